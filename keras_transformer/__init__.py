@@ -1,0 +1,53 @@
+"""The Transformer as Keras 3 layers: train with `model.fit`, export text in, text out."""
+
+import importlib
+
+from keras_transformer import decoding, layers, losses, masks, metrics, models, schedules
+from keras_transformer.decoding import Greedy
+from keras_transformer.layers import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    PositionalEncoding,
+    TokenEmbedding,
+)
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models import Transformer
+from keras_transformer.schedules import WarmupSchedule
+from keras_transformer.version import __version__
+
+__all__ = [
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "Greedy",
+    "MaskedAccuracy",
+    "MaskedCrossentropy",
+    "MultiHeadAttention",
+    "Perplexity",
+    "PositionalEncoding",
+    "TokenEmbedding",
+    "Transformer",
+    "WarmupSchedule",
+    "__version__",
+    "decoding",
+    "layers",
+    "losses",
+    "masks",
+    "metrics",
+    "models",
+    "schedules",
+]
+
+
+def __getattr__(name):
+    """Loads what needs TensorFlow and tensorflow-text when it is first used."""
+    if name in ("data", "serving", "text", "training"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

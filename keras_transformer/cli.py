@@ -1,0 +1,181 @@
+"""The command line: keras-transformer train | translate | evaluate | export."""
+
+import argparse
+import dataclasses
+import os
+import sys
+import types
+import typing
+import warnings
+
+# Before TensorFlow loads: its notices are not for who types a command.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+EXIT_INPUT = 2  # what the user gave cannot be used
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments=None):
+    """Runs one command and returns its exit code: 0 done, 2 unusable input, 130 interrupted."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    try:
+        options.command(options)
+    except (ValueError, OSError) as error:
+        print(f"keras-transformer: error: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    except KeyboardInterrupt:
+        print("keras-transformer: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _parser():
+    from keras_transformer.runs import Recipe
+
+    parser = argparse.ArgumentParser(
+        prog="keras-transformer", description="Train a Transformer on sentence pairs, and use it."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, function, explanation, **more):
+        sub = commands.add_parser(
+            name,
+            help=explanation,
+            description=explanation,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            **more,
+        )
+        sub.set_defaults(command=function)
+        return sub
+
+    sub = command(
+        "train",
+        _train,
+        "Train a model on sentence pairs, or go on training it: the same command again resumes.",
+        epilog="Files are UTF-8, one sentence a line, plain or .gz.",
+    )
+    data = sub.add_argument_group("data", argument_default=argparse.SUPPRESS)
+    data.add_argument("--source", metavar="FILE", help="source sentences")
+    data.add_argument(
+        "--target", metavar="FILE", help="target sentences, line by line the source's translations"
+    )
+    data.add_argument("--pairs", metavar="FILE.tsv", help="instead of both: source<TAB>target lines")
+    data.add_argument("--val-source", metavar="FILE", help="source sentences to validate with")
+    data.add_argument("--val-target", metavar="FILE", help="their translations")
+    data.add_argument("--val-pairs", metavar="FILE.tsv", help="instead of both")
+    sub.add_argument(
+        "--output", metavar="RUN", required=True, default=argparse.SUPPRESS, help="folder of the run"
+    )
+    _add_fields(sub.add_argument_group("model and recipe"), Recipe)
+
+    sub = command("translate", _translate, "Translate standard input, a line for a line, in order.")
+    sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
+
+    sub = command(
+        "evaluate", _evaluate, "Translate a file and score it: sacreBLEU and chrF, with their signatures."
+    )
+    sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    files = sub.add_argument_group("data", argument_default=argparse.SUPPRESS)
+    files.add_argument("--source", metavar="FILE", help="source sentences")
+    files.add_argument("--target", metavar="FILE", help="their reference translations")
+    files.add_argument("--pairs", metavar="FILE.tsv", help="instead of both: source<TAB>target lines")
+    sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
+
+    sub = command("export", _export, "Write a SavedModel for TensorFlow Serving: text in, text out.")
+    sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    sub.add_argument(
+        "folder", metavar="FOLDER", help="the model's base path; gets a folder named after the version"
+    )
+    sub.add_argument("--version", type=int, default=1, help="number of the version; none is overwritten")
+    sub.add_argument("--xla", action="store_true", help="compile decoding; needs a server with XLA enabled")
+    return parser
+
+
+def _add_fields(group, recipe_class):
+    """One option for each field of a dataclass."""
+    kinds = typing.get_type_hints(recipe_class)
+    for field in dataclasses.fields(recipe_class):
+        option = f"--{field.name.replace('_', '-')}"
+        kind = kinds[field.name]
+        if kind is bool:
+            group.add_argument(option, action="store_true", help=field.metadata["help"])
+            continue
+        if isinstance(kind, types.UnionType):
+            kind = next(k for k in kind.__args__ if k is not type(None))
+        explanation = field.metadata["help"]
+        if field.default is None and "(" not in explanation:
+            explanation += " (the preset's)"
+        group.add_argument(
+            option,
+            type=kind,
+            default=field.default if field.default is not None else argparse.SUPPRESS,
+            choices=field.metadata.get("choices"),
+            metavar=None if "choices" in field.metadata else kind.__name__.upper(),
+            help=explanation,
+        )
+
+
+def _pairs(options, prefix="", required=True):
+    """The pairs that the options name: two files or one TSV."""
+    from keras_transformer.data import read_parallel, read_tsv
+
+    source, target, pairs = (
+        getattr(options, f"{prefix}{name}", None) for name in ("source", "target", "pairs")
+    )
+    dashed = prefix.replace("_", "-")
+    if pairs and (source or target):
+        raise ValueError(f"Give --{dashed}pairs, or --{dashed}source and --{dashed}target, not both.")
+    if pairs:
+        return read_tsv(pairs)
+    if source and target:
+        return read_parallel(source, target)
+    if source or target or required:
+        raise ValueError(f"Give --{dashed}source and --{dashed}target, or --{dashed}pairs.")
+    return None
+
+
+def _train(options):
+    from keras_transformer.runs import Recipe, train
+
+    given = vars(options)
+    recipe = Recipe(**{f.name: given[f.name] for f in dataclasses.fields(Recipe) if f.name in given})
+    pairs, val_pairs = _pairs(options), _pairs(options, "val_", required=False)
+    train(recipe, pairs, options.output, val_pairs, say=lambda line: print(line, file=sys.stderr, flush=True))
+    print(options.output)
+
+
+def _loaded(options):
+    from keras_transformer.serving import Translator
+
+    return Translator.load(options.run)
+
+
+def _translate(options):
+    translator = _loaded(options)
+    lines = sys.stdin.buffer.read().split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    for line in translator.translate(lines, options.batch_size, verbose=sys.stderr.isatty()):
+        sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
+
+
+def _evaluate(options):
+    from keras_transformer.training import corpus_scores
+
+    sources, references = zip(*_pairs(options), strict=True)
+    translations = _loaded(options).translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
+    scores = corpus_scores(translations, list(references))
+    print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
+    print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
+
+
+def _export(options):
+    print(_loaded(options).export(options.folder, options.version, options.xla))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

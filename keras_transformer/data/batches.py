@@ -1,0 +1,190 @@
+"""Sentence pairs to batches of a few fixed shapes."""
+
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+TOKENIZED_AT_ONCE = 4096
+
+
+class Batches:
+    """Tokenised pairs, in batches by tokens of a few fixed shapes.
+
+    Each pair goes to the bucket that fits its longer side; a bucket has one shape, so a model compiled with XLA
+    compiles once a bucket. The last batch of a bucket is filled up with rows of padding, which
+    no loss counts. The order follows from `seed` and the epoch alone.
+
+    Args:
+        pairs: List of (source, target) str.
+        source_tokenizer: Has `tokenize`.
+        target_tokenizer: Likewise; the source's when None.
+        batch_tokens: Positions in a batch, padding included: rows times the bucket's longer side.
+        max_length: Longest side of a pair in tokens, bos or eos included.
+        too_long: What becomes of longer pairs: "skip" leaves them out and warns with their number,
+            "truncate" cuts them and warns, "error" raises.
+        num_buckets: Number of shapes, at most.
+        seed: Seed of the order.
+
+    Attributes:
+        kept: Number of pairs in the batches.
+        skipped: Number of pairs left out: too long, or with an empty side.
+        truncated: Number of pairs cut.
+        shapes: The buckets' shapes, `(rows, source_len, target_len)`.
+        steps: Number of batches in an epoch.
+        tokens: Number of real target tokens in an epoch, eos included.
+        padding: Share of padding among all positions of an epoch, in [0, 1].
+
+    Raises:
+        ValueError: If an argument is out of range, or no pair is left.
+    """
+
+    def __init__(
+        self,
+        pairs,
+        source_tokenizer,
+        target_tokenizer=None,
+        *,
+        batch_tokens=4096,
+        max_length=128,
+        too_long="skip",
+        num_buckets=8,
+        seed=0,
+        pad_id=0,
+        bos_id=2,
+        eos_id=3,
+    ):
+        if too_long not in ("skip", "truncate", "error"):
+            raise ValueError(f'`too_long` must be "skip", "truncate" or "error". Received: {too_long!r}.')
+        if max_length < 2:
+            raise ValueError(f"`max_length` must be at least 2. Received: max_length={max_length}.")
+        if num_buckets < 1:
+            raise ValueError(f"`num_buckets` must be positive. Received: num_buckets={num_buckets}.")
+        if batch_tokens < max_length:
+            raise ValueError(
+                "`batch_tokens` must be at least `max_length`. "
+                f"Received: batch_tokens={batch_tokens}, max_length={max_length}."
+            )
+        self.seed = seed
+        self._special = pad_id, bos_id, eos_id
+        sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
+        sources = _tokenized(source_tokenizer, sources)
+        targets = _tokenized(target_tokenizer or source_tokenizer, targets)
+        self._pairs = self._fitting(list(zip(sources, targets, strict=True)), max_length, too_long)
+        self._bucket_up(batch_tokens, num_buckets)
+
+    def _fitting(self, pairs, max_length, too_long):
+        """The pairs that can be used, with counts of the others, and a warning that tells them."""
+        usable = [(s, t) for s, t in pairs if len(s) and len(t)]
+        empty = len(pairs) - len(usable)
+        limit = max_length - 1  # room for bos or eos
+        fitting = [(s, t) for s, t in usable if max(len(s), len(t)) <= limit]
+        long = len(usable) - len(fitting)
+        if long and too_long == "error":
+            raise ValueError(
+                f"{long} of {len(pairs)} pairs are longer than `max_length`={max_length} tokens; the longest has "
+                f"{max(max(len(s), len(t)) for s, t in usable) + 1}."
+            )
+        if long and too_long == "truncate":
+            fitting = [(s[:limit], t[:limit]) for s, t in usable]
+        self.truncated = long if too_long == "truncate" else 0
+        self.kept = len(fitting)
+        self.skipped = len(pairs) - self.kept
+        messages = []
+        if empty:
+            messages.append(f"{empty} with an empty side (skipped)")
+        if long:
+            done = "truncated" if self.truncated else "skipped"
+            messages.append(f"{long} longer than `max_length`={max_length} tokens ({done})")
+        if messages:
+            warnings.warn(f"Of {len(pairs)} pairs: {', '.join(messages)}.", stacklevel=3)
+        if not fitting:
+            raise ValueError(
+                f"No sentence pair is left to use. Received: {len(pairs)} pairs, {empty} of them with an "
+                f"empty side, {long} longer than `max_length`={max_length} tokens."
+            )
+        return fitting
+
+    def _bucket_up(self, batch_tokens, num_buckets):
+        sides = np.array([(len(s) + 1, len(t) + 1) for s, t in self._pairs])
+        bounds = _bounds(sides.max(axis=1), num_buckets)
+        bucket_of = np.searchsorted(bounds, sides.max(axis=1))
+        self._buckets = [np.flatnonzero(bucket_of == b) for b in range(len(bounds))]
+        self.shapes = [
+            (int(max(1, batch_tokens // bound)), *map(int, sides[bucket].max(axis=0)))
+            for bound, bucket in zip(bounds, self._buckets, strict=True)
+        ]
+        counts = [
+            -(-len(bucket) // rows) for bucket, (rows, _, _) in zip(self._buckets, self.shapes, strict=True)
+        ]
+        self.steps = sum(counts)
+        self.tokens = int(sides[:, 1].sum())
+        positions = sum(n * r * (s + t) for n, (r, s, t) in zip(counts, self.shapes, strict=True))
+        self.padding = 1.0 - float(sides.sum()) / positions
+
+    def plan(self, epoch):
+        """The batches of an epoch: a list of (bucket, indices of its pairs)."""
+        order = np.random.default_rng([self.seed, epoch])
+        batches = []
+        for bucket, indices in enumerate(self._buckets):
+            rows = self.shapes[bucket][0]
+            shuffled = order.permutation(indices)
+            batches += [(bucket, shuffled[i : i + rows]) for i in range(0, len(shuffled), rows)]
+        return [batches[i] for i in order.permutation(len(batches))]
+
+    def batch(self, bucket, indices):
+        """One batch, as arrays: `({"source", "target"}, targets)`, int32."""
+        pad_id, bos_id, eos_id = self._special
+        rows, source_len, target_len = self.shapes[bucket]
+        source = np.full((rows, source_len), pad_id, "int32")
+        shifted = np.full((rows, target_len), pad_id, "int32")
+        target = np.full((rows, target_len), pad_id, "int32")
+        for row, i in enumerate(indices):
+            s, t = self._pairs[i]
+            source[row, : len(s)], source[row, len(s)] = s, eos_id
+            shifted[row, 0], shifted[row, 1 : len(t) + 1] = bos_id, t
+            target[row, : len(t)], target[row, len(t)] = t, eos_id
+        return {"source": source, "target": shifted}, target
+
+    def dataset(self, first_epoch=0, epochs=None):
+        """Batches for `model.fit`, prefetched: `steps` an epoch, each epoch in its own order.
+
+        Args:
+            first_epoch: Number of the epoch to begin with.
+            epochs: How many; None for ever, with `fit(steps_per_epoch=batches.steps)`.
+
+        Returns:
+            A `tf.data.Dataset` of `({"source", "target"}, targets)`: ids `(rows, source_len)`,
+            `(rows, target_len)` that starts with bos, `(rows, target_len)` that ends with eos.
+        """
+        ids = tf.TensorSpec((None, None), tf.int32)
+
+        def generate():
+            epoch = first_epoch
+            while epochs is None or epoch < first_epoch + epochs:
+                for bucket, indices in self.plan(epoch):
+                    yield self.batch(bucket, indices)
+                epoch += 1
+
+        dataset = tf.data.Dataset.from_generator(
+            generate, output_signature=({"source": ids, "target": ids}, ids)
+        )
+        count = tf.data.INFINITE_CARDINALITY if epochs is None else self.steps * epochs
+        return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+
+
+def _tokenized(tokenizer, sentences):
+    """A list of int32 arrays, tokenised once."""
+    rows = []
+    for start in range(0, len(sentences), TOKENIZED_AT_ONCE):
+        ragged = tokenizer.tokenize(list(sentences[start : start + TOKENIZED_AT_ONCE]))
+        rows += np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+    return rows
+
+
+def _bounds(lengths, num_buckets):
+    """Upper bounds of buckets that hold about equal numbers of positions; the last is the longest length."""
+    lengths = np.sort(lengths)
+    shares = np.cumsum(lengths) / lengths.sum()
+    cuts = np.searchsorted(shares, np.arange(1, num_buckets) / num_buckets)
+    return np.unique(np.append(lengths[cuts], lengths[-1]))

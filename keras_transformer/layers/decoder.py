@@ -1,0 +1,171 @@
+"""The decoder layer (an encoder layer's parts, plus cross-attention) and the stack of them."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.attention import packed
+from keras_transformer.layers.cache import KVCache, empty_cache
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.masks import broadcastable, combine, implicit_mask, look_ahead_mask
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderLayer(EncoderLayer):
+    """Causal self-attention, attention to a memory, a feed-forward network, each in a residual connection.
+
+    "Attention Is All You Need", section 3.1. The same call serves training (`cache=None`), the prefill of
+    a prompt and a single step: the queries stand at `index` and after, and see what `cache` holds before.
+
+    Args: as `EncoderLayer`.
+
+    Call arguments:
+        x: `(batch, target_len, d_model)`.
+        memory: The encoder's output `(batch, source_len, features)`, or what `project_memory` made of it.
+        padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
+            token is real; without a cache, Keras's implicit mask of `x` when None.
+        memory_padding_mask: bool `(batch, source_len)`; Keras's implicit mask of `memory` when None.
+        training: Whether to drop out.
+        return_attention_scores: Whether to return the weights of both attentions too.
+        cache: `KVCache` of the positions before `index`, or None.
+        index: Position of the first query, an int or an int scalar tensor; with a cache only.
+
+    Returns:
+        `(batch, target_len, d_model)`; with `return_attention_scores` the weights of self-attention and of
+        cross-attention after it, a pair of `(batch, num_heads, target_len, length)`; with `cache` the new
+        cache last.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `d_model`.
+    """
+
+    def build(self, x_shape, memory_shape):
+        super().build(x_shape)
+        self.cross_attention, self.cross_attention_residual = self._add_attention(
+            "cross_attention", x_shape, memory_shape
+        )
+
+    def project_memory(self, memory):
+        """Keys and values of the memory, computed once per source."""
+        return self.cross_attention.project_memory(memory)
+
+    def empty_cache(self, batch_size, length):
+        """A cache for `length` target positions."""
+        attention = self.self_attention
+        return empty_cache(
+            batch_size,
+            attention.num_heads,
+            length,
+            attention.key_dim,
+            attention.value_dim,
+            self.compute_dtype,
+        )
+
+    def call(
+        self,
+        x,
+        memory,
+        padding_mask=None,
+        memory_padding_mask=None,
+        training=None,
+        return_attention_scores=False,
+        cache=None,
+        index=0,
+    ):
+        if not isinstance(memory, KVCache):
+            if memory_padding_mask is None:
+                memory_padding_mask = implicit_mask(memory)
+            memory = self.project_memory(memory)
+
+        h = self.self_attention_residual.before(x)
+        attended = self.self_attention.project_memory(h)
+        if cache is None:
+            index = 0
+            if padding_mask is None:
+                padding_mask = implicit_mask(x)
+        else:
+            attended = cache = cache.write(attended, index)
+        causal = look_ahead_mask(ops.shape(x)[1], attended.length, index)
+        y, self_scores = self.self_attention.attend(
+            self.self_attention.project_query(h),
+            attended,
+            combine(broadcastable(padding_mask), causal),
+            training=training,
+        )
+        x = self.self_attention_residual(x, y, training=training)
+
+        h = self.cross_attention_residual.before(x)
+        y, cross_scores = self.cross_attention.attend(
+            self.cross_attention.project_query(h),
+            memory,
+            broadcastable(memory_padding_mask),
+            training=training,
+        )
+        x = self.cross_attention_residual(x, y, training=training)
+
+        x = self._feed_forward_block(x, training)
+        scores = (self_scores, cross_scores) if return_attention_scores else None
+        return packed(x, scores=scores, cache=cache)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Decoder(Encoder):
+    """A stack of decoder layers ("Attention Is All You Need", section 3.1).
+
+    Args: as `Encoder`.
+
+    Call arguments: as `DecoderLayer`, where `cache` and a projected `memory` are tuples, one `KVCache` a layer.
+
+    Returns:
+        `(batch, target_len, d_model)`; with `return_attention_scores` also a list with the pair of each layer; with
+        `cache` the new cache last.
+    """
+
+    layer_class = DecoderLayer
+
+    def build(self, x_shape, memory_shape):
+        super().build(x_shape, memory_shape=memory_shape)
+
+    def project_memory(self, memory):
+        """What each layer's cross-attention needs of the memory, computed once per source."""
+        return tuple(layer.project_memory(memory) for layer in self.layers)
+
+    def empty_cache(self, batch_size, length):
+        """A cache for `length` target positions: one `KVCache` a layer."""
+        return tuple(layer.empty_cache(batch_size, length) for layer in self.layers)
+
+    def call(
+        self,
+        x,
+        memory,
+        padding_mask=None,
+        memory_padding_mask=None,
+        training=None,
+        return_attention_scores=False,
+        cache=None,
+        index=0,
+    ):
+        if padding_mask is None and cache is None:
+            padding_mask = implicit_mask(x)
+        if not isinstance(memory, tuple):
+            if memory_padding_mask is None:
+                memory_padding_mask = implicit_mask(memory)
+            memory = self.project_memory(memory)
+        all_scores, new_cache = [], []
+        for i, layer in enumerate(self.layers):
+            x, scores, *written = layer(
+                x,
+                memory=memory[i],
+                padding_mask=padding_mask,
+                memory_padding_mask=memory_padding_mask,
+                training=training,
+                return_attention_scores=True,
+                cache=None if cache is None else cache[i],
+                index=index,
+            )
+            all_scores.append(scores)
+            new_cache += written
+        return packed(
+            self.normalized(x),
+            scores=all_scores if return_attention_scores else None,
+            cache=None if cache is None else tuple(new_cache),
+        )

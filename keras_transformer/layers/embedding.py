@@ -1,0 +1,84 @@
+"""Token embedding and the output projection tied to it."""
+
+import math
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenEmbedding(keras.layers.Layer):
+    """Looks tokens up and scales them by `sqrt(d_model)`; `logits` is the tied output projection.
+
+    One matrix serves both ends ("Attention Is All You Need", section 3.4; Press and Wolf, 2017).
+
+    Args:
+        vocab_size: Number of ids.
+        d_model: Width of an embedding.
+        pad_id: The id that Keras's implicit mask marks as padding; None for no mask.
+
+    Call arguments:
+        token_ids: int `(batch, length)`.
+
+    Returns:
+        `(batch, length, d_model)`.
+
+    Raises:
+        ValueError: If `vocab_size` or `d_model` is not positive.
+    """
+
+    def __init__(self, vocab_size, d_model, pad_id=None, **kwargs):
+        super().__init__(**kwargs)
+        for name, value in (("vocab_size", vocab_size), ("d_model", d_model)):
+            if value is None or value < 1:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.pad_id = pad_id
+        self.supports_masking = True
+        self.autocast = False  # ids keep their dtype
+
+    def build(self, token_ids_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+        )
+        self.built = True
+
+    def call(self, token_ids):
+        vectors = ops.take(self.embeddings, ops.cast(token_ids, "int32"), axis=0)
+        return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
+
+    def output_kernel(self):
+        """The output projection `(d_model, vocab_size)`; decoding asks for it once, before its loop."""
+        return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+
+    def logits(self, x, kernel=None):
+        """Scores every id for each position, in float32.
+
+        Args:
+            x: `(batch, length, d_model)`.
+            kernel: What `output_kernel` gave, or None to compute it here.
+
+        Returns:
+            float32 `(batch, length, vocab_size)`.
+        """
+        kernel = self.output_kernel() if kernel is None else kernel
+        flat = ops.matmul(ops.reshape(x, (-1, self.d_model)), kernel)
+        shape = ops.shape(x)
+        return ops.cast(ops.reshape(flat, (shape[0], shape[1], self.vocab_size)), "float32")
+
+    def compute_mask(self, token_ids, mask=None):
+        return None if self.pad_id is None else ops.not_equal(token_ids, self.pad_id)
+
+    def compute_output_shape(self, token_ids_shape):
+        return (*token_ids_shape, self.d_model)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "pad_id": self.pad_id,
+        }

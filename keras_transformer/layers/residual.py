@@ -1,0 +1,65 @@
+"""Norm, dropout and skip connection around a sublayer: their only home."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Residual(keras.layers.Layer):
+    """Joins a sublayer's output to its input.
+
+    Post-norm: `norm(x + dropout(sublayer(x)))` ("Attention Is All You Need", section 3.1). Pre-norm:
+    `x + dropout(sublayer(norm(x)))` (Xiong et al., 2020, "On Layer Normalization in the Transformer
+    Architecture"). Around any sublayer:
+
+        y = sublayer(residual.before(x))
+        x = residual(x, y)
+
+    Args:
+        dropout: Share of the sublayer's output that is dropped in training.
+        normalize_first: True for pre-norm.
+        layer_norm_epsilon: Added to the variance.
+        seed: Seed of the dropout.
+
+    Call arguments:
+        x: The sublayer's input, `(batch, length, d_model)`.
+        y: Its output, of the same shape.
+
+    Returns:
+        `(batch, length, d_model)`.
+    """
+
+    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.normalize_first = normalize_first
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.seed = seed
+        self.supports_masking = True
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+        )
+        self.drop = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy, name="drop")
+
+    def build(self, x_shape, y_shape=None):
+        self.norm.build(x_shape)
+        self.built = True
+
+    def before(self, x):
+        """What the sublayer is to be called with."""
+        return self.norm(x) if self.normalize_first else x
+
+    def call(self, x, y, training=None):
+        total = x + self.drop(y, training=training)
+        return total if self.normalize_first else self.norm(total)
+
+    def compute_output_shape(self, x_shape, y_shape=None):
+        return x_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "dropout": self.dropout,
+            "normalize_first": self.normalize_first,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "seed": self.seed,
+        }

@@ -1,0 +1,117 @@
+"""Label-smoothed, masked cross-entropy."""
+
+import keras
+from keras import ops
+
+
+def token_cross_entropy(targets, logits, label_smoothing=0.0):
+    """Cross-entropy of each token against `(1 - e) * one_hot(target) + e / vocab_size`, in float32.
+
+    Label smoothing as in "Attention Is All You Need", section 5.4 (Szegedy et al., 2015, section 7), written
+    as `-(1 - e) * log_p[target] - e * mean(log_p)`, so that no one-hot tensor is built. The gradient is
+    written out too: `softmax - e / vocab_size`, less `1 - e` at the target; derived from the gather it would
+    cost as much as a fifth of a training step (docs/decisions.md).
+
+    Args:
+        targets: int `(batch, target_len)`.
+        logits: `(batch, target_len, vocab_size)`.
+        label_smoothing: The share `e` of probability spread over the vocabulary.
+
+    Returns:
+        float32 `(batch, target_len)`, in nats.
+    """
+    vocab_size = logits.shape[-1]
+    shape = ops.shape(targets)
+    ids = ops.reshape(ops.cast(targets, "int32"), (-1, 1))
+    at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
+
+    @ops.custom_gradient
+    def cross_entropy(flat):
+        log_p = ops.log_softmax(flat, axis=-1)
+        target_log_p = ops.take_along_axis(log_p, ids, axis=1)[:, 0]
+        losses = -(1.0 - label_smoothing) * target_log_p
+        if label_smoothing:
+            losses = losses - label_smoothing * ops.mean(log_p, axis=-1)
+
+        def gradient(*args, upstream=None):
+            upstream = args[0] if upstream is None else upstream
+            spread = (ops.exp(log_p) - label_smoothing / vocab_size) * upstream[:, None]
+            hit = ops.exp(target_log_p) - label_smoothing / vocab_size - (1.0 - label_smoothing)
+            return ops.scatter_update(spread, at_target, hit * upstream)
+
+        return losses, gradient
+
+    flat = ops.reshape(ops.cast(logits, "float32"), (-1, vocab_size))
+    return ops.reshape(cross_entropy(flat), shape)
+
+
+def token_weights(targets, pad_id, sample_weight=None):
+    """The weight of each token in a mean: 0 for padding, else 1 or its sample weight.
+
+    Args:
+        targets: int `(batch, target_len)`.
+        pad_id: The id of padding.
+        sample_weight: None, or weights of shape `(batch,)` or `(batch, target_len)`.
+
+    Returns:
+        float32 `(batch, target_len)`.
+    """
+    weights = ops.cast(ops.not_equal(targets, pad_id), "float32")
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, "float32")
+        if len(sample_weight.shape) == 1:
+            sample_weight = sample_weight[:, None]
+        weights = weights * sample_weight
+    return weights
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MaskedCrossentropy(keras.losses.Loss):
+    """Mean label-smoothed cross-entropy over the real tokens of a batch.
+
+    The denominator is the number of real tokens (the sum of their weights, with `sample_weight`), so a token
+    weighs the same in a full row and in a padded one. A batch of padding alone gives 0.
+
+    Args:
+        label_smoothing: Share of probability spread over the vocabulary, in `[0, 1)`; the paper's is 0.1.
+        pad_id: The target id that is not scored.
+        name: Name of the loss.
+
+    Call arguments:
+        y_true: int `(batch, target_len)`.
+        y_pred: logits `(batch, target_len, vocab_size)`.
+        sample_weight: None, `(batch,)` or `(batch, target_len)`.
+
+    Raises:
+        ValueError: If `label_smoothing` is outside `[0, 1)`.
+    """
+
+    def __init__(self, label_smoothing=0.0, pad_id=0, name="masked_crossentropy", **kwargs):
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(
+                f"`label_smoothing` must be in [0, 1). Received: label_smoothing={label_smoothing}."
+            )
+        super().__init__(name=name, **kwargs)
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        # Keras would divide by the number of positions, padding included.
+        targets = ops.cast(y_true, "int32")
+        weights = token_weights(targets, self.pad_id, sample_weight)
+        losses = self.call(targets, y_pred)
+        if self.reduction == "sum":
+            return ops.sum(losses * weights)
+        if self.reduction in ("none", None):
+            return losses * weights
+        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), keras.config.epsilon())
+
+    def call(self, y_true, y_pred):
+        return token_cross_entropy(y_true, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+            "pad_id": self.pad_id,
+        }

@@ -1,0 +1,125 @@
+"""Attention masks: boolean, True = may attend, broadcastable to (batch, num_heads, target_len, source_len)."""
+
+from keras import ops
+
+
+def padding_mask(token_ids, pad_id=0):
+    """Marks the real tokens of a padded batch.
+
+    Args:
+        token_ids: int `(batch, source_len)`.
+        pad_id: The id that fills the rows up.
+
+    Returns:
+        bool `(batch, 1, 1, source_len)`, True where a token is real.
+
+    >>> padding_mask([[5, 7, 0]]).shape
+    TensorShape([1, 1, 1, 3])
+    """
+    return broadcastable(ops.not_equal(ops.convert_to_tensor(token_ids), pad_id))
+
+
+def look_ahead_mask(length, source_len=None, start_index=0):
+    """Lets each position see itself and what came before ("Attention Is All You Need", section 3.2.3).
+
+    One rule for training, prefill and a single step: query `i` stands at position `start_index + i` and
+    may attend to the keys at that position and before it.
+
+        look_ahead_mask(3)            look_ahead_mask(1, source_len=4, start_index=2)
+        1 0 0                         1 1 1 0
+        1 1 0
+        1 1 1
+
+    Args:
+        length: Number of queries.
+        source_len: Number of keys; `length` when None.
+        start_index: Position of the first query, an int or an int scalar tensor.
+
+    Returns:
+        bool `(1, 1, length, source_len)`.
+    """
+    queries = ops.arange(length, dtype="int32") + start_index
+    keys = ops.arange(length if source_len is None else source_len, dtype="int32")
+    return ops.less_equal(keys[None, None, None, :], queries[None, None, :, None])
+
+
+def local_mask(length, window, start_index=0, source_len=None):
+    """Lets each position see only the keys less than `window` positions away, on either side.
+
+    Restricted self-attention ("Attention Is All You Need", section 4). Combine it with
+    `look_ahead_mask` for a causal window.
+
+    Args:
+        length: Number of queries.
+        window: Positive int; 1 is the position itself alone.
+        start_index: Position of the first query.
+        source_len: Number of keys; `length` when None.
+
+    Returns:
+        bool `(1, 1, length, source_len)`.
+
+    Raises:
+        ValueError: If `window` is not positive.
+    """
+    if window < 1:
+        raise ValueError(f"`window` must be a positive integer. Received: window={window}.")
+    queries = ops.arange(length, dtype="int32") + start_index
+    keys = ops.arange(length if source_len is None else source_len, dtype="int32")
+    distance = ops.abs(keys[None, None, None, :] - queries[None, None, :, None])
+    return ops.less(distance, window)
+
+
+def broadcastable(mask):
+    """Gives a mask the rank of attention scores.
+
+    Args:
+        mask: bool `(batch, source_len)`, `(batch, target_len, source_len)`, of rank 4 already, or None.
+
+    Returns:
+        The same mask with rank 4, or None.
+
+    Raises:
+        ValueError: If the rank is none of these.
+    """
+    if mask is None:
+        return None
+    mask = ops.cast(mask, "bool")
+    rank = len(mask.shape)
+    if rank == 2:
+        return mask[:, None, None, :]
+    if rank == 3:
+        return mask[:, None, :, :]
+    if rank == 4:
+        return mask
+    raise ValueError(
+        "A mask must have shape `(batch, source_len)`, `(batch, target_len, source_len)` or "
+        f"`(batch, num_heads, target_len, source_len)`. Received: shape={tuple(mask.shape)}."
+    )
+
+
+def combine(*masks):
+    """Allows what every given mask allows; None stands for "no restriction".
+
+    Args:
+        *masks: bool masks that broadcast against each other, or None.
+
+    Returns:
+        Their logical and, or None when all are None.
+    """
+    combined = None
+    for mask in masks:
+        if mask is not None:
+            combined = mask if combined is None else ops.logical_and(combined, mask)
+    return combined
+
+
+def implicit_mask(x):
+    """Reads the mask that Keras keeps on a tensor (`mask_zero=True`), without changing it.
+
+    Args:
+        x: Any tensor.
+
+    Returns:
+        bool `(batch, length)`, or None where Keras keeps none.
+    """
+    return getattr(x, "_keras_mask", None)

@@ -1,0 +1,333 @@
+"""The encoder-decoder Transformer."""
+
+import functools
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.backend import accelerated, compiled
+from keras_transformer.decoding import Greedy, decode
+from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, TokenEmbedding
+from keras_transformer.layers.attention import packed
+from keras_transformer.masks import padding_mask
+
+PRESETS = {
+    "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3},
+    "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout": 0.1},
+    "big": {"num_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
+}
+
+# A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
+SOURCE_LENGTH_STEP = 16
+
+
+class Memory(NamedTuple):
+    """An encoded source.
+
+    states: `(batch, source_len, d_model)`, or what the decoder's `project_memory` made of it.
+    mask: bool `(batch, 1, 1, source_len)`, True where a token is real.
+    """
+
+    states: Any
+    mask: Any
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Transformer(keras.Model):
+    """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017): ids in, logits out.
+
+    The output projection is tied to the target embedding (section 3.4). One forward pass serves training,
+    prefill and single steps: `decode` with a cache or without.
+
+    Args:
+        source_vocab_size: Number of source ids.
+        target_vocab_size: Number of target ids; None for one vocabulary and one embedding for both.
+        num_layers: Number of encoder layers, and of decoder layers.
+        d_model: Width of the model.
+        num_heads: Number of attention heads; must divide `d_model`.
+        d_ff: Width of the feed-forward networks' inner layers.
+        dropout: Share dropped, in training, of each sublayer's output and of the embeddings.
+        share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
+        pad_id: The id that fills rows up.
+        bos_id: The id that starts a target.
+        eos_id: The id that ends one.
+        **kwargs: What else `EncoderLayer` takes (`activation`, `normalize_first`, `layer_norm_epsilon`,
+            `attention_dropout`, `activation_dropout`, `kernel_initializer`, `seed`), and Keras's own
+            `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
+            right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
+        training: Whether to drop out.
+        return_attention_scores: Whether to return a dict of attention weights too: `encoder`, `decoder` and
+            `cross`, lists with `(batch, num_heads, length, length)` for each layer.
+
+    Returns:
+        Logits, float32 `(batch, target_len, target_vocab_size)`.
+
+    Raises:
+        ValueError: If a size is not positive, `num_heads` does not divide `d_model`, or embeddings are
+            shared between vocabularies of different sizes.
+
+    >>> model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    >>> model({"source": np.ones((2, 5)), "target": np.ones((2, 3))}).shape
+    TensorShape([2, 3, 11])
+    """
+
+    def __init__(
+        self,
+        source_vocab_size,
+        target_vocab_size=None,
+        *,
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        share_embeddings=False,
+        pad_id=0,
+        bos_id=2,
+        eos_id=3,
+        **kwargs,
+    ):
+        keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
+        super().__init__(**keras_arguments)
+        share_embeddings = share_embeddings or target_vocab_size is None
+        target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
+        if share_embeddings and source_vocab_size != target_vocab_size:
+            raise ValueError(
+                "`share_embeddings=True` needs one vocabulary. Received: "
+                f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
+            )
+        self.source_vocab_size = source_vocab_size
+        self.target_vocab_size = target_vocab_size
+        self.d_model = d_model
+        self.dropout = dropout
+        self.share_embeddings = share_embeddings
+        self.pad_id = pad_id
+        self.bos_id = bos_id
+        self.eos_id = eos_id
+
+        policy = self.dtype_policy
+        self.target_embedding = TokenEmbedding(
+            target_vocab_size, d_model, dtype=policy, name="target_embedding"
+        )
+        self.source_embedding = self.target_embedding
+        if not share_embeddings:
+            self.source_embedding = TokenEmbedding(
+                source_vocab_size, d_model, dtype=policy, name="source_embedding"
+            )
+        self.positions = PositionalEncoding(dtype=policy, name="positions")
+        self.drop = keras.layers.Dropout(dropout, seed=kwargs.get("seed"), dtype=policy, name="drop")
+        stack = {"num_layers": num_layers, "num_heads": num_heads, "d_ff": d_ff, "dropout": dropout}
+        self.encoder = Encoder(**stack, **kwargs, dtype=policy, name="encoder")
+        self.decoder = Decoder(**stack, **kwargs, dtype=policy, name="decoder")
+        self._generators = functools.lru_cache(maxsize=16)(self._make_generator)
+        self.build()
+
+    @classmethod
+    def from_preset(cls, preset, source_vocab_size, target_vocab_size=None, **kwargs):
+        """A model of a known size, with fresh weights.
+
+        Args:
+            preset: "tiny" (4+4 layers, d_model 128, 4 heads, d_ff 256, dropout 0.3), "base" or "big" (the
+                paper's, table 3).
+            source_vocab_size: Number of source ids.
+            target_vocab_size: Number of target ids; None for one vocabulary.
+            **kwargs: As in the constructor; they override the preset.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        if preset not in PRESETS:
+            raise ValueError(f"`preset` must be one of {sorted(PRESETS)}. Received: preset={preset!r}.")
+        return cls(source_vocab_size, target_vocab_size, **{**PRESETS[preset], **kwargs})
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        self.target_embedding.build()
+        if not self.share_embeddings:
+            self.source_embedding.build()
+        shape = (None, None, self.d_model)
+        self.encoder.build(shape)
+        self.decoder.build(shape, shape)
+        self.built = True
+
+    def encode(self, source, training=None, return_attention_scores=False):
+        """Encodes sources.
+
+        Args:
+            source: int `(batch, source_len)`.
+            training: Whether to drop out.
+            return_attention_scores: Whether to return each layer's attention weights too.
+
+        Returns:
+            A `Memory`.
+        """
+        mask = padding_mask(source, self.pad_id)
+        x = self._embed(self.source_embedding, source, 0, training)
+        x, scores = self.encoder(x, attention_mask=mask, training=training, return_attention_scores=True)
+        return packed(Memory(x, mask), scores=scores if return_attention_scores else None)
+
+    def decode(
+        self,
+        target,
+        memory,
+        cache=None,
+        index=0,
+        *,
+        output_kernel=None,
+        training=None,
+        return_attention_scores=False,
+    ):
+        """Scores the next token after each target position: all at once, in chunks or step by step.
+
+        Args:
+            target: int `(batch, target_len)`, the tokens at position `index` and after.
+            memory: What `encode` gave, for every row.
+            cache: What `decoder.empty_cache` or the call before gave, or None.
+            index: Position of the first token; with a cache only.
+            output_kernel: What `target_embedding.output_kernel` gave, or None.
+            training: Whether to drop out.
+            return_attention_scores: Whether to return each layer's pair of attention weights too.
+
+        Returns:
+            Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
+            asked for or given.
+        """
+        x = self._embed(self.target_embedding, target, 0 if cache is None else index, training)
+        x, scores, *new_cache = self.decoder(
+            x,
+            memory=memory.states,
+            memory_padding_mask=memory.mask,
+            training=training,
+            return_attention_scores=True,
+            cache=cache,
+            index=index,
+        )
+        return packed(
+            self.target_embedding.logits(x, output_kernel),
+            scores=scores if return_attention_scores else None,
+            cache=new_cache[0] if new_cache else None,
+        )
+
+    def _embed(self, embedding, token_ids, index, training):
+        return self.drop(self.positions(embedding(token_ids), start_index=index), training=training)
+
+    def call(self, inputs, training=None, return_attention_scores=False):
+        memory, encoder = self.encode(inputs["source"], training, return_attention_scores=True)
+        logits, pairs = self.decode(inputs["target"], memory, training=training, return_attention_scores=True)
+        decoder, cross = map(list, zip(*pairs, strict=True))
+        scores = {"encoder": encoder, "decoder": decoder, "cross": cross}
+        return packed(logits, scores=scores if return_attention_scores else None)
+
+    def start(self, source, max_length):
+        """Encodes sources and prepares the step that continues them.
+
+        Args:
+            source: int `(batch, source_len)`.
+            max_length: Number of target positions to leave room for.
+
+        Returns:
+            `step(tokens, cache, index) -> (logits, cache)` and the first cache, as `decoding.decode` takes them.
+        """
+        memory = self.encode(source, training=False)
+        memory = Memory(self.decoder.project_memory(memory.states), memory.mask)
+        # Transposed here, outside the loop: with few rows a product with a transposed matrix takes 2-4 times as long.
+        kernel = self.target_embedding.output_kernel()
+
+        def step(tokens, cache, index):
+            return self.decode(tokens, memory, cache, index, output_kernel=kernel, training=False)
+
+        return step, self.decoder.empty_cache(ops.shape(source)[0], max_length)
+
+    def search(self, source, strategy, max_length=None):
+        """What `generate` compiles: tensors in, tensors out, for use inside a graph.
+
+        Args:
+            source: int32 `(batch, source_len)`.
+            strategy: As in `generate`.
+            max_length: As in `generate`.
+
+        Returns:
+            `Hypotheses`.
+        """
+        row_limits = None
+        if max_length is None:
+            max_length = _default_limit(ops.shape(source)[1])
+            real = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
+            row_limits = _default_limit(real)
+        step, cache = self.start(source, max_length)
+        start_tokens = ops.full((ops.shape(source)[0],), self.bos_id, "int32")
+        return decode(
+            step,
+            cache,
+            strategy,
+            start_tokens,
+            max_length,
+            row_limits=row_limits,
+            eos_id=self.eos_id,
+            pad_id=self.pad_id,
+        )
+
+    def generate(self, source, strategy=Greedy(), max_length=None, jit_compile=None):  # noqa: B008
+        """Writes a target for each source.
+
+        Args:
+            source: int `(batch, source_len)`, padded on the right.
+            strategy: How to choose tokens.
+            max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16.
+            jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
+                graph, None for XLA where there is an accelerator.
+
+        Returns:
+            `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
+            `(batch, n_best)`, float32 `(batch, n_best)`.
+
+        Raises:
+            ValueError: If `source` is not of rank 2 or empty, or `max_length` is not positive.
+        """
+        source = ops.convert_to_tensor(source, "int32")
+        if len(source.shape) != 2 or 0 in source.shape:
+            raise ValueError(
+                "`source` must have shape `(batch, source_len)`, without an empty axis. "
+                f"Received: shape={tuple(source.shape)}."
+            )
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"`max_length` must be positive. Received: max_length={max_length}.")
+        jit_compile = accelerated() if jit_compile is None else jit_compile
+        length = source.shape[1]
+        if jit_compile:
+            padding = -length % SOURCE_LENGTH_STEP
+            source = ops.pad(source, ((0, 0), (0, padding)), constant_values=self.pad_id)
+        found = self._generators(strategy, max_length, jit_compile)(source)
+        limit = _default_limit(length) if max_length is None else max_length
+        return found._replace(tokens=found.tokens[:, :, :limit])
+
+    def _make_generator(self, strategy, max_length, jit_compile):
+        return compiled(lambda source: self.search(source, strategy, max_length), self, jit_compile)
+
+    def get_config(self):
+        of_stack = self.encoder.get_config()
+        return {
+            **of_stack,
+            **super(keras.Model, self).get_config(),
+            "source_vocab_size": self.source_vocab_size,
+            "target_vocab_size": self.target_vocab_size,
+            "d_model": self.d_model,
+            "share_embeddings": self.share_embeddings,
+            "pad_id": self.pad_id,
+            "bos_id": self.bos_id,
+            "eos_id": self.eos_id,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+def _default_limit(source_len):
+    """How long an output may get where nobody said: generous for any pair of languages, never endless."""
+    return 2 * source_len + 16

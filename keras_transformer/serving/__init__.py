@@ -1,0 +1,5 @@
+"""From a model to translated text, in Python and as a SavedModel."""
+
+from keras_transformer.serving.translator import Translator
+
+__all__ = ["Translator"]

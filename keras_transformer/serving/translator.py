@@ -1,0 +1,261 @@
+"""A model with its tokenizers and its strategy: text in, text out."""
+
+import functools
+import json
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+import tqdm
+
+from keras_transformer.backend import accelerated
+from keras_transformer.decoding import STRATEGIES, Greedy
+from keras_transformer.files import replaced
+from keras_transformer.models.transformer import SOURCE_LENGTH_STEP
+from keras_transformer.serving.export import write_saved_model
+from keras_transformer.text import TOKENIZERS
+
+DESCRIPTION = "translator.json"
+MODEL = "model.keras"
+FORMAT = 1
+
+
+class Translator:
+    """Translates text: tokenizer, model and strategy in one graph.
+
+    Rows stand alone: an empty text gives an empty translation, invalid UTF-8 is read as U+FFFD, a long text is
+    cut at `max_source_length`, and no row changes another's translation.
+
+    Args:
+        model: A `Transformer`.
+        source_tokenizer: From `keras_transformer.text`.
+        target_tokenizer: Likewise; the source's when None.
+        strategy: How to choose tokens.
+        max_source_length: Longest source in tokens, eos included; the rest is cut off.
+        max_length: Longest translation in tokens, eos included. None for twice each source's length plus 16.
+
+    Raises:
+        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model, or a limit is
+            out of range.
+    """
+
+    def __init__(
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer=None,
+        strategy=Greedy(),  # noqa: B008
+        max_source_length=256,
+        max_length=None,
+    ):
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "A Translator needs Keras's TensorFlow backend. "
+                f"Received: KERAS_BACKEND={keras.backend.backend()}."
+            )
+        target_tokenizer = target_tokenizer or source_tokenizer
+        for side, tokenizer, size in (
+            ("source", source_tokenizer, model.source_vocab_size),
+            ("target", target_tokenizer, model.target_vocab_size),
+        ):
+            if tokenizer.vocab_size > size:
+                raise ValueError(
+                    f"`{side}_tokenizer` has more ids than the model embeds. "
+                    f"Received: {tokenizer.vocab_size} ids, {side}_vocab_size={size}."
+                )
+        if max_source_length < 2:
+            raise ValueError(
+                f"`max_source_length` must be at least 2. Received: max_source_length={max_source_length}."
+            )
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"`max_length` must be positive. Received: max_length={max_length}.")
+        self.model = model
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.strategy = strategy
+        self.max_source_length = max_source_length
+        self.max_length = max_length
+        self._function = functools.cache(self._make_function)
+
+    def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
+        """Translates sentences.
+
+        Args:
+            sentences: List of str (or of UTF-8 bytes).
+            batch_size: Number of sentences at once; they are grouped by length and returned in order.
+            jit_compile: True for XLA, False for the portable graph, None for XLA where there is an accelerator.
+            verbose: Whether to show a progress bar on stderr.
+
+        Returns:
+            A list of str, one for each sentence.
+
+        Raises:
+            ValueError: If `sentences` is a single string, or `batch_size` is not positive.
+        """
+        if isinstance(sentences, (str, bytes)):
+            raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r}.")
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}.")
+        texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
+        function = self._function(accelerated() if jit_compile is None else jit_compile)
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        translations = [""] * len(texts)
+        with tqdm.tqdm(total=len(texts), unit="sentence", disable=not verbose, leave=False) as bar:
+            for start in range(0, len(texts), batch_size):
+                rows = by_length[start : start + batch_size]
+                found = function(tf.constant([texts[i] for i in rows], tf.string))
+                for i, text in zip(rows, found["translation"].numpy(), strict=True):
+                    translations[i] = text.decode("utf-8", "replace")
+                bar.update(len(rows))
+        return translations
+
+    def _make_function(self, xla):
+        """`text (batch,)` to `translation (batch,)` and `score (batch,)`, as a TensorFlow function."""
+        search = tf.function(
+            lambda source: self.model.search(source, self.strategy, self.max_length),
+            jit_compile=True,
+        )
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="text")])
+        def translate(text):
+            source, is_blank = self._sources(text)
+            if xla:  # each new shape costs a compilation: few shapes
+                padding = -tf.shape(source)[1] % SOURCE_LENGTH_STEP
+                source = tf.pad(source, [[0, 0], [0, padding]], constant_values=self.model.pad_id)
+                found = search(source)
+            else:
+                found = self.model.search(source, self.strategy, self.max_length)
+            translation = self.target_tokenizer.detokenize(found.tokens[:, 0])
+            return {
+                "translation": tf.where(is_blank, "", translation),
+                "score": tf.where(is_blank, 0.0, found.scores[:, 0]),
+            }
+
+        return translate
+
+    def _sources(self, text):
+        """Padded source ids `(batch, source_len)` that end with eos, and which rows hold no token."""
+        ids = self.source_tokenizer.tokenize(text)
+        is_blank = ids.row_lengths() == 0
+        ids = ids[:, : self.max_source_length - 1]
+        ends = tf.fill((tf.shape(text)[0], 1), self.model.eos_id)
+        return tf.concat([ids, ends], axis=1).to_tensor(self.model.pad_id), is_blank
+
+    def save(self, folder):
+        """Saves everything to a new folder, which appears whole or not at all.
+
+        Raises:
+            ValueError: If the folder exists.
+        """
+        folder = Path(folder)
+        if folder.exists():
+            raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
+        with replaced(folder) as temporary:
+            temporary.mkdir()
+            self.write_into(temporary)
+
+    def write_into(self, folder):
+        """Writes what `load` reads into an existing folder, each file whole or not at all, the description last."""
+        folder = Path(folder)
+        with replaced(folder / MODEL) as temporary:
+            self.model.save(temporary, include_optimizer=False)
+        tokenizers = {"source_tokenizer": self.source_tokenizer}
+        if self.target_tokenizer is not self.source_tokenizer:
+            tokenizers["target_tokenizer"] = self.target_tokenizer
+        for name, tokenizer in tokenizers.items():
+            with replaced(folder / f"{name}.model") as temporary:
+                tokenizer.save(temporary)
+        description = {
+            "format": FORMAT,
+            **{name: type(tokenizer).__name__ for name, tokenizer in tokenizers.items()},
+            "strategy": type(self.strategy).__name__,
+            "strategy_arguments": self.strategy.get_config(),
+            "max_source_length": self.max_source_length,
+            "max_length": self.max_length,
+        }
+        with replaced(folder / DESCRIPTION) as temporary:
+            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder):
+        """Loads what `save` or a training run wrote. No code from the folder is executed.
+
+        Raises:
+            ValueError: If the folder holds no translator, or one that names what this library does not have.
+        """
+        folder = Path(folder)
+        try:
+            description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{folder} holds no translator: {error}") from None
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise ValueError(f"{folder / DESCRIPTION} is not of format {FORMAT}.")
+
+        def tokenizer(name):
+            tokenizer_class = _named(TOKENIZERS, description[name], folder)
+            return tokenizer_class.load(folder / f"{name}.model")
+
+        try:
+            strategy_class = _named(STRATEGIES, description["strategy"], folder)
+            return cls(
+                load_model(folder / MODEL),
+                tokenizer("source_tokenizer"),
+                tokenizer("target_tokenizer") if "target_tokenizer" in description else None,
+                strategy_class.from_config(description["strategy_arguments"]),
+                description["max_source_length"],
+                description["max_length"],
+            )
+        except (KeyError, TypeError, OSError) as error:
+            raise ValueError(f"{folder} holds no whole translator: {error!r}") from None
+
+    def export(self, folder, version=1, xla=False):
+        """Writes a SavedModel for TensorFlow Serving, `folder/version/`, that TensorFlow alone can load.
+
+        Its signature `serving_default` maps `text`, string `(batch,)`, to `translation`, string
+        `(batch,)`, and `score`, float32 `(batch,)`, the translation's log probability.
+
+        Args:
+            folder: The model's base path; created when missing.
+            version: Positive int.
+            xla: False for a graph that runs everywhere, without any XLA op or compiled function. True for a
+                compiled decoding loop; tensorflow_model_server needs `--xla_cpu_compilation_enabled` then.
+
+        Returns:
+            The `Path` of the version. It appears whole or not at all.
+
+        Raises:
+            ValueError: If the version exists or is not positive.
+        """
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise ValueError(f"`version` must be a positive integer. Received: version={version!r}.")
+        path = Path(folder) / str(version)
+        if path.exists():
+            raise ValueError(f"`version` must be new; versions are never overwritten. {path} exists.")
+        module = tf.Module()
+        module.tokenizers = [self.source_tokenizer, self.target_tokenizer]
+        module.weights = [variable.value for variable in self.model.variables]
+        write_saved_model(module, {"serving_default": self._make_function(xla)}, path, xla)
+        return path
+
+
+def load_model(path, compile=False):
+    """Loads a `.keras` file; refuses whatever would execute code from it.
+
+    Args:
+        path: The file.
+        compile: Whether to restore the optimizer, loss and metrics too.
+
+    Raises:
+        ValueError: If the file is missing, damaged, or needs code that is not registered.
+    """
+    try:
+        return keras.models.load_model(path, compile=compile, safe_mode=True)
+    except Exception as error:  # Keras raises many kinds, some with pages of configuration
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"Cannot load {path}: {reason}") from error
+
+
+def _named(known, name, folder):
+    if name not in known:
+        raise ValueError(f"{folder} names {name!r}; known are {sorted(known)}.")
+    return known[name]

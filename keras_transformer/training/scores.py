@@ -1,0 +1,29 @@
+"""Scores of translations, by sacreBLEU."""
+
+from sacrebleu.metrics import BLEU, CHRF
+
+
+def corpus_scores(translations, references, **bleu_arguments):
+    """BLEU and chrF of a corpus (Post, 2018, "A Call for Clarity in Reporting BLEU Scores").
+
+    Args:
+        translations: List of str.
+        references: List of str, one for each.
+        **bleu_arguments: What `sacrebleu.metrics.BLEU` takes, such as `tokenize="none"`.
+
+    Returns:
+        A dict: "bleu" and "chrf", in percent, and "bleu_signature" and "chrf_signature".
+
+    Raises:
+        ValueError: If the lists are empty or their lengths differ.
+    """
+    if len(translations) != len(references) or not references:
+        raise ValueError(
+            "`translations` and `references` must be as long, and not empty. "
+            f"Received: {len(translations)} and {len(references)} sentences."
+        )
+    scores = {}
+    for name, metric in (("bleu", BLEU(**bleu_arguments)), ("chrf", CHRF())):
+        scores[name] = metric.corpus_score(translations, [references]).score
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    return scores

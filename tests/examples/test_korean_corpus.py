@@ -1,0 +1,246 @@
+import collections
+import doctest
+import pathlib
+import re
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
+
+import korean_corpus
+
+BY_HAND = """
+저는 학생입니다. | I am a student.
+그들은 의사입니다. | They are doctors.
+당신은 선생님입니까? | Are you a teacher?
+제 여동생은 회사원이 아닙니다. | My younger sister is not an office worker.
+그는 의사가 아닙니까? | Is he not a doctor?
+그녀는 간호사였습니다. | She was a nurse.
+우리는 학생이었습니다. | We were students.
+민수는 가수가 아니었습니까? | Was Minsu not a singer?
+저는 선생님이 될 것입니다. | I will become a teacher.
+지영은 배우가 되었습니까? | Did Jiyoung become an actor?
+저는 사과를 먹습니다. | I eat an apple.
+그는 매일 신문을 읽습니다. | He reads a newspaper every day.
+학생들은 한국어를 공부합니까? | Do the students study Korean?
+그녀는 한국어를 공부합니다. | She studies Korean.
+저는 사과를 먹지 않습니다. | I do not eat an apple.
+수진은 아침에 커피를 마시지 않습니까? | Does Sujin not drink coffee in the morning?
+현우는 어제 음악을 들었습니다. | Hyunwoo listened to music yesterday.
+그녀는 책을 읽었습니까? | Did she read a book?
+우리는 어제 영화를 보지 않았습니다. | We did not watch a movie yesterday.
+그들은 오늘 문을 열지 않았습니까? | Did they not open the door today?
+저는 내일 편지를 쓸 것입니다. | I will write a letter tomorrow.
+당신은 내일 그를 도울 것입니까? | Will you help him tomorrow?
+의사는 빵을 만들지 않을 것입니다. | The doctor will not make bread.
+제 친구는 의자를 사지 않을 것입니까? | Will my friend not buy a chair?
+그는 모자를 팝니다. | He sells a hat.
+그는 가방을 만듭니까? | Does he make a bag?
+지영은 노래를 불렀습니다. | Jiyoung sang a song.
+학생은 학교에 갑니다. | The student goes to school.
+민수는 집에 왔습니까? | Did Minsu come home?
+그녀는 도서관에서 공부할 것입니다. | She will study at the library.
+우리는 공원에서 걸었습니다. | We walked in the park.
+그는 웁니다. | He cries.
+저는 행복합니다. | I am happy.
+그녀는 어제 바빴습니다. | She was busy yesterday.
+그들은 배고프지 않습니까? | Are they not hungry?
+현우는 유명하지 않을 것입니다. | Hyunwoo will not be famous.
+저는 고양이를 좋아합니다. | I like cats.
+민수는 지영을 사랑했습니다. | Minsu loved Jiyoung.
+"""
+BY_HAND = [tuple(line.split(" | ")) for line in BY_HAND.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return korean_corpus.all_pairs()
+
+
+@pytest.fixture(scope="module")
+def sides():
+    return korean_corpus.split()
+
+
+def words(pairs):
+    return collections.Counter(word for pair in pairs for word in " ".join(pair).split())
+
+
+def combinations():
+    """Maps each Korean sentence to its (subject, stem, complement)."""
+    return {
+        korean: combination
+        for combination, group in korean_corpus._combinations().items()
+        for korean, _ in group
+    }
+
+
+@pytest.mark.parametrize("pair", BY_HAND, ids=lambda pair: pair[1])
+def test_pair_written_by_hand_is_generated(pairs, pair):
+    assert dict(pairs).get(pair[0]) == pair[1]
+
+
+def test_table_by_hand_covers_tense_negation_question():
+    def form(korean):
+        tense = (
+            "future"
+            if "것입" in korean
+            else "past"
+            if re.search("[었았였했렀웠왔됐렸봤갔바빴]습니", korean)
+            else "present"
+        )
+        return tense, bool(re.search("지 않| 아니| 아닙", korean)), korean.endswith("?")
+
+    assert len({form(korean) for korean, _ in BY_HAND}) == 3 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    "word, topic, subject, object_",
+    [
+        ("저", "저는", "저가", "저를"),
+        ("지영", "지영은", "지영이", "지영을"),
+        ("학생", "학생은", "학생이", "학생을"),
+        ("의사", "의사는", "의사가", "의사를"),
+        ("책", "책은", "책이", "책을"),
+        ("물", "물은", "물이", "물을"),
+        ("사과", "사과는", "사과가", "사과를"),
+        ("꽃", "꽃은", "꽃이", "꽃을"),
+        ("영화", "영화는", "영화가", "영화를"),
+        ("지하철", "지하철은", "지하철이", "지하철을"),
+    ],
+)
+def test_particle_follows_batchim(word, topic, subject, object_):
+    particles = [korean_corpus.particle(word, *both) for both in ("은는", "이가", "을를")]
+    assert particles == [topic, subject, object_]
+
+
+@pytest.mark.parametrize(
+    "stem, present, past, future",
+    [
+        ("가", "갑니다.", "갔습니다.", "갈 것입니다."),
+        ("오", "옵니다.", "왔습니다.", "올 것입니다."),
+        ("보내", "보냅니다.", "보냈습니다.", "보낼 것입니다."),
+        ("배우", "배웁니다.", "배웠습니다.", "배울 것입니다."),
+        ("마시", "마십니다.", "마셨습니다.", "마실 것입니다."),
+        ("쉬", "쉽니다.", "쉬었습니다.", "쉴 것입니다."),
+        ("되", "됩니다.", "되었습니다.", "될 것입니다."),
+        ("쓰", "씁니다.", "썼습니다.", "쓸 것입니다."),
+        ("바쁘", "바쁩니다.", "바빴습니다.", "바쁠 것입니다."),
+        ("슬프", "슬픕니다.", "슬펐습니다.", "슬플 것입니다."),
+        ("청소하", "청소합니다.", "청소했습니다.", "청소할 것입니다."),
+        ("닫", "닫습니다.", "닫았습니다.", "닫을 것입니다."),
+        ("읽", "읽습니다.", "읽었습니다.", "읽을 것입니다."),
+        ("팔", "팝니다.", "팔았습니다.", "팔 것입니다."),
+        ("걷", "걷습니다.", "걸었습니다.", "걸을 것입니다."),
+        ("돕", "돕습니다.", "도왔습니다.", "도울 것입니다."),
+        ("부르", "부릅니다.", "불렀습니다.", "부를 것입니다."),
+    ],
+)
+def test_conjugation(stem, present, past, future):
+    forms = [korean_corpus.conjugate(stem, tense) for tense in ("present", "past", "future")]
+    assert forms == [present, past, future]
+
+
+def test_english_is_a_function_of_korean(pairs):
+    assert len(pairs) == len({korean for korean, _ in pairs})
+    assert 30_000 <= len(pairs) <= 100_000
+
+
+def test_sentences_are_well_formed(pairs):
+    for korean, english in pairs:
+        assert re.fullmatch(r"[가-힣]+( [가-힣]+)*[.?]", korean), korean
+        assert re.fullmatch(r"[A-Z][a-z]*( [A-Za-z]+)*[.?]", english), english
+        assert korean[-1] == english[-1]
+
+
+def test_time_word_agrees_with_tense(pairs):
+    for korean, english in pairs:
+        if "어제" in korean:
+            assert "것입" not in korean and " will " not in english.lower()
+        if "내일" in korean:
+            assert "것입" in korean and "will " in english.lower()
+        if "매일" in korean or "아침에" in korean:
+            assert not re.search("것입|[었았]습", korean)
+
+
+def test_articles_agree_with_the_next_letter(pairs):
+    text = " ".join(english for _, english in pairs)
+    assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", text)
+
+
+def test_counts_and_membership(pairs, sides):
+    train, held_out = sides
+    assert (len(train), len(held_out)) == (12_000, 500)
+    assert len(set(train)) == len(train) and len(set(held_out)) == len(held_out)
+    assert set(train) | set(held_out) <= set(pairs)
+
+
+def test_no_held_out_combination_is_trained_on(sides):
+    of = combinations()
+    train, held_out = ({of[korean] for korean, _ in side} for side in sides)
+    assert not train & held_out
+    assert len(held_out) > 200  # not a few combinations in all their forms
+
+
+def test_example_is_held_out_with_its_combination(sides):
+    train, held_out = sides
+    assert held_out[0] == ("저는 학생입니다.", "I am a student.")
+    assert not {"저는 학생이었습니다.", "저는 학생이 아닙니다."} & dict(train).keys()
+
+
+def test_every_word_is_trained_on(pairs, sides):
+    seen = words(sides[0])
+    assert words(pairs).keys() == seen.keys()
+    assert min(seen.values()) >= 3
+
+
+@pytest.mark.parametrize("train", [500, 12_000])
+def test_every_held_out_word_is_trained_on(train):
+    train_pairs, held_out_pairs = korean_corpus.split(seed=2, train=train, held_out=200)
+    assert words(held_out_pairs).keys() <= words(train_pairs).keys()
+
+
+def test_every_predicate_is_trained_on_about_as_often(sides):
+    of = combinations()
+    counts = collections.Counter(of[korean][1:] for korean, _ in sides[0])
+    assert len(counts) == len({combination[1:] for combination in of.values()})
+    assert min(counts.values()) >= 35
+
+
+def test_every_noun_is_trained_on_sixty_times(sides):
+    text = "\n".join(korean for korean, _ in sides[0])
+    endings = "(?:을|를|이|가|에|에서|은|는|입니|였습|이었습)"
+    nouns = korean_corpus.COUNTED | korean_corpus.UNCOUNTED | korean_corpus.PLACES
+    counts = {noun: len(re.findall(rf"(?<![가-힣]){noun}{endings}", text)) for noun in nouns}
+    assert not {noun: count for noun, count in counts.items() if count < 60}
+
+
+def test_same_seed_same_split(sides):
+    assert korean_corpus.split(seed=1) == sides
+    assert korean_corpus.split(seed=2) != sides
+
+
+def test_asking_for_too_many_pairs_is_refused():
+    with pytest.raises(ValueError, match="train=200000"):
+        korean_corpus.split(train=200_000)
+    with pytest.raises(ValueError, match="held_out=50000"):
+        korean_corpus.split(held_out=50_000)
+
+
+def test_command_line_writes_the_split(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "new" / "corpus"
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["korean_corpus.py", "--output", str(folder), "--seed", "3", "--train", "2000", "--held-out", "70"],
+    )
+    korean_corpus.main()
+    assert capsys.readouterr().out.split() == [str(folder / "train.tsv"), str(folder / "held_out.tsv")]
+    for name, side in zip(("train", "held_out"), korean_corpus.split(3, 2000, 70), strict=True):
+        lines = (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
+        assert [tuple(line.split("\t")) for line in lines] == side
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(korean_corpus).failed == 0
