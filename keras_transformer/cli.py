@@ -23,6 +23,8 @@ def main(arguments=None):
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         options.command(options)
+    except BrokenPipeError:  # whoever read our output, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         print(f"keras-transformer: error: {error}", file=sys.stderr)
         return EXIT_INPUT

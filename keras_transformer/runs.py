@@ -106,7 +106,6 @@ class Recipe:
             **sizes,
             activation=self.activation,
             normalize_first=self.normalize_first,
-            seed=self.seed,
             dtype=self.precision,
         )
         schedule = WarmupSchedule(model.d_model, self.warmup_steps)
@@ -142,7 +141,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         ValueError: If the folder holds something else, or a run of another recipe or other pairs.
     """
     folder = Path(folder)
-    keras.utils.set_random_seed(recipe.seed)
+    keras.utils.set_random_seed(recipe.seed)  # each layer draws a seed of its own from this one
     done = _begin_or_resume(recipe, pairs, folder)
     if done:
         translator = Translator.load(folder)

@@ -48,7 +48,7 @@ class Batches:
         batch_tokens=4096,
         max_length=128,
         too_long="skip",
-        num_buckets=8,
+        num_buckets=10,
         seed=0,
         pad_id=0,
         bos_id=2,
@@ -183,8 +183,28 @@ def _tokenized(tokenizer, sentences):
 
 
 def _bounds(lengths, num_buckets):
-    """Upper bounds of buckets that hold about equal numbers of positions; the last is the longest length."""
-    lengths = np.sort(lengths)
-    shares = np.cumsum(lengths) / lengths.sum()
-    cuts = np.searchsorted(shares, np.arange(1, num_buckets) / num_buckets)
-    return np.unique(np.append(lengths[cuts], lengths[-1]))
+    """Upper bounds of the buckets that pad least in all; the last is the longest length.
+
+    Dynamic programming over the lengths: `cost[i]` is the least number of positions that hold all pairs of
+    the `i` shortest lengths.
+    """
+    bounds, counts = np.unique(lengths, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(counts)])
+    # Row i: what it costs when the last bucket holds the lengths from j to i.
+    last = (before[1:, None] - before[:-1]) * bounds[:, None]
+    last = np.where(np.tri(len(bounds), dtype=bool), last, np.inf)
+    cost = np.concatenate([[0], bounds * before[1:]])  # one bucket for all
+    cuts = []
+    for _ in range(min(num_buckets, len(bounds)) - 1):
+        totals = cost[:-1] + last
+        cuts.append(totals.argmin(axis=1))
+        cost = np.concatenate([[0], totals.min(axis=1)])
+    chosen, end = [], len(bounds)
+    for cut in reversed(cuts):
+        chosen.append(bounds[end - 1])
+        end = cut[end - 1]
+        if end == 0:
+            break
+    if end:
+        chosen.append(bounds[end - 1])
+    return np.sort(chosen)

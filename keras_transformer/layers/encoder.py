@@ -24,7 +24,6 @@ class EncoderLayer(keras.layers.Layer):
         attention_dropout: Share of the attention weights dropped in training.
         activation_dropout: Share of the feed-forward network's inner activations dropped in training.
         kernel_initializer: Initializer of every matrix.
-        seed: Seed of the dropouts.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
@@ -55,7 +54,6 @@ class EncoderLayer(keras.layers.Layer):
         attention_dropout=0.0,
         activation_dropout=0.0,
         kernel_initializer="glorot_uniform",
-        seed=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -68,7 +66,6 @@ class EncoderLayer(keras.layers.Layer):
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.seed = seed
         self.supports_masking = True
 
     def build(self, x_shape):
@@ -86,7 +83,6 @@ class EncoderLayer(keras.layers.Layer):
             self.activation,
             self.activation_dropout,
             kernel_initializer=self.kernel_initializer,
-            seed=self.seed,
             dtype=self.dtype_policy,
             name="feed_forward",
         )
@@ -101,7 +97,6 @@ class EncoderLayer(keras.layers.Layer):
             x_shape[-1] // self.num_heads,
             dropout=self.attention_dropout,
             kernel_initializer=self.kernel_initializer,
-            seed=self.seed,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -113,7 +108,6 @@ class EncoderLayer(keras.layers.Layer):
             self.dropout,
             self.normalize_first,
             self.layer_norm_epsilon,
-            seed=self.seed,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -157,7 +151,6 @@ class EncoderLayer(keras.layers.Layer):
             "attention_dropout": self.attention_dropout,
             "activation_dropout": self.activation_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "seed": self.seed,
         }
 
 
@@ -176,7 +169,7 @@ class Encoder(keras.layers.Layer):
         normalize_first: True for pre-norm.
         layer_norm_epsilon: Added to the variance in the norms.
         **kwargs: What else `EncoderLayer` takes (`attention_dropout`, `activation_dropout`,
-            `kernel_initializer`, `seed`), and Keras's own `name`, `dtype`, `trainable`.
+            `kernel_initializer`), and Keras's own `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.

@@ -14,7 +14,6 @@ class FeedForward(keras.layers.Layer):
         activation: Name or function of the activation.
         dropout: Share of the inner activations dropped in training.
         kernel_initializer: Initializer of both matrices.
-        seed: Seed of the dropout.
 
     Call arguments:
         x: `(batch, length, d_model)`; `d_model` is read from it.
@@ -33,7 +32,6 @@ class FeedForward(keras.layers.Layer):
         dropout=0.0,
         *,
         kernel_initializer="glorot_uniform",
-        seed=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -43,7 +41,6 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.seed = seed
         self.supports_masking = True
 
     def build(self, x_shape):
@@ -58,7 +55,7 @@ class FeedForward(keras.layers.Layer):
         self.outer = keras.layers.Dense(
             x_shape[-1], kernel_initializer=self.kernel_initializer.clone(), name="outer", **common
         )
-        self.drop = keras.layers.Dropout(self.dropout, seed=self.seed, name="drop", **common)
+        self.drop = keras.layers.Dropout(self.dropout, name="drop", **common)
         self.inner.build(x_shape)
         self.outer.build((*x_shape[:-1], self.d_ff))
         self.built = True
@@ -76,5 +73,4 @@ class FeedForward(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "seed": self.seed,
         }

@@ -18,7 +18,6 @@ class Residual(keras.layers.Layer):
         dropout: Share of the sublayer's output that is dropped in training.
         normalize_first: True for pre-norm.
         layer_norm_epsilon: Added to the variance.
-        seed: Seed of the dropout.
 
     Call arguments:
         x: The sublayer's input, `(batch, length, d_model)`.
@@ -28,17 +27,16 @@ class Residual(keras.layers.Layer):
         `(batch, length, d_model)`.
     """
 
-    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, seed=None, **kwargs):
+    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.seed = seed
         self.supports_masking = True
         self.norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
-        self.drop = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy, name="drop")
+        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape, y_shape=None):
         self.norm.build(x_shape)
@@ -61,5 +59,4 @@ class Residual(keras.layers.Layer):
             "dropout": self.dropout,
             "normalize_first": self.normalize_first,
             "layer_norm_epsilon": self.layer_norm_epsilon,
-            "seed": self.seed,
         }

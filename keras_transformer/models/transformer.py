@@ -53,7 +53,7 @@ class Transformer(keras.Model):
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
         **kwargs: What else `EncoderLayer` takes (`activation`, `normalize_first`, `layer_norm_epsilon`,
-            `attention_dropout`, `activation_dropout`, `kernel_initializer`, `seed`), and Keras's own
+            `attention_dropout`, `activation_dropout`, `kernel_initializer`), and Keras's own
             `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -119,7 +119,7 @@ class Transformer(keras.Model):
                 source_vocab_size, d_model, dtype=policy, name="source_embedding"
             )
         self.positions = PositionalEncoding(dtype=policy, name="positions")
-        self.drop = keras.layers.Dropout(dropout, seed=kwargs.get("seed"), dtype=policy, name="drop")
+        self.drop = keras.layers.Dropout(dropout, dtype=policy, name="drop")
         stack = {"num_layers": num_layers, "num_heads": num_heads, "d_ff": d_ff, "dropout": dropout}
         self.encoder = Encoder(**stack, **kwargs, dtype=policy, name="encoder")
         self.decoder = Decoder(**stack, **kwargs, dtype=policy, name="decoder")
@@ -313,7 +313,7 @@ class Transformer(keras.Model):
         of_stack = self.encoder.get_config()
         return {
             **of_stack,
-            **super(keras.Model, self).get_config(),
+            **super(keras.Model, self).get_config(),  # the layer's: name, dtype, trainable
             "source_vocab_size": self.source_vocab_size,
             "target_vocab_size": self.target_vocab_size,
             "d_model": self.d_model,

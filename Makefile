@@ -1,0 +1,38 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.plots
+	$(BIN)/python examples/demo.py --output demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -q -n 2
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 tests/test_masks.py tests/test_schedules.py \
+		tests/test_losses.py tests/test_metrics.py tests/layers tests/models tests/decoding
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/training.py
+
+clean:
+	rm -rf $(VENV) demo build dist *.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+
+# One mark for each set of extras, renewed when the needs change.
+$(VENV)/.%: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing the library and what it needs into $(VENV) (a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@

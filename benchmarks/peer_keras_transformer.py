@@ -1,0 +1,110 @@
+"""This library's row in the shared benchmark harness (see README.md): one task, one variant, one process.
+
+usage: peer_keras_transformer.py small|base T1|T5-128|T5-512|T5-2048 --variant float32|mixed_bfloat16[-xla]
+"""
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.environ["BENCH_DIR"])
+import common
+
+start = time.perf_counter()
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+
+IMPORT_SECONDS = time.perf_counter() - start
+tf.config.threading.set_intra_op_parallelism_threads(common.THREADS)
+tf.config.threading.set_inter_op_parallelism_threads(common.THREADS)
+
+
+class StepTimer(keras.callbacks.Callback):
+    """Seconds from the first batch's begin to the last batch's end: `fit` can stall after that."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 0:
+            self.began = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seconds = time.perf_counter() - self.began
+
+
+def build(config, task, variant):
+    """One repetition of a task, as the harness asks for it."""
+    precision, _, xla = variant.partition("-")
+    info = {
+        "peer": f"keras_transformer {kt.__version__}",
+        "keras": keras.__version__,
+        "tf": tf.__version__,
+        "import_s": round(IMPORT_SECONDS, 2),
+    }
+    if task == "T1":
+        return training(config, precision, bool(xla), info), info
+    if task.startswith("T5"):
+        return attention(task, bool(xla)), info
+    raise SystemExit(f"no such task here: {task}")
+
+
+def training(config, precision, xla, info):
+    """T1: training steps through `model.fit`."""
+    model = kt.Transformer(
+        config["vocab"],
+        num_layers=config["enc"],
+        d_model=config["d"],
+        num_heads=config["heads"],
+        d_ff=config["ff"],
+        dropout=common.DROPOUT,
+        pad_id=common.PAD,
+        bos_id=common.BOS,
+        eos_id=common.EOS,
+        dtype=precision,
+    )
+    info["params"] = model.count_params()
+    model.compile(
+        optimizer=keras.optimizers.Adam(1e-4, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
+        loss=kt.MaskedCrossentropy(pad_id=common.PAD),
+        jit_compile=xla,
+    )
+    source, target, labels, _, _ = common.train_data(config)
+    steps = config["train_steps"]
+
+    def repeated(array):
+        return np.concatenate([array] * steps)
+
+    timer = StepTimer()
+
+    def repetition():
+        model.fit(
+            {"source": repeated(source), "target": repeated(target)},
+            repeated(labels),
+            batch_size=len(source),
+            verbose=0,
+            shuffle=False,
+            callbacks=[timer],
+        )
+        return steps * target.size, timer.seconds
+
+    return repetition
+
+
+def attention(task, xla):
+    """T5: one self-attention layer forward, with a padding mask."""
+    sizes = common.TASKS[task]
+    x, mask = map(tf.constant, common.attn_data(task))
+    layer = kt.MultiHeadAttention(sizes["heads"], sizes["d"] // sizes["heads"])
+    layer(x, x)
+    forward = tf.function(lambda x, mask: layer(x, x, attention_mask=mask, training=False), jit_compile=xla)
+
+    def repetition():
+        for _ in range(common.ATTN_REPS[task]):
+            forward(x, mask).numpy()
+        return common.ATTN_REPS[task]
+
+    return repetition
+
+
+common.main(build)

@@ -1,0 +1,66 @@
+"""What several folders of tests share: a small corpus, a tokenizer of it and a trained run."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
+
+GERMAN = [
+    "Ein Mann läuft über die Straße.",
+    "Die Kinder spielen im Garten.",
+    "Zwei Hunde rennen über grüne Wiesen.",
+    "Größe, Süße, Äpfel, Öl und Übermut.",
+]
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    """A few dozen Korean and English sentences."""
+    import korean_corpus
+
+    return korean_corpus.all_pairs()[::2053]
+
+
+@pytest.fixture(scope="session")
+def sentences(pairs):
+    return [sentence for pair in pairs for sentence in pair] + GERMAN
+
+
+@pytest.fixture(scope="session")
+def tokenizer(sentences):
+    from keras_transformer.text import SentencePieceTokenizer
+
+    return SentencePieceTokenizer.train(sentences, 260, character_coverage=1.0)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory, pairs):
+    """The folder of a run that learned enough for each sentence to get a translation of its own."""
+    from keras_transformer.runs import Recipe, train
+
+    recipe = Recipe(
+        num_layers=1,
+        d_model=32,
+        num_heads=2,
+        d_ff=64,
+        dropout=0.0,
+        vocab_size=260,
+        character_coverage=1.0,
+        epochs=15,
+        batch_tokens=256,
+        max_length=40,
+        learning_rate=0.01,
+        warmup_steps=20,
+    )
+    folder = tmp_path_factory.mktemp("runs") / "ko-en"
+    train(recipe, pairs, folder, say=lambda line: None)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def translator(tiny_run):
+    from keras_transformer.serving import Translator
+
+    return Translator.load(tiny_run)

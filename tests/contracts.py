@@ -1,0 +1,172 @@
+"""What every public layer promises, checked the same way for each."""
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from keras_transformer.backend import compiled
+
+TINY = 1e-5  # float32 sums in another order
+BFLOAT16 = 0.06  # a few roundings to 8 bits, of values of order 1
+
+
+def as_numpy(nest):
+    """A nest of tensors as float64, bool or int arrays."""
+
+    def convert(x):
+        array = ops.convert_to_numpy(ops.cast(x, "float32") if is_floating(x) else x)
+        return array.astype("float64") if array.dtype.kind == "f" else array
+
+    return tree.map_structure(convert, nest)
+
+
+def is_floating(x):
+    return "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+def normal(*shape, seed=0, scale=1.0):
+    """float32 noise, the same each time."""
+    return np.random.default_rng([seed, *shape]).normal(size=shape, scale=scale).astype("float32")
+
+
+def randomized(layer, seed=0, scale=0.4):
+    """Gives a built layer weights that hide nothing: biases are not zero and gammas not one."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.weights:
+        noise = rng.normal(size=weight.shape, scale=scale)
+        weight.assign(noise + 1.0 if weight.path.endswith("gamma") else noise)
+    return layer
+
+
+def assert_close(actual, expected, atol=TINY):
+    """Both nests hold the same values, to a tolerance that grows with the values."""
+    actual, expected = as_numpy(actual), as_numpy(expected)
+    tree.assert_same_structure(actual, expected)
+    for a, e in zip(tree.flatten(actual), tree.flatten(expected), strict=True):
+        assert a.shape == e.shape
+        np.testing.assert_allclose(a, e, rtol=atol, atol=atol)
+
+
+def check_layer_contract(make_layer, make_inputs, path, *, mask=None, bfloat16=BFLOAT16):
+    """Checks what a layer promises beside its values.
+
+    Args:
+        make_layer: `make_layer(**kwargs)`, Keras's `dtype` among them; without dropout.
+        make_inputs: A function that gives a list of arrays, the positional arguments. Floating arrays are
+            of shape `(batch, length, features)`, integer ones `(batch, length)`.
+        path: A folder to write to.
+        mask: bool `(batch, length)` for the first input; the layer must pass it on. None for a layer that
+            takes ids and makes its mask itself.
+        bfloat16: Largest difference that `mixed_bfloat16` may make.
+    """
+    arrays = make_inputs()
+    layer = make_layer()
+    tensors = [ops.convert_to_tensor(a) for a in arrays]
+    layer(*tensors)
+    randomized(layer)
+    expected = layer(*tensors)
+
+    check_config(layer)
+    check_saved_file(layer, arrays, expected, path)
+    check_symbolic_shapes(make_layer, arrays, expected)
+    check_mixed_precision(make_layer, layer, tensors, expected, bfloat16)
+    check_compiled(layer, tensors, expected)
+    if mask is not None:
+        check_mask_passes(layer, tensors, mask)
+
+
+def check_config(layer):
+    config = layer.get_config()
+    again = type(layer).from_config(config)
+    assert type(again) is type(layer)
+    assert again.get_config() == config
+    registered = keras.saving.get_registered_name(type(layer))
+    assert registered == f"keras_transformer>{type(layer).__name__}"
+
+
+def check_saved_file(layer, arrays, expected, path):
+    inputs = [keras.Input((None, *a.shape[2:]), dtype=a.dtype) for a in arrays]
+    file = path / f"{layer.name}.keras"
+    keras.Model(inputs, layer(*inputs)).save(file)
+    again = keras.models.load_model(file)
+    assert_close(again(arrays), expected, 1e-6)
+
+
+def check_symbolic_shapes(make_layer, arrays, expected):
+    shapes = [a.shape for a in arrays]
+    open_shapes = [(None, None, *s[2:]) for s in shapes]
+    for asked in (shapes, open_shapes):
+        symbols = [keras.KerasTensor(shape, dtype=a.dtype) for shape, a in zip(asked, arrays, strict=True)]
+        symbolic = tree.flatten(make_layer()(*symbols))
+        eager = tree.flatten(expected)
+        assert len(symbolic) == len(eager)
+        for s, e in zip(symbolic, eager, strict=True):
+            assert len(s.shape) == len(e.shape)
+            for axis, size in enumerate(s.shape):
+                assert size in (None, e.shape[axis]), f"{s.shape} said, {e.shape} given"
+            assert s.shape[-1] is not None
+            if asked is shapes:
+                assert tuple(s.shape) == tuple(e.shape)
+            assert keras.backend.standardize_dtype(s.dtype) == keras.backend.standardize_dtype(e.dtype)
+
+
+def check_mixed_precision(make_layer, layer, tensors, expected, bfloat16):
+    mixed = make_layer(dtype="mixed_bfloat16")
+    mixed(*tensors)
+    mixed.set_weights(layer.get_weights())
+    assert all(w.dtype == "float32" for w in mixed.weights)
+    outputs = mixed(*tensors)
+    assert_close(outputs, expected, bfloat16)
+    first = tree.flatten(outputs)[0]
+    assert keras.backend.standardize_dtype(first.dtype) == "bfloat16"
+
+
+def check_compiled(layer, tensors, expected):
+    for jit_compile in compilations():
+        assert_close(compiled(layer, layer, jit_compile)(*tensors), expected, 1e-4)
+
+
+def check_mask_passes(layer, tensors, mask):
+    """The mask of the first input is the mask of the output, and no input loses or gains one."""
+    mask = ops.convert_to_tensor(mask)
+    masking = with_mask(tensors[0], mask)
+    output = tree.flatten(layer(masking, *tensors[1:]))[0]
+    np.testing.assert_array_equal(as_numpy(mask_of(output)), as_numpy(mask))
+    assert mask_of(masking) is mask
+    assert all(mask_of(t) is None for t in tensors[1:])
+    unmasked = tree.flatten(layer(*tensors))[0]
+    assert mask_of(unmasked) is None
+
+    expected = layer(masking, *tensors[1:])
+    for jit_compile in compilations():
+        masked = compiled(lambda x, *rest: layer(with_mask(x, mask), *rest), layer, jit_compile)
+        assert_close(masked(*tensors), expected, 1e-4)
+
+
+def compilations():
+    """The values of `jit_compile` that make a difference on this backend."""
+    return (True, False) if keras.backend.backend() == "tensorflow" else (True,)
+
+
+class GiveMask(keras.layers.Layer):
+    """Puts a mask on a tensor, the way an embedding with `mask_zero=True` does."""
+
+    def __init__(self, mask):
+        super().__init__(dtype="float32")
+        self.mask = mask
+
+    def call(self, x):
+        return ops.copy(x)
+
+    def compute_mask(self, x, mask=None):
+        return self.mask
+
+
+def with_mask(x, mask):
+    """A copy of `x` that carries `mask` as Keras's implicit mask."""
+    return GiveMask(ops.convert_to_tensor(mask))(x)
+
+
+def mask_of(x):
+    """Keras's implicit mask of a tensor."""
+    return getattr(x, "_keras_mask", None)

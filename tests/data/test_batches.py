@@ -1,0 +1,317 @@
+import collections
+import contextlib
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data import Batches
+
+BOS, EOS = 2, 3
+
+
+class Numbers:
+    """Reads "5 7" as the ids 5 and 7, plus an offset."""
+
+    def __init__(self, offset=0):
+        self.offset = offset
+
+    def tokenize(self, strings):
+        rows = [[int(word) + self.offset for word in string.split()] for string in strings]
+        return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+
+
+def pair(number, source_len, target_len):
+    """A pair that differs from every other number's."""
+    source = [str(10 + number)] * source_len
+    target = [str(1000 + number)] * target_len
+    return " ".join(source), " ".join(target)
+
+
+def some_pairs(count=40):
+    return [pair(i, 1 + i * 7 % 11, 1 + i * 5 % 13) for i in range(count)]
+
+
+def ids_of(pairs):
+    return collections.Counter(tuple(tuple(map(int, side.split())) for side in p) for p in pairs)
+
+
+def epoch_of(batches, **arguments):
+    dataset = batches.dataset(**{"epochs": 1, **arguments})
+    return [(x["source"].numpy(), x["target"].numpy(), y.numpy()) for x, y in dataset]
+
+
+def unpadded(row):
+    """The row up to its padding, which may stand nowhere else."""
+    real = np.flatnonzero(row)
+    length = real[-1] + 1 if len(real) else 0
+    assert len(real) == length, f"padding inside {row}"
+    return row[:length].tolist()
+
+
+def pairs_in(epoch):
+    """The pairs of the rows, checked to be laid out as training wants them."""
+    found = collections.Counter()
+    for source, shifted, target in epoch:
+        assert source.dtype == shifted.dtype == target.dtype == np.int32
+        assert len(source) == len(shifted) == len(target) and shifted.shape == target.shape
+        for s, given_, wanted in zip(*map(list, (source, shifted, target)), strict=True):
+            s, given_, wanted = map(unpadded, (s, given_, wanted))
+            if not s:
+                assert given_ == wanted == [], "a row of padding is padding on both sides"
+                continue
+            assert s[-1] == EOS and wanted[-1] == EOS
+            assert given_ == [BOS, *wanted[:-1]]
+            found[tuple(s[:-1]), tuple(wanted[:-1])] += 1
+    return found
+
+
+@contextlib.contextmanager
+def no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_each_pair_comes_once_an_epoch_shifted_right_and_ended():
+    pairs = some_pairs() + some_pairs(3)  # some twice
+    with no_warning():
+        batches = Batches(pairs, Numbers(), batch_tokens=60, max_length=14)
+    for epoch in range(3):
+        assert pairs_in(epoch_of(batches, first_epoch=epoch)) == ids_of(pairs)
+    assert (batches.kept, batches.skipped, batches.truncated) == (len(pairs), 0, 0)
+
+
+def test_source_and_target_are_read_by_their_own_tokenizers():
+    ((source, _, target),) = epoch_of(Batches([("5 6", "7")], Numbers(), Numbers(100)))
+    assert source[0].tolist() == [5, 6, EOS]
+    assert target[0].tolist() == [107, EOS]
+
+
+def test_special_ids_may_be_others():
+    batches = Batches([("5 6", "7")], Numbers(), batch_tokens=6, max_length=3, pad_id=9, bos_id=8, eos_id=4)
+    ((source, shifted, target),) = epoch_of(batches)
+    assert source.tolist() == [[5, 6, 4], [9, 9, 9]]
+    assert shifted.tolist() == [[8, 7], [9, 9]]
+    assert target.tolist() == [[7, 4], [9, 9]]
+
+
+@pytest.mark.parametrize("num_buckets", [1, 2, 3, 8])
+def test_batches_have_few_fixed_shapes_within_batch_tokens(num_buckets):
+    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20, num_buckets=num_buckets)
+    epochs = [epoch_of(batches, first_epoch=e) for e in range(2)]
+    seen = {(*source.shape, target.shape[1]) for epoch in epochs for source, _, target in epoch}
+    assert seen == set(batches.shapes)
+    assert len(batches.shapes) <= num_buckets
+    assert all(rows * max(source, target) <= 50 for rows, source, target in seen)
+
+
+def test_a_batch_holds_as_many_rows_as_fit():
+    batches = Batches([pair(i, 4, 6) for i in range(20)], Numbers(), batch_tokens=50, max_length=20)
+    assert batches.shapes == [(7, 5, 7)]
+    assert batches.steps == 3
+
+
+def test_more_buckets_pad_less():
+    paddings = [
+        Batches(some_pairs(400), Numbers(), batch_tokens=100, max_length=20, num_buckets=n).padding
+        for n in (1, 3, 8)
+    ]
+    assert paddings[0] > paddings[1] > paddings[2]
+
+
+def test_attributes_describe_what_the_batches_hold():
+    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20, num_buckets=3)
+    epoch = epoch_of(batches)
+    assert batches.steps == len(epoch)
+    assert batches.tokens == sum(int((target != 0).sum()) for _, _, target in epoch)
+    real = sum((source != 0).sum() + (target != 0).sum() for source, _, target in epoch)
+    everything = sum(source.size + target.size for source, _, target in epoch)
+    assert batches.padding == pytest.approx(1 - real / everything)
+
+
+def test_dataset_knows_its_length():
+    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20)
+    assert batches.dataset(epochs=3).cardinality() == 3 * batches.steps
+    assert batches.dataset().cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def flat(epoch):
+    return [array.tolist() for arrays in epoch for array in arrays]
+
+
+def test_the_order_follows_from_seed_and_epoch_alone():
+    def batches(seed):
+        return Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20, seed=seed)
+
+    reference = flat(epoch_of(batches(5)))
+    np.random.seed(1)
+    keras.utils.set_random_seed(2)
+    again = batches(5)
+    epoch_of(again, first_epoch=4)
+    assert flat(epoch_of(again)) == reference
+    assert flat(epoch_of(again, first_epoch=1)) != reference
+    assert flat(epoch_of(batches(6))) != reference
+
+
+def test_pairs_of_a_bucket_are_in_other_company_in_another_epoch():
+    batches = Batches([pair(i, 3, 3) for i in range(20)], Numbers(), batch_tokens=16, max_length=4)
+    first, second = ({frozenset(s[:, 0]) for s, _, _ in epoch_of(batches, first_epoch=e)} for e in range(2))
+    assert first != second
+
+
+def test_first_epoch_goes_on_where_a_stream_from_zero_would_be():
+    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20)
+    stream = epoch_of(batches, epochs=4)
+    assert flat(epoch_of(batches, first_epoch=2, epochs=2)) == flat(stream[2 * batches.steps :])
+    endless = batches.dataset(first_epoch=3).take(batches.steps)
+    taken = [(x["source"].numpy(), x["target"].numpy(), y.numpy()) for x, y in endless]
+    assert flat(taken) == flat(stream[3 * batches.steps :])
+
+
+LONG = [pair(0, 3, 3), pair(1, 9, 3), pair(2, 3, 9), pair(3, 4, 4), pair(4, 5, 5)]
+
+
+def test_longer_pairs_are_skipped_with_their_number():
+    with pytest.warns(UserWarning, match=r"Of 5 pairs: 3 longer than `max_length`=5 tokens \(skipped\)"):
+        batches = Batches(LONG, Numbers(), batch_tokens=50, max_length=5)
+    assert pairs_in(epoch_of(batches)) == ids_of([LONG[0], LONG[3]])
+    assert (batches.kept, batches.skipped, batches.truncated) == (2, 3, 0)
+
+
+def test_longer_pairs_are_truncated_with_their_number():
+    with pytest.warns(UserWarning, match=r"Of 5 pairs: 3 longer than `max_length`=5 tokens \(truncated\)"):
+        batches = Batches(LONG, Numbers(), batch_tokens=50, max_length=5, too_long="truncate")
+    cut = [pair(0, 3, 3), pair(1, 4, 3), pair(2, 3, 4), pair(3, 4, 4), pair(4, 4, 4)]
+    assert pairs_in(epoch_of(batches)) == ids_of(cut)
+    assert (batches.kept, batches.skipped, batches.truncated) == (5, 0, 3)
+
+
+def test_longer_pairs_are_an_error_with_their_number_and_the_longest():
+    with pytest.raises(ValueError, match=r"3 of 5 pairs.*`max_length`=5.*10"):
+        Batches(LONG, Numbers(), batch_tokens=50, max_length=5, too_long="error")
+    with no_warning():
+        assert Batches(LONG, Numbers(), batch_tokens=50, max_length=10, too_long="error").kept == 5
+
+
+def test_empty_sides_are_left_out_and_counted():
+    pairs = [pair(0, 3, 3), ("", "5"), ("5", " "), ("", ""), pair(1, 9, 1)]
+    with pytest.warns(UserWarning, match=r"Of 5 pairs: 3 with an empty side \(skipped\), 1 longer"):
+        batches = Batches(pairs, Numbers(), batch_tokens=50, max_length=5)
+    assert pairs_in(epoch_of(batches)) == ids_of(pairs[:1])
+    assert (batches.kept, batches.skipped) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([], "Received: 0 pairs"),
+        ([("", "5")], "Received: 1 pairs, 1 of them with an empty side, 0 longer"),
+        ([pair(0, 9, 9), ("5", "")], "Received: 2 pairs, 1 of them with an empty side, 1 longer"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Of ")
+def test_nothing_left_to_use_is_an_error_with_the_numbers(pairs, message):
+    with pytest.raises(ValueError, match=message):
+        Batches(pairs, Numbers(), batch_tokens=50, max_length=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"too_long": "drop"}, "'drop'"),
+        ({"max_length": 1}, "max_length=1"),
+        ({"num_buckets": 0}, "num_buckets=0"),
+        ({"batch_tokens": 31, "max_length": 32}, "batch_tokens=31, max_length=32"),
+    ],
+)
+def test_arguments_out_of_range_are_refused_with_their_values(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Batches(some_pairs(), Numbers(), **arguments)
+
+
+def test_a_real_tokenizer_loses_no_pair(pairs, tokenizer):
+    batches = Batches(pairs, tokenizer, batch_tokens=300, max_length=100)
+    found = pairs_in(epoch_of(batches))
+    assert found == collections.Counter(
+        tuple(tuple(tokenizer.tokenize(side).numpy().tolist()) for side in p) for p in pairs
+    )
+
+
+class Recorder(keras.Model):
+    """Keeps what `fit` hands to a training step."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def train_step(self, data):
+        x, y = data
+        self.seen.append((x["source"].numpy(), x["target"].numpy(), y.numpy()))
+        return {"loss": 0.0}
+
+
+def test_fit_sees_each_epoch_whole():
+    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20)
+    model = Recorder()
+    model.compile(run_eagerly=True)
+    model.fit(
+        batches.dataset(first_epoch=1),
+        steps_per_epoch=batches.steps,
+        epochs=3,
+        initial_epoch=1,
+        shuffle=False,
+        verbose=0,
+    )
+    assert flat(model.seen) == flat(epoch_of(batches, first_epoch=1, epochs=2))
+
+
+LENGTHS = st.integers(0, 12)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(
+    lengths=st.lists(st.tuples(LENGTHS, LENGTHS), min_size=1, max_size=30),
+    max_length=st.integers(2, 14),
+    more_tokens=st.integers(0, 60),
+    num_buckets=st.integers(1, 6),
+    too_long=st.sampled_from(["skip", "truncate"]),
+    seed=st.integers(0, 3),
+)
+def test_nothing_is_lost_or_invented(lengths, max_length, more_tokens, num_buckets, too_long, seed):
+    pairs = [pair(i, *both) for i, both in enumerate(lengths)]
+    limit = max_length - 1
+    usable = [(i, s, t) for i, (s, t) in enumerate(lengths) if s and t]
+    if too_long == "truncate":
+        expected = [pair(i, min(s, limit), min(t, limit)) for i, s, t in usable]
+    else:
+        expected = [pair(i, s, t) for i, s, t in usable if max(s, t) <= limit]
+    arguments = {
+        "batch_tokens": max_length + more_tokens,
+        "max_length": max_length,
+        "num_buckets": num_buckets,
+        "too_long": too_long,
+        "seed": seed,
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if not expected:
+            with pytest.raises(ValueError, match=f"Received: {len(pairs)} pairs"):
+                Batches(pairs, Numbers(), **arguments)
+            return
+        batches = Batches(pairs, Numbers(), **arguments)
+    epoch = [
+        (x["source"], x["target"], y) for x, y in (batches.batch(*planned) for planned in batches.plan(seed))
+    ]
+    assert pairs_in(epoch) == ids_of(expected)
+    assert batches.kept == len(expected)
+    assert batches.kept + batches.skipped == len(pairs)
+    assert bool(caught) == bool(batches.skipped or batches.truncated)
+    assert len(batches.shapes) <= num_buckets
+    assert len(epoch) == batches.steps
+    assert all(max(s.size, t.size) <= max_length + more_tokens for s, _, t in epoch)
+    assert batches.tokens == sum((t != 0).sum() for _, _, t in epoch)

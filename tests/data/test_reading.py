@@ -1,0 +1,104 @@
+import gzip
+import re
+
+import pytest
+
+from keras_transformer.data import read_lines, read_parallel, read_tsv
+
+
+def written(path, content):
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\n\nb\n\n", ["a", "", "b", ""]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+        ("가\n그\n".encode(), ["가", "그"]),
+        (b" a \t\n", [" a \t"]),
+        (b"a\0b\n", ["a\0b"]),
+    ],
+    ids=["empty", "one-empty", "plain", "no-end", "crlf", "empty-lines", "bom", "korean", "blanks", "nul"],
+)
+def test_lines_are_what_stands_between_newlines(tmp_path, name, content, lines):
+    assert read_lines(written(tmp_path / name, content)) == lines
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x0c", "\x0b", "\x85", "\x1c", "\r"])
+def test_only_a_newline_ends_a_line(tmp_path, inside):
+    assert read_lines(written(tmp_path / "text", f"a{inside}b\nc\n".encode())) == [f"a{inside}b", "c"]
+
+
+def test_a_path_may_be_a_string(tmp_path):
+    assert read_lines(str(written(tmp_path / "text", b"a\n"))) == ["a"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.txt"):
+        read_lines(tmp_path / "nowhere.txt")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        read_lines(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "corrupt", "not gzip"])
+def test_a_damaged_gz_is_refused_and_named(tmp_path, damage):
+    content = bytearray(gzip.compress(b"hello world\n" * 1000))
+    if damage == "truncated":
+        content = content[:-12]
+    elif damage == "corrupt":
+        content[20] ^= 0xFF
+        content[30] ^= 0xFF
+    else:
+        content = b"plain text\n"
+    (tmp_path / "bad.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"bad\.gz"):
+        read_lines(tmp_path / "bad.gz")
+
+
+def test_invalid_utf8_is_refused_with_its_line(tmp_path):
+    with pytest.raises(ValueError, match=r"bad\.txt, line 3"):
+        read_lines(written(tmp_path / "bad.txt", b"a\n\xea\xb0\x80\nb\xff\nc\n"))
+
+
+def test_parallel_files_give_pairs_in_order(tmp_path):
+    source = written(tmp_path / "ko.gz", "가\n그\n\n".encode())
+    target = written(tmp_path / "en", b"a\r\nb\r\nc")
+    assert read_parallel(source, target) == [("가", "a"), ("그", "b"), ("", "c")]
+
+
+def test_files_of_unequal_length_are_refused_with_both_numbers(tmp_path):
+    source, target = written(tmp_path / "ko", b"a\nb\nc\n"), written(tmp_path / "en", b"a\nb\n")
+    with pytest.raises(ValueError, match=r"ko with 3, .*en with 2"):
+        read_parallel(source, target)
+
+
+def test_empty_files_are_refused(tmp_path):
+    empty = written(tmp_path / "none", b"")
+    with pytest.raises(ValueError, match=r"none.*empty"):
+        read_parallel(empty, empty)
+    with pytest.raises(ValueError, match=r"none.*empty"):
+        read_tsv(empty)
+
+
+def test_tsv_gives_its_first_two_columns(tmp_path):
+    content = "\ufeff가\ta\n나 나\tb b\tmore\teven more\r\n\tc\nd\t\n".encode()
+    expected = [("가", "a"), ("나 나", "b b"), ("", "c"), ("d", "")]
+    assert read_tsv(written(tmp_path / "pairs.tsv", content)) == expected
+    assert read_tsv(written(tmp_path / "pairs.tsv.gz", content)) == expected
+
+
+@pytest.mark.parametrize("line", ["no tab", ""])
+def test_a_tsv_line_without_a_tab_is_refused_with_its_number(tmp_path, line):
+    with pytest.raises(ValueError, match=rf"pairs\.tsv, line 2.*Received: '{line}'"):
+        read_tsv(written(tmp_path / "pairs.tsv", f"a\tb\n{line}\nc\td\n".encode()))

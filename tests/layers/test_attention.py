@@ -1,0 +1,453 @@
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, assert_close, compilations, mask_of, normal, randomized, with_mask
+from keras import ops
+from reference import attention as reference_attention
+from reference import weights_of
+
+from keras_transformer.backend import compiled
+from keras_transformer.layers import KVCache, MultiHeadAttention, dot_product_attention, empty_cache
+from keras_transformer.masks import look_ahead_mask
+
+BATCH, TARGET_LEN, SOURCE_LEN, FEATURES, MEMORY_FEATURES = 2, 5, 7, 11, 13
+HEADS, KEY_DIM, VALUE_DIM = 3, 4, 6
+KEYS_REAL = np.array([[True] * 7, [True] * 4 + [False] * 3])
+
+
+def query():
+    return normal(BATCH, TARGET_LEN, FEATURES)
+
+
+def value(seed=0):
+    return normal(BATCH, SOURCE_LEN, MEMORY_FEATURES, seed=seed)
+
+
+def built(*inputs, **arguments):
+    layer = MultiHeadAttention(HEADS, KEY_DIM, **{"value_dim": VALUE_DIM, **arguments})
+    layer.build(*(x.shape for x in inputs))
+    return randomized(layer)
+
+
+# Parity: with Keras, and with the paper in NumPy
+
+
+def allowed(*shape):
+    """A mask in which every query may attend to something."""
+    mask = np.random.default_rng(list(shape)).integers(0, 2, shape).astype(bool)
+    mask[..., 0] = True
+    return mask
+
+
+CALLS = {
+    "plain": {},
+    "causal": {"use_causal_mask": True},
+    "mask_of_rank_3": {"attention_mask": allowed(BATCH, TARGET_LEN, SOURCE_LEN)},
+    "mask_of_rank_4": {"attention_mask": allowed(BATCH, HEADS, TARGET_LEN, SOURCE_LEN)},
+    "mask_that_broadcasts": {"attention_mask": allowed(1, 1, TARGET_LEN, SOURCE_LEN)},
+    "value_mask": {"value_mask": KEYS_REAL},
+    "key_mask": {"key_mask": KEYS_REAL},
+    "all_masks": {
+        "value_mask": KEYS_REAL,
+        "key_mask": allowed(BATCH, SOURCE_LEN),
+        "attention_mask": allowed(BATCH, TARGET_LEN, SOURCE_LEN),
+        "use_causal_mask": True,
+    },
+}
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_same_weights_give_what_keras_gives(call, with_scores):
+    ours = built(query(), value())
+    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM)
+    theirs.build(query().shape, value().shape)
+    theirs.set_weights(ours.get_weights())
+    arguments = {**CALLS[call], "return_attention_scores": with_scores}
+    assert_close(ours(query(), value(), **arguments), theirs(query(), value(), **arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"value_dim": None}, {"output_shape": 17}, {"use_bias": False}, {"output_shape": (17,)}]
+)
+def test_same_arguments_give_what_keras_gives(arguments):
+    ours = built(query(), value(), **arguments)
+    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, **{"value_dim": VALUE_DIM, **arguments})
+    theirs.build(query().shape, value().shape)
+    theirs.set_weights(ours.get_weights())
+    assert len(ours.get_weights()) == (4 if arguments.get("use_bias") is False else 8)
+    assert_close(ours(query(), value()), theirs(query(), value()))
+
+
+def test_separate_key_gives_what_keras_gives():
+    key = normal(BATCH, SOURCE_LEN, 17)
+    ours = built(query(), value(), key)
+    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM)
+    theirs.build(query().shape, value().shape, key.shape)
+    theirs.set_weights(ours.get_weights())
+    assert_close(
+        ours(query(), value(), key, return_attention_scores=True),
+        theirs(query(), value(), key, return_attention_scores=True),
+    )
+
+
+def test_query_mask_gives_what_keras_gives_on_real_rows():
+    queries_real = np.array([[True] * 5, [True] * 2 + [False] * 3])
+    ours = built(query(), value())
+    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM)
+    theirs.build(query().shape, value().shape)
+    theirs.set_weights(ours.get_weights())
+    found = as_numpy(ours(query(), value(), query_mask=queries_real))
+    expected = as_numpy(theirs(query(), value(), query_mask=queries_real))
+    assert_close(found[queries_real], expected[queries_real])
+    bias = as_numpy(ours.output_weights[1])
+    assert_close(found[~queries_real], np.broadcast_to(bias, (3, FEATURES)))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_agrees_with_numpy(call):
+    arguments = CALLS[call]
+    layer = built(query(), value())
+    mask = np.ones((BATCH, HEADS, TARGET_LEN, SOURCE_LEN), bool)
+    for name in ("value_mask", "key_mask"):
+        if name in arguments:
+            mask &= arguments[name][:, None, None, :]
+    if "attention_mask" in arguments:
+        given = arguments["attention_mask"]
+        mask &= given[:, None] if given.ndim == 3 else given
+    if arguments.get("use_causal_mask"):
+        mask &= np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
+    expected = reference_attention(weights_of(layer), query(), value(), allowed=mask)
+    assert_close(layer(query(), value(), return_attention_scores=True, **arguments), expected)
+
+
+def test_attention_mask_of_rank_2_hides_keys():
+    layer = built(query(), value())
+    expected = reference_attention(weights_of(layer), query(), value(), allowed=KEYS_REAL[:, None, None, :])
+    found = layer(query(), value(), attention_mask=KEYS_REAL, return_attention_scores=True)
+    assert_close(found, expected)
+
+
+# The illustrated example: three tokens, one head
+
+
+INPUTS = np.array([[[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]]], "float32")
+KEY = np.array([[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]], "float32")
+QUERY = np.array([[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]], "float32")
+VALUE = np.array([[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]], "float32")
+# Keys [0,1,1] [4,4,0] [2,3,1], queries [1,0,2] [2,2,2] [2,1,3]: their products.
+SCORES = np.array([[2, 4, 4], [4, 16, 12], [4, 12, 10]], "float64")
+VALUES = np.array([[1, 2, 3], [2, 8, 0], [2, 6, 3]], "float64")
+
+
+def illustrated(query_weights):
+    layer = MultiHeadAttention(1, 3, use_bias=False, output_shape=3)
+    layer.build(INPUTS.shape, INPUTS.shape)
+    layer.set_weights(
+        [query_weights[:, None, :], KEY[:, None, :], VALUE[:, None, :], np.eye(3, dtype="float32")[None]]
+    )
+    return layer
+
+
+def test_illustrated_example_projects_to_small_integers():
+    layer = illustrated(QUERY)
+    memory = layer.project_memory(INPUTS)
+    assert_close(memory.key, np.array([[[[0, 1, 1], [4, 4, 0], [2, 3, 1]]]], "float64"))
+    assert_close(memory.value, VALUES[None, None])
+    assert_close(layer.project_query(INPUTS), np.array([[[[1, 0, 2], [2, 2, 2], [2, 1, 3]]]], "float64"))
+
+
+@pytest.mark.parametrize("factor", [1.0, 3**0.5], ids=["scaled", "as_illustrated"])
+def test_illustrated_example(factor):
+    """The illustration leaves out the scaling by 1/sqrt(3): queries sqrt(3) times as long undo it."""
+    powers = np.exp(SCORES * factor / 3**0.5)
+    weights = powers / powers.sum(axis=-1, keepdims=True)
+    output, found = illustrated(QUERY * np.float32(factor))(INPUTS, INPUTS, return_attention_scores=True)
+    np.testing.assert_allclose(as_numpy(found)[0, 0], weights, rtol=1e-4)
+    np.testing.assert_allclose(as_numpy(output)[0], weights @ VALUES, rtol=1e-4)
+
+
+def test_illustrated_example_as_printed():
+    """To the two digits a reader can follow: softmax(2, 4, 4) is (0.06, 0.47, 0.47), and so on."""
+    output, weights = illustrated(QUERY * np.float32(3**0.5))(INPUTS, INPUTS, return_attention_scores=True)
+    np.testing.assert_allclose(
+        as_numpy(weights)[0, 0],
+        [[0.0634, 0.4683, 0.4683], [6.03e-06, 0.9820, 0.0180], [2.95e-04, 0.8805, 0.1192]],
+        rtol=2e-3,
+    )
+    np.testing.assert_allclose(
+        as_numpy(output)[0],
+        [[1.9366, 6.6831, 1.5951], [2.0000, 7.9640, 0.0540], [1.9997, 7.7599, 0.3584]],
+        atol=2e-4,
+    )
+
+
+# Rows that may attend to nothing
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_row_that_may_attend_to_nothing_gives_the_output_bias(with_scores, dropout):
+    mask = allowed(BATCH, TARGET_LEN, SOURCE_LEN)
+    mask[0, 2] = mask[1, 4] = False
+    layer = built(query(), value(), dropout=dropout)
+    found = layer(query(), value(), attention_mask=mask, return_attention_scores=with_scores)
+    output, weights = found if with_scores else (found, None)
+    bias = as_numpy(layer.output_weights[1])
+    for row in ((0, 2), (1, 4)):
+        assert_close(as_numpy(output)[row], bias, 0.0)
+    assert_close(output, reference_attention(weights_of(layer), query(), value(), allowed=mask[:, None])[0])
+    if with_scores:
+        assert np.all(as_numpy(weights)[0, :, 2] == 0) and np.all(as_numpy(weights)[1, :, 4] == 0)
+        assert np.all(np.isfinite(as_numpy(weights)))
+
+
+def test_memory_of_padding_alone_gives_zeros_without_a_bias():
+    layer = built(query(), value(), use_bias=False)
+    nothing = np.zeros((BATCH, SOURCE_LEN), bool)
+    assert np.all(as_numpy(layer(query(), value(), value_mask=nothing)) == 0)
+
+
+def test_row_that_may_attend_to_nothing_has_a_finite_gradient():
+    layer = built(query(), value())
+    mask = np.zeros((BATCH, TARGET_LEN, SOURCE_LEN), bool)
+    mask[1] = True
+    model = keras.Sequential([keras.Input((None, FEATURES)), SelfAttention(layer, mask)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(query(), np.zeros_like(query()), verbose=0)
+    assert all(np.all(np.isfinite(w)) for w in layer.get_weights())
+
+
+@keras.saving.register_keras_serializable("test_attention")
+class SelfAttention(keras.layers.Layer):
+    def __init__(self, attention, mask):
+        super().__init__()
+        self.attention = attention
+        self.mask = mask
+
+    def call(self, x):
+        memory = normal(BATCH, SOURCE_LEN, MEMORY_FEATURES)
+        return self.attention(x, ops.convert_to_tensor(memory), attention_mask=self.mask)
+
+
+# A masked token, changed
+
+
+@pytest.mark.parametrize("how", ["value_mask", "key_mask", "attention_mask", "implicit"])
+def test_masked_tokens_changed_change_nothing(how):
+    layer = built(query(), value())
+    changed = np.where(KEYS_REAL[..., None], value(), 1e3 * value(seed=1))
+
+    def attend(memory):
+        if how == "implicit":
+            return layer(query(), with_mask(ops.convert_to_tensor(memory), KEYS_REAL))
+        return layer(query(), memory, **{how: KEYS_REAL})
+
+    assert_close(attend(changed), attend(value()), 1e-6)
+    assert np.abs(as_numpy(layer(query(), changed)) - as_numpy(layer(query(), value()))).max() > 0.1
+
+
+def test_later_tokens_changed_change_nothing_before():
+    layer = built(query(), query())
+    for position in range(1, TARGET_LEN):
+        changed = query()
+        changed[:, position:] += 1.0
+        found = as_numpy(layer(changed, changed, use_causal_mask=True))
+        expected = as_numpy(layer(query(), query(), use_causal_mask=True))
+        assert_close(found[:, :position], expected[:, :position], 1e-6)
+        assert np.all(np.abs(found - expected)[:, position:].max(axis=-1) > 1e-3)
+
+
+def test_shorter_memory_is_a_masked_one():
+    layer = built(query(), value())
+    masked = layer(query()[1:], value()[1:], value_mask=KEYS_REAL[1:])
+    assert_close(masked, layer(query()[1:], value()[1:, :4]))
+
+
+# Keras's implicit mask, used again and again
+
+
+IDS = np.array([[5, 3, 2, 4, 1, 3, 2], [4, 2, 6, 1, 0, 0, 0]], "int32")
+
+
+class ThreeAttentions(keras.Model):
+    """One memory of a `mask_zero=True` embedding, attended to three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(7, MEMORY_FEATURES, mask_zero=True)
+        self.attentions = [MultiHeadAttention(HEADS, KEY_DIM) for _ in range(3)]
+
+    def call(self, inputs):
+        x, ids = inputs
+        memory = self.embedding(ids)
+        return [attention(x, memory) for attention in self.attentions]
+
+
+def functional_twin(model):
+    x, ids = keras.Input((None, FEATURES)), keras.Input((None,), dtype="int32")
+    memory = model.embedding(ids)
+    return keras.Model([x, ids], [attention(x, memory) for attention in model.attentions])
+
+
+def test_masks_survive_being_used_again():
+    model = ThreeAttentions()
+    inputs = [ops.convert_to_tensor(query()), ops.convert_to_tensor(IDS)]
+    model(inputs)
+    randomized(model)
+    real = (IDS != 0)[:, None, None, :]
+    table = as_numpy(model.embedding.embeddings)
+    expected = [
+        reference_attention(weights_of(attention), query(), table[IDS], allowed=real)[0]
+        for attention in model.attentions
+    ]
+    assert_close(model(inputs), expected)
+    functional = functional_twin(model)
+    assert_close(functional(inputs), expected)
+    assert_close(functional.predict(inputs, verbose=0), expected)
+    assert_close(model.predict(inputs, verbose=0), expected)
+    for jit_compile in compilations():
+        for one in (model, functional):
+            run = compiled(lambda x, ids, one=one: one([x, ids]), one, jit_compile)
+            assert_close(run(*inputs), expected)
+
+
+def test_masks_of_all_inputs_are_left_alone():
+    layer = built(query(), value(), value())
+    masked = [
+        with_mask(ops.convert_to_tensor(x), ops.convert_to_tensor(mask))
+        for x, mask in (
+            (query(), allowed(BATCH, TARGET_LEN)),
+            (value(), KEYS_REAL),
+            (value(1), allowed(BATCH, SOURCE_LEN)),
+        )
+    ]
+    before = [mask_of(x) for x in masked]
+    layer(*masked, return_attention_scores=True)
+    assert all(mask is not None and mask_of(x) is mask for x, mask in zip(masked, before, strict=True))
+
+
+def test_explicit_mask_wins_over_the_implicit_one():
+    layer = built(query(), value())
+    other = np.array([[True] * 2 + [False] * 5, [True] * 6 + [False]])
+    masked = with_mask(ops.convert_to_tensor(value()), KEYS_REAL)
+    assert_close(layer(query(), masked, value_mask=other), layer(query(), value(), value_mask=other), 0.0)
+
+
+# Numbers
+
+
+def test_softmax_is_float32_under_mixed_bfloat16():
+    """257 equal keys: weights of 1/257 that sum to one; bfloat16 would round each of them."""
+    shape = (1, 1, 257, 2)
+    key = ops.zeros(shape, "bfloat16")
+    _, weights = dot_product_attention(key[:, :, :1], key, key)
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+    np.testing.assert_allclose(as_numpy(weights), np.full((1, 1, 1, 257), 1 / 257), rtol=1e-6)
+
+
+def test_huge_scores_stay_finite():
+    one = np.ones((1, 1, 2, 3), "float32") * np.array([1e4, -1e4], "float32")[:, None]
+    context, weights = dot_product_attention(one, one, one, ops.convert_to_tensor([[[[True, True]]]]))
+    assert_close(weights, np.array([[[[1.0, 0.0], [0.0, 1.0]]]]))
+    assert_close(context, one)
+
+
+def test_dropout_acts_in_training_alone():
+    layer = built(query(), value(), dropout=0.5, seed=3)
+    plain = built(query(), value())
+    assert_close(layer(query(), value()), plain(query(), value()))
+    assert_close(layer(query(), value(), training=False), plain(query(), value()))
+    dropped = as_numpy(layer(query(), value(), training=True))
+    assert np.abs(dropped - as_numpy(plain(query(), value()))).max() > 0.1
+
+
+def test_kernels_are_initialised_as_matrices():
+    """Glorot's limit of a (features, heads * dim) matrix, reached and not passed."""
+    layer = MultiHeadAttention(5, 37)
+    layer.build((None, None, 101), (None, None, 101))
+    limit = (6 / (101 + 5 * 37)) ** 0.5
+    for kernel, _ in (layer.query_weights, layer.key_weights, layer.value_weights, layer.output_weights):
+        largest = np.abs(as_numpy(kernel.value)).max()
+        assert 0.98 * limit < largest <= limit
+    query_kernel, key_kernel = as_numpy(layer.query_weights[0]), as_numpy(layer.key_weights[0])
+    assert np.abs(query_kernel - key_kernel).max() > 0.1 * limit
+
+
+# The cache
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("chunk", [1, 2, 3, TARGET_LEN])
+def test_chunk_by_chunk_is_all_at_once(chunk, padded):
+    slots = 7
+    layer = built(query(), query())
+    real = np.array([[True] * slots, [False, True, False] + [True] * (slots - 3)])
+    mask = real if padded else None
+    at_once = as_numpy(
+        layer(query(), query(), use_causal_mask=True, attention_mask=real[:, :TARGET_LEN] if padded else None)
+    )
+    cache = empty_cache(BATCH, HEADS, slots, KEY_DIM, VALUE_DIM, "float32")
+    for start in range(0, TARGET_LEN, chunk):
+        x = query()[:, start : start + chunk]
+        output, weights, cache = layer(
+            x,
+            x,
+            attention_mask=mask,
+            use_causal_mask=True,
+            cache=cache,
+            index=start,
+            return_attention_scores=True,
+        )
+        assert_close(output, at_once[:, start : start + chunk])
+        later = np.arange(slots) > start + np.arange(x.shape[1])[:, None]
+        assert np.all(as_numpy(weights)[:, :, later] == 0)
+    projected = layer.project_memory(query())
+    assert_close(cache.key[:, :, :TARGET_LEN], projected.key, 1e-6)
+    assert_close(cache.value[:, :, :TARGET_LEN], projected.value, 1e-6)
+
+
+def test_cache_without_causal_mask_is_refused():
+    layer = built(query(), query())
+    cache = empty_cache(BATCH, HEADS, 7, KEY_DIM, VALUE_DIM, "float32")
+    with pytest.raises(ValueError, match=r"`cache` needs `use_causal_mask=True`.*use_causal_mask=False"):
+        layer(query(), query(), cache=cache, index=0)
+
+
+def test_projected_parts_make_the_whole():
+    layer = built(query(), value())
+    memory = layer.project_memory(value())
+    assert isinstance(memory, KVCache)
+    output, weights = layer.attend(
+        layer.project_query(query()), memory, look_ahead_mask(TARGET_LEN, SOURCE_LEN)
+    )
+    expected = layer(query(), value(), use_causal_mask=True, return_attention_scores=True)
+    assert_close((output, weights), expected, 1e-6)
+    mask = np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
+    assert_close((output, weights), reference_attention(weights_of(layer), query(), value(), allowed=mask))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0."),
+        ({"key_dim": -2}, "`key_dim` must be a positive integer. Received: key_dim=-2."),
+        ({"key_dim": 2.5}, "`key_dim` must be a positive integer. Received: key_dim=2.5."),
+        ({"value_dim": 0}, "`value_dim` must be a positive integer. Received: value_dim=0."),
+        ({"dropout": 1.0}, "`dropout` must be in [0, 1). Received: dropout=1.0."),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, said):
+    with pytest.raises(ValueError) as error:
+        MultiHeadAttention(**{"num_heads": 3, "key_dim": 4, **arguments})
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize("which", ["query", "value", "key"])
+def test_inputs_that_are_not_sequences_are_refused(which):
+    shapes = {"query": (2, 5, 11), "value": (2, 7, 13), "key": (2, 7, 13), which: (2, 3, 5, 7)}
+    with pytest.raises(ValueError, match=rf"`{which}` must have shape .* Received: shape=\(2, 3, 5, 7\)"):
+        MultiHeadAttention(3, 4).build(*shapes.values())

@@ -1,0 +1,69 @@
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, compilations, normal
+from keras import ops
+
+from keras_transformer.backend import compiled
+from keras_transformer.layers import KVCache, empty_cache
+
+BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM = 2, 3, 7, 5, 4
+
+
+def filled():
+    return KVCache(normal(BATCH, HEADS, SLOTS, KEY_DIM), normal(BATCH, HEADS, SLOTS, VALUE_DIM))
+
+
+def new(length):
+    return KVCache(
+        normal(BATCH, HEADS, length, KEY_DIM, seed=1), normal(BATCH, HEADS, length, VALUE_DIM, seed=1)
+    )
+
+
+def test_empty_cache_is_zeros():
+    cache = empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM, "bfloat16")
+    np.testing.assert_array_equal(as_numpy(cache.key), np.zeros((BATCH, HEADS, SLOTS, KEY_DIM)))
+    np.testing.assert_array_equal(as_numpy(cache.value), np.zeros((BATCH, HEADS, SLOTS, VALUE_DIM)))
+    assert keras.backend.standardize_dtype(cache.key.dtype) == "bfloat16"
+    assert cache.length == SLOTS
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, SLOTS])
+@pytest.mark.parametrize("index", [0, 2, 4])
+def test_write_changes_its_slots_and_no_other(length, index):
+    if index + length > SLOTS:
+        length = SLOTS - index
+    written = as_numpy(filled().write(new(length), index))
+    for found, old, fresh in zip(written, filled(), new(length), strict=True):
+        expected = old.astype("float64")
+        expected[:, :, index : index + length] = fresh
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_write_past_the_end_keeps_what_fits(length):
+    written = as_numpy(filled().write(new(length), SLOTS - 1))
+    np.testing.assert_array_equal(written.key[:, :, :-1], filled().key[:, :, :-1])
+    np.testing.assert_array_equal(written.key[:, :, -1], new(length).key[:, :, 0])
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_write_takes_its_index_from_a_tensor_inside_a_graph(length):
+    run = [
+        compiled(lambda i: filled().write(new(length), i), keras.layers.Layer(), j) for j in compilations()
+    ]
+    for write in run:
+        written = write(ops.convert_to_tensor(2, "int32"))
+        np.testing.assert_array_equal(as_numpy(written.value), as_numpy(filled().write(new(length), 2)).value)
+
+
+def test_write_leaves_the_old_cache_alone():
+    cache = filled()
+    cache.write(new(2), 3)
+    np.testing.assert_array_equal(cache.key, filled().key)
+
+
+def test_write_keeps_the_dtype_of_the_cache():
+    cache = empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM, "bfloat16").write(new(2), 1)
+    assert keras.backend.standardize_dtype(cache.key.dtype) == "bfloat16"
+    np.testing.assert_allclose(as_numpy(cache.key)[:, :, 1:3], new(2).key, rtol=2**-8)

@@ -1,0 +1,166 @@
+"""The Transformer once more, in NumPy and float64: written from the paper, to be compared with.
+
+Weights are a dict from path to array; `weights_of` takes it from a layer, `under` walks down one name.
+"""
+
+import numpy as np
+
+
+def weights_of(layer):
+    """The weights of a built layer or model, under their paths without the layer's own name."""
+    return {w.path.split("/", 1)[-1]: np.asarray(w.value, "float64") for w in layer.weights}
+
+
+def under(weights, name):
+    return {path[len(name) + 1 :]: value for path, value in weights.items() if path.startswith(f"{name}/")}
+
+
+def softmax(scores, allowed):
+    """Row by row, over the allowed keys alone; zeros where none is."""
+    weights = np.zeros(scores.shape)
+    for row in np.ndindex(*scores.shape[:-1]):
+        keys = np.flatnonzero(allowed[row])
+        if len(keys):
+            powers = np.exp(scores[row][keys] - scores[row][keys].max())
+            weights[row][keys] = powers / powers.sum()
+    return weights
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def attention(weights, query, value, key=None, allowed=True):
+    """Multi-head attention, section 3.2.2; `allowed` broadcasts to `(batch, heads, target_len, source_len)`.
+
+    Returns the output and the attention weights.
+    """
+    key = value if key is None else key
+
+    def project(x, name):
+        projected = np.einsum("btf,fhd->bhtd", x, weights[f"{name}_kernel"])
+        return projected + weights.get(f"{name}_bias", np.zeros(1))[..., None, :]
+
+    q, k, v = project(query, "query"), project(key, "key"), project(value, "value")
+    scores = np.einsum("bhtd,bhsd->bhts", q, k) / np.sqrt(q.shape[-1])
+    attended = softmax(scores, np.broadcast_to(allowed, scores.shape))
+    context = np.einsum("bhts,bhsd->bthd", attended, v)
+    kernel = weights["attention_output_kernel"]
+    output = np.tensordot(context, kernel, axes=([2, 3], [0, 1]))
+    return output + weights.get("attention_output_bias", 0.0), attended
+
+
+def positions(length, d_model, max_wavelength=10000.0, start_index=0):
+    """Section 3.5, one number at a time."""
+    table = np.zeros((length, d_model))
+    for p in range(length):
+        for channel in range(d_model):
+            pair = channel // 2
+            angle = (start_index + p) / max_wavelength ** (2 * pair / d_model)
+            table[p, channel] = np.cos(angle) if channel % 2 else np.sin(angle)
+    return table
+
+
+def layer_norm(weights, x, epsilon=1e-6):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred**2).mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(variance + epsilon) * weights["gamma"] + weights["beta"]
+
+
+def relu(x):
+    return np.maximum(x, 0.0)
+
+
+def feed_forward(weights, x, activation=relu):
+    inner = activation(x @ weights["inner/kernel"] + weights["inner/bias"])
+    return inner @ weights["outer/kernel"] + weights["outer/bias"]
+
+
+def residual(weights, x, sublayer, normalize_first=False, epsilon=1e-6):
+    norm = under(weights, "norm")
+    if normalize_first:
+        return x + sublayer(layer_norm(norm, x, epsilon))
+    return layer_norm(norm, x + sublayer(x), epsilon)
+
+
+def causal(length):
+    return np.tril(np.ones((length, length), bool))[None, None]
+
+
+def _keys(real):
+    return True if real is None else np.asarray(real, bool)[:, None, None, :]
+
+
+def encoder_layer(weights, x, real=None, normalize_first=False):
+    """`real`: bool `(batch, source_len)`."""
+    own = under(weights, "self_attention")
+    x = residual(
+        under(weights, "self_attention_residual"),
+        x,
+        lambda h: attention(own, h, h, allowed=_keys(real))[0],
+        normalize_first,
+    )
+    return _feed_forward_block(weights, x, normalize_first)
+
+
+def decoder_layer(weights, x, memory, real=None, memory_real=None, normalize_first=False):
+    own, cross = under(weights, "self_attention"), under(weights, "cross_attention")
+    x = residual(
+        under(weights, "self_attention_residual"),
+        x,
+        lambda h: attention(own, h, h, allowed=causal(x.shape[1]) & _keys(real))[0],
+        normalize_first,
+    )
+    x = residual(
+        under(weights, "cross_attention_residual"),
+        x,
+        lambda h: attention(cross, h, memory, allowed=_keys(memory_real))[0],
+        normalize_first,
+    )
+    return _feed_forward_block(weights, x, normalize_first)
+
+
+def _feed_forward_block(weights, x, normalize_first):
+    return residual(
+        under(weights, "feed_forward_residual"),
+        x,
+        lambda h: feed_forward(under(weights, "feed_forward"), h),
+        normalize_first,
+    )
+
+
+def encoder(weights, x, num_layers, real=None, normalize_first=False):
+    for i in range(num_layers):
+        x = encoder_layer(under(weights, f"layer_{i}"), x, real, normalize_first)
+    return layer_norm(under(weights, "norm"), x) if normalize_first else x
+
+
+def decoder(weights, x, memory, num_layers, real=None, memory_real=None, normalize_first=False):
+    for i in range(num_layers):
+        x = decoder_layer(under(weights, f"layer_{i}"), x, memory, real, memory_real, normalize_first)
+    return layer_norm(under(weights, "norm"), x) if normalize_first else x
+
+
+def transformer(weights, source, target, num_layers, normalize_first=False, pad_id=0):
+    """Logits `(batch, target_len, target_vocab_size)` for ids."""
+    target_table = weights["target_embedding/embeddings"]
+    source_table = weights.get("source_embedding/embeddings", target_table)
+    d_model = target_table.shape[1]
+
+    def embed(table, ids):
+        return table[ids] * np.sqrt(d_model) + positions(ids.shape[1], d_model)
+
+    real = source != pad_id
+    memory = encoder(
+        under(weights, "encoder"), embed(source_table, source), num_layers, real, normalize_first
+    )
+    states = decoder(
+        under(weights, "decoder"),
+        embed(target_table, target),
+        memory,
+        num_layers,
+        memory_real=real,
+        normalize_first=normalize_first,
+    )
+    return states @ target_table.T

@@ -1,0 +1,73 @@
+import pytest
+
+from keras_transformer.files import replaced
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_at_the_end_and_not_before(tmp_path):
+    path = tmp_path / "new" / "text.tar.gz"
+    with replaced(path) as temporary:
+        temporary.write_text("new")
+        assert not path.exists()
+        assert temporary.parent == path.parent
+        assert temporary.name.startswith(".") and temporary.name.endswith("text.tar.gz")
+    assert path.read_text() == "new"
+    assert names(path.parent) == ["text.tar.gz"]
+
+
+def test_a_file_is_replaced(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("old")
+    with replaced(str(path)) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["text"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_after_an_error_the_old_file_stands_and_nothing_is_left(tmp_path, error):
+    path = tmp_path / "text"
+    path.write_text("old")
+    with pytest.raises(error), replaced(path) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["text"]
+
+
+def test_a_folder_appears_whole(tmp_path):
+    with replaced(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "part").write_text("new")
+    assert (tmp_path / "folder" / "part").read_text() == "new"
+    assert names(tmp_path) == ["folder"]
+
+
+def test_after_an_error_no_folder_is_left(tmp_path):
+    with pytest.raises(RuntimeError), replaced(tmp_path / "folder") as temporary:
+        (temporary / "deep").mkdir(parents=True)
+        (temporary / "deep" / "part").write_text("half")
+        raise RuntimeError
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_is_there_is_never_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").write_text("old")
+    with pytest.raises(OSError), replaced(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "part").write_text("new")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["mine"]
+
+
+def test_two_writers_do_not_share_a_temporary_path(tmp_path):
+    with replaced(tmp_path / "text") as one, replaced(tmp_path / "text") as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert (tmp_path / "text").read_text() == "one"

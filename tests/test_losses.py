@@ -1,0 +1,198 @@
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, normal
+from keras import ops
+from reference import log_softmax
+
+from keras_transformer.losses import MaskedCrossentropy, token_cross_entropy
+
+BATCH, LENGTH, VOCAB = 3, 5, 7
+TARGETS = np.array([[3, 1, 6, 2, 4], [5, 2, 0, 0, 0], [1, 1, 2, 0, 0]], "int32")
+REAL = 10
+
+
+def logits(scale=2.0):
+    return normal(BATCH, LENGTH, VOCAB, scale=scale)
+
+
+def reference_losses(targets, scores, smoothing):
+    """Section 5.4 with the distribution written out."""
+    wanted = (1 - smoothing) * np.eye(VOCAB)[targets] + smoothing / VOCAB
+    return -(wanted * log_softmax(scores.astype("float64"))).sum(axis=-1)
+
+
+def test_three_ids_by_hand():
+    """p = (1/2, 1/4, 1/4), target 0, e = 0.3: 0.8 ln 2 + 0.1 ln 4 + 0.1 ln 4 = 1.2 ln 2."""
+    scores = np.log([[[0.5, 0.25, 0.25]]])
+    loss = MaskedCrossentropy(label_smoothing=0.3, pad_id=2)([[0]], scores)
+    np.testing.assert_allclose(as_numpy(loss), 1.2 * np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(as_numpy(MaskedCrossentropy(pad_id=2)([[0]], scores)), np.log(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_each_token_agrees_with_the_written_out_distribution(smoothing):
+    found = token_cross_entropy(TARGETS, logits(), smoothing)
+    np.testing.assert_allclose(as_numpy(found), reference_losses(TARGETS, logits(), smoothing), rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_without_padding_agree_with_keras(smoothing):
+    targets = np.array([[3, 1, 6, 2, 4]], "int32")
+    theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    np.testing.assert_allclose(
+        as_numpy(MaskedCrossentropy(smoothing)(targets, logits()[:1])),
+        as_numpy(theirs(np.eye(VOCAB, dtype="float32")[targets], logits()[:1])),
+        rtol=1e-5,
+    )
+
+
+def test_mean_is_over_real_tokens():
+    losses = reference_losses(TARGETS, logits(), 0.1)
+    np.testing.assert_allclose(
+        as_numpy(MaskedCrossentropy(0.1)(TARGETS, logits())), losses[TARGETS != 0].sum() / REAL, rtol=1e-5
+    )
+
+
+def test_more_padding_changes_nothing():
+    loss = MaskedCrossentropy(0.1)
+    targets = np.pad(TARGETS, ((0, 0), (0, 6)))
+    scores = np.concatenate([logits(), normal(BATCH, 6, VOCAB, scale=50.0)], axis=1)
+    np.testing.assert_allclose(as_numpy(loss(targets, scores)), as_numpy(loss(TARGETS, logits())), rtol=1e-6)
+
+
+def test_padding_has_no_gradient():
+    gradient = gradient_of(lambda scores: MaskedCrossentropy(0.1)(TARGETS, scores), logits())
+    assert np.all(gradient[TARGETS == 0] == 0)
+    assert np.all(np.abs(gradient[TARGETS != 0]).sum(axis=-1) > 0)
+
+
+def test_another_pad_id_is_not_scored():
+    losses = reference_losses(TARGETS, logits(), 0.0)
+    found = MaskedCrossentropy(pad_id=2)(TARGETS, logits())
+    np.testing.assert_allclose(as_numpy(found), losses[TARGETS != 2].mean(), rtol=1e-5)
+
+
+def test_batch_of_padding_alone_gives_zero_and_no_gradient():
+    padding = np.zeros((BATCH, LENGTH), "int32")
+    assert as_numpy(MaskedCrossentropy(0.1)(padding, logits())) == 0.0
+    gradient = gradient_of(lambda scores: MaskedCrossentropy(0.1)(padding, scores), logits())
+    np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH)])
+def test_sample_weights_weigh_tokens_in_both_sums(shape):
+    weights = np.random.default_rng(1).uniform(0.5, 3.0, shape).astype("float32")
+    of_token = np.broadcast_to(weights[:, None] if len(shape) == 1 else weights, TARGETS.shape)
+    of_token = of_token * (TARGETS != 0)
+    losses = reference_losses(TARGETS, logits(), 0.1)
+    np.testing.assert_allclose(
+        as_numpy(MaskedCrossentropy(0.1)(TARGETS, logits(), sample_weight=weights)),
+        (losses * of_token).sum() / of_token.sum(),
+        rtol=1e-5,
+    )
+
+
+def test_reductions():
+    losses = reference_losses(TARGETS, logits(), 0.0) * (TARGETS != 0)
+    by_sum = MaskedCrossentropy(reduction="sum")(TARGETS, logits())
+    by_none = MaskedCrossentropy(reduction="none")(TARGETS, logits())
+    np.testing.assert_allclose(as_numpy(by_sum), losses.sum(), rtol=1e-5)
+    np.testing.assert_allclose(as_numpy(by_none), losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradient_is_the_one_of_the_written_out_formula(smoothing):
+    """The gradient is written by hand: held against the backend's own of a one-hot formulation."""
+    weights = np.random.default_rng(2).uniform(0.5, 3.0, TARGETS.shape).astype("float32")
+    wanted = ((1 - smoothing) * np.eye(VOCAB)[TARGETS] + smoothing / VOCAB).astype("float32")
+
+    def ours(scores):
+        return ops.sum(token_cross_entropy(TARGETS, scores, smoothing) * weights)
+
+    def plain(scores):
+        losses = -ops.sum(wanted * ops.log_softmax(scores, axis=-1), axis=-1)
+        return ops.sum(losses * weights)
+
+    found, expected = gradient_of(ours, logits()), gradient_of(plain, logits())
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_tensor_of_the_vocabulary_is_made_for_the_targets():
+    """Of floating tensors as large as the logits there are no more than the logits and their softmax need."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        @tf.function
+        def gradient(scores):
+            with tf.GradientTape() as tape:
+                tape.watch(scores)
+                loss = MaskedCrossentropy(0.1)(TARGETS, scores)
+            return tape.gradient(loss, scores)
+
+        operations = gradient.get_concrete_function(tf.TensorSpec(logits().shape)).graph.get_operations()
+        assert not [op.name for op in operations if op.type == "OneHot"]
+        assert [op.name for op in operations if op.type == "LogSoftmax"]
+        return
+    import jax
+
+    program = str(jax.make_jaxpr(jax.value_and_grad(lambda s: MaskedCrossentropy(0.1)(TARGETS, s)))(logits()))
+    # A one-hot is written as a comparison with an iota over the vocabulary.
+    assert f"bool[{BATCH},{LENGTH},{VOCAB}]" not in program
+    assert f"bool[{BATCH * LENGTH},{VOCAB}]" not in program
+
+
+def test_bfloat16_logits_are_scored_in_float32():
+    """Rounded logits, exact from there on: in bfloat16 the log of 1,009 alike would be off in its third digit."""
+    scores = ops.zeros((1, 1, 1009), "bfloat16")
+    loss = MaskedCrossentropy()([[1]], scores)
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    np.testing.assert_allclose(as_numpy(loss), np.log(1009), rtol=1e-6)
+
+
+def test_huge_logits_stay_finite():
+    scores = np.array([[[1e4, -1e4, 0.0]]], "float32")
+    np.testing.assert_allclose(as_numpy(MaskedCrossentropy()([[1]], scores)), 2e4, rtol=1e-6)
+
+
+def test_fit_minimises_and_reports_the_masked_loss():
+    """A table of logits trained on its own targets: the reported loss is ours, and padding stays as it was."""
+    embedding = keras.layers.Embedding(REAL + 1, VOCAB, embeddings_initializer="zeros")
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), embedding])
+    model.compile(keras.optimizers.SGD(1.0), MaskedCrossentropy(0.1))
+    positions = np.array([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0], [8, 9, 10, 0, 0]], "int32")
+    history = model.fit(positions, TARGETS, epochs=5, batch_size=BATCH, verbose=0).history["loss"]
+    np.testing.assert_allclose(history[0], np.log(VOCAB), rtol=1e-5)  # all alike: ln 7 whatever the target
+    assert all(later < earlier for earlier, later in itertools.pairwise(history))
+    np.testing.assert_array_equal(as_numpy(embedding.embeddings)[0], np.zeros(VOCAB))
+
+
+def test_config_round_trip():
+    loss = MaskedCrossentropy(0.1, pad_id=2, name="smooth", reduction="sum")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert isinstance(again, MaskedCrossentropy)
+    assert again.get_config() == loss.get_config()
+    assert (again.label_smoothing, again.pad_id, again.name, again.reduction) == (0.1, 2, "smooth", "sum")
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_smoothing_must_leave_something_to_the_target(smoothing):
+    with pytest.raises(ValueError, match=rf"must be in \[0, 1\). Received: label_smoothing={smoothing}\."):
+        MaskedCrossentropy(smoothing)
+
+
+def gradient_of(function, x):
+    """The gradient of a scalar function by the backend's own differentiation."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        x = tf.constant(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x).numpy()
+    import jax
+
+    return np.asarray(jax.grad(function)(x))

@@ -1,0 +1,83 @@
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy
+from keras import ops
+
+from keras_transformer.schedules import WarmupSchedule
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 1.74692811e-07),  # 512**-0.5 * 1 * 4000**-1.5
+        (1, 3.49385621e-07),  # twice that
+        (1999, 3.49385621e-04),  # half of the peak
+        (3999, 6.98771243e-04),  # 512**-0.5 * 4000**-0.5
+        (15999, 3.49385621e-04),  # four times the steps, half of the rate
+        (99999, 1.39754249e-04),  # 512**-0.5 * 100000**-0.5
+    ],
+)
+def test_rate_of_the_paper(step, rate):
+    np.testing.assert_allclose(as_numpy(WarmupSchedule(512)(step)), rate, rtol=1e-6)
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 7, 101])
+def test_peak_is_the_last_step_of_the_warmup(warmup_steps):
+    rates = as_numpy(WarmupSchedule(13, warmup_steps)(np.arange(3 * warmup_steps + 2)))
+    assert rates.argmax() == warmup_steps - 1
+    np.testing.assert_allclose(rates.max(), (13 * warmup_steps) ** -0.5, rtol=1e-5)
+
+
+def test_rise_is_linear_and_fall_is_the_inverse_root():
+    rates = as_numpy(WarmupSchedule(4, 5)(np.arange(20)))
+    np.testing.assert_allclose(rates[:5], np.arange(1, 6) * 0.5 * 5**-1.5, rtol=1e-5)
+    np.testing.assert_allclose(rates[5:], 0.5 * np.arange(6, 21) ** -0.5, rtol=1e-5)
+
+
+def test_scale_multiplies_every_rate():
+    steps = np.arange(11)
+    np.testing.assert_allclose(
+        as_numpy(WarmupSchedule(4, 5, scale=3.0)(steps)), 3 * as_numpy(WarmupSchedule(4, 5)(steps)), rtol=1e-6
+    )
+
+
+def test_from_peak_reaches_its_peak_and_no_more():
+    schedule = WarmupSchedule.from_peak(0.005, warmup_steps=7, d_model=13)
+    rates = as_numpy(schedule(np.arange(30)))
+    np.testing.assert_allclose(rates.max(), 0.005, rtol=1e-5)
+    assert rates.argmax() == 6
+    np.testing.assert_allclose(rates[0], 0.005 / 7, rtol=1e-5)
+
+
+def test_rate_is_float32_for_the_integer_step_of_an_optimizer():
+    rate = WarmupSchedule(512)(ops.convert_to_tensor(3999, "int64"))
+    assert keras.backend.standardize_dtype(rate.dtype) == "float32"
+
+
+def test_optimizer_takes_the_rate_of_its_own_step():
+    """Plain gradient descent with gradient 1 moves by the rate: of step 0 first, then of step 1."""
+    schedule = WarmupSchedule(4, 3)
+    optimizer = keras.optimizers.SGD(schedule)
+    variable = keras.Variable(0.0)
+    optimizer.build([variable])
+    optimizer.apply_gradients([(ops.ones(()), variable)])
+    first = float(as_numpy(variable))
+    optimizer.apply_gradients([(ops.ones(()), variable)])
+    np.testing.assert_allclose(first, -(0.5 * 3**-1.5), rtol=1e-5)
+    np.testing.assert_allclose(float(as_numpy(variable)) - first, -(0.5 * 2 * 3**-1.5), rtol=1e-5)
+
+
+def test_config_round_trip():
+    schedule = WarmupSchedule(13, 7, 0.3)
+    assert schedule.get_config() == {"d_model": 13, "warmup_steps": 7, "scale": 0.3}
+    optimizer = keras.optimizers.Adam(schedule)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    np.testing.assert_allclose(as_numpy(again.learning_rate), as_numpy(schedule(0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [{"d_model": 0}, {"warmup_steps": 0}, {"scale": -1.0}])
+def test_sizes_must_be_positive(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}={value}"):
+        WarmupSchedule(**{"d_model": 4, **wrong})

@@ -1,0 +1,240 @@
+import io
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.text import SentencePieceTokenizer
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def subwords(request, sentences):
+    return SentencePieceTokenizer.train(sentences, 300, model_type=request.param, character_coverage=1.0)
+
+
+def read_back(tokenizer, strings):
+    return [s.decode() for s in tokenizer.detokenize(tokenizer.tokenize(strings)).numpy()]
+
+
+def test_the_first_four_ids_are_pad_unk_bos_eos(subwords):
+    assert subwords.pieces(range(4)) == ["<pad>", "<unk>", "<s>", "</s>"]
+
+
+def test_sentences_of_the_text_come_back_in_three_languages(subwords, sentences):
+    assert read_back(subwords, sentences) == sentences
+
+
+def test_ids_are_int32_and_inside_the_vocabulary_without_special_ids(subwords, sentences):
+    ids = subwords.tokenize(sentences)
+    assert isinstance(ids, tf.RaggedTensor) and ids.dtype == tf.int32
+    values = ids.flat_values.numpy()
+    assert values.min() > 3 and values.max() < subwords.vocab_size
+
+
+def test_frequent_words_are_shorter_than_their_characters(subwords, sentences):
+    lengths = subwords.tokenize(sentences).row_lengths().numpy()
+    assert sum(lengths) < 0.7 * sum(map(len, sentences))
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n ", "　", " "])
+def test_blank_text_has_no_ids(subwords, blank):
+    assert subwords.tokenize([blank, "a"]).row_lengths().numpy().tolist()[0] == 0
+    assert read_back(subwords, [blank]) == [""]
+
+
+def test_unknown_characters_become_unk_and_leave_their_neighbours(subwords):
+    ids = subwords.tokenize(["Garten 🎉 Straße"])[0].numpy().tolist()
+    assert ids.count(1) == 1
+    back = read_back(subwords, ["Garten 🎉 Straße"])[0]
+    assert back.split()[0] == "Garten" and back.split()[-1] == "Straße"
+
+
+def test_invalid_utf8_is_read_as_if_the_bytes_were_not_there_and_harms_no_neighbour(subwords):
+    rows = [b"\xff\xfe", b"Garten \xf0\x9f", b"Garten", b"\xed\xa0\x80"]
+    assert read_back(subwords, rows)[1:3] == ["Garten", "Garten"]
+    assert subwords.tokenize(rows)[2].numpy().tolist() == subwords.tokenize("Garten").numpy().tolist()
+
+
+def test_text_after_a_nul_is_kept(subwords):
+    assert read_back(subwords, ["Garten\0Straße"])[0].endswith("Straße")
+
+
+def test_a_very_long_text_comes_back_whole(subwords):
+    text = " ".join(["Die Kinder spielen im Garten."] * 5000)
+    assert read_back(subwords, [text]) == [text]
+
+
+def test_text_that_spells_a_special_piece_does_not_become_one(subwords):
+    ids = subwords.tokenize("<pad> <s> </s>").numpy().tolist()
+    assert not {0, 2, 3} & set(ids)
+
+
+def test_a_single_string_gives_a_single_row_and_back(subwords):
+    ids = subwords.tokenize("Die Kinder")
+    assert ids.shape.rank == 1 and len(ids) > 0
+    assert subwords.detokenize(ids).numpy() == b"Die Kinder"
+    assert subwords.detokenize(ids.numpy().tolist()).numpy() == b"Die Kinder"
+    assert subwords.tokenize("").shape == (0,)
+
+
+def test_no_strings_give_no_rows(subwords):
+    ids = subwords.tokenize([])
+    assert ids.nrows() == 0
+    assert subwords.detokenize(ids).shape == (0,)
+    assert subwords.detokenize(tf.zeros((0, 5), tf.int32)).shape == (0,)
+
+
+def test_padded_rows_read_like_ragged_rows(subwords, sentences):
+    ragged = subwords.tokenize(sentences)
+    ends = tf.fill((ragged.nrows(), 1), 3)
+    padded = tf.concat([tf.fill((ragged.nrows(), 1), 2), ragged, ends], axis=1).to_tensor(0)
+    assert [s.decode() for s in subwords.detokenize(padded).numpy()] == sentences
+
+
+@pytest.mark.parametrize("special", [0, 2, 3])
+def test_special_ids_are_dropped_wherever_they_stand(subwords, special):
+    ids = subwords.tokenize("Die Kinder").numpy().tolist()
+    mixed = [special, *ids[:1], special, special, *ids[1:], special]
+    assert subwords.detokenize([mixed]).numpy().tolist() == [b"Die Kinder"]
+    assert subwords.detokenize([[special]]).numpy().tolist() == [b""]
+
+
+@pytest.mark.parametrize("out_of_range", [-1, -(2**31), "vocab_size", 2**31 - 1])
+def test_an_id_out_of_range_reads_as_unk(subwords, out_of_range):
+    out_of_range = subwords.vocab_size if out_of_range == "vocab_size" else out_of_range
+    ids = subwords.tokenize("Die Kinder").numpy().tolist()
+    with_unk, with_other, alone = subwords.detokenize([[*ids, 1], [*ids, out_of_range], ids]).numpy()
+    assert with_other == with_unk
+    assert with_unk != alone == b"Die Kinder"
+
+
+@pytest.mark.parametrize("form", ["dense", "ragged"])
+def test_an_int64_id_out_of_range_reads_as_unk_too(subwords, form):
+    rows = [[5, 2**32 + 6], [5, 1]]
+    ids = tf.constant(rows, tf.int64) if form == "dense" else tf.ragged.constant(rows, tf.int64)
+    wide, unk = subwords.detokenize(ids).numpy()
+    assert wide == unk
+
+
+def test_save_and_load_keep_every_id(subwords, sentences, tmp_path):
+    subwords.save(tmp_path / "model")
+    loaded = SentencePieceTokenizer.load(tmp_path / "model")
+    assert loaded.vocab_size == subwords.vocab_size
+    assert loaded.tokenize(sentences).to_list() == subwords.tokenize(sentences).to_list()
+    assert SentencePieceTokenizer(str(tmp_path / "model")).model == subwords.model
+
+
+def test_training_twice_gives_the_same_model(sentences):
+    first, second = (SentencePieceTokenizer.train(iter(sentences), 260) for _ in range(2))
+    assert first.model == second.model
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"junk", b"\0" * 64, "half"], ids=["empty", "junk", "zeros", "half"]
+)
+def test_bytes_that_are_no_model_are_refused(tokenizer, content, tmp_path):
+    content = tokenizer.model[: len(tokenizer.model) // 2] if content == "half" else content
+    with pytest.raises(ValueError, match="not a SentencePiece model"):
+        SentencePieceTokenizer(content)
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(ValueError, match="not a SentencePiece model"):
+        SentencePieceTokenizer.load(tmp_path / "model")
+
+
+def test_a_model_with_other_special_ids_is_refused_with_its_ids(sentences):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, vocab_size=260, hard_vocab_limit=False,
+        minloglevel=2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="Received: -1 pad, 0 unk, 1 bos, 2 eos"):
+        SentencePieceTokenizer(model.getvalue())
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.model"):
+        SentencePieceTokenizer(tmp_path / "nowhere.model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size=0"),
+        ({"vocab_size": 20}, "vocab_size=20"),
+        ({"vocab_size": 300, "character_coverage": 1.5}, "character_coverage"),
+        ({"vocab_size": 300, "model_type": "words"}, "'words'"),
+    ],
+)
+def test_arguments_out_of_range_are_refused_with_their_values(sentences, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(sentences, **arguments)
+
+
+@pytest.mark.parametrize("texts", [[], ["", "  "]])
+def test_training_on_no_text_is_refused_with_the_number_of_sentences(texts):
+    with pytest.raises(ValueError, match=f"Received: {len(texts)} sentences"):
+        SentencePieceTokenizer.train(texts, 100)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_more_ids_than_the_text_yields_are_not_invented(model_type):
+    tokenizer = SentencePieceTokenizer.train(["the cat sat", "the dog sat"] * 3, 5000, model_type=model_type)
+    assert tokenizer.vocab_size < 100
+    assert read_back(tokenizer, ["the cat sat"]) == ["the cat sat"]
+
+
+def test_byte_fallback_spells_unknown_characters(sentences):
+    tokenizer = SentencePieceTokenizer.train(sentences, 600, byte_fallback=True)
+    assert read_back(tokenizer, ["Garten 🎉"]) == ["Garten 🎉"]
+    assert 1 not in tokenizer.tokenize("Garten 🎉").numpy()
+
+
+def test_works_inside_a_function_and_in_a_saved_module(subwords, sentences, tmp_path):
+    module = tf.Module()
+    module.tokenizer = subwords
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+    def there_and_back(strings):
+        ids = subwords.tokenize(strings)
+        return subwords.detokenize(ids.to_tensor(0)), ids.to_tensor(0)
+
+    module.there_and_back = there_and_back
+    tf.saved_model.save(module, str(tmp_path / "module"))
+    rows = [*sentences, "", b"\xff", "🎉"]
+    expected = subwords.tokenize(rows).to_tensor(0).numpy()
+    for function in (there_and_back, tf.saved_model.load(str(tmp_path / "module")).there_and_back):
+        strings, ids = function(tf.constant(rows))
+        assert (ids.numpy() == expected).all()
+        assert [s.decode() for s in strings.numpy()[: len(sentences)]] == sentences
+
+
+ANYTHING = st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode)), max_size=5)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(rows=ANYTHING)
+def test_any_bytes_become_valid_ids_and_valid_text(tokenizer, rows):
+    ids = tokenizer.tokenize(tf.constant(rows, tf.string))
+    assert ids.nrows() == len(rows)
+    assert all(0 < i < tokenizer.vocab_size and i not in (2, 3) for i in ids.flat_values.numpy())
+    for text in tokenizer.detokenize(ids).numpy():
+        text.decode("utf-8")
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(rows=ANYTHING)
+def test_a_row_is_tokenised_the_same_alone_and_among_others(tokenizer, rows):
+    together = tokenizer.tokenize(tf.constant(rows, tf.string))
+    for row, text in enumerate(rows):
+        assert tokenizer.tokenize(text).numpy().tolist() == together[row].numpy().tolist()
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(ids=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8), min_size=1, max_size=4))
+def test_any_ids_become_valid_text(tokenizer, ids):
+    texts = tokenizer.detokenize(tf.ragged.constant(ids, tf.int32, ragged_rank=1)).numpy()
+    assert len(texts) == len(ids)
+    for text in texts:
+        text.decode("utf-8")

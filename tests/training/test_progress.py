@@ -1,0 +1,51 @@
+import io
+import re
+
+import keras
+import numpy as np
+
+from keras_transformer.training import Progress
+
+
+def fit(file, epochs=2, initial_epoch=0, validate=False):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    x = np.ones((4, 3), "float32")
+    data = (x, x[:, :2])
+    model.fit(
+        *data, batch_size=2, epochs=epochs, initial_epoch=initial_epoch, verbose=0,
+        validation_data=data if validate else None, callbacks=[Progress(2, 123_456, file)],
+    )  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_log_file_gets_one_line_an_epoch_and_no_bar():
+    file = io.StringIO()
+    fit(file, validate=True)
+    lines = file.getvalue().splitlines()
+    assert [line.split()[:2] for line in lines] == [["epoch", "1/2"], ["epoch", "2/2"]]
+    assert all(re.search(r" loss \S+  val_loss \S+  [\d,]+ tokens/s", line) for line in lines)
+    assert "\r" not in file.getvalue() and "%" not in file.getvalue()
+
+
+def test_a_resumed_run_counts_on():
+    file = io.StringIO()
+    fit(file, epochs=3, initial_epoch=2)
+    assert [line.split()[1] for line in file.getvalue().splitlines()] == ["3/3"]
+
+
+def test_a_terminal_gets_a_bar_too():
+    file = Terminal()
+    fit(file, epochs=2)
+    assert "/4" in file.getvalue() and "\r" in file.getvalue()
+    assert file.getvalue().count("epoch ") == 2
+
+
+def test_without_a_file_it_writes_to_standard_error(capsys):
+    fit(None, epochs=1)
+    captured = capsys.readouterr()
+    assert captured.err.startswith("epoch 1/1") and captured.out == ""
