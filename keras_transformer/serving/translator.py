@@ -2,6 +2,7 @@
 
 import functools
 import json
+import warnings
 from pathlib import Path
 
 import keras
@@ -11,7 +12,7 @@ import tqdm
 from keras_transformer.backend import accelerated
 from keras_transformer.decoding import STRATEGIES, Greedy
 from keras_transformer.files import replaced
-from keras_transformer.models.transformer import SOURCE_LENGTH_STEP
+from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import write_saved_model
 from keras_transformer.text import TOKENIZERS
 
@@ -97,8 +98,18 @@ class Translator:
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}.")
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
+        if not texts:
+            return []
         function = self._function(accelerated() if jit_compile is None else jit_compile)
-        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
+        cut = int((lengths >= self.max_source_length).sum())
+        if cut:
+            warnings.warn(
+                f"{cut} of {len(texts)} sentences are longer than `max_source_length`={self.max_source_length} "
+                "tokens; what follows is not translated.",
+                stacklevel=2,
+            )
+        by_length = lengths.argsort(kind="stable")
         translations = [""] * len(texts)
         with tqdm.tqdm(total=len(texts), unit="sentence", disable=not verbose, leave=False) as bar:
             for start in range(0, len(texts), batch_size):
