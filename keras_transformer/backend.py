@@ -3,9 +3,25 @@
 import keras
 
 
-def accelerated():
-    """Whether this process computes on a GPU or TPU."""
-    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
+def compiles(jit_compile):
+    """Whether to compile with XLA: as asked for, and where nobody asked, where there is a GPU or TPU.
+
+    JAX always compiles.
+    """
+    if keras.backend.backend() == "jax":
+        return True
+    if jit_compile is None:
+        return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
+    return bool(jit_compile)
+
+
+def replicas():
+    """Number of replicas that this step runs on under `tf.distribute`, else 1."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def compiled(function, model, jit_compile):
@@ -14,7 +30,7 @@ def compiled(function, model, jit_compile):
     Args:
         function: A function of tensors to a nest of tensors.
         model: The layer or model whose weights it reads; they may change between calls.
-        jit_compile: True for XLA, False for a graph without it. JAX always compiles with XLA.
+        jit_compile: True for XLA, False for a graph without it, as `compiles` gave it.
 
     Returns:
         A function of the same arguments.

@@ -10,7 +10,6 @@ import warnings
 
 # Before TensorFlow loads: its notices are not for who types a command.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 EXIT_INPUT = 2  # what the user gave cannot be used
 EXIT_INTERRUPTED = 130
@@ -35,7 +34,7 @@ def main(arguments=None):
 
 
 def _parser():
-    from keras_transformer.runs import Recipe
+    from keras_transformer.recipe import Recipe
 
     parser = argparse.ArgumentParser(
         prog="keras-transformer", description="Train a Transformer on sentence pairs, and use it."
@@ -157,11 +156,10 @@ def _loaded(options):
 
 
 def _translate(options):
-    translator = _loaded(options)
-    lines = sys.stdin.buffer.read().split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    for line in translator.translate(lines, options.batch_size, verbose=sys.stderr.isatty()):
+    from keras_transformer.data import split_lines
+
+    lines = split_lines(sys.stdin.buffer.read())
+    for line in _loaded(options).translate(lines, options.batch_size, verbose=sys.stderr.isatty()):
         sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
 
 

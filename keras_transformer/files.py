@@ -6,12 +6,14 @@ import secrets
 import shutil
 from pathlib import Path
 
+TEMPORARY = ".tmp-"
+
 
 @contextlib.contextmanager
 def replaced(path):
     """Gives a temporary path beside `path`; what is there at the end takes its place, in one rename.
 
-    A temporary name keeps the suffixes of `path` and starts with a dot. After an error nothing is left of it, and
+    A temporary name keeps the suffixes of `path` and starts with `.tmp-`. After an error nothing is left of it, and
     what stood at `path` still stands.
 
     Args:
@@ -22,12 +24,33 @@ def replaced(path):
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(4)}-{path.name}")
     try:
         yield temporary
+        for written in [temporary, *temporary.rglob("*")]:
+            _sync(written)
         os.replace(temporary, path)
+        _sync(path.parent)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
         else:
             temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder):
+    """Removes what a killed process left half written in a folder."""
+    for left in Path(folder).glob(f"{TEMPORARY}*"):
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
+def _sync(path):
+    """Waits until a file or folder is on the disk: a rename must not be there before what it names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+from keras_transformer.backend import replicas
+from keras_transformer.checks import check_share
+
 
 def token_cross_entropy(targets, logits, label_smoothing=0.0):
     """Cross-entropy of each token against `(1 - e) * one_hot(target) + e / vocab_size`, in float32.
@@ -13,7 +16,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     cost as much as a fifth of a training step (docs/decisions.md).
 
     Args:
-        targets: int `(batch, target_len)`.
+        targets: int `(batch, target_len)`; one outside the vocabulary counts as id 0.
         logits: `(batch, target_len, vocab_size)`.
         label_smoothing: The share `e` of probability spread over the vocabulary.
 
@@ -23,6 +26,9 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     vocab_size = logits.shape[-1]
     shape = ops.shape(targets)
     ids = ops.reshape(ops.cast(targets, "int32"), (-1, 1))
+    ids = ops.where(
+        (ids >= 0) & (ids < vocab_size), ids, 0
+    )  # a `pad_id` such as -1 is no id of the vocabulary
     at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
 
     @ops.custom_gradient
@@ -70,7 +76,8 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Mean label-smoothed cross-entropy over the real tokens of a batch.
 
     The denominator is the number of real tokens (the sum of their weights, with `sample_weight`), so a token
-    weighs the same in a full row and in a padded one. A batch of padding alone gives 0.
+    weighs the same in a full row and in a padded one. A batch of padding alone gives 0. Under `tf.distribute` it
+    is the mean of the replicas' means.
 
     Args:
         label_smoothing: Share of probability spread over the vocabulary, in `[0, 1)`; the paper's is 0.1.
@@ -87,10 +94,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     """
 
     def __init__(self, label_smoothing=0.0, pad_id=0, name="masked_crossentropy", **kwargs):
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(
-                f"`label_smoothing` must be in [0, 1). Received: label_smoothing={label_smoothing}."
-            )
+        check_share(label_smoothing=label_smoothing)
         super().__init__(name=name, **kwargs)
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
@@ -104,7 +108,8 @@ class MaskedCrossentropy(keras.losses.Loss):
             return ops.sum(losses * weights)
         if self.reduction in ("none", None):
             return losses * weights
-        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), keras.config.epsilon())
+        # Each replica's gradient is added to the others': their mean is wanted, as of Keras's losses.
+        return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(weights)) / replicas()
 
     def call(self, y_true, y_pred):
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)

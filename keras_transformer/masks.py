@@ -1,6 +1,9 @@
 """Attention masks: boolean, True = may attend, broadcastable to (batch, num_heads, target_len, source_len)."""
 
+import keras
 from keras import ops
+
+from keras_transformer.checks import check_positive
 
 
 def padding_mask(token_ids, pad_id=0):
@@ -38,12 +41,10 @@ def look_ahead_mask(length, source_len=None, start_index=0):
     Returns:
         bool `(1, 1, length, source_len)`.
     """
-    queries = ops.arange(length, dtype="int32") + start_index
-    keys = ops.arange(length if source_len is None else source_len, dtype="int32")
-    return ops.less_equal(keys[None, None, None, :], queries[None, None, :, None])
+    return ops.less_equal(_distances(length, source_len, start_index), 0)
 
 
-def local_mask(length, window, start_index=0, source_len=None):
+def local_mask(length, window, source_len=None, start_index=0):
     """Lets each position see only the keys less than `window` positions away, on either side.
 
     Restricted self-attention ("Attention Is All You Need", section 4). Combine it with
@@ -52,8 +53,8 @@ def local_mask(length, window, start_index=0, source_len=None):
     Args:
         length: Number of queries.
         window: Positive int; 1 is the position itself alone.
-        start_index: Position of the first query.
         source_len: Number of keys; `length` when None.
+        start_index: Position of the first query, an int or an int scalar tensor.
 
     Returns:
         bool `(1, 1, length, source_len)`.
@@ -61,12 +62,15 @@ def local_mask(length, window, start_index=0, source_len=None):
     Raises:
         ValueError: If `window` is not positive.
     """
-    if window < 1:
-        raise ValueError(f"`window` must be a positive integer. Received: window={window}.")
+    check_positive(window=window)
+    return ops.less(ops.abs(_distances(length, source_len, start_index)), window)
+
+
+def _distances(length, source_len, start_index):
+    """How far each key stands after each query, int32 `(1, 1, length, source_len)`."""
     queries = ops.arange(length, dtype="int32") + start_index
     keys = ops.arange(length if source_len is None else source_len, dtype="int32")
-    distance = ops.abs(keys[None, None, None, :] - queries[None, None, :, None])
-    return ops.less(distance, window)
+    return keys[None, None, None, :] - queries[None, None, :, None]
 
 
 def broadcastable(mask):
@@ -79,10 +83,17 @@ def broadcastable(mask):
         The same mask with rank 4, or None.
 
     Raises:
-        ValueError: If the rank is none of these.
+        ValueError: If the rank is none of these, or the mask is of floats.
     """
     if mask is None:
         return None
+    mask = ops.convert_to_tensor(mask)
+    if keras.backend.is_float_dtype(mask.dtype):
+        # An additive mask (0 = may attend) would be read the other way round.
+        raise ValueError(
+            "A mask must be boolean, True = may attend. "
+            f"Received: dtype={keras.backend.standardize_dtype(mask.dtype)}."
+        )
     mask = ops.cast(mask, "bool")
     rank = len(mask.shape)
     if rank == 2:

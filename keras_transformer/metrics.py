@@ -27,7 +27,7 @@ class _TokenMean(keras.metrics.Metric):
         self.count.assign_add(ops.sum(weights))
 
     def mean(self):
-        return self.total / ops.maximum(self.count, keras.config.epsilon())
+        return ops.divide_no_nan(self.total, self.count)
 
     def result(self):
         """The value so far, a float32 scalar."""

@@ -5,6 +5,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.checks import check_positive
+
 TOKENIZED_AT_ONCE = 4096
 
 
@@ -55,11 +57,12 @@ class Batches:
         eos_id=3,
     ):
         if too_long not in ("skip", "truncate", "error"):
-            raise ValueError(f'`too_long` must be "skip", "truncate" or "error". Received: {too_long!r}.')
+            raise ValueError(
+                f'`too_long` must be "skip", "truncate" or "error". Received: too_long={too_long!r}.'
+            )
         if max_length < 2:
             raise ValueError(f"`max_length` must be at least 2. Received: max_length={max_length}.")
-        if num_buckets < 1:
-            raise ValueError(f"`num_buckets` must be positive. Received: num_buckets={num_buckets}.")
+        check_positive(num_buckets=num_buckets)
         if batch_tokens < max_length:
             raise ValueError(
                 "`batch_tokens` must be at least `max_length`. "
@@ -110,13 +113,12 @@ class Batches:
         bounds = _bounds(sides.max(axis=1), num_buckets)
         bucket_of = np.searchsorted(bounds, sides.max(axis=1))
         self._buckets = [np.flatnonzero(bucket_of == b) for b in range(len(bounds))]
-        self.shapes = [
-            (int(max(1, batch_tokens // bound)), *map(int, sides[bucket].max(axis=0)))
-            for bound, bucket in zip(bounds, self._buckets, strict=True)
-        ]
-        counts = [
-            -(-len(bucket) // rows) for bucket, (rows, _, _) in zip(self._buckets, self.shapes, strict=True)
-        ]
+        self.shapes, counts = [], []
+        for bound, bucket in zip(bounds, self._buckets, strict=True):
+            count = -(-len(bucket) // max(1, batch_tokens // bound))
+            rows = -(-len(bucket) // count)  # as even as can be: the last batch has the least to fill up
+            self.shapes.append((int(rows), *map(int, sides[bucket].max(axis=0))))
+            counts.append(int(count))
         self.steps = sum(counts)
         self.tokens = int(sides[:, 1].sum())
         positions = sum(n * r * (s + t) for n, (r, s, t) in zip(counts, self.shapes, strict=True))

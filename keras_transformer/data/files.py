@@ -1,7 +1,16 @@
 """Parallel files to pairs of sentences."""
 
 import gzip
+import zlib
 from pathlib import Path
+
+
+def split_lines(content):
+    """The lines of a file's bytes, without byte order mark, newlines and carriage returns before them."""
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    return [line.removesuffix(b"\r") for line in lines]
 
 
 def read_lines(path):
@@ -15,15 +24,12 @@ def read_lines(path):
     path = Path(path)
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"Cannot read {path}: {error}") from None
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
     decoded = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(split_lines(content), start=1):
         try:
-            decoded.append(line.removesuffix(b"\r").decode("utf-8"))
+            decoded.append(line.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}).") from None
     return decoded

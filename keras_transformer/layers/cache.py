@@ -28,8 +28,18 @@ class KVCache(NamedTuple):
 
         Args:
             new: A `KVCache` of the new positions.
-            index: First slot to write, an int or an int scalar tensor.
+            index: First slot to write, an int or an int scalar tensor. What would lie past the last slot of a
+                cache of unknown length is not written.
+
+        Raises:
+            ValueError: If the new positions are known to end past the last slot.
         """
+        count, length = new.key.shape[2], self.key.shape[2]
+        if None not in (count, length) and isinstance(index, int) and not 0 <= index <= length - count:
+            raise ValueError(
+                "`index` must leave room for the new positions in the cache. "
+                f"Received: index={index}, {count} new positions, a cache of {length}."
+            )
         slots = ops.arange(self.length, dtype="int32")[None, None, :, None] - index
         return KVCache(*(_select(slots, n, old) for n, old in zip(new, self, strict=True)))
 
@@ -40,6 +50,12 @@ def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
         ops.zeros((batch_size, num_heads, length, key_dim), dtype),
         ops.zeros((batch_size, num_heads, length, value_dim), dtype),
     )
+
+
+def check_no_index(index):
+    """Raises `ValueError` for an `index` that is given without a cache, where it would mean nothing."""
+    if not (isinstance(index, int) and index == 0):
+        raise ValueError(f"`index` needs a `cache`. Received: index={index}, cache=None.")
 
 
 def _select(slots, new, old):

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import packed
-from keras_transformer.layers.cache import KVCache, empty_cache
+from keras_transformer.layers.attention import packed, unpacked
+from keras_transformer.layers.cache import KVCache, check_no_index, empty_cache
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.masks import broadcastable, combine, implicit_mask, look_ahead_mask
 
@@ -23,7 +23,8 @@ class DecoderLayer(EncoderLayer):
         memory: The encoder's output `(batch, source_len, features)`, or what `project_memory` made of it.
         padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
             token is real; without a cache, Keras's implicit mask of `x` when None.
-        memory_padding_mask: bool `(batch, source_len)`; Keras's implicit mask of `memory` when None.
+        memory_padding_mask: bool `(batch, source_len)`; Keras's implicit mask of `memory` when None. A projected
+            memory has none: give it here.
         training: Whether to drop out.
         return_attention_scores: Whether to return the weights of both attentions too.
         cache: `KVCache` of the positions before `index`, or None.
@@ -35,7 +36,7 @@ class DecoderLayer(EncoderLayer):
         cache last.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`.
+        ValueError: If `num_heads` does not divide `d_model`, or `index` is given without a cache.
     """
 
     def build(self, x_shape, memory_shape):
@@ -45,7 +46,7 @@ class DecoderLayer(EncoderLayer):
         )
 
     def project_memory(self, memory):
-        """Keys and values of the memory, computed once per source."""
+        """Keys and values of the memory, computed once per source; its implicit mask is not in them."""
         return self.cross_attention.project_memory(memory)
 
     def empty_cache(self, batch_size, length):
@@ -79,7 +80,7 @@ class DecoderLayer(EncoderLayer):
         h = self.self_attention_residual.before(x)
         attended = self.self_attention.project_memory(h)
         if cache is None:
-            index = 0
+            check_no_index(index)
             if padding_mask is None:
                 padding_mask = implicit_mask(x)
         else:
@@ -152,18 +153,19 @@ class Decoder(Encoder):
             memory = self.project_memory(memory)
         all_scores, new_cache = [], []
         for i, layer in enumerate(self.layers):
-            x, scores, *written = layer(
+            results = layer(
                 x,
                 memory=memory[i],
                 padding_mask=padding_mask,
                 memory_padding_mask=memory_padding_mask,
                 training=training,
-                return_attention_scores=True,
+                return_attention_scores=return_attention_scores,
                 cache=None if cache is None else cache[i],
                 index=index,
             )
+            x, scores, written = unpacked(results, return_attention_scores, cache is not None)
             all_scores.append(scores)
-            new_cache += written
+            new_cache.append(written)
         return packed(
             self.normalized(x),
             scores=all_scores if return_attention_scores else None,

@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_positive
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
@@ -29,9 +31,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def __init__(self, vocab_size, d_model, pad_id=None, **kwargs):
         super().__init__(**kwargs)
-        for name, value in (("vocab_size", vocab_size), ("d_model", d_model)):
-            if value is None or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+        check_positive(vocab_size=vocab_size, d_model=d_model)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.pad_id = pad_id

@@ -2,7 +2,8 @@
 
 import keras
 
-from keras_transformer.layers.attention import MultiHeadAttention, packed
+from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers.attention import MultiHeadAttention, packed, unpacked
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
 from keras_transformer.masks import broadcastable, combine, implicit_mask
@@ -39,7 +40,7 @@ class EncoderLayer(keras.layers.Layer):
         `(batch, num_heads, source_len, source_len)`.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`.
+        ValueError: If a size is not positive, a dropout not in [0, 1), or `num_heads` does not divide `d_model`.
     """
 
     def __init__(
@@ -57,6 +58,10 @@ class EncoderLayer(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_positive(num_heads=num_heads, d_ff=d_ff)
+        check_share(
+            dropout=dropout, attention_dropout=attention_dropout, activation_dropout=activation_dropout
+        )
         self.num_heads = num_heads
         self.d_ff = d_ff
         self.dropout = dropout
@@ -200,8 +205,7 @@ class Encoder(keras.layers.Layer):
     ):
         keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
         super().__init__(**keras_arguments)
-        if num_layers < 1:
-            raise ValueError(f"`num_layers` must be a positive integer. Received: num_layers={num_layers}.")
+        check_positive(num_layers=num_layers)
         self.num_layers = num_layers
         self.layers = [
             self.layer_class(
@@ -242,13 +246,14 @@ class Encoder(keras.layers.Layer):
             padding_mask = implicit_mask(x)
         all_scores = []
         for layer in self.layers:
-            x, scores = layer(
+            results = layer(
                 x,
                 padding_mask=padding_mask,
                 attention_mask=attention_mask,
                 training=training,
-                return_attention_scores=True,
+                return_attention_scores=return_attention_scores,
             )
+            x, scores, _ = unpacked(results, return_attention_scores, cache=False)
             all_scores.append(scores)
         return packed(self.normalized(x), scores=all_scores if return_attention_scores else None)
 

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.checks import check_positive, check_share
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -22,7 +24,7 @@ class FeedForward(keras.layers.Layer):
         `(batch, length, d_model)`.
 
     Raises:
-        ValueError: If `d_ff` is not positive.
+        ValueError: If `d_ff` is not positive or `dropout` not in [0, 1).
     """
 
     def __init__(
@@ -35,8 +37,8 @@ class FeedForward(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if d_ff < 1:
-            raise ValueError(f"`d_ff` must be a positive integer. Received: d_ff={d_ff}.")
+        check_positive(d_ff=d_ff)
+        check_share(dropout=dropout)
         self.d_ff = d_ff
         self.activation = keras.activations.get(activation)
         self.dropout = dropout

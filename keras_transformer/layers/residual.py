@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.checks import check_share
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Residual(keras.layers.Layer):
@@ -25,10 +27,14 @@ class Residual(keras.layers.Layer):
 
     Returns:
         `(batch, length, d_model)`.
+
+    Raises:
+        ValueError: If `dropout` is not in [0, 1).
     """
 
     def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
+        check_share(dropout=dropout)
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -39,7 +45,8 @@ class Residual(keras.layers.Layer):
         self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape, y_shape=None):
-        self.norm.build(x_shape)
+        if not self.norm.built:  # `before` may have been first
+            self.norm.build(x_shape)
         self.built = True
 
     def before(self, x):

@@ -4,7 +4,8 @@ import functools
 
 from keras import ops
 
-from keras_transformer.backend import accelerated, compiled
+from keras_transformer.backend import compiled, compiles
+from keras_transformer.checks import check_positive
 from keras_transformer.decoding import Greedy, decode
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
@@ -70,9 +71,11 @@ class Generation:
                 "`source` must have shape `(batch, source_len)`, without an empty axis. "
                 f"Received: shape={tuple(source.shape)}."
             )
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"`max_length` must be positive. Received: max_length={max_length}.")
-        jit_compile = accelerated() if jit_compile is None else jit_compile
+        if max_length is not None:
+            check_positive(max_length=max_length)
+        if not hasattr(strategy, "choose"):
+            raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
+        jit_compile = compiles(jit_compile)
         length = source.shape[1]
         if jit_compile:
             padding = -length % SOURCE_LENGTH_STEP

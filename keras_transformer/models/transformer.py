@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, TokenEmbedding
-from keras_transformer.layers.attention import packed
+from keras_transformer.layers.attention import packed, unpacked
+from keras_transformer.layers.cache import check_no_index
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.generation import Generation
 
@@ -62,11 +63,11 @@ class Transformer(Generation, keras.Model):
         Logits, float32 `(batch, target_len, target_vocab_size)`.
 
     Raises:
-        ValueError: If a size is not positive, `num_heads` does not divide `d_model`, or embeddings are
-            shared between vocabularies of different sizes.
+        ValueError: If a size is not positive, an id is not in the vocabulary, `num_heads` does not divide
+            `d_model`, or embeddings are shared between vocabularies of different sizes.
 
     >>> model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    >>> model({"source": np.ones((2, 5)), "target": np.ones((2, 3))}).shape
+    >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
 
@@ -88,6 +89,7 @@ class Transformer(Generation, keras.Model):
     ):
         keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
         super().__init__(**keras_arguments)
+        self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
         share_embeddings = share_embeddings or target_vocab_size is None
         target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
         if share_embeddings and source_vocab_size != target_vocab_size:
@@ -95,6 +97,12 @@ class Transformer(Generation, keras.Model):
                 "`share_embeddings=True` needs one vocabulary. Received: "
                 f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
             )
+        for name, token_id in (("pad_id", pad_id), ("bos_id", bos_id), ("eos_id", eos_id)):
+            if not 0 <= token_id < target_vocab_size:
+                raise ValueError(
+                    f"`{name}` must be an id of the vocabulary. "
+                    f"Received: {name}={token_id}, target_vocab_size={target_vocab_size}."
+                )
         self.source_vocab_size = source_vocab_size
         self.target_vocab_size = target_vocab_size
         self.d_model = d_model
@@ -145,6 +153,8 @@ class Transformer(Generation, keras.Model):
         if not self.share_embeddings:
             self.source_embedding.build()
         shape = (None, None, self.d_model)
+        self.positions.build(shape)
+        self.drop.build(shape)
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
         self.built = True
@@ -162,8 +172,11 @@ class Transformer(Generation, keras.Model):
         """
         mask = padding_mask(source, self.pad_id)
         x = self._embed(self.source_embedding, source, 0, training)
-        x, scores = self.encoder(x, attention_mask=mask, training=training, return_attention_scores=True)
-        return packed(Memory(x, mask), scores=scores if return_attention_scores else None)
+        results = self.encoder(
+            x, attention_mask=mask, training=training, return_attention_scores=return_attention_scores
+        )
+        x, scores, _ = unpacked(results, return_attention_scores, cache=False)
+        return packed(Memory(x, mask), scores=scores)
 
     def decode(
         self,
@@ -191,31 +204,32 @@ class Transformer(Generation, keras.Model):
             Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
             asked for or given.
         """
-        x = self._embed(self.target_embedding, target, 0 if cache is None else index, training)
-        x, scores, *new_cache = self.decoder(
+        if cache is None:
+            check_no_index(index)
+        x = self._embed(self.target_embedding, target, index, training)
+        results = self.decoder(
             x,
             memory=memory.states,
             memory_padding_mask=memory.mask,
             training=training,
-            return_attention_scores=True,
+            return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
         )
-        return packed(
-            self.target_embedding.logits(x, output_kernel),
-            scores=scores if return_attention_scores else None,
-            cache=new_cache[0] if new_cache else None,
-        )
+        x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
+        return packed(self.target_embedding.logits(x, output_kernel), scores=scores, cache=cache)
 
     def _embed(self, embedding, token_ids, index, training):
         return self.drop(self.positions(embedding(token_ids), start_index=index), training=training)
 
     def call(self, inputs, training=None, return_attention_scores=False):
-        memory, encoder = self.encode(inputs["source"], training, return_attention_scores=True)
-        logits, pairs = self.decode(inputs["target"], memory, training=training, return_attention_scores=True)
+        source, target = (ops.cast(inputs[side], "int32") for side in ("source", "target"))
+        if not return_attention_scores:
+            return self.decode(target, self.encode(source, training), training=training)
+        memory, encoder = self.encode(source, training, return_attention_scores=True)
+        logits, pairs = self.decode(target, memory, training=training, return_attention_scores=True)
         decoder, cross = map(list, zip(*pairs, strict=True))
-        scores = {"encoder": encoder, "decoder": decoder, "cross": cross}
-        return packed(logits, scores=scores if return_attention_scores else None)
+        return logits, {"encoder": encoder, "decoder": decoder, "cross": cross}
 
     def start(self, source, max_length):
         """Encodes sources and prepares the step that continues them.

@@ -9,9 +9,11 @@ import keras
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.backend import accelerated
+from keras_transformer.backend import compiles
+from keras_transformer.checks import check_positive
 from keras_transformer.decoding import STRATEGIES, Greedy
 from keras_transformer.files import replaced
+from keras_transformer.models import Transformer
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import write_saved_model
 from keras_transformer.text import TOKENIZERS
@@ -68,8 +70,8 @@ class Translator:
             raise ValueError(
                 f"`max_source_length` must be at least 2. Received: max_source_length={max_source_length}."
             )
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"`max_length` must be positive. Received: max_length={max_length}.")
+        if max_length is not None:
+            check_positive(max_length=max_length)
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
@@ -95,12 +97,11 @@ class Translator:
         """
         if isinstance(sentences, (str, bytes)):
             raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r}.")
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}.")
+        check_positive(batch_size=batch_size)
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
             return []
-        function = self._function(accelerated() if jit_compile is None else jit_compile)
+        function = self._function(compiles(jit_compile))
         lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
         cut = int((lengths >= self.max_source_length).sum())
         if cut:
@@ -209,7 +210,7 @@ class Translator:
         try:
             strategy_class = _named(STRATEGIES, description["strategy"], folder)
             return cls(
-                load_model(folder / MODEL),
+                load_model(folder / MODEL, Transformer),
                 tokenizer("source_tokenizer"),
                 tokenizer("target_tokenizer") if "target_tokenizer" in description else None,
                 strategy_class.from_config(description["strategy_arguments"]),
@@ -225,6 +226,8 @@ class Translator:
         Its signature `serving_default` maps `text`, string `(batch,)`, to `translation`, string
         `(batch,)`, and `score`, float32 `(batch,)`, the translation's log probability.
 
+        Sources are cut at `max_source_length`.
+
         Args:
             folder: The model's base path; created when missing.
             version: Positive int.
@@ -237,33 +240,36 @@ class Translator:
         Raises:
             ValueError: If the version exists or is not positive.
         """
-        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise ValueError(f"`version` must be a positive integer. Received: version={version!r}.")
+        check_positive(version=version)
         path = Path(folder) / str(version)
         if path.exists():
             raise ValueError(f"`version` must be new; versions are never overwritten. {path} exists.")
         module = tf.Module()
         module.tokenizers = [self.source_tokenizer, self.target_tokenizer]
-        module.weights = [variable.value for variable in self.model.variables]
+        module.weights = [weight.value for weight in self.model.weights]
         write_saved_model(module, {"serving_default": self._make_function(xla)}, path, xla)
         return path
 
 
-def load_model(path, compile=False):
+def load_model(path, model_class=keras.Model, compile=False):
     """Loads a `.keras` file; refuses whatever would execute code from it.
 
     Args:
         path: The file.
+        model_class: What the model must be.
         compile: Whether to restore the optimizer, loss and metrics too.
 
     Raises:
-        ValueError: If the file is missing, damaged, or needs code that is not registered.
+        ValueError: If the file is missing, damaged, of another class, or needs code that is not registered.
     """
     try:
-        return keras.models.load_model(path, compile=compile, safe_mode=True)
+        model = keras.models.load_model(path, compile=compile, safe_mode=True)
     except Exception as error:  # Keras raises many kinds, some with pages of configuration
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"Cannot load {path}: {reason}") from error
+    if not isinstance(model, model_class):
+        raise ValueError(f"{path} must hold a {model_class.__name__}. Received: a {type(model).__name__}.")
+    return model
 
 
 def _named(known, name, folder):

@@ -19,8 +19,11 @@ def as_ragged(ids):
     Returns:
         int32 ragged `(batch, None)` and whether the input was a single row.
     """
-    if not isinstance(ids, (tf.Tensor, tf.RaggedTensor)):
-        ids = tf.ragged.constant(ids, tf.int32) if _is_nested(ids) else tf.constant(ids, tf.int32)
+    if isinstance(ids, (list, tuple)):
+        rows = [row.tolist() if hasattr(row, "tolist") else row for row in ids]
+        single = bool(rows) and not isinstance(rows[0], (list, tuple))
+        ids = tf.constant(rows, tf.int32) if single else tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+    ids = ids if isinstance(ids, tf.RaggedTensor) else tf.convert_to_tensor(ids)
     single = isinstance(ids, tf.Tensor) and ids.shape.rank == 1
     if single:
         ids = ids[None]
@@ -29,7 +32,3 @@ def as_ragged(ids):
     ids = tf.cast(ids, tf.int32)
     special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)
     return tf.ragged.boolean_mask(ids, ~special), single
-
-
-def _is_nested(ids):
-    return isinstance(ids, (list, tuple)) and (not ids or isinstance(ids[0], (list, tuple)))

@@ -1,10 +1,12 @@
 """SentencePiece subwords."""
 
+import hashlib
 import io
 
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
+from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, as_ragged, valid_utf8
 
@@ -41,6 +43,7 @@ class SentencePieceTokenizer(tf.Module):
         self.vocab_size = processor.GetPieceSize()
         self._pieces = [processor.IdToPiece(i) for i in range(self.vocab_size)]
         self._ops = tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
+        self._ops._model_resource = _NamedResource(model, None)
 
     @classmethod
     def train(
@@ -68,7 +71,7 @@ class SentencePieceTokenizer(tf.Module):
             ValueError: If an argument is out of range, or the text does not yield the vocabulary.
         """
         if model_type not in ("unigram", "bpe"):
-            raise ValueError(f'`model_type` must be "unigram" or "bpe". Received: {model_type!r}.')
+            raise ValueError(f'`model_type` must be "unigram" or "bpe". Received: model_type={model_type!r}.')
         sentences = [sentence.strip() for sentence in sentences]
         if not any(sentences):
             raise ValueError(
@@ -122,3 +125,17 @@ class SentencePieceTokenizer(tf.Module):
     def load(cls, path):
         """A tokenizer as `save` wrote it."""
         return cls(path)
+
+
+class _NamedResource(sentencepiece_tokenizer._SentencepieceModelResource):
+    """The model in TensorFlow's memory, under a name of its own.
+
+    Without a name it lives as long as the kernel that made it, and `tf.random.set_seed` clears all kernels: a new
+    seed would break every tokenizer. setup.cfg bounds the version whose private names are used here.
+    """
+
+    def _create_resource(self):
+        name = hashlib.sha256(self._model).hexdigest()
+        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model, shared_name=name
+        )

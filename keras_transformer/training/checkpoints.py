@@ -9,7 +9,7 @@ from keras_transformer.files import replaced
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Saves the model, its optimizer and its random state after each epoch, and keeps the newest.
+    """Saves the model and its optimizer after each epoch, and keeps the newest.
 
     The file `checkpoint-NNNN.keras` says how many epochs are done. It appears whole or not at all, and the one
     before it goes only when it is there.

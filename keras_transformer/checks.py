@@ -1,0 +1,17 @@
+"""Checks of arguments that many constructors make."""
+
+import numbers
+
+
+def check_positive(**sizes):
+    """Raises `ValueError` for a size that is not a positive integer; names it, the rule and what was received."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={size!r}.")
+
+
+def check_share(**shares):
+    """Raises `ValueError` for a share that is not in [0, 1)."""
+    for name, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, numbers.Real) or not 0.0 <= share < 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={share!r}.")
