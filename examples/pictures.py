@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib import font_manager, ft2font
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from keras_transformer import WarmupSchedule
 from keras_transformer.layers import sinusoidal_positions
@@ -34,10 +34,13 @@ DPI = 110
 # Preferred before other fonts that have Hangul: they draw it and Latin letters alike.
 KOREAN_FONTS = ("Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
 
-# The Revised Romanization of Korean, letter by letter, in Unicode's order of the letters.
-INITIALS = "g kk n d tt r m b pp s ss _ j jj ch k t p h".replace("_", "").split(" ")
-MEDIALS = "a ae ya yae eo e yeo ye o wa wae oe yo u wo we wi yu eu ui i".split()
-FINALS = ["", *"k k k n n n t l k m l l l p l m p p t t ng t t k t p t".split()]
+# The Revised Romanization of Korean: initial consonants, vowels and final consonants, in Unicode's order.
+LATIN = """
+g,kk,n,d,tt,r,m,b,pp,s,ss,,j,jj,ch,k,t,p,h
+a,ae,ya,yae,eo,e,yeo,ye,o,wa,wae,oe,yo,u,wo,we,wi,yu,eu,ui,i
+,k,k,k,n,n,n,t,l,k,m,l,l,l,p,l,m,p,p,t,t,ng,t,t,k,t,p,t
+"""
+INITIALS, MEDIALS, FINALS = (line.split(",") for line in LATIN.split())
 
 
 def romanized(text):
@@ -105,15 +108,20 @@ def training_curve(history, path):
     epochs = np.arange(1, len(history) + 1)
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.6))
     for axes, name in zip(panels, ("loss", "perplexity", "accuracy"), strict=True):
-        for prefix, label, color in (("", "training", TRAINING), ("val_", "validation", VALIDATION)):
+        for prefix, label, color in (
+            ("", "training, with dropout", TRAINING),
+            ("val_", "validation", VALIDATION),
+        ):
             if f"{prefix}{name}" in history[0]:
                 values = [float(row[f"{prefix}{name}"]) for row in history]
                 axes.plot(epochs, values, marker="o", markersize=4, color=color, label=label)
         axes.set(title=name.capitalize(), xlabel="epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    panels[0].set(ylabel="nats a token", ylim=(0, None))
-    panels[1].set_yscale("log")
-    panels[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panels[0].set_ylabel("nats a token")
+    for axes in panels[:2]:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     panels[2].set_ylim(0, 1.02)
     panels[2].yaxis.set_major_formatter(PercentFormatter(1))
     panels[0].legend()
@@ -138,9 +146,10 @@ def schedule(path, steps=20_000):
     """Draws the paper's learning rate for several widths, and for several lengths of the warm-up."""
     number = np.arange(steps)
     figure, (by_width, by_warmup) = plt.subplots(1, 2, figsize=(11, 3.8), sharey=True)
+    figure.suptitle("Learning rate: a linear warm-up, then the inverse square root of the step")
     curves = plt.get_cmap("viridis")(np.linspace(0.1, 0.8, 4))
     for d_model, color in zip((128, 256, 512, 1024), curves, strict=True):
-        by_width.plot(number, WarmupSchedule(d_model)(number), color=color, label=f"d_model {d_model:,}")
+        by_width.plot(number, WarmupSchedule(d_model)(number), color=color, label=f"d_model {d_model}")
     by_width.set(title="4,000 warm-up steps", ylabel="learning rate")
     for warmup_steps, color in zip((1000, 2000, 4000, 8000), curves, strict=True):
         rates = WarmupSchedule(512, warmup_steps)(number)
@@ -148,8 +157,8 @@ def schedule(path, steps=20_000):
     by_warmup.set(title="d_model 512")
     for axes in (by_width, by_warmup):
         axes.set(xlabel="step", xlim=(0, steps), ylim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 1000:g}e-3" if value else "0"))
         axes.legend()
     _saved(figure, path)
 
@@ -170,23 +179,49 @@ def attention(translator, sentence, path):
     inputs = {"source": np.array([source]), "target": np.array([[model.bos_id, *target]])}
     _, scores = model(inputs, return_attention_scores=True)
 
-    read = [readable(piece) for piece in translator.source_tokenizer.pieces(source)]
-    pieces = translator.target_tokenizer.pieces
-    past, written = pieces([model.bos_id, *target]), pieces([*target, model.eos_id])
+    read = _labels(translator.source_tokenizer, source)
+    past = _labels(translator.target_tokenizer, [model.bos_id, *target])
+    written = _labels(translator.target_tokenizer, [*target, model.eos_id])
     groups = (
         ("encoder", "Encoder: each source token attends to the source", read, read),
-        ("decoder", "Decoder: each token, before it is written, attends to those before it", written, past),
-        ("cross", "Cross-attention: each token, before it is written, attends to the source", written, read),
+        ("decoder", "Decoder: each token, about to be written, attends to those before it", written, past),
+        ("cross", "Cross-attention: each token, about to be written, attends to the source", written, read),
     )
     layers, heads = len(scores["encoder"]), scores["encoder"][0].shape[1]
-    heights = [len(rows) * layers + 2.6 for _, _, rows, _ in groups]
-    figure = plt.figure(figsize=(2.3 * heads + 1.6, 0.26 * sum(heights) + 1.5))
-    figure.suptitle(f"{readable(sentence)}  →  {translation}", fontsize=14)
-    for part, group in zip(figure.subfigures(len(groups), height_ratios=heights), groups, strict=True):
-        name, title, rows, columns = group
-        part.suptitle(title, fontsize=11)
-        grid = part.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
-        for layer, line in enumerate(grid):
+
+    # In inches: panels of one width, as high as they have rows, beside and below room for the labels.
+    width, cell, gap, head_room = 2.0, 0.2, 0.12, 0.65
+    label_room = 0.2 + 0.066 * max(map(len, read + past + written))
+    heights = [layers * len(rows) * cell + (layers - 1) * gap for _, _, rows, _ in groups]
+    left, panels_width = label_room, heads * width + (heads - 1) * gap
+    figure_width = left + panels_width + 1.1
+    figure_height = 0.35 + sum(heights) + len(groups) * (head_room + label_room)
+    figure = plt.figure(figsize=(figure_width, figure_height), layout="none")
+
+    def write(text, x, top, **style):
+        figure.text(x / figure_width, 1 - top / figure_height, text, **style)
+
+    middle, top = left + panels_width / 2, 0.35
+    write(f"{readable(sentence)}  →  {translation}", middle, 0.3, ha="center", fontsize=14)
+    for (name, title, rows, columns), height in zip(groups, heights, strict=True):
+        top += head_room
+        write(title, middle, top - 0.35, ha="center", fontsize=11)
+        panels = figure.subplots(
+            layers,
+            heads,
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            gridspec_kw={
+                "left": left / figure_width,
+                "right": (left + panels_width) / figure_width,
+                "top": 1 - top / figure_height,
+                "bottom": 1 - (top + height) / figure_height,
+                "wspace": gap / width,
+                "hspace": gap / (len(rows) * cell),
+            },
+        )
+        for layer, line in enumerate(panels):
             for head, axes in enumerate(line):
                 weights = np.asarray(scores[name][layer][0, head])
                 image = axes.imshow(weights, cmap="magma_r", vmin=0, vmax=1, aspect="auto")
@@ -194,11 +229,25 @@ def attention(translator, sentence, path):
                 axes.set_yticks(range(len(rows)), rows)
                 axes.tick_params(length=0, labelsize=8)
                 axes.grid(False)
-                axes.spines[:].set_visible(False)
+                axes.spines[:].set(visible=True, color="#cccccc")
                 if layer == 0:
-                    axes.set_title(f"head {head + 1}", fontsize=9)
-            line[-1].annotate(
-                f"layer {layer + 1}", (1.04, 0.5), xycoords="axes fraction", rotation=-90, va="center", fontsize=9
+                    axes.set_title(f"head {head + 1}", fontsize=9, pad=4)
+            place = top + (layer + 0.5) * len(rows) * cell + layer * gap
+            write(
+                f"layer {layer + 1}",
+                left + panels_width + 0.08,
+                place,
+                rotation=-90,
+                va="center",
+                fontsize=9,
             )
-        part.colorbar(image, ax=grid, ticks=(0, 0.5, 1), pad=0.01, aspect=30)
+        bar = (left + panels_width + 0.4, figure_height - top - height, 0.13, height)
+        scale = np.array([figure_width, figure_height] * 2)
+        figure.colorbar(image, cax=figure.add_axes(bar / scale), ticks=(0, 0.5, 1)).outline.set_visible(False)
+        top += height + label_room
     _saved(figure, path)
+
+
+def _labels(tokenizer, ids):
+    """The text of each id, with an open box for the space that starts a word."""
+    return [readable(piece).replace("▁", "␣") for piece in tokenizer.pieces(ids)]

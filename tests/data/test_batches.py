@@ -93,11 +93,15 @@ def test_source_and_target_are_read_by_their_own_tokenizers():
 
 
 def test_special_ids_may_be_others():
-    batches = Batches([("5 6", "7")], Numbers(), batch_tokens=6, max_length=3, pad_id=9, bos_id=8, eos_id=4)
-    ((source, shifted, target),) = epoch_of(batches)
-    assert source.tolist() == [[5, 6, 4], [9, 9, 9]]
-    assert shifted.tolist() == [[8, 7], [9, 9]]
-    assert target.tolist() == [[7, 4], [9, 9]]
+    pairs = [("5 6", "7"), ("5", "7"), ("6", "7")]
+    batches = Batches(
+        pairs, Numbers(), batch_tokens=6, max_length=3, num_buckets=1, pad_id=9, bos_id=8, eos_id=4
+    )
+    rows = [row for batch in epoch_of(batches) for row in zip(batch[0], *batch[1:], strict=True)]
+    sources, shifted, targets = (sorted(side.tolist() for side in sides) for sides in zip(*rows, strict=True))
+    assert sources == [[5, 4, 9], [5, 6, 4], [6, 4, 9], [9, 9, 9]]
+    assert shifted == [[8, 7], [8, 7], [8, 7], [9, 9]]
+    assert targets == [[7, 4], [7, 4], [7, 4], [9, 9]]
 
 
 @pytest.mark.parametrize("num_buckets", [1, 2, 3, 8])

@@ -1,0 +1,244 @@
+import pathlib
+import subprocess
+import sys
+import types
+
+import ask_export
+import demo
+import functional_model
+import keras
+import korean_corpus
+import matplotlib.image
+import numpy as np
+import pictures
+import pytest
+import tensorflow as tf
+
+from keras_transformer.runs import Recipe
+
+ASK_EXPORT = pathlib.Path(demo.__file__).with_name("ask_export.py")
+SMALL = Recipe(
+    num_layers=1,
+    d_model=32,
+    num_heads=2,
+    d_ff=64,
+    vocab_size=300,
+    batch_tokens=1024,
+    learning_rate=5e-3,
+    warmup_steps=10,
+    epochs=1,
+)
+
+
+def distinct_colours(path):
+    """The number of colours in a PNG, which must be one."""
+    assert path.read_bytes().startswith(b"\x89PNG")
+    pixels = matplotlib.image.imread(path)
+    return len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0))
+
+
+def coloured(path):
+    """The share of a PNG's pixels that are no grey: those of curves and maps."""
+    pixels = matplotlib.image.imread(path)[..., :3]
+    return np.mean(np.ptp(pixels, axis=-1) > 0.05)
+
+
+def ask(*arguments, stdin=""):
+    command = [sys.executable, "-I", str(ASK_EXPORT), *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", timeout=300)
+
+
+@pytest.fixture(scope="module")
+def exported(translator, tmp_path_factory):
+    return translator.export(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory):
+    """The demo of a small recipe, as a function that runs it again in the same folder; and that folder."""
+    output = tmp_path_factory.mktemp("demo")
+
+    def again(exact_match, **replaced):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(demo, "TRAIN", 400)
+            patch.setattr(demo, "VALIDATION", 20)
+            patch.setattr(demo, "TEST", 20)
+            patch.setattr(demo, "RECIPE", SMALL)
+            patch.setattr(demo, "EXACT_MATCH", exact_match)
+            for name, function in replaced.items():
+                patch.setattr(demo, name, function)
+            return demo.main(["--output", str(output), "--epochs", "1"])
+
+    return again, output
+
+
+def test_demo_trains_exports_asks_and_draws_and_runs_again(small_demo, capsys):
+    again, output = small_demo
+    assert again(exact_match=0.0) == 0
+    printed = capsys.readouterr().out
+    assert all(f"  {sentence}  ->  " in printed for sentence in demo.SENTENCES)
+    assert (output / "export" / "1" / "saved_model.pb").is_file()
+    names = ("training_curve", "positional_encoding", "schedule", "attention")
+    assert all(distinct_colours(output / "pictures" / f"{name}.png") > 50 for name in names)
+
+    checkpoint = next((output / "run").glob("checkpoint-*.keras")).read_bytes()
+    assert again(exact_match=0.0, ask=lambda version, sentences: sentences, draw=lambda *_: None) == 0
+    assert "nothing to do, 1 epochs are done" in capsys.readouterr().out
+    assert next((output / "run").glob("checkpoint-*.keras")).read_bytes() == checkpoint
+    assert sorted(path.name for path in (output / "export").iterdir()) == ["1", "2"]
+
+    assert again(exact_match=1.01) == 1
+    assert "exact is less than 101%" in capsys.readouterr().err
+    assert sorted(path.name for path in (output / "export").iterdir()) == ["1", "2"]
+
+
+def test_demo_scores_sentences_that_neither_train_nor_choose_the_epoch(tmp_path):
+    train_pairs, val_pairs, test_pairs = map(set, demo.corpus(tmp_path))
+    assert (len(train_pairs), len(val_pairs), len(test_pairs)) == (demo.TRAIN, demo.VALIDATION, demo.TEST)
+    assert not test_pairs & (train_pairs | val_pairs)
+    assert korean_corpus.EXAMPLE in test_pairs
+
+
+def test_demo_counts_exact_translations():
+    stub = types.SimpleNamespace(translate=lambda sources: ["I am here.", "I am a", "I", "You."])
+    pairs = list(zip("가나다라", ["I am here.", "I am a student.", "We", "You."], strict=True))
+    assert demo.evaluate(stub, pairs)["exact"] == 0.5
+
+
+def test_demo_exports_the_next_version(tmp_path):
+    for name in ("2", "10", "notes"):
+        (tmp_path / name).mkdir()
+    stub = types.SimpleNamespace(export=lambda folder, version: (folder, version))
+    assert demo.export(stub, tmp_path) == (tmp_path, 11)
+    assert demo.export(stub, tmp_path / "new")[1] == 1
+
+
+def test_demo_says_why_the_export_did_not_answer(tmp_path):
+    with pytest.raises(RuntimeError, match=r"ask_export\.py failed: .*missing is not a folder"):
+        demo.ask(tmp_path / "missing", ["저는 학생입니다."])
+
+
+def test_ask_export_translates_arguments_and_lines_as_the_translator_does(exported, translator, pairs):
+    sentences = [korean for korean, _ in pairs[:3]]
+    expected = translator.translate(sentences)
+    assert len(set(expected)) == 3
+    for answer in (
+        ask(exported, *sentences),
+        ask(exported, stdin="".join(f"{sentence}\n" for sentence in sentences)),
+    ):
+        assert answer.returncode == 0, answer.stderr
+        translations, scores = zip(*(line.split("\t") for line in answer.stdout.splitlines()), strict=True)
+        assert list(translations) == expected
+        assert all(-50.0 < float(score) <= 0.0 for score in scores)
+
+
+def test_ask_export_refuses_what_is_no_export(exported, tmp_path):
+    missing = ask(tmp_path / "missing", "저는")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == f"ask_export: error: {tmp_path / 'missing'} is not a folder.\n"
+
+    base = ask(exported.parent, "저는")
+    assert base.returncode == 2
+    assert f"holds no SavedModel. Its versions are 1: name one, {exported}." in base.stderr
+
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "saved_model.pb").write_bytes(b"not a graph")
+    with pytest.raises(ValueError, match="damaged cannot be loaded"):
+        ask_export.load(tmp_path / "damaged")
+
+    echo = tf.function(lambda text: {"echo": text}, input_signature=[tf.TensorSpec((None,), tf.string)])
+    tf.saved_model.save(tf.Module(), str(tmp_path / "other"), signatures={"serving_default": echo})
+    with pytest.raises(ValueError, match="other holds a SavedModel, but no translator"):
+        ask_export.load(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("number", "spelt"),
+    [
+        (0, "영"),
+        (1, "일"),
+        (10, "십"),
+        (11, "십일"),
+        (3005, "삼천오"),
+        (10_000, "만"),
+        (20_210, "이만이백십"),
+        (110_000, "십일만"),
+        (1_000_001, "백만일"),
+        (9_999_999, "구백구십구만구천구백구십구"),
+    ],
+)
+def test_numbers_are_spelt_as_by_hand(number, spelt):
+    assert functional_model.korean(number) == spelt
+
+
+def test_functional_model_reads_numbers_it_never_saw_and_ignores_padding(tmp_path):
+    keras.utils.set_random_seed(1)
+    numbers = np.random.default_rng(1).permutation(1000)
+    train_numbers, held_out = numbers[:850].tolist(), numbers[850:].tolist()
+    model = functional_model.train(train_numbers, epochs=25, d_model=32, num_layers=1, d_ff=64)
+    texts = [functional_model.korean(number) for number in held_out]
+    answers = functional_model.read(model, texts)
+    assert np.mean([answer == str(n) for answer, n in zip(answers, held_out, strict=True)]) >= 0.9
+
+    inputs, _ = functional_model.examples(held_out)
+    logits = model(inputs)
+    padded = {**inputs, "source": np.pad(inputs["source"], ((0, 0), (0, 5)))}
+    np.testing.assert_allclose(model(padded), logits, atol=1e-4)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(inputs), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "latin"),
+    [
+        ("저는 학생입니다.", "jeoneun haksaengipnida."),
+        ("값을 읽었습니까?", "gapeul ikeotseupnikka?"),
+        ("가힣", "gahit"),  # the first and the last syllable
+        ("▁I am</s>", "▁I am</s>"),
+    ],
+)
+def test_hangul_is_romanised_as_by_hand(text, latin):
+    assert pictures.romanized(text) == latin
+
+
+def test_hangul_is_romanised_only_where_no_font_has_it(monkeypatch):
+    monkeypatch.setattr(pictures, "korean_font", lambda: None)
+    assert pictures.readable("저는") == "jeoneun"
+    monkeypatch.setattr(pictures, "korean_font", lambda: "Some Font")
+    assert pictures.readable("저는") == "저는"
+
+
+def test_training_curve_draws_each_measure(tmp_path):
+    history = [
+        {"loss": "3.1", "perplexity": "20", "accuracy": "0.3"},
+        {"loss": "1.2", "perplexity": "3", "accuracy": "0.8"},
+    ]
+    validated = [{**row, **{f"val_{name}": value for name, value in row.items()}} for row in history]
+    worse = [{**row, "val_loss": "4"} for row in validated]
+    drawn = []
+    for rows in (history, validated, worse):
+        pictures.training_curve(rows, tmp_path / "curve.png")
+        assert distinct_colours(tmp_path / "curve.png") > 50
+        drawn.append((tmp_path / "curve.png").read_bytes())
+    assert len(set(drawn)) == 3
+
+
+def test_positional_encoding_and_schedule_are_drawn(tmp_path):
+    pictures.positional_encoding(tmp_path / "positions.png")
+    pictures.schedule(tmp_path / "schedule.png")
+    assert distinct_colours(tmp_path / "positions.png") > 200
+    assert distinct_colours(tmp_path / "schedule.png") > 100
+    assert coloured(tmp_path / "positions.png") > 0.3
+    assert coloured(tmp_path / "schedule.png") > 0.005
+
+
+def test_attention_is_drawn_for_each_sentence_anew(translator, pairs, tmp_path):
+    drawn = []
+    for korean, _ in pairs[:2]:
+        pictures.attention(translator, korean, tmp_path / "attention.png")
+        assert distinct_colours(tmp_path / "attention.png") > 200
+        assert coloured(tmp_path / "attention.png") > 0.3
+        drawn.append((tmp_path / "attention.png").read_bytes())
+    assert drawn[0] != drawn[1]
