@@ -38,9 +38,14 @@ def replaced(path):
             temporary.unlink(missing_ok=True)
 
 
+def temporaries(folder):
+    """What a killed process left half written in a folder: a list of paths."""
+    return list(Path(folder).glob(f"{TEMPORARY}{'[0-9a-f]' * 8}-*"))
+
+
 def remove_temporaries(folder):
     """Removes what a killed process left half written in a folder."""
-    for left in Path(folder).glob(f"{TEMPORARY}*"):
+    for left in temporaries(folder):
         if left.is_dir():
             shutil.rmtree(left)
         else:

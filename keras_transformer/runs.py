@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.data import Batches
-from keras_transformer.files import remove_temporaries, replaced
+from keras_transformer.files import remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
@@ -45,10 +45,10 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         ValueError: If the folder holds something else, or a run of another recipe or other pairs.
     """
     folder = Path(folder)
-    remove_temporaries(folder)
     description = _description(recipe, pairs, val_pairs)
     path, done = latest_checkpoint(folder)
     _check(folder, description, recipe, done)
+    remove_temporaries(folder)
     if done >= recipe.epochs:
         say(f"{folder}: nothing to do, {done} epochs are done.")
         return Translator.load(folder)
@@ -135,7 +135,7 @@ def _check(folder, description, recipe, done):
     """Raises `ValueError` unless the folder is free, or holds this very run."""
     path = folder / DESCRIPTION
     if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and set(folder.iterdir()) - set(temporaries(folder)):
             raise ValueError(f"`folder` must be new, empty, or a run's. {folder} holds other files.")
         return
     try:

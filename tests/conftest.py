@@ -42,20 +42,22 @@ def tiny_run(tmp_path_factory, pairs):
 
     recipe = Recipe(
         num_layers=1,
-        d_model=32,
+        d_model=48,
         num_heads=2,
         d_ff=64,
         dropout=0.0,
+        normalize_first=True,
         vocab_size=260,
         character_coverage=1.0,
-        epochs=15,
-        batch_tokens=256,
+        epochs=3,
+        batch_tokens=512,
         max_length=40,
-        learning_rate=0.01,
-        warmup_steps=20,
+        learning_rate=0.005,
+        warmup_steps=30,
+        label_smoothing=0.0,
     )
     folder = tmp_path_factory.mktemp("runs") / "ko-en"
-    train(recipe, pairs, folder, say=lambda line: None)
+    train(recipe, pairs * 50, folder, say=lambda line: None)
     return folder
 
 

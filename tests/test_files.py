@@ -1,6 +1,6 @@
 import pytest
 
-from keras_transformer.files import replaced
+from keras_transformer.files import remove_temporaries, replaced
 
 
 def names(folder):
@@ -71,3 +71,18 @@ def test_two_writers_do_not_share_a_temporary_path(tmp_path):
         one.write_text("one")
         other.write_text("other")
     assert (tmp_path / "text").read_text() == "one"
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    with replaced(tmp_path / "text") as file, replaced(tmp_path / "folder") as folder:
+        file.write_text("half")
+        folder.mkdir()
+        (folder / "part").write_text("half")
+        (tmp_path / "mine").write_text("mine")
+        remove_temporaries(tmp_path)
+        assert names(tmp_path) == ["mine"]
+        file.write_text("whole")
+        folder.mkdir()
+    remove_temporaries(tmp_path)
+    assert names(tmp_path) == ["folder", "mine", "text"]
+    remove_temporaries(tmp_path / "nowhere")

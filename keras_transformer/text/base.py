@@ -22,13 +22,16 @@ def as_ragged(ids):
     if isinstance(ids, (list, tuple)):
         rows = [row.tolist() if hasattr(row, "tolist") else row for row in ids]
         single = bool(rows) and not isinstance(rows[0], (list, tuple))
-        ids = tf.constant(rows, tf.int32) if single else tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+        ids = tf.constant(rows, tf.int64) if single else tf.ragged.constant(rows, tf.int64, ragged_rank=1)
     ids = ids if isinstance(ids, tf.RaggedTensor) else tf.convert_to_tensor(ids)
     single = isinstance(ids, tf.Tensor) and ids.shape.rank == 1
     if single:
         ids = ids[None]
     if isinstance(ids, tf.Tensor):
         ids = tf.RaggedTensor.from_tensor(ids)
+    if ids.dtype == tf.int64:  # a cast alone would wrap an id out of range into another
+        inside = (ids >= 0) & (ids <= tf.int32.max)
+        ids = tf.where(inside, ids, tf.ones_like(ids) * UNK_ID)
     ids = tf.cast(ids, tf.int32)
     special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)
     return tf.ragged.boolean_mask(ids, ~special), single

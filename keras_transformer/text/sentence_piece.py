@@ -26,8 +26,11 @@ class SentencePieceTokenizer(tf.Module):
     def __init__(self, model):
         super().__init__()
         if not isinstance(model, bytes):
-            with open(model, "rb") as file:
-                model = file.read()
+            try:
+                with open(model, "rb") as file:
+                    model = file.read()
+            except OSError as error:
+                raise ValueError(f"`model` cannot be read: {error}") from None
         processor = sentencepiece.SentencePieceProcessor()
         try:
             processor.LoadFromSerializedProto(model)

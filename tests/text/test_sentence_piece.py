@@ -110,11 +110,11 @@ def test_an_id_out_of_range_reads_as_unk(subwords, out_of_range):
     assert with_unk != alone == b"Die Kinder"
 
 
-@pytest.mark.parametrize("form", ["dense", "ragged"])
-def test_an_int64_id_out_of_range_reads_as_unk_too(subwords, form):
+@pytest.mark.parametrize("form", ["dense", "ragged", "list"])
+def test_an_int64_id_out_of_range_reads_as_unk_too(tokenizer, form):
     rows = [[5, 2**32 + 6], [5, 1]]
-    ids = tf.constant(rows, tf.int64) if form == "dense" else tf.ragged.constant(rows, tf.int64)
-    wide, unk = subwords.detokenize(ids).numpy()
+    make = {"dense": tf.constant, "ragged": tf.ragged.constant, "list": lambda rows, _: rows}[form]
+    wide, unk = tokenizer.detokenize(make(rows, tf.int64)).numpy()
     assert wide == unk
 
 
@@ -210,10 +210,20 @@ def test_works_inside_a_function_and_in_a_saved_module(subwords, sentences, tmp_
         assert [s.decode() for s in strings.numpy()[: len(sentences)]] == sentences
 
 
-ANYTHING = st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode)), max_size=5)
+def test_a_tokenizer_outlives_a_new_random_seed(tokenizer, sentences):
+    mine = SentencePieceTokenizer(tokenizer.model)
+    function = tf.function(mine.tokenize)
+    expected = mine.tokenize(sentences).to_list()
+    assert function(tf.constant(sentences)).to_list() == expected
+    tf.random.set_seed(7)  # clears TensorFlow's cache of kernels
+    assert mine.tokenize(sentences).to_list() == expected
+    assert function(tf.constant(sentences)).to_list() == expected
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+ANYTHING = st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode)), max_size=12)
+
+
+@settings(deadline=None, max_examples=15, derandomize=True)
 @given(rows=ANYTHING)
 def test_any_bytes_become_valid_ids_and_valid_text(tokenizer, rows):
     ids = tokenizer.tokenize(tf.constant(rows, tf.string))
@@ -223,7 +233,7 @@ def test_any_bytes_become_valid_ids_and_valid_text(tokenizer, rows):
         text.decode("utf-8")
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(deadline=None, max_examples=15, derandomize=True)
 @given(rows=ANYTHING)
 def test_a_row_is_tokenised_the_same_alone_and_among_others(tokenizer, rows):
     together = tokenizer.tokenize(tf.constant(rows, tf.string))
@@ -231,8 +241,8 @@ def test_a_row_is_tokenised_the_same_alone_and_among_others(tokenizer, rows):
         assert tokenizer.tokenize(text).numpy().tolist() == together[row].numpy().tolist()
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
-@given(ids=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=15, derandomize=True)
+@given(ids=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8), min_size=1, max_size=12))
 def test_any_ids_become_valid_text(tokenizer, ids):
     texts = tokenizer.detokenize(tf.ragged.constant(ids, tf.int32, ragged_rank=1)).numpy()
     assert len(texts) == len(ids)

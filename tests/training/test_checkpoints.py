@@ -2,19 +2,19 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.training import Checkpoint, latest_checkpoint
+from keras_transformer.training import Checkpoint, EpochSeeds, latest_checkpoint
 
 
 def small_model(seed=0):
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(2)])
     model.compile("adam", "mse", run_eagerly=True)
     return model
 
 
 def fit(model, folder, epochs, initial_epoch=0):
     x = np.arange(12.0, dtype="float32").reshape(4, 3)
-    callbacks = [Checkpoint(folder)]
+    callbacks = [EpochSeeds(3), Checkpoint(folder)]
     model.fit(
         x, x[:, :2], epochs=epochs, initial_epoch=initial_epoch, batch_size=2, shuffle=False, verbose=0,
         callbacks=callbacks,

@@ -1,0 +1,174 @@
+"""Whatever a folder holds, loading it runs none of its code."""
+
+import json
+import pathlib
+import pickle
+import re
+import shutil
+import sys
+import zipfile
+
+import keras
+import pytest
+
+import keras_transformer
+from keras_transformer.models import Transformer
+from keras_transformer.serving import Translator
+from keras_transformer.text import ByteTokenizer
+
+
+@pytest.fixture
+def sentinel(tmp_path):
+    """A file that appears when a payload runs."""
+    path = tmp_path / "payload-ran"
+    yield path
+    assert not path.exists(), "loading ran code from the folder"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    folder = tmp_path_factory.mktemp("original") / "saved"
+    Translator(model, ByteTokenizer()).save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "saved")
+
+
+def rewrite(path, change):
+    """Replaces the configuration inside a .keras file by what `change` makes of it."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(parts["config.json"])
+    parts["config.json"] = json.dumps(change(config) or config).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def refused(folder):
+    with pytest.raises(ValueError, match=f"{folder}|not a SentencePiece model"):
+        Translator.load(folder)
+
+
+def test_a_rewritten_file_with_the_same_configuration_loads(saved):
+    rewrite(saved / "model.keras", lambda config: config)
+    assert Translator.load(saved).model.source_vocab_size == 260
+
+
+def test_a_model_with_a_lambda_is_refused(saved, sentinel):
+    target = str(sentinel)
+    layer = keras.layers.Lambda(lambda x: (open(target, "w").close(), x)[1], output_shape=(3,))
+    model = keras.Sequential([keras.Input((3,)), layer])
+    sentinel.unlink(missing_ok=True)  # building it may run it
+    model.save(saved / "model.keras")
+    refused(saved)
+
+
+@pytest.mark.parametrize("place", ["activation", "kernel_initializer", "dtype"])
+def test_a_lambda_hidden_in_an_argument_is_refused(saved, sentinel, place):
+    target = str(sentinel)
+    payload = keras.saving.serialize_keras_object(lambda x: (open(target, "w").close(), x)[1])
+    assert payload["class_name"] == "__lambda__"
+
+    def hide(config):
+        config["config"][place] = payload
+
+    rewrite(saved / "model.keras", hide)
+    refused(saved)
+
+
+CALLS = {
+    "system": ("os", "system", "touch {}"),
+    "popen": ("subprocess", "Popen", ["touch", "{}"]),
+    "exec": ("builtins", "exec", "open('{}', 'w').close()"),
+    "keras": ("keras.utils", "get_file", {"fname": "{}", "origin": "file:///etc/hostname"}),
+}
+
+
+def call(name, sentinel):
+    module, function, argument = CALLS[name]
+    argument = json.loads(json.dumps(argument).replace("{}", str(sentinel)))
+    return module, function, argument
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("kind", ["class", "function"])
+@pytest.mark.parametrize("place", ["model", "activation"])
+def test_a_configuration_that_names_a_function_to_call_is_refused(saved, sentinel, name, kind, place):
+    module, function, argument = call(name, sentinel)
+    class_name = function if kind == "class" else "function"
+    config = {"args": argument} if kind == "class" else function
+    payload = {"module": module, "class_name": class_name, "config": config, "registered_name": function}
+
+    def hide(config):
+        if place == "model":
+            return payload
+        config["config"]["activation"] = payload
+
+    rewrite(saved / "model.keras", hide)
+    refused(saved)
+
+
+@pytest.mark.parametrize("place", ["model", "activation", "build_config", "compile_config"])
+def test_a_module_in_reach_is_not_imported(saved, sentinel, monkeypatch, place):
+    (saved / "innocent_module.py").write_text(
+        f"open({str(sentinel)!r}, 'w').close()\n"
+        "class Layer:\n    @classmethod\n    def from_config(cls, config):\n        return cls()\n"
+    )
+    monkeypatch.syspath_prepend(saved)
+    payload = {"module": "innocent_module", "class_name": "Layer", "config": {}, "registered_name": None}
+
+    def hide(config):
+        if place == "model":
+            return payload
+        if place == "activation":
+            config["config"]["activation"] = payload
+        elif place == "build_config":
+            config["build_config"] = {"input_shape": payload}
+        else:
+            config["compile_config"] = {"optimizer": payload, "loss": payload, "jit_compile": False}
+
+    rewrite(saved / "model.keras", hide)
+    if place.endswith("_config"):
+        Translator.load(saved)  # neither is needed to translate
+    else:
+        refused(saved)
+    assert "innocent_module" not in sys.modules
+
+
+def test_another_model_is_refused(saved):
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(saved / "model.keras")
+    refused(saved)
+
+
+class Payload:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("name", ["model.keras", "source_tokenizer.model", "translator.json"])
+def test_a_pickle_is_not_read(saved, sentinel, name):
+    (saved / name).write_bytes(pickle.dumps(Payload(str(sentinel))))
+    if name == "source_tokenizer.model":
+        description = json.loads((saved / "translator.json").read_text())
+        description["source_tokenizer"] = "SentencePieceTokenizer"
+        (saved / "translator.json").write_text(json.dumps(description))
+    refused(saved)
+
+
+def test_no_code_of_the_package_can_read_a_pickle_or_evaluate_text():
+    suspicious = re.compile(
+        r"\bpickle\b|\bmarshal\b|\bshelve\b|allow_pickle|enable_unsafe|safe_mode=False|\beval\(|\bexec\("
+    )
+    package = pathlib.Path(keras_transformer.__file__).parent
+    files = list(package.rglob("*.py"))
+    assert len(files) > 20
+    found = [f"{path.name}: {text}" for path in files for text in suspicious.findall(path.read_text("utf-8"))]
+    assert found == []

@@ -1,0 +1,283 @@
+import json
+import re
+import shutil
+
+import keras
+import pytest
+
+from keras_transformer.decoding import Greedy
+from keras_transformer.models import Transformer
+from keras_transformer.serving import Translator
+from keras_transformer.text import ByteTokenizer
+
+ODD = [
+    "",
+    "   ",
+    "\t\n",
+    "🎉🎉",
+    "ภาษาไทย",
+    "a\0b",
+    "\ud800",
+    b"\xff\xfe",
+    b"\xf0\x9f abc",
+    "저" * 20_000,
+    " ".join("가나다") * 99,
+]
+
+
+def small_model(vocab_size=260, **arguments):
+    keras.utils.set_random_seed(1)
+    return Transformer(vocab_size, num_layers=1, d_model=8, num_heads=2, d_ff=16, **arguments)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def sources(pairs):
+    return [source for source, _ in pairs[:13]]
+
+
+@pytest.fixture(scope="module")
+def alone(translator, sources):
+    """Each sentence's translation when it is translated alone."""
+    return [translator.translate([source])[0] for source in sources]
+
+
+def test_the_trained_run_translates_sentences_to_different_english(alone, pairs):
+    assert len(set(alone)) > 6
+    learned = sum(found == target for found, (_, target) in zip(alone, pairs, strict=False))
+    assert learned > 6
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 5, 64])
+def test_translations_come_in_order_whatever_the_batch_size(translator, sources, alone, batch_size):
+    shuffled = [(i * 5) % len(sources) for i in range(len(sources))]
+    found = translator.translate([sources[i] for i in shuffled], batch_size=batch_size)
+    assert found == [alone[i] for i in shuffled]
+
+
+def test_odd_rows_neither_fail_nor_change_their_neighbours(translator, sources, alone):
+    mixed = [text for i, source in enumerate(sources) for text in (source, ODD[i % len(ODD)])]
+    found = translator.translate(mixed, batch_size=7)
+    assert found[::2] == alone
+    assert all(isinstance(text, str) for text in found)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n", "\u3000", b""])
+def test_a_blank_text_has_a_blank_translation(translator, sources, blank):
+    assert translator.translate([blank, sources[0]])[0] == ""
+    assert translator.translate([blank]) == [""]
+
+
+def test_no_sentences_have_no_translations(translator):
+    assert translator.translate([]) == []
+
+
+def test_bytes_and_text_are_translated_alike(translator, sources, alone):
+    assert translator.translate([source.encode() for source in sources]) == alone
+    assert translator.translate(tuple(sources)) == alone
+
+
+def test_invalid_bytes_are_read_as_the_rest_of_their_row(translator, sources, alone):
+    broken = [b"\xff" + source.encode() for source in sources]
+    assert translator.translate(broken) == alone
+
+
+@pytest.mark.parametrize("single", ["저는 학생입니다.", b"text", ""])
+def test_a_bare_string_is_an_error_and_no_list_of_characters(translator, single):
+    with pytest.raises(ValueError, match=r"must be a list of strings\. Received: "):
+        translator.translate(single)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_must_be_positive(translator, batch_size):
+    with pytest.raises(ValueError, match=f"batch_size={batch_size}"):
+        translator.translate(["a"], batch_size=batch_size)
+
+
+def test_a_long_source_is_cut_at_its_limit(translator, sources):
+    cut = Translator(translator.model, translator.source_tokenizer, max_source_length=5)
+    ids = translator.source_tokenizer.tokenize(sources[0])[:4]
+    assert len(ids) == 4
+    beginning = translator.source_tokenizer.detokenize(ids).numpy().decode()
+    longer = beginning + sources[1]
+    with pytest.warns(UserWarning, match="2 of 3 sentences are longer than `max_source_length`=5"):
+        found = cut.translate([sources[0], sources[0] + " " + longer, beginning])
+    assert found[0] == found[1] == found[2] == translator.translate([beginning])[0]
+
+
+def test_a_translation_stops_at_its_limit(translator, sources):
+    short = Translator(translator.model, translator.source_tokenizer, max_length=2)
+    for text in short.translate(sources):
+        assert len(translator.source_tokenizer.tokenize(text)) <= 2 + 1  # text may split into more pieces
+    assert short.translate(sources) != translator.translate(sources)
+
+
+def test_compiled_and_portable_decoding_translate_alike(translator, sources, alone):
+    assert translator.translate(sources[:4], jit_compile=True) == alone[:4]
+    assert translator.translate(sources[:4], jit_compile=False) == alone[:4]
+
+
+def test_the_other_tokenizer_reads_the_target():
+    translator = Translator(
+        small_model(300, target_vocab_size=260), ByteTokenizer(), ByteTokenizer(), max_length=4
+    )
+    assert translator.source_tokenizer is not translator.target_tokenizer
+    assert len(translator.translate(["abc", "d"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_source_length": 1}, "max_source_length=1"),
+        ({"max_length": 0}, "max_length=0"),
+    ],
+)
+def test_limits_out_of_range_are_refused_with_their_values(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Translator(small_model(), ByteTokenizer(), **arguments)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused_with_both_numbers():
+    with pytest.raises(ValueError, match=r"source_tokenizer.*260 ids, source_vocab_size=100"):
+        Translator(small_model(100), ByteTokenizer())
+    with pytest.raises(ValueError, match=r"target_tokenizer.*260 ids, target_vocab_size=90"):
+        Translator(small_model(260, target_vocab_size=90), ByteTokenizer())
+
+
+def test_what_is_saved_translates_the_same_when_loaded(translator, sources, alone, tmp_path):
+    translator.save(tmp_path / "deep" / "saved")
+    loaded = Translator.load(str(tmp_path / "deep" / "saved"))
+    assert loaded.translate(sources) == alone
+    assert loaded.source_tokenizer is loaded.target_tokenizer
+    assert names(tmp_path / "deep") == ["saved"]
+
+
+def test_every_argument_is_saved(tmp_path):
+    translator = Translator(
+        small_model(300, target_vocab_size=270), ByteTokenizer(), ByteTokenizer(), Greedy(), 17, 23
+    )
+    translator.save(tmp_path / "saved")
+    loaded = Translator.load(tmp_path / "saved")
+    assert (loaded.max_source_length, loaded.max_length) == (17, 23)
+    assert loaded.strategy == Greedy()
+    assert (loaded.model.source_vocab_size, loaded.model.target_vocab_size) == (300, 270)
+    assert loaded.source_tokenizer is not loaded.target_tokenizer
+
+
+def test_saving_never_overwrites(tmp_path):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "mine").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    translator = Translator(small_model(), ByteTokenizer())
+    for path in (tmp_path / "saved", tmp_path / "file"):
+        with pytest.raises(ValueError, match=f"must not exist yet. Received: {path}"):
+            translator.save(path)
+    assert names(tmp_path / "saved") == ["mine"]
+    assert names(tmp_path) == ["file", "saved"]
+
+
+def fail(*args, **kwargs):
+    raise RuntimeError("power cut")
+
+
+@pytest.mark.parametrize("part", ["model", "source_tokenizer", "strategy"])
+def test_a_crash_while_saving_leaves_nothing(tmp_path, monkeypatch, part):
+    translator = Translator(small_model(), ByteTokenizer())
+    method = {"model": "save", "source_tokenizer": "save", "strategy": "get_config"}[part]
+    monkeypatch.setattr(type(getattr(translator, part)), method, fail)
+    with pytest.raises(RuntimeError, match="power cut"):
+        translator.save(tmp_path / "saved")
+    assert names(tmp_path) == []
+
+
+def test_a_crash_while_writing_over_a_translator_leaves_each_file_whole(tmp_path, monkeypatch):
+    translator = Translator(small_model(), ByteTokenizer())
+    translator.save(tmp_path / "saved")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
+
+    def half(model, path, **kwargs):
+        path.write_bytes(b"half")
+        fail()
+
+    monkeypatch.setattr(Transformer, "save", half)
+    with pytest.raises(RuntimeError, match="power cut"):
+        translator.write_into(tmp_path / "saved")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()} == before
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("original") / "saved"
+    Translator(small_model(), ByteTokenizer(), ByteTokenizer()).save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "saved")
+
+
+def test_a_folder_without_a_translator_is_refused_with_its_name(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=f"{folder} holds no translator"):
+            Translator.load(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"1", b"null", b'{"format": 2}', b'{"format": 1}', b"\xff\xfe", b'{"format": "1"}'],
+)
+def test_a_damaged_or_foreign_description_is_refused(saved, content):
+    (saved / "translator.json").write_bytes(content)
+    with pytest.raises(ValueError, match="saved"):
+        Translator.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source_tokenizer": "PickleTokenizer"}, "'PickleTokenizer'.*'ByteTokenizer'"),
+        ({"target_tokenizer": "os.system"}, "'os.system'.*'ByteTokenizer'"),
+        ({"source_tokenizer": ["ByteTokenizer"]}, "saved"),
+        ({"source_tokenizer": None}, "None"),
+        ({"source_tokenizer": "SentencePieceTokenizer"}, "not a SentencePiece model"),
+        ({"strategy": "Contrastive"}, "'Contrastive'.*'Greedy'"),
+        ({"strategy": "__import__"}, "'__import__'"),
+        ({"strategy_arguments": {"width": 3}}, "width"),
+        ({"strategy_arguments": None}, "saved"),
+        ({"max_source_length": "long"}, "saved"),
+        ({"max_length": 0}, "max_length=0"),
+    ],
+)
+def test_a_description_of_what_there_is_not_is_refused_with_its_name(saved, changes, message):
+    path = saved / "translator.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ValueError, match=message):
+        Translator.load(saved)
+
+
+@pytest.mark.parametrize("name", ["translator.json", "model.keras"])
+def test_a_missing_file_is_refused_and_named(saved, name):
+    (saved / name).unlink()
+    with pytest.raises(ValueError, match=re.escape(name)):
+        Translator.load(saved)
+
+
+def test_a_missing_subword_model_is_refused_and_named(saved):
+    description = json.loads((saved / "translator.json").read_text())
+    description["target_tokenizer"] = "SentencePieceTokenizer"
+    (saved / "translator.json").write_text(json.dumps(description))
+    (saved / "target_tokenizer.model").unlink()
+    with pytest.raises(ValueError, match=r"target_tokenizer\.model"):
+        Translator.load(saved)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.99])
+def test_a_cut_model_file_is_refused_and_named(saved, share):
+    content = (saved / "model.keras").read_bytes()
+    (saved / "model.keras").write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ValueError, match=r"model\.keras"):
+        Translator.load(saved)

@@ -1,0 +1,382 @@
+import contextlib
+import dataclasses
+import gzip
+import io
+import pathlib
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from keras_transformer import runs
+from keras_transformer.cli import main
+from keras_transformer.runs import Recipe, read_history
+from keras_transformer.serving import Translator
+from keras_transformer.training import corpus_scores
+
+ROOT = pathlib.Path(__file__).parents[1]
+TINY = [
+    *("--num-layers", "1", "--d-model", "16", "--num-heads", "2", "--d-ff", "32"),
+    *("--vocab-size", "260", "--character-coverage", "1.0", "--batch-tokens", "512", "--max-length", "40"),
+    *("--learning-rate", "0.01", "--warmup-steps", "10"),
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, pairs):
+    """A folder of parallel files."""
+    folder = tmp_path_factory.mktemp("files")
+    sides = {"ko": [k for k, _ in pairs], "en": [e for _, e in pairs]}
+    for name, lines in sides.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.few").write_text("".join(f"{line}\n" for line in lines[:6]), encoding="utf-8")
+    tsv = "".join(f"{k}\t{e}\r\n" for k, e in pairs)
+    (folder / "pairs.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
+    (folder / "no-tab.tsv").write_text("a\tb\nc d\n")
+    (folder / "latin1").write_bytes("a\nGröße\n".encode("latin-1"))
+    (folder / "empty").touch()
+    (folder / "broken.gz").write_bytes(gzip.compress(b"text\n" * 99)[:-9])
+    return folder
+
+
+def run(*arguments, stdin=b""):
+    """Runs a command in this process: its exit code, standard output (bytes) and standard error (text)."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    stdin = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        patch.setattr(sys, "stdin", stdin)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([str(argument) for argument in arguments])
+    out.flush()
+    return code, out.buffer.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def command(files, tmp_path_factory):
+    """A `train` command with validation; its last argument is its new folder."""
+    folder = tmp_path_factory.mktemp("runs") / "deep" / "run"
+    data = ["--source", files / "ko", "--target", files / "en"]
+    validation = ["--val-source", files / "ko.few", "--val-target", files / "en.few"]
+    return ["train", *data, *validation, *TINY, "--epochs", "2", "--output", folder]
+
+
+@pytest.fixture(scope="module")
+def trained(command):
+    """What the command answered."""
+    return run(*command)
+
+
+def test_train_reports_on_stderr_and_prints_its_folder(command, trained, pairs):
+    code, out, err = trained
+    assert code == 0, err
+    assert out.decode() == f"{command[-1]}\n"
+    lines = err.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("epoch")] == [
+        ["epoch", "1/2"],
+        ["epoch", "2/2"],
+    ]
+    assert "parameters" in err and f"{len(pairs)} pairs" in err
+
+
+def test_train_keeps_a_history_with_validation(command, trained):
+    history = read_history(command[-1])
+    assert [row["epoch"] for row in history] == ["0", "1"]
+    for row in history:
+        for name in ("loss", "perplexity", "val_loss", "val_perplexity"):
+            assert float(row[name]) > 0
+    assert float(history[1]["val_loss"]) != float(history[0]["val_loss"])
+
+
+def test_the_same_command_again_has_nothing_to_do(command, trained):
+    code, _, err = run(*command)
+    assert code == 0 and "nothing to do, 2 epochs are done" in err
+    assert "epoch 1/2" not in err and "epoch 2/2" not in err
+
+
+def test_another_recipe_in_the_same_folder_is_refused_by_name(command, trained):
+    code, out, err = run(*command[:-2], "--seed", 7, "--dropout", 0.2, *command[-2:])
+    assert (code, out) == (2, b"")
+    assert "seed: 1, now 7" in err and "dropout: None, now 0.2" in err and "Traceback" not in err
+
+
+def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
+    again = [*command[:-1], tmp_path / "run"]
+
+    class Killer(runs.Progress):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "Progress", Killer)
+        code, _, err = run(*again)
+    assert code == 130 and "interrupted" in err and "Traceback" not in err
+    code, _, err = run(*again)
+    assert code == 0, err
+    assert "1 epochs done, going on" in err and "epoch 2/2" in err and "epoch 1/2" not in err
+    assert len(read_history(again[-1])) == 2
+
+
+def test_train_reads_a_compressed_tsv_and_keeps_vocabularies_apart(files, tmp_path):
+    code, _, err = run(
+        "train", "--pairs", files / "pairs.tsv.gz", *TINY, "--epochs", 1, "--separate-vocabularies",
+        "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert code == 0, err
+    translator = Translator.load(tmp_path / "run")
+    for tokenizer in (translator.source_tokenizer, translator.target_tokenizer):
+        assert not any("\r" in piece for piece in tokenizer.pieces(range(tokenizer.vocab_size)))
+    korean = translator.target_tokenizer.tokenize("저는 학생입니다").numpy().tolist()
+    assert 1 in korean  # the English side has never seen Korean
+    assert 1 not in translator.source_tokenizer.tokenize("저는").numpy().tolist()
+    assert not translator.model.share_embeddings
+
+
+def test_translate_writes_a_line_for_a_line_in_order(tiny_run, translator, pairs):
+    sources = [source for source, _ in pairs[:9]]
+    lines = [*sources[:4], "", sources[4], "   ", "", *sources[5:], "🎉"]
+    code, out, err = run("translate", tiny_run, stdin="".join(f"{line}\n" for line in lines).encode())
+    assert (code, err) == (0, "")
+    expected = translator.translate(lines)
+    assert out.decode() == "".join(f"{line}\n" for line in expected)
+    assert expected[4] == expected[6] == expected[7] == "" != expected[0]
+
+
+@pytest.mark.parametrize(
+    ("stdin", "lines"),
+    [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"\n\n\n", 3), (b"\xff\xfe\na\0b\n\x0c\n", 3)],
+)
+def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines):
+    code, out, err = run("translate", tiny_run, "--batch-size", 2, stdin=stdin)
+    assert (code, err) == (0, "")
+    assert out.count(b"\n") == lines and (not lines or out.endswith(b"\n"))
+    out.decode("utf-8")
+
+
+def test_a_translation_with_line_ends_stays_one_line(tiny_run, monkeypatch):
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, rows, *_, **__: ["a\nb\r\nc\u2028d"] * len(rows)
+    )
+    assert run("translate", tiny_run, stdin=b"x\ny\n")[1] == b"a b c d\n" * 2
+
+
+def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", lambda self, rows, *_, **__: [repr(row) for row in rows])
+    unix = run("translate", tiny_run, stdin=b"a\n\nb\n")
+    assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
+
+
+def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, files, pairs):
+    few = ["--source", files / "ko.few", "--target", files / "en.few"]
+    code, out, err = run("evaluate", tiny_run, *few, "--batch-size", 4)
+    assert (code, err) == (0, "")
+    sources, references = map(list, zip(*pairs[:6], strict=True))
+    scores = corpus_scores(translator.translate(sources), references)
+    assert scores["bleu"] > 20
+    assert out.decode().splitlines() == [
+        f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}",
+        f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}",
+    ]
+
+
+def test_export_writes_a_version_and_never_overwrites_it(tiny_run, tmp_path):
+    code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)
+    assert (code, out.decode()) == (0, f"{tmp_path / 'model' / '3'}\n"), err
+    model = tmp_path / "model" / "3" / "saved_model.pb"
+    before = model.stat().st_mtime_ns, model.read_bytes()
+    code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)
+    assert (code, out) == (2, b"")
+    assert err.startswith("keras-transformer: error: ") and "3 exists" in err
+    assert (model.stat().st_mtime_ns, model.read_bytes()) == before
+
+
+MISTAKES = {
+    "--source {files}/nowhere --target {files}/en": "nowhere",
+    "--source {files}/ko --target {files}/en.few": "en.few with 6",
+    "--source {files}/ko --target {files}/en --pairs {files}/pairs.tsv.gz": "not both",
+    "--source {files}/ko": "--target",
+    "": "--pairs",
+    "--pairs {files}/no-tab.tsv": "no-tab.tsv, line 2",
+    "--pairs {files}/ko": "ko, line 1",
+    "--source {files}/latin1 --target {files}/latin1": "latin1, line 2",
+    "--source {files}/empty --target {files}/empty": "empty",
+    "--source {files}/broken.gz --target {files}/broken.gz": "broken.gz",
+    "--pairs {files}": "files",
+    "{data} --val-source {files}/ko.few": "--val-target",
+    "{data} --val-source {files}/ko.few --val-target {files}/en": "ko.few with 6",
+    "{data} --val-pairs {files}/nowhere.tsv": "nowhere.tsv",
+    "{data} --num-heads 3": "num_heads=3",
+    "{data} --num-heads 0": "num_heads=0",
+    "{data} --num-layers 0": "num_layers=0",
+    "{data} --d-model 0": "d_model=0",
+    "{data} --d-ff 0": "d_ff=0",
+    "{data} --batch-tokens 10": "batch_tokens=10",
+    "{data} --max-length 1": "max_length=1",
+    "{data} --max-length 2": "longer than `max_length`=2",
+    "{data} --too-long error --max-length 4": "`max_length`=4",
+    "{data} --vocab-size 20": "vocab_size=20",
+    "{data} --vocab-size -1": "vocab_size=-1",
+    "{data} --character-coverage 1.5": "character_coverage",
+    "{data} --dropout 1.5": "1.5",
+    "{data} --dropout -0.1": "-0.1",
+    "{data} --label-smoothing 2": "label_smoothing=2",
+    "{data} --epochs 0": "epochs=0",
+    "{data} --learning-rate 0": "learning_rate=0",
+    "{data} --learning-rate nan": "nan",
+    "{data} --warmup-steps 0": "warmup_steps=0",
+    "{data} --activation nonsense": "nonsense",
+    "{data} --seed -1": "Seed must be between 0",
+}
+
+
+def is_one_clean_message(err, *, named):
+    lines = [line for line in err.splitlines() if not line.startswith("warning: ")]
+    errors = [line for line in lines if line.startswith("keras-transformer: error: ")]
+    assert len(errors) == 1, err
+    assert named in err
+    assert "Traceback" not in err
+    return True
+
+
+@pytest.mark.parametrize("options", MISTAKES)
+def test_what_train_cannot_use_is_one_message_and_exit_code_2(files, tmp_path, options):
+    data = f"--source {files}/ko --target {files}/en"
+    options = options.format(files=files, data=data).split()
+    named = MISTAKES[next(k for k in MISTAKES if k.format(files=files, data=data).split() == options)]
+    code, out, err = run("train", *TINY, "--epochs", 1, "--output", tmp_path / "run", *options)
+    assert (code, out) == (2, b""), err
+    assert is_one_clean_message(err, named=named)
+
+
+def test_a_mistake_in_the_command_does_not_bar_its_correction(files, tmp_path):
+    begin = ["train", "--source", files / "ko", "--target", files / "en", *TINY, "--epochs", 1]
+    assert run(*begin, "--output", tmp_path / "run", "--num-heads", 3)[0] == 2
+    code, _, err = run(*begin, "--output", tmp_path / "run")
+    assert code == 0, err
+
+
+def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").write_text("mine")
+    for output in ("file", "folder"):
+        data = ["--source", files / "ko", "--target", files / "en"]
+        code, _, err = run("train", *data, *TINY, "--output", tmp_path / output)
+        assert code == 2
+        assert is_one_clean_message(err, named=str(tmp_path / output))
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("translate {files}/nowhere", "nowhere"),
+        ("translate {files}", "holds no translator"),
+        ("translate {files}/ko", "ko"),
+        ("translate {run} --batch-size 0", "batch_size=0"),
+        ("evaluate {files} --source {files}/ko --target {files}/en", "holds no translator"),
+        ("evaluate {run}", "--pairs"),
+        ("evaluate {run} --source {files}/ko --target {files}/en.few", "en.few with 6"),
+        ("evaluate {run} --pairs {files}/no-tab.tsv", "no-tab.tsv, line 2"),
+        ("export {files} {tmp}/model", "holds no translator"),
+        ("export {run} {tmp}/model --version 0", "version=0"),
+        ("export {run} {files}/ko", "ko"),
+    ],
+)
+def test_what_the_others_cannot_use_is_one_message_and_exit_code_2(
+    files, tiny_run, tmp_path, arguments, named
+):
+    code, out, err = run(*arguments.format(files=files, run=tiny_run, tmp=tmp_path).split(), stdin=b"a\n")
+    assert (code, out) == (2, b""), err
+    assert is_one_clean_message(err, named=named)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "fly",
+        "train",
+        "train --output x --epochs many",
+        "train --output x --preset huge",
+        "train --output x --unheard-of",
+        "translate",
+        "export run",
+        "export run folder --version one",
+    ],
+)
+def test_a_malformed_command_line_is_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert stopped.value.code == 2
+    assert "usage: keras-transformer" in capsys.readouterr().err
+
+
+def help_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments, "--help"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys):
+    text = help_of(capsys)
+    assert all(name in text for name in ("train", "translate", "evaluate", "export"))
+
+
+def test_train_help_names_every_hyperparameter_with_its_default(capsys):
+    text = " ".join(help_of(capsys, "train").split())
+    for field in dataclasses.fields(Recipe):
+        option = f"--{field.name.replace('_', '-')}"
+        assert f" {option} " in text or f" {option}] " in text, option
+        assert " ".join(field.metadata["help"].split()) in text
+    for default in ("(default: 8000)", "(default: 4096)", "(default: tiny)", "(default: 0.1)"):
+        assert default in text
+
+
+def test_every_option_reaches_the_recipe(files, tmp_path, monkeypatch):
+    kinds = {int: 7, float: 0.25, str: "gelu", bool: True}
+    given = {}
+    monkeypatch.setattr(runs, "train", lambda recipe, *_, **__: given.update(recipe=recipe))
+    options, expected = [], {}
+    for field in dataclasses.fields(Recipe):
+        name = f"--{field.name.replace('_', '-')}"
+        choices = field.metadata.get("choices")
+        kind = next(k for k in kinds if k.__name__ in str(field.type).replace("<class '", "").split("'")[0])
+        expected[field.name] = choices[-1] if choices else kinds[kind]
+        if field.name == "character_coverage":  # SentencePiece takes none below 0.98
+            expected[field.name] = 0.99
+        options += [name] if kind is bool else [name, expected[field.name]]
+    code, _, err = run("train", "--pairs", files / "pairs.tsv.gz", "--output", tmp_path / "run", *options)
+    assert code == 0, err
+    assert dataclasses.asdict(given["recipe"]) == expected
+
+
+def test_without_options_the_recipe_is_the_default(files, tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr(runs, "train", lambda recipe, *_, **__: given.update(recipe=recipe))
+    assert run("train", "--pairs", files / "pairs.tsv.gz", "--output", tmp_path / "run")[0] == 0
+    assert given["recipe"] == Recipe()
+
+
+def module(*arguments, stdin=b""):
+    """Runs `python -m keras_transformer` in a process of its own."""
+    command = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, check=False)
+
+
+def test_the_module_translates_in_a_process_of_its_own(tiny_run, translator, pairs):
+    lines = [pairs[0][0], "", pairs[1][0]]
+    done = module("translate", tiny_run, stdin="\n".join(lines).encode())
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode() == "".join(f"{line}\n" for line in translator.translate(lines))
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_module_reports_a_mistake_by_its_exit_code(tmp_path):
+    done = module("translate", tmp_path)
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"holds no translator" in done.stderr and b"Traceback" not in done.stderr

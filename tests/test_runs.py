@@ -1,0 +1,277 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_transformer import runs
+from keras_transformer.data import Batches
+from keras_transformer.models import Transformer
+from keras_transformer.runs import Recipe, read_history, train
+from keras_transformer.serving import Translator
+from keras_transformer.serving.translator import load_model
+from keras_transformer.text import ByteTokenizer
+from keras_transformer.training import latest_checkpoint
+
+RECIPE = Recipe(
+    num_layers=1,
+    d_model=16,
+    num_heads=2,
+    d_ff=32,
+    dropout=0.3,
+    vocab_size=260,
+    character_coverage=1.0,
+    epochs=2,
+    batch_tokens=512,
+    max_length=40,
+    learning_rate=0.01,
+    warmup_steps=10,
+)
+
+
+def changed(**arguments):
+    return dataclasses.replace(RECIPE, **arguments)
+
+
+def quiet(line):
+    pass
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def kept_in(folder):
+    """The names in a run's folder; what is written for TensorBoard is named by time and machine."""
+    return {path.name for path in folder.iterdir()} - {"tensorboard"}
+
+
+@pytest.fixture
+def batches_made(monkeypatch):
+    """Every batch that is made for training, in order."""
+    made = []
+    batch = Batches.batch
+
+    def recorded(self, bucket, indices):
+        x, y = batch(self, bucket, indices)
+        made.append([array.tolist() for array in (x["source"], x["target"], y)])
+        return x, y
+
+    monkeypatch.setattr(Batches, "batch", recorded)
+    return made
+
+
+def killed_in(epoch, monkeypatch, *arguments, **keywords):
+    """Trains until a step of an epoch, and stops as if the machine did."""
+
+    class Killer(runs.Progress):
+        def on_epoch_begin(self, number, logs=None):
+            super().on_epoch_begin(number, logs)
+            self.doomed = number == epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            if self.doomed:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runs, "Progress", Killer)
+        train(*arguments, **keywords, say=quiet)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, pairs):
+    """The folder of a run of two epochs that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    train(RECIPE, pairs, folder, say=quiet)
+    return folder
+
+
+def test_a_run_holds_what_resuming_and_translating_need(finished):
+    assert kept_in(finished) == {
+        "run.json",
+        "history.csv",
+        "checkpoint-0002.keras",
+        "translator.json",
+        "model.keras",
+        "source_tokenizer.model",
+    }
+    described = json.loads((finished / "run.json").read_text())
+    assert Recipe(**described["recipe"]) == RECIPE
+    assert [row["epoch"] for row in read_history(finished)] == ["0", "1"]
+    assert all(float(row["loss"]) > 0 and float(row["perplexity"]) > 1 for row in read_history(finished))
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
+    finished, tmp_path, pairs, monkeypatch, batches_made
+):
+    killed_in(1, monkeypatch, RECIPE, pairs, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run")[1] == 1
+    assert len(read_history(tmp_path / "run")) == 1
+    before = list(batches_made)
+    batches_made.clear()
+    said = []
+    train(RECIPE, pairs, tmp_path / "run", say=said.append)
+    assert "1 epochs done, going on" in said[0]
+
+    steps = Batches(pairs, *RECIPE.tokenizers(pairs), batch_tokens=512, max_length=40, seed=1).steps
+    second_epoch = before[steps : 2 * steps]
+    assert len(second_epoch) >= 1 and batches_made[: len(second_epoch)] == second_epoch
+    assert [row["epoch"] for row in read_history(tmp_path / "run")] == ["0", "1"]
+    resumed, whole = ([float(row["loss"]) for row in read_history(f)] for f in (tmp_path / "run", finished))
+    assert resumed == pytest.approx(whole, rel=1e-4)
+    assert kept_in(tmp_path / "run") == kept_in(finished)
+
+
+def test_a_run_interrupted_in_its_first_epoch_begins_again(tmp_path, pairs, monkeypatch):
+    recipe = changed(epochs=1)
+    killed_in(0, monkeypatch, recipe, pairs, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run")[1] == 0
+    train(recipe, pairs, tmp_path / "run", say=quiet)
+    assert [row["epoch"] for row in read_history(tmp_path / "run")] == ["0"]
+
+
+def test_a_finished_run_has_nothing_to_do_and_changes_no_result(finished, pairs):
+    before = contents(finished)
+    said = []
+    translator = train(RECIPE, pairs, finished, say=said.append)
+    assert "nothing to do, 2 epochs are done" in said[-1]
+    assert contents(finished) == before
+    assert isinstance(translator, Translator)
+
+
+def test_a_finished_run_goes_on_with_more_epochs(tmp_path, pairs):
+    train(changed(epochs=1), pairs, tmp_path, say=quiet)
+    first = read_history(tmp_path)
+    said = []
+    train(changed(epochs=2), pairs, tmp_path, say=said.append)
+    assert "1 epochs done, going on" in said[0]
+    assert read_history(tmp_path)[:1] == first
+    assert len(read_history(tmp_path)) == 2
+    assert latest_checkpoint(tmp_path)[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dropout": 0.2}, "dropout: 0.3, now 0.2"),
+        ({"seed": 2}, "seed: 1, now 2"),
+        (
+            {"preset": "base", "tokenizer": "bpe"},
+            "preset: 'tiny', now 'base'; tokenizer: 'unigram', now 'bpe'",
+        ),
+        ({"learning_rate": None}, "learning_rate: 0.01, now None"),
+    ],
+)
+def test_another_recipe_is_refused_with_what_changed(finished, pairs, arguments, message):
+    before = contents(finished)
+    with pytest.raises(ValueError, match=message):
+        train(changed(epochs=5, **arguments), pairs, finished, say=quiet)
+    assert contents(finished) == before
+
+
+def test_other_pairs_are_refused(finished, pairs):
+    before = contents(finished)
+    for others in (pairs[:-1], [*pairs[1:], pairs[0]], [*pairs[:-1], ("저", "I")]):
+        with pytest.raises(ValueError, match=f"pairs: {len(pairs)}, now {len(others)}"):
+            train(RECIPE, others, finished, say=quiet)
+    assert contents(finished) == before
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path, pairs):
+    (tmp_path / "thesis.txt").write_text("mine")
+    (tmp_path / ".tmp-notes").mkdir()
+    (tmp_path / ".tmp-notes" / "notes.txt").write_text("mine too")
+    with pytest.raises(ValueError, match="holds other files"):
+        train(RECIPE, pairs, tmp_path, say=quiet)
+    assert contents(tmp_path) == {"thesis.txt": b"mine", ".tmp-notes/notes.txt": b"mine too"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"recipe": [], "pairs": {}}',
+        '{"recipe": {}, "pairs": 1}',
+        '{"recipe": 1, "pairs": {}}',
+        '{"recipe": {}, "pairs": {}}',
+    ],
+)
+def test_a_damaged_description_is_refused(tmp_path, pairs, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        train(RECIPE, pairs, tmp_path, say=quiet)
+    assert contents(tmp_path) == {"run.json": content.encode()}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_heads": 3}, {"dropout": 1.5}, {"vocab_size": 20}, {"max_length": 600}], ids=str
+)
+def test_a_refused_recipe_does_not_take_the_folder(tmp_path, pairs, wrong):
+    with pytest.raises(ValueError):
+        train(changed(**wrong), pairs, tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists() or contents(tmp_path / "run") == {}
+
+
+def test_training_in_lower_precision_saves_a_float32_translator(tmp_path, pairs):
+    translator = train(changed(precision="mixed_bfloat16", epochs=1), pairs, tmp_path, say=quiet)
+    layers = translator.model._flatten_layers()
+    assert {layer.dtype_policy.name for layer in layers} == {"float32"}
+    assert {str(weight.dtype) for weight in translator.model.weights} == {"float32"}
+    trained = load_model(latest_checkpoint(tmp_path)[0])
+    assert trained.dtype_policy.name == "mixed_bfloat16"
+    for one, other in zip(trained.get_weights(), translator.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def filled(model, value):
+    model.set_weights([np.full_like(weight, value) for weight in model.get_weights()])
+
+
+def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+
+    def train_with(perplexities, done):
+        results = runs._Results(tmp_path, done, lambda model: Translator(model, ByteTokenizer()))
+        results.set_model(model)
+        results.on_train_begin()
+        for epoch, perplexity in enumerate(perplexities, start=done):
+            filled(model, epoch)
+            results.on_epoch_end(epoch, {"loss": 1.0, "val_perplexity": perplexity})
+
+    def kept():
+        return float(Translator.load(tmp_path).model.get_weights()[0].ravel()[0])
+
+    train_with([9.0, 4.0, 5.0], done=0)
+    assert kept() == 1
+    train_with([4.5], done=3)  # as good as the best before it is not
+    assert kept() == 1
+    train_with([3.5], done=4)
+    assert kept() == 4
+    assert [row["val_perplexity"] for row in read_history(tmp_path)] == ["9.0", "4.0", "5.0", "4.5", "3.5"]
+
+
+def test_without_validation_the_translator_is_the_newest(finished):
+    newest = load_model(latest_checkpoint(finished)[0])
+    for one, other in zip(newest.get_weights(), Translator.load(finished).model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_validating_with_other_pairs_is_refused_by_name(finished, pairs):
+    before = contents(finished)
+    with pytest.raises(ValueError, match="val_pairs: none, now 5"):
+        train(changed(epochs=3), pairs, finished, pairs[:5], say=quiet)
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"epochs": 0}, "epochs=0"), ({"learning_rate": -1.0}, "learning_rate=-1.0")],
+)
+def test_a_recipe_checks_its_values(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        changed(**arguments)
