@@ -2,6 +2,7 @@
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask  # no public name; JAX's tracers keep theirs in a table
 
 from keras_transformer.checks import check_positive
 
@@ -133,4 +134,4 @@ def implicit_mask(x):
     Returns:
         bool `(batch, length)`, or None where Keras keeps none.
     """
-    return getattr(x, "_keras_mask", None)
+    return get_keras_mask(x)

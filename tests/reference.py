@@ -8,7 +8,8 @@ import numpy as np
 
 def weights_of(layer):
     """The weights of a built layer or model, under their paths without the layer's own name."""
-    return {w.path.split("/", 1)[-1]: np.asarray(w.value, "float64") for w in layer.weights}
+    own = f"{layer.path}/"
+    return {w.path.removeprefix(own): np.asarray(w.value, "float64") for w in layer.weights}
 
 
 def under(weights, name):

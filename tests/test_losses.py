@@ -75,6 +75,15 @@ def test_another_pad_id_is_not_scored():
     np.testing.assert_allclose(as_numpy(found), losses[TARGETS != 2].mean(), rtol=1e-5)
 
 
+def test_pad_id_outside_the_vocabulary_is_not_scored():
+    targets = np.where(TARGETS == 0, -1, TARGETS)
+    losses = reference_losses(TARGETS, logits(), 0.1)
+    found = MaskedCrossentropy(0.1, pad_id=-1)(targets, logits())
+    np.testing.assert_allclose(as_numpy(found), losses[TARGETS != 0].mean(), rtol=1e-5)
+    gradient = gradient_of(lambda scores: MaskedCrossentropy(0.1, pad_id=-1)(targets, scores), logits())
+    assert np.all(np.isfinite(gradient)) and np.all(gradient[TARGETS == 0] == 0)
+
+
 def test_batch_of_padding_alone_gives_zero_and_no_gradient():
     padding = np.zeros((BATCH, LENGTH), "int32")
     assert as_numpy(MaskedCrossentropy(0.1)(padding, logits())) == 0.0

@@ -142,6 +142,12 @@ def test_broadcastable_adds_the_axes_of_scores(shape, expected):
     np.testing.assert_array_equal(result, mask.astype(bool).reshape(expected))
 
 
+def test_additive_masks_are_refused():
+    """Zeros and minus infinities would be read the other way round."""
+    with pytest.raises(ValueError, match=r"must be boolean, True = may attend. Received: dtype=float32\."):
+        masks.broadcastable(np.zeros((2, 5), "float32"))
+
+
 def test_broadcastable_leaves_none():
     assert masks.broadcastable(None) is None
 

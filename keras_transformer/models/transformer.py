@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_positive
 from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import packed, unpacked
 from keras_transformer.layers.cache import check_no_index
@@ -92,6 +93,7 @@ class Transformer(Generation, keras.Model):
         self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
         share_embeddings = share_embeddings or target_vocab_size is None
         target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
+        check_positive(source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size)
         if share_embeddings and source_vocab_size != target_vocab_size:
             raise ValueError(
                 "`share_embeddings=True` needs one vocabulary. Received: "

@@ -40,9 +40,16 @@ def test_write_changes_its_slots_and_no_other(length, index):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("length", "index"), [(1, SLOTS), (3, SLOTS - 2), (2, -1), (SLOTS + 1, 0)])
+def test_write_past_the_end_is_refused(length, index):
+    with pytest.raises(ValueError) as error:
+        filled().write(new(length), index)
+    assert str(error.value).endswith(f"index={index}, {length} new positions, a cache of {SLOTS}.")
+
+
 @pytest.mark.parametrize("length", [1, 3])
-def test_write_past_the_end_keeps_what_fits(length):
-    written = as_numpy(filled().write(new(length), SLOTS - 1))
+def test_write_at_an_index_known_late_keeps_what_fits(length):
+    written = as_numpy(filled().write(new(length), ops.convert_to_tensor(SLOTS - 1, "int32")))
     np.testing.assert_array_equal(written.key[:, :, :-1], filled().key[:, :, :-1])
     np.testing.assert_array_equal(written.key[:, :, -1], new(length).key[:, :, 0])
 

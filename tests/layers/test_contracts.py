@@ -110,8 +110,8 @@ CONFIGURED = [
         bias_constraint="unit_norm",
         seed=23,
     ),
-    layers.FeedForward(17, "gelu", 0.3, kernel_initializer="he_normal", seed=23),
-    layers.Residual(0.3, True, 1e-3, seed=23),
+    layers.FeedForward(17, "gelu", 0.3, kernel_initializer="he_normal"),
+    layers.Residual(0.3, True, 1e-3),
     layers.TokenEmbedding(13, 6, pad_id=1),
     layers.PositionalEncoding(max_wavelength=7.0),
     *(
@@ -126,7 +126,6 @@ CONFIGURED = [
             attention_dropout=0.2,
             activation_dropout=0.4,
             kernel_initializer="he_normal",
-            seed=23,
         )
         for cls, sizes in (
             (layers.EncoderLayer, ()),

@@ -1,0 +1,73 @@
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, assert_close, mask_of, normal, randomized
+from keras import ops
+
+from keras_transformer.layers import TokenEmbedding
+
+VOCAB, D_MODEL = 7, 5
+IDS = np.array([[3, 6, 1], [4, 0, 0]], "int32")
+
+
+def built(**arguments):
+    layer = TokenEmbedding(VOCAB, D_MODEL, **arguments)
+    layer.build()
+    return randomized(layer)
+
+
+def test_looks_up_and_scales_by_the_root_of_the_width():
+    layer = built()
+    table = as_numpy(layer.embeddings)
+    assert_close(layer(IDS), table[IDS] * np.sqrt(D_MODEL))
+
+
+def test_logits_are_products_with_each_embedding():
+    layer, x = built(), normal(2, 3, D_MODEL)
+    expected = x.astype("float64") @ as_numpy(layer.embeddings).T
+    assert_close(layer.logits(x), expected)
+    assert_close(layer.logits(x, layer.output_kernel()), expected)
+
+
+def test_both_ends_share_one_matrix():
+    layer, x = built(), normal(2, 3, D_MODEL)
+    before = as_numpy(layer.logits(x))
+    layer.embeddings.assign(2.0 * layer.embeddings)
+    assert_close(layer.logits(x), 2 * before)
+    assert len(layer.weights) == 1
+
+
+def test_logits_are_float32_under_mixed_bfloat16():
+    layer = built(dtype="mixed_bfloat16")
+    logits = layer.logits(ops.cast(normal(2, 3, D_MODEL), "bfloat16"))
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    expected = normal(2, 3, D_MODEL).astype("float64") @ as_numpy(layer.embeddings).T
+    assert_close(logits, expected, 0.03)
+
+
+def test_padding_is_marked_where_asked():
+    np.testing.assert_array_equal(as_numpy(mask_of(built(pad_id=0)(IDS))), IDS != 0)
+    np.testing.assert_array_equal(as_numpy(mask_of(built(pad_id=3)(IDS))), IDS != 3)
+    assert mask_of(built()(IDS)) is None
+
+
+def test_large_ids_keep_their_value_under_mixed_precision():
+    """bfloat16 has no 257: ids that were cast on the way would name a neighbour."""
+    layer = TokenEmbedding(521, 2, dtype="mixed_bfloat16")
+    layer.build()
+    layer.embeddings.assign(np.arange(1042).reshape(521, 2) % 256)
+    ids = np.array([[257, 259, 513]], "int32")
+    assert_close(layer(ids), (np.arange(1042).reshape(521, 2) % 256)[ids] * np.sqrt(2), 0.01)
+
+
+def test_scaled_embeddings_start_with_unit_variance():
+    layer = TokenEmbedding(1009, 101)
+    layer.build()
+    table = as_numpy(layer.embeddings) * 101**0.5
+    np.testing.assert_allclose(table.std(), 1.0, rtol=0.05)
+
+
+@pytest.mark.parametrize(("name", "value"), [("vocab_size", 0), ("d_model", -1), ("vocab_size", None)])
+def test_sizes_must_be_positive(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
+        TokenEmbedding(**{"vocab_size": 7, "d_model": 5, name: value})

@@ -1,0 +1,83 @@
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, mask_of, normal, with_mask
+from keras import ops
+from reference import positions as reference_positions
+
+from keras_transformer.layers import PositionalEncoding, sinusoidal_positions
+
+
+def table(length, d_model, **arguments):
+    return as_numpy(sinusoidal_positions(np.arange(length), d_model, **arguments))
+
+
+def test_two_positions_by_hand():
+    """Wavelength factors 1 and 10000**(2/4) = 100: sin and cos of 0, then of 1 and of 1/100."""
+    expected = [[0, 1, 0, 1], [np.sin(1), np.cos(1), np.sin(0.01), np.cos(0.01)]]
+    np.testing.assert_allclose(table(2, 4), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 7, 12, 13])
+def test_table_agrees_with_numpy(d_model):
+    np.testing.assert_allclose(table(53, d_model), reference_positions(53, d_model), atol=1e-5)
+
+
+def test_wavelength_is_configurable():
+    found = as_numpy(PositionalEncoding(max_wavelength=7.0)(np.zeros((2, 11, 5), "float32")))
+    np.testing.assert_allclose(found[1], reference_positions(11, 5, max_wavelength=7.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("start_index", [0, 3, np.int32(29)])
+def test_start_index_continues_the_table(start_index):
+    x = normal(2, 5, 7)
+    expected = x + reference_positions(5, 7, start_index=int(start_index))
+    np.testing.assert_allclose(
+        as_numpy(PositionalEncoding()(x, start_index=start_index)), expected, atol=1e-5
+    )
+    tensor = ops.convert_to_tensor(start_index, "int32")
+    np.testing.assert_allclose(as_numpy(PositionalEncoding()(x, start_index=tensor)), expected, atol=1e-5)
+
+
+def test_chunks_are_slices_of_the_whole():
+    layer, x = PositionalEncoding(), normal(2, 11, 6)
+    whole = as_numpy(layer(x))
+    for start in range(0, 11, 3):
+        chunk = layer(x[:, start : start + 3], start_index=start)
+        np.testing.assert_allclose(as_numpy(chunk), whole[:, start : start + 3], atol=1e-6)
+
+
+def test_mixed_bfloat16_rounds_once_at_the_end():
+    """At 512 positions, angles rounded to bfloat16 would be off by whole radians: neighbours fall together."""
+    layer = PositionalEncoding(dtype="mixed_bfloat16")
+    output = layer(np.zeros((1, 512, 16), "float32"))
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    found, exact = as_numpy(output)[0], reference_positions(512, 16)
+    np.testing.assert_allclose(found, exact, atol=2**-9 + 1e-4)
+    assert not np.any(np.all(found[1:] == found[:-1], axis=1))
+
+
+def test_sum_is_rounded_once_too():
+    """The position is added in float32: one rounding of the sum, not one of each term and one of the sum."""
+    x = ops.cast(normal(1, 64, 16), "bfloat16")
+    found = as_numpy(PositionalEncoding(dtype="mixed_bfloat16")(x))
+    exact = as_numpy(x) + reference_positions(64, 16)
+    np.testing.assert_allclose(found, exact, rtol=2**-8, atol=1e-5)
+
+
+def test_float16_positions_stay_exact_far_out():
+    """Positions past 2048 are not all float16 numbers; they are counted in integers."""
+    found = as_numpy(PositionalEncoding(dtype="float16")(np.zeros((1, 3, 4), "float16"), start_index=4097))
+    np.testing.assert_allclose(found[0], reference_positions(3, 4, start_index=4097), atol=2e-3)
+
+
+def test_implicit_mask_is_passed_on():
+    mask = np.array([[True, False, True]])
+    output = PositionalEncoding()(with_mask(ops.zeros((1, 3, 5)), mask))
+    np.testing.assert_array_equal(as_numpy(mask_of(output)), mask)
+
+
+@pytest.mark.parametrize("wavelength", [0, -1.0])
+def test_wavelength_must_be_positive(wavelength):
+    with pytest.raises(ValueError, match=f"must be positive. Received: max_wavelength={wavelength}"):
+        PositionalEncoding(max_wavelength=wavelength)

@@ -1,0 +1,169 @@
+"""The floors of the house: what may import what, and what no file may hold."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "keras_transformer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+# Decoding knows keras alone (floor 0 to its imports), and models call it: it stands below them.
+FLOORS = {
+    "masks": 0,
+    "schedules": 0,
+    "losses": 0,
+    "metrics": 0,
+    "backend": 0,
+    "checks": 0,
+    "files": 0,
+    "version": 0,
+    "decoding": 0,
+    "layers": 1,
+    "models": 2,
+    "text": 3,
+    "data": 3,
+    "training": 3,
+    "recipe": 4,
+    "serving": 4,
+    "runs": 5,
+    "cli": 6,
+    "__main__": 7,
+    "__init__": 7,
+}
+# Files of floor 0 share a folder, so they may use one another; a folder never uses its neighbour.
+FLAT = {"masks", "schedules", "losses", "metrics", "backend", "checks", "files", "version"}
+WITH_TENSORFLOW = {"text", "data", "training", "serving", "runs", "cli"}
+FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
+
+
+def part_of(file):
+    """`layers` for `layers/attention.py`, `masks` for `masks.py`."""
+    inside = file.relative_to(PACKAGE)
+    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+
+
+def imports(tree):
+    """Names of modules as they are imported, absolute; relative imports are not used."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written out"
+            if node.module == "keras_transformer":
+                yield from ((node, f"keras_transformer.{alias.name}") for alias in node.names)
+            else:
+                yield node, node.module
+
+
+def parse(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def wrong_edges(file, tree):
+    """The imports of a file that do not go down."""
+    part = part_of(file)
+    for node, module in imports(tree):
+        names = module.split(".")
+        if names[0] != "keras_transformer" or len(names) == 1:
+            continue
+        other = names[1]
+        inside = other == part or {part, other} <= FLAT
+        if not inside and FLOORS[other] >= FLOORS[part]:
+            yield f"line {node.lineno}: {part} [{FLOORS[part]}] imports {other} [{FLOORS[other]}]"
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_imports_go_down(file):
+    assert not list(wrong_edges(file, parse(file)))
+
+
+def test_every_file_has_a_floor():
+    assert {part_of(file) for file in FILES} == FLOORS.keys()
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "wrong"),
+    [
+        ("layers/x.py", "from keras_transformer.models import Transformer", True),
+        ("layers/x.py", "import keras_transformer.models.transformer", True),
+        ("layers/x.py", "from keras_transformer import models", True),
+        ("text/x.py", "from keras_transformer.data import Batches", True),
+        ("decoding/x.py", "def f():\n    from keras_transformer.masks import combine", True),
+        ("masks.py", "from keras_transformer.layers import KVCache", True),
+        ("metrics.py", "from keras_transformer.losses import token_weights", False),
+        ("layers/x.py", "from keras_transformer.layers.cache import KVCache", False),
+        ("models/x.py", "from keras_transformer.decoding import Greedy", False),
+        ("serving/x.py", "from keras_transformer import layers, text", False),
+    ],
+)
+def test_the_walk_itself_sees_an_edge(part, line, wrong):
+    assert bool(list(wrong_edges(PACKAGE / part, ast.parse(line)))) is wrong
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_core_names_no_backend(file):
+    """TensorFlow, JAX and PyTorch stay out of the core; `backend.py` alone may ask for them, inside a function."""
+    part = part_of(file)
+    if part in WITH_TENSORFLOW:
+        return
+    tree = parse(file)
+    at_module_level = {id(node) for node in _outside_functions(tree)}
+    for node, module in imports(tree):
+        if module.split(".")[0] in ("tensorflow", "tensorflow_text", "jax", "torch"):
+            assert part == "backend" and id(node) not in at_module_level, f"line {node.lineno}: {module}"
+
+
+def _outside_functions(node):
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _outside_functions(child)
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_nothing_loads_or_runs_foreign_code(file):
+    tree = parse(file)
+    assert not [module for _, module in imports(tree) if module.split(".")[0] in FORBIDDEN]
+    called = [
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert not {"eval", "exec", "compile", "__import__"} & set(called)
+    keywords = [
+        (word.arg, getattr(word.value, "value", None))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+    ]
+    assert not {("safe_mode", False), ("allow_pickle", True), ("shell", True)} & {
+        word for word in keywords if isinstance(word[1], bool)
+    }
+    assert "enable_unsafe_deserialization" not in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_files_stay_short(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 340
+
+
+def loaded_after_import(backend, *modules):
+    code = f"import sys, keras_transformer; print([m for m in {modules!r} if m in sys.modules])"
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return ast.literal_eval(done.stdout.strip().splitlines()[-1])
+
+
+def test_import_leaves_tensorflow_text_alone():
+    assert loaded_after_import("tensorflow", "tensorflow_text", "sentencepiece", "sacrebleu") == []
+
+
+def test_import_on_jax_leaves_tensorflow_alone():
+    pytest.importorskip("jax")
+    assert loaded_after_import("jax", "tensorflow", "tensorflow_text") == []
