@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.cache import KVCache, check_no_index
+from keras_transformer.layers.shapes import KeepsShape
 from keras_transformer.masks import broadcastable, combine, look_ahead_mask
 
 # Far below any score, yet finite: a row with no allowed key stays free of NaN, forward and backward.
@@ -48,7 +49,7 @@ def dot_product_attention(query, key, value, mask=None, dropout=None):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(KeepsShape, keras.layers.Layer):
     """Attention in several subspaces at once ("Attention Is All You Need", section 3.2.2).
 
     Stands in for `keras.layers.MultiHeadAttention` on `(batch, length, features)`: the same calls, the same
@@ -240,6 +241,9 @@ class MultiHeadAttention(keras.layers.Layer):
         mask = combine(broadcastable(attention_mask), *masks)
         output, weights = self.attend(self.project_query(query), memory, mask, query_mask, training=training)
         return packed(output, scores=weights if return_attention_scores else None, cache=cache)
+
+    def compute_output_shape(self, query_shape, *other_shapes, **more_shapes):
+        return (*query_shape[:-1], *(self.features or query_shape[-1:]))
 
     def _project(self, x, weights):
         """`x` times a kernel over all its axes but the first two, plus the bias, in the compute dtype.

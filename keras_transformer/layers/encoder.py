@@ -6,11 +6,12 @@ from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.attention import MultiHeadAttention, packed, unpacked
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.shapes import KeepsShape
 from keras_transformer.masks import broadcastable, combine, implicit_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class EncoderLayer(keras.layers.Layer):
+class EncoderLayer(KeepsShape, keras.layers.Layer):
     """Self-attention, then a feed-forward network, each in a residual connection.
 
     "Attention Is All You Need", section 3.1.
@@ -160,7 +161,7 @@ class EncoderLayer(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Encoder(keras.layers.Layer):
+class Encoder(KeepsShape, keras.layers.Layer):
     """A stack of encoder layers ("Attention Is All You Need", section 3.1).
 
     Pre-norm stacks end with one more norm, since their last layer leaves its sum unnormalised.

@@ -5,7 +5,14 @@ from contracts import as_numpy, assert_close, mask_of, normal, randomized, with_
 from keras import ops
 from reference import encoder, encoder_layer, weights_of
 
-from keras_transformer.layers import Encoder, EncoderLayer, PositionalEncoding, TokenEmbedding
+from keras_transformer.layers import (
+    Decoder,
+    Encoder,
+    EncoderLayer,
+    MultiHeadAttention,
+    PositionalEncoding,
+    TokenEmbedding,
+)
 
 BATCH, LENGTH, D_MODEL, HEADS, D_FF, LAYERS = 2, 7, 6, 3, 11, 2
 REAL = np.array([[True] * 7, [True] * 4 + [False] * 3])
@@ -156,3 +163,15 @@ def test_heads_must_divide_the_width():
 def test_a_stack_has_at_least_one_layer():
     with pytest.raises(ValueError, match=r"must be a positive integer. Received: num_layers=0\."):
         Encoder(0, HEADS, D_FF)
+
+
+def test_wrappers_find_the_output_shapes():
+    frames = keras.Input((None, 5, 6))
+    layer = EncoderLayer(2, 7, dropout=0.0)
+    assert keras.layers.TimeDistributed(layer)(frames).shape == (None, None, 5, 6)
+    assert MultiHeadAttention(2, 3, output_shape=7).compute_output_shape((None, 5, 6), (None, 4, 6)) == (
+        None,
+        5,
+        7,
+    )
+    assert Decoder(2, 3, 8).compute_output_shape((None, 5, 6), (None, 4, 11)) == (None, 5, 6)
