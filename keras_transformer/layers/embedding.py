@@ -6,11 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive
+from keras_transformer.layers.shapes import KeepsShape
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TokenEmbedding(keras.layers.Layer):
-    """Looks tokens up and scales them by `sqrt(d_model)`; `logits` is the tied output projection.
+class TokenEmbedding(KeepsShape, keras.layers.Layer):
+    """Looks tokens up and scales them by `sqrt(d_model)`; with `reverse=True` it is the tied output projection.
 
     One matrix serves both ends ("Attention Is All You Need", section 3.4; Press and Wolf, 2017).
 
@@ -20,10 +21,11 @@ class TokenEmbedding(keras.layers.Layer):
         pad_id: The id that Keras's implicit mask marks as padding; None for no mask.
 
     Call arguments:
-        token_ids: int `(batch, length)`.
+        token_ids: int `(batch, length)`; with `reverse`, a decoder's output `(batch, length, d_model)`.
+        reverse: Whether to score every id for each position instead.
 
     Returns:
-        `(batch, length, d_model)`.
+        `(batch, length, d_model)`; with `reverse` logits, float32 `(batch, length, vocab_size)`.
 
     Raises:
         ValueError: If `vocab_size` or `d_model` is not positive.
@@ -46,7 +48,9 @@ class TokenEmbedding(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, token_ids):
+    def call(self, token_ids, reverse=False):
+        if reverse:
+            return self.logits(token_ids)
         vectors = ops.take(self.embeddings, ops.cast(token_ids, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
@@ -55,7 +59,7 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
     def logits(self, x, kernel=None):
-        """Scores every id for each position, in float32.
+        """Scores every id for each position, in float32: what `reverse=True` calls.
 
         Args:
             x: `(batch, length, d_model)`.
@@ -65,12 +69,14 @@ class TokenEmbedding(keras.layers.Layer):
             float32 `(batch, length, vocab_size)`.
         """
         kernel = self.output_kernel() if kernel is None else kernel
-        flat = ops.matmul(ops.reshape(x, (-1, self.d_model)), kernel)
+        flat = ops.matmul(ops.cast(ops.reshape(x, (-1, self.d_model)), self.compute_dtype), kernel)
         shape = ops.shape(x)
         return ops.cast(ops.reshape(flat, (shape[0], shape[1], self.vocab_size)), "float32")
 
     def compute_mask(self, token_ids, mask=None):
-        return None if self.pad_id is None else ops.not_equal(token_ids, self.pad_id)
+        if self.pad_id is None or len(token_ids.shape) == 3:  # reversed: no ids
+            return mask
+        return ops.not_equal(token_ids, self.pad_id)
 
     def compute_output_shape(self, token_ids_shape):
         return (*token_ids_shape, self.d_model)

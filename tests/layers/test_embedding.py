@@ -37,6 +37,20 @@ def test_both_ends_share_one_matrix():
     assert len(layer.weights) == 1
 
 
+def test_reversed_in_a_functional_model_it_stays_tied():
+    layer = built(pad_id=0)
+    ids = keras.Input((None,), dtype="int32")
+    logits = layer(layer(ids), reverse=True)
+    assert logits.shape == (None, None, VOCAB)
+    model = keras.Model(ids, logits)
+    before = as_numpy(model(IDS))
+    assert_close(before, as_numpy(layer.logits(layer(IDS))))
+    np.testing.assert_array_equal(as_numpy(mask_of(model(IDS))), IDS != 0)
+    layer.embeddings.assign(2.0 * layer.embeddings)
+    assert_close(model(IDS), 4 * before)
+    assert [weight.path for weight in model.trainable_weights] == [layer.embeddings.path]
+
+
 def test_logits_are_float32_under_mixed_bfloat16():
     layer = built(dtype="mixed_bfloat16")
     logits = layer.logits(ops.cast(normal(2, 3, D_MODEL), "bfloat16"))
