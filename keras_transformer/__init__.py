@@ -3,7 +3,7 @@
 import importlib
 
 from keras_transformer import decoding, layers, losses, masks, metrics, models, schedules
-from keras_transformer.decoding import Greedy
+from keras_transformer.decoding import Beam, Greedy, Sample
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
@@ -21,6 +21,7 @@ from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.version import __version__
 
 __all__ = [
+    "Beam",
     "Decoder",
     "DecoderLayer",
     "Encoder",
@@ -32,6 +33,7 @@ __all__ = [
     "MultiHeadAttention",
     "Perplexity",
     "PositionalEncoding",
+    "Sample",
     "TokenEmbedding",
     "Transformer",
     "WarmupSchedule",

@@ -1,6 +1,11 @@
 """The one file of the core that names a Keras backend: Keras has no call that compiles a function."""
 
+import contextlib
+import contextvars
+
 import keras
+
+_IN_XLA = contextvars.ContextVar("in_xla", default=False)
 
 
 def compiles(jit_compile):
@@ -13,6 +18,20 @@ def compiles(jit_compile):
     if jit_compile is None:
         return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
     return bool(jit_compile)
+
+
+def in_xla():
+    """Whether what runs now will be run by XLA, as far as this library knows; JAX is XLA throughout."""
+    return _IN_XLA.get() or keras.backend.backend() == "jax"
+
+
+@contextlib.contextmanager
+def _traced_for_xla(jit_compile):
+    token = _IN_XLA.set(jit_compile)
+    try:
+        yield
+    finally:
+        _IN_XLA.reset(token)
 
 
 def replicas():
@@ -39,7 +58,11 @@ def compiled(function, model, jit_compile):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=jit_compile, reduce_retracing=not jit_compile)
+        def traced(*args):
+            with _traced_for_xla(jit_compile):
+                return function(*args)
+
+        return tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile)
     if backend == "jax":
         import jax
 

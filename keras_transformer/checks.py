@@ -1,5 +1,6 @@
 """Checks of arguments that many constructors make."""
 
+import math
 import numbers
 
 
@@ -15,3 +16,14 @@ def check_share(**shares):
     for name, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, numbers.Real) or not 0.0 <= share < 1.0:
             raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={share!r}.")
+
+
+def check_range(low, high=math.inf, *, above=False, **values):
+    """Raises `ValueError` for a number that is not in [low, high]; with `above`, not in (low, high]."""
+    for name, value in values.items():
+        real = not isinstance(value, bool) and isinstance(value, numbers.Real)
+        if not real or not low <= value <= high or (above and value == low):
+            rule = f"{'above' if above else 'at least'} {low}" + (
+                "" if high == math.inf else f", at most {high}"
+            )
+            raise ValueError(f"`{name}` must be a number {rule}. Received: {name}={value!r}.")

@@ -75,6 +75,7 @@ def _parser():
     sub = command("translate", _translate, "Translate standard input, a line for a line, in order.")
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
+    _add_decoding(sub)
 
     sub = command(
         "evaluate", _evaluate, "Translate a file and score it: sacreBLEU and chrF, with their signatures."
@@ -85,6 +86,7 @@ def _parser():
     files.add_argument("--target", metavar="FILE", help="their reference translations")
     files.add_argument("--pairs", metavar="FILE.tsv", help="instead of both: source<TAB>target lines")
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
+    _add_decoding(sub)
 
     sub = command("export", _export, "Write a SavedModel for TensorFlow Serving: text in, text out.")
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
@@ -93,7 +95,18 @@ def _parser():
     )
     sub.add_argument("--version", type=int, default=1, help="number of the version; none is overwritten")
     sub.add_argument("--xla", action="store_true", help="compile decoding; needs a server with XLA enabled")
+    _add_decoding(sub)
     return parser
+
+
+def _add_decoding(sub):
+    """The options of the search; what is not given is as it was saved."""
+    group = sub.add_argument_group("decoding", argument_default=argparse.SUPPRESS)
+    group.add_argument("--beam-width", type=int, help="open hypotheses at each step; 1 for greedy search")
+    group.add_argument(
+        "--length-penalty", type=float, help="with a beam: 0 for none, larger for longer outputs"
+    )
+    group.add_argument("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row occur twice")
 
 
 def _add_fields(group, recipe_class):
@@ -150,9 +163,17 @@ def _train(options):
 
 
 def _loaded(options):
+    from keras_transformer.decoding import Beam, NoRepeatNgram
     from keras_transformer.serving import Translator
 
-    return Translator.load(options.run)
+    given = vars(options)
+    strategy = constraints = None
+    if "beam_width" in given or "length_penalty" in given:
+        names = {"beam_width": "width", "length_penalty": "length_penalty"}
+        strategy = Beam(**{field: given[name] for name, field in names.items() if name in given})
+    if "no_repeat_ngram" in given:
+        constraints = [NoRepeatNgram(options.no_repeat_ngram)]
+    return Translator.load(options.run, strategy, constraints)
 
 
 def _translate(options):

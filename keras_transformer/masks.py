@@ -67,6 +67,29 @@ def local_mask(length, window, source_len=None, start_index=0):
     return ops.less(ops.abs(_distances(length, source_len, start_index)), window)
 
 
+def branch_mask(ancestors, step):
+    """Lets each hypothesis of a search see its own branch of the tree that all share.
+
+    Each step has one slot a hypothesis, and `ancestors` says which of them is on a hypothesis's branch. Two
+    hypotheses, three steps, the second hypothesis born of the first after step 0:
+
+        ancestors        slots of step 0, 1, 2
+        0 0 0            1 0  1 0  1 0
+        0 1 1            1 0  0 1  0 1
+
+    Args:
+        ancestors: int32 `(batch, width, steps)`.
+        step: The current step, an int or an int scalar tensor; what comes after it is hidden.
+
+    Returns:
+        bool `(batch, 1, width, steps * width)`.
+    """
+    batch_size, width, steps = ops.shape(ancestors)
+    mine = ops.equal(ancestors[..., None], ops.arange(width, dtype="int32"))
+    past = ops.less_equal(ops.arange(steps, dtype="int32"), step)[:, None]
+    return ops.reshape(ops.logical_and(mine, past), (batch_size, 1, width, steps * width))
+
+
 def _distances(length, source_len, start_index):
     """How far each key stands after each query, int32 `(1, 1, length, source_len)`."""
     queries = ops.arange(length, dtype="int32") + start_index

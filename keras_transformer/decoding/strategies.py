@@ -1,42 +1,49 @@
-"""Strategies: small frozen objects that choose the next tokens."""
+"""What the strategies share, and the simplest of them."""
 
 import dataclasses
-from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_transformer.decoding.beams import Hypotheses, select, top_k
 
-class Choice(NamedTuple):
-    """One token for each hypothesis.
 
-    tokens: int32 `(batch, width)`.
-    scores: float32 `(batch, width)`, the log probability of each.
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """Which tokens a search takes: a small frozen object, handed to `decode`.
+
+    `width` hypotheses a row go through the loop, `n_best` come out. `begin` gives what the strategy keeps beside
+    the beams, `advance` takes a step, `end` picks the results.
     """
 
-    tokens: Any
-    scores: Any
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-@dataclasses.dataclass(frozen=True)
-class Greedy:
-    """Takes the likeliest token at each step; of equals, the lowest id."""
-
     width = 1
+    n_best = 1
 
-    def choose(self, logits):
-        """The next tokens.
+    def begin(self, beams, search):
+        """What to keep beside the beams: a nest of tensors."""
+        return ()
+
+    def advance(self, beams, extra, prediction, search):
+        """One step: the new beams and what goes with them, the tokens to go on from, and who came from where.
 
         Args:
-            logits: float32 `(batch, width, vocab_size)`.
+            beams: `Beams`.
+            extra: What `begin` or the step before gave.
+            prediction: `Prediction`, for each hypothesis.
+            search: `Search`.
 
         Returns:
-            A `Choice`.
+            `Beams`; the new `extra`; int32 `(batch, width)`, each hypothesis's newest token; int32
+            `(batch, width)`, each one's parent, or None where all keep their places.
         """
-        tokens = ops.cast(ops.argmax(logits, axis=-1), "int32")
-        scores = ops.max(logits, axis=-1) - ops.logsumexp(logits, axis=-1)
-        return Choice(tokens, scores)
+        raise NotImplementedError
+
+    def end(self, beams, extra, search):
+        """The `Hypotheses` of a finished search, best first."""
+        if self.width == 1:
+            return Hypotheses(beams.tokens, beams.lengths, beams.scores)
+        _, order = top_k(beams.scores, self.n_best)
+        return Hypotheses(*(select(part, order) for part in (beams.tokens, beams.lengths, beams.scores)))
 
     def get_config(self):
         return dataclasses.asdict(self)
@@ -44,3 +51,20 @@ class Greedy:
     @classmethod
     def from_config(cls, config):
         return cls(**config)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class Greedy(Strategy):
+    """Takes the likeliest token at each step; of equals, the lowest id."""
+
+    def advance(self, beams, extra, prediction, search):
+        vocab_size = prediction.allowed.shape[-1]
+        _, best = top_k(ops.reshape(prediction.allowed, (-1, vocab_size)), 1)
+        return (*extend(beams, best, prediction, search), None)
+
+
+def extend(beams, tokens, prediction, search):
+    """Goes on from each hypothesis with one token of its own."""
+    beams = beams.extended(tokens, prediction.log_probs(tokens), search)
+    return beams, (), ops.where(beams.finished, search.pad_id, tokens)

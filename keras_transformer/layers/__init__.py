@@ -1,7 +1,7 @@
 """Layers: keras and the masks, nothing else."""
 
 from keras_transformer.layers.attention import MultiHeadAttention, dot_product_attention
-from keras_transformer.layers.cache import KVCache, empty_cache
+from keras_transformer.layers.cache import KVCache, TreeCache, empty_cache
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
@@ -20,6 +20,7 @@ __all__ = [
     "PositionalEncoding",
     "Residual",
     "TokenEmbedding",
+    "TreeCache",
     "dot_product_attention",
     "empty_cache",
     "sinusoidal_positions",

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.cache import KVCache, check_no_index
+from keras_transformer.layers.product import product
 from keras_transformer.layers.shapes import KeepsShape
 from keras_transformer.masks import broadcastable, combine, look_ahead_mask
 
@@ -246,21 +247,10 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         return (*query_shape[:-1], *(self.features or query_shape[-1:]))
 
     def _project(self, x, weights):
-        """`x` times a kernel over all its axes but the first two, plus the bias, in the compute dtype.
-
-        One rank-2 product: as a batch of products it trains at three quarters of the speed.
-        """
+        """`x` times a kernel over all its axes but the first two, plus the bias, in the compute dtype."""
         kernel, bias = weights
-        rows = kernel.shape[: len(x.shape) - 2]
-        columns = tuple(kernel.shape[len(rows) :])
-        batch, length = ops.shape(x)[:2]
-        flat = ops.matmul(
-            ops.cast(ops.reshape(x, (-1, math.prod(rows))), self.compute_dtype),
-            ops.cast(ops.reshape(kernel, (math.prod(rows), math.prod(columns))), self.compute_dtype),
-        )
-        if bias is not None:
-            flat = flat + ops.cast(ops.reshape(bias, (-1,)), self.compute_dtype)
-        return ops.reshape(flat, (batch, length, *columns))
+        x = product(x, kernel, self.compute_dtype)
+        return x if bias is None else x + ops.cast(bias, self.compute_dtype)
 
     def get_config(self):
         return {

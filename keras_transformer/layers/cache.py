@@ -1,8 +1,11 @@
-"""The fixed-size cache of attention keys and values."""
+"""Caches of attention keys and values: of one layer, and of all the hypotheses of a search."""
 
 from typing import Any, NamedTuple
 
 from keras import ops
+
+from keras_transformer.backend import in_xla
+from keras_transformer.masks import branch_mask, combine
 
 
 class KVCache(NamedTuple):
@@ -23,13 +26,13 @@ class KVCache(NamedTuple):
     def write(self, new, index):
         """Returns a cache with `new` at the slots from `index` on.
 
-        Written by selection: of the ways that need no XLA op it was the fastest
-        (docs/decisions.md), and it is the same graph under XLA.
+        Written in place wherever the runtime can: by XLA's slice update where XLA runs, and else by a scatter,
+        which changes the buffer itself when nothing else holds it (docs/decisions.md).
 
         Args:
             new: A `KVCache` of the new positions.
-            index: First slot to write, an int or an int scalar tensor. What would lie past the last slot of a
-                cache of unknown length is not written.
+            index: First slot to write, an int or an int scalar tensor. The new positions must end within
+                the cache.
 
         Raises:
             ValueError: If the new positions are known to end past the last slot.
@@ -40,8 +43,93 @@ class KVCache(NamedTuple):
                 "`index` must leave room for the new positions in the cache. "
                 f"Received: index={index}, {count} new positions, a cache of {length}."
             )
-        slots = ops.arange(self.length, dtype="int32")[None, None, :, None] - index
-        return KVCache(*(_select(slots, n, old) for n, old in zip(new, self, strict=True)))
+        put = _slice_update if in_xla() else _scatter
+        return KVCache(*(put(old, ops.cast(n, old.dtype), index) for n, old in zip(new, self, strict=True)))
+
+    def grown(self, length):
+        """Returns a cache of `length` slots, the new ones zero."""
+        return KVCache(*(_padded(part, length - self.length, axis=2) for part in self))
+
+
+class Place(NamedTuple):
+    """Where the new tokens of a step go.
+
+    slot: The first slot to write, an int or an int scalar tensor.
+    positions: int32 `(length,)` or `(batch, length)`, where they stand in their sequences.
+    mask: bool `(batch, 1, width, slots)`, what they may see, beside what a causal mask says; None for all.
+    """
+
+    slot: Any
+    positions: Any
+    mask: Any
+
+
+class TreeCache(NamedTuple):
+    """The cache of all hypotheses of each row: a tree, whose nodes are written once and never move.
+
+    A row's first slots, the trunk, hold the prompt but for its last token. Then each step adds one slot for each
+    hypothesis. When hypotheses change places only `ancestors` moves: which slot of each step is on a
+    hypothesis's branch. A mask makes of it what each may attend to (`masks.branch_mask`), so keys and values,
+    many thousand times as large, stay where they are.
+
+    layers: A `KVCache` for each layer, `(batch, num_heads, trunk + steps * width, dim)`.
+    ancestors: int32 `(batch, width, steps)`.
+    """
+
+    layers: tuple
+    ancestors: Any
+
+    def at(self, index, length, starts=None):
+        """Prepares a step: the cache that is to be written, and the `Place` of the new tokens in it.
+
+        Before the cache first grows that is the trunk, which the prompt fills in one pass. Afterwards each
+        hypothesis goes on by a token; by several at once only where there is one hypothesis a row.
+
+        Args:
+            index: Position of the first new token in the padded sequence, an int or an int scalar tensor.
+            length: Number of new tokens of each hypothesis.
+            starts: int32 `(batch,)`, where each row starts, when rows are padded on the left, or None.
+        """
+        positions = ops.arange(length, dtype="int32") + index
+        mask, cache, slots = None, self, self.layers[0].length
+        if starts is not None:
+            positions = ops.maximum(positions - starts[:, None], 0)
+            mask = (ops.arange(slots, dtype="int32") >= starts[:, None])[:, None, None]
+        in_trunk = isinstance(self.steps, int) and self.steps == 0
+        if in_trunk or self.width == 1:
+            return cache, Place(index, positions, mask)
+        trunk = slots - self.steps * self.width
+        step = index - trunk
+        own = ops.arange(self.width, dtype="int32")[:, None]
+        now = ops.equal(ops.arange(self.steps, dtype="int32"), step)
+        cache = self._replace(ancestors=ops.where(now, own, self.ancestors))
+        branches = branch_mask(cache.ancestors, step)
+        if not (isinstance(trunk, int) and trunk == 0):
+            shape = (ops.shape(branches)[0], 1, self.width, trunk)
+            branches = ops.concatenate([ops.ones(shape, "bool"), branches], axis=-1)
+        return cache, Place(trunk + step * self.width, positions, combine(mask, branches))
+
+    @property
+    def steps(self):
+        """For how many steps there is room."""
+        return ops.shape(self.ancestors)[2]
+
+    @property
+    def width(self):
+        """Number of hypotheses a row."""
+        return self.ancestors.shape[1]
+
+    def reordered(self, parents):
+        """The cache after hypotheses changed places: each one's branch is its parent's, int32 `(batch, width)`."""
+        return self._replace(ancestors=ops.take_along_axis(self.ancestors, parents[..., None], axis=1))
+
+    def grown(self, steps):
+        """The same with room for `steps` steps."""
+        more = steps - self.steps
+        layers = []
+        for layer in self.layers:
+            layers.append(layer.grown(layer.length + more * self.width))
+        return TreeCache(tuple(layers), _padded(self.ancestors, more, axis=2))
 
 
 def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
@@ -58,12 +146,23 @@ def check_no_index(index):
         raise ValueError(f"`index` needs a `cache`. Received: index={index}, cache=None.")
 
 
-def _select(slots, new, old):
-    """`old`, with `new[..., slot, :]` wherever `slots` names one of its positions."""
-    new = ops.cast(new, old.dtype)
-    if new.shape[2] == 1:  # a single step: broadcast, no gather
-        return ops.where(ops.equal(slots, 0), new, old)
+def _padded(x, more, axis):
+    shape = list(ops.shape(x))
+    shape[axis] = more
+    return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
+
+
+def _slice_update(old, new, index):
+    return ops.slice_update(old, (0, 0, index, 0), new)
+
+
+def _scatter(old, new, index):
+    """`old` with `new` from slot `index` on, through a flat view, so that the rows to write are whole rows."""
+    batch_size, heads, length, dim = ops.shape(old)
     count = ops.shape(new)[2]
-    inside = ops.logical_and(slots >= 0, slots < count)
-    aligned = ops.take(new, ops.clip(slots[0, 0, :, 0], 0, count - 1), axis=2)
-    return ops.where(inside, aligned, old)
+    rows = ops.arange(batch_size * heads, dtype="int32")[:, None] * length
+    slots = rows + (ops.arange(count, dtype="int32") + index)
+    flat = ops.scatter_update(
+        ops.reshape(old, (-1, dim)), ops.reshape(slots, (-1, 1)), ops.reshape(new, (-1, dim))
+    )
+    return ops.reshape(flat, (batch_size, heads, length, dim))

@@ -25,6 +25,8 @@ class DecoderLayer(EncoderLayer):
             token is real; without a cache, Keras's implicit mask of `x` when None.
         memory_padding_mask: bool `(batch, source_len)`; Keras's implicit mask of `memory` when None. A projected
             memory has none: give it here.
+        attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`, applied to self-attention beside
+            the causal mask and `padding_mask`.
         training: Whether to drop out.
         return_attention_scores: Whether to return the weights of both attentions too.
         cache: `KVCache` of the positions before `index`, or None.
@@ -67,6 +69,7 @@ class DecoderLayer(EncoderLayer):
         memory,
         padding_mask=None,
         memory_padding_mask=None,
+        attention_mask=None,
         training=None,
         return_attention_scores=False,
         cache=None,
@@ -89,7 +92,7 @@ class DecoderLayer(EncoderLayer):
         y, self_scores = self.self_attention.attend(
             self.self_attention.project_query(h),
             attended,
-            combine(broadcastable(padding_mask), causal),
+            combine(broadcastable(attention_mask), broadcastable(padding_mask), causal),
             training=training,
         )
         x = self.self_attention_residual(x, y, training=training)
@@ -140,6 +143,7 @@ class Decoder(Encoder):
         memory,
         padding_mask=None,
         memory_padding_mask=None,
+        attention_mask=None,
         training=None,
         return_attention_scores=False,
         cache=None,
@@ -158,6 +162,7 @@ class Decoder(Encoder):
                 memory=memory[i],
                 padding_mask=padding_mask,
                 memory_padding_mask=memory_padding_mask,
+                attention_mask=attention_mask,
                 training=training,
                 return_attention_scores=return_attention_scores,
                 cache=None if cache is None else cache[i],

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive
+from keras_transformer.layers.product import product
 from keras_transformer.layers.shapes import KeepsShape
 
 
@@ -69,9 +70,7 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
             float32 `(batch, length, vocab_size)`.
         """
         kernel = self.output_kernel() if kernel is None else kernel
-        flat = ops.matmul(ops.cast(ops.reshape(x, (-1, self.d_model)), self.compute_dtype), kernel)
-        shape = ops.shape(x)
-        return ops.cast(ops.reshape(flat, (shape[0], shape[1], self.vocab_size)), "float32")
+        return ops.cast(product(x, kernel, self.compute_dtype), "float32")
 
     def compute_mask(self, token_ids, mask=None):
         if self.pad_id is None or len(token_ids.shape) == 3:  # reversed: no ids

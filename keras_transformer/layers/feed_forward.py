@@ -1,8 +1,10 @@
 """The position-wise feed-forward network."""
 
 import keras
+from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers.product import product
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -63,7 +65,12 @@ class FeedForward(keras.layers.Layer):
         self.built = True
 
     def call(self, x, training=None):
-        return self.outer(self.drop(self.inner(x), training=training))
+        return self._dense(self.outer, self.drop(self._dense(self.inner, x), training=training))
+
+    def _dense(self, layer, x):
+        """Keras's layer, but for its product."""
+        x = product(x, layer.kernel, self.compute_dtype) + ops.cast(layer.bias, self.compute_dtype)
+        return layer.activation(x)
 
     def compute_output_shape(self, x_shape):
         return x_shape

@@ -12,17 +12,17 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0):
     "Attention Is All You Need", section 3.5.
 
     Args:
-        positions: int `(length,)`.
+        positions: int, of any shape.
         d_model: Number of channels; an odd one has one sine more than cosines.
         max_wavelength: `w`; wavelengths run from 2π to 2π times it.
 
     Returns:
-        float32 `(length, d_model)`.
+        float32 `(*positions.shape, d_model)`.
     """
     channels = ops.arange(d_model, dtype="int32")
     even = ops.cast(channels - channels % 2, "float32")
     rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
-    angles = ops.cast(positions, "float32")[:, None] * rates[None, :]
+    angles = ops.cast(positions, "float32")[..., None] * rates
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
@@ -38,6 +38,8 @@ class PositionalEncoding(keras.layers.Layer):
     Call arguments:
         x: `(batch, length, d_model)`.
         start_index: Position of the first element, an int or an int scalar tensor.
+        positions: int `(length,)` or `(batch, length)`, the position of each element; counted from `start_index`
+            when None.
 
     Returns:
         `(batch, length, d_model)`, `x` plus its positions.
@@ -53,10 +55,11 @@ class PositionalEncoding(keras.layers.Layer):
         self.max_wavelength = max_wavelength
         self.supports_masking = True
 
-    def call(self, x, start_index=0):
-        positions = ops.arange(ops.shape(x)[1], dtype="int32") + start_index
+    def call(self, x, start_index=0, positions=None):
+        if positions is None:
+            positions = ops.arange(ops.shape(x)[1], dtype="int32") + start_index
         table = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength)
-        return ops.cast(ops.cast(x, "float32") + table[None], self.compute_dtype)
+        return ops.cast(ops.cast(x, "float32") + table, self.compute_dtype)
 
     def compute_output_shape(self, x_shape):
         return x_shape

@@ -1,91 +1,238 @@
 """Generation: what a model needs to write sequences, whatever the model."""
 
 import functools
+import random
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.backend import compiled, compiles
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import Greedy, decode
+from keras_transformer.decoding import Constraint, Greedy, Strategy, decode, row_keys
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
 
 
+class Scores(NamedTuple):
+    """How likely a model finds given targets.
+
+    scores: float32 `(batch,)` or `(batch, n)`, sums of log probabilities.
+    token_scores: float32 `(batch, target_len)` or `(batch, n, target_len)`, the log probability of each token, 0
+        where there is none.
+    alignments: float32, the same with one more axis, `source_len`: how much each target token attends to each
+        source token, the mean over the heads of the last layer but one (Garg et al., 2019, section 4.1).
+    """
+
+    scores: Any
+    token_scores: Any
+    alignments: Any
+
+
 class Generation:
-    """Adds `generate` to a model that has `start(source, max_length)`, `pad_id`, `bos_id` and `eos_id`."""
+    """Adds `generate` and `score` to a model that has `start`, `encode`, `decode`, `pad_id`, `bos_id` and `eos_id`."""
 
     @functools.cached_property
-    def _generators(self):
-        return functools.lru_cache(maxsize=16)(self._make_generator)
+    def _functions(self):
+        return functools.lru_cache(maxsize=32)(self._compile)
 
-    def search(self, source, strategy, max_length=None):
+    def search(self, source, strategy, max_length=None, *, constraints=(), prefix=None, seed=None):
         """What `generate` compiles: tensors in, tensors out, for use inside a graph.
 
         Args:
             source: int32 `(batch, source_len)`.
             strategy: As in `generate`.
             max_length: As in `generate`.
+            constraints: As in `generate`.
+            prefix: As in `generate`.
+            seed: int32 scalar, for a strategy that draws; its own when None.
 
         Returns:
             `Hypotheses`.
         """
+        batch_size = ops.shape(source)[0]
+        source_lengths = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
         row_limits = None
         if max_length is None:
             max_length = _default_limit(ops.shape(source)[1])
-            real = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
-            row_limits = _default_limit(real)
-        step, cache = self.start(source, max_length)
-        start_tokens = ops.full((ops.shape(source)[0],), self.bos_id, "int32")
+            row_limits = _default_limit(source_lengths)
+        prompt, starts = ops.full((batch_size, 1), self.bos_id, "int32"), None
+        if prefix is not None:
+            prompt, starts = _left_padded(prefix, self.bos_id, self.pad_id)
+        step, cache = self.start(source, strategy.width, ops.shape(prompt)[1], starts)
         return decode(
             step,
             cache,
             strategy,
-            start_tokens,
+            prompt,
             max_length,
+            starts=starts,
+            constraints=constraints,
             row_limits=row_limits,
+            source_lengths=source_lengths,
+            keys=row_keys(source, self.pad_id),
+            seed=(getattr(strategy, "seed", None) or 0) if seed is None else seed,
             eos_id=self.eos_id,
             pad_id=self.pad_id,
         )
 
-    def generate(self, source, strategy=Greedy(), max_length=None, jit_compile=None):  # noqa: B008
+    def generate(
+        self,
+        source,
+        strategy=Greedy(),  # noqa: B008
+        max_length=None,
+        jit_compile=None,
+        *,
+        constraints=(),
+        prefix=None,
+    ):
         """Writes a target for each source.
 
         Args:
             source: int `(batch, source_len)`, padded on the right.
-            strategy: How to choose tokens.
+            strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
             max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16.
             jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
                 graph, None for XLA where there is an accelerator.
+            constraints: What every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
+            prefix: int `(batch, prefix_len)`, what each output begins with, padded on the right. It is part of
+                the output and of its score; the constraints judge what comes after it.
 
         Returns:
             `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
             `(batch, n_best)`, float32 `(batch, n_best)`.
 
         Raises:
-            ValueError: If `source` is not of rank 2 or empty, or `max_length` is not positive.
+            ValueError: If `source` or `prefix` is not of rank 2 or empty, `max_length` is not positive or shorter
+                than `prefix`, or the constraints contradict one another.
         """
-        source = ops.convert_to_tensor(source, "int32")
-        if len(source.shape) != 2 or 0 in source.shape:
-            raise ValueError(
-                "`source` must have shape `(batch, source_len)`, without an empty axis. "
-                f"Received: shape={tuple(source.shape)}."
-            )
+        source = _matrix(source, "source", "(batch, source_len)")
         if max_length is not None:
             check_positive(max_length=max_length)
-        if not hasattr(strategy, "choose"):
+        if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
+        constraints = check_constraints(constraints, max_length)
         jit_compile = compiles(jit_compile)
         length = source.shape[1]
-        if jit_compile:
-            padding = -length % SOURCE_LENGTH_STEP
-            source = ops.pad(source, ((0, 0), (0, padding)), constant_values=self.pad_id)
-        found = self._generators(strategy, max_length, jit_compile)(source)
         limit = _default_limit(length) if max_length is None else max_length
+        inputs = {"source": _to_step(source, self.pad_id) if jit_compile else source}
+        if prefix is not None:
+            prefix = _matrix(prefix, "prefix", "(batch, prefix_len)")
+            if prefix.shape[0] != source.shape[0] or prefix.shape[1] > limit:
+                raise ValueError(
+                    f"`prefix` must have a row for each source and at most {limit} tokens, the longest output. "
+                    f"Received: shape={tuple(prefix.shape)} for {source.shape[0]} sources."
+                )
+            inputs["prefix"] = prefix
+        if hasattr(strategy, "seed"):
+            seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
+            inputs["seed"] = ops.convert_to_tensor(seed, "int32")
+        found = self._functions("search", jit_compile, strategy, max_length, constraints)(inputs)
         return found._replace(tokens=found.tokens[:, :, :limit])
 
-    def _make_generator(self, strategy, max_length, jit_compile):
-        return compiled(lambda source: self.search(source, strategy, max_length), self, jit_compile)
+    def score(self, source, target, jit_compile=None):
+        """How likely the model finds given targets: one pass, no search.
+
+        Args:
+            source: int `(batch, source_len)`, padded on the right.
+            target: int `(batch, target_len)`, or `(batch, n, target_len)` for several targets of each source, such as
+                the tokens of `Hypotheses`; without `bos_id`, with `eos_id` where it counts, padded on the right.
+            jit_compile: As in `generate`.
+
+        Returns:
+            `Scores(scores, token_scores, alignments)`.
+
+        Raises:
+            ValueError: If a shape does not fit.
+        """
+        source = _matrix(source, "source", "(batch, source_len)")
+        target = ops.convert_to_tensor(target, "int32")
+        if len(target.shape) not in (2, 3) or 0 in target.shape or target.shape[0] != source.shape[0]:
+            raise ValueError(
+                "`target` must have shape `(batch, target_len)` or `(batch, n, target_len)`, without an empty axis, "
+                f"and the batch of `source`. Received: shape={tuple(target.shape)} for {source.shape[0]} sources."
+            )
+        several = target if len(target.shape) == 3 else target[:, None]
+        scores = self._functions("_score", compiles(jit_compile))({"source": source, "target": several})
+        return scores if several is target else Scores(*(part[:, 0] for part in scores))
+
+    def _score(self, source, target):
+        """`score` inside a graph, for `(batch, n, target_len)`."""
+        batch_size, n, target_len = ops.shape(target)
+        memory = self.encode(source, training=False)
+        memory = type(memory)(*(ops.repeat(part, n, axis=0) for part in memory))
+        flat = ops.reshape(target, (batch_size * n, target_len))
+        shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
+        logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
+        log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), flat[..., None], axis=-1)[..., 0]
+        real = ops.not_equal(flat, self.pad_id)
+        log_probs = ops.where(real, log_probs, 0.0)
+        _, cross = attention[-2:][0]
+        alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
+        return Scores(
+            ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
+            ops.reshape(log_probs, (batch_size, n, target_len)),
+            ops.reshape(alignments, (batch_size, n, target_len, ops.shape(source)[1])),
+        )
+
+    def _compile(self, name, jit_compile, *settings):
+        function = getattr(self, name)
+        if name == "search":
+            strategy, max_length, constraints = settings
+            function = functools.partial(
+                function, strategy=strategy, max_length=max_length, constraints=constraints
+            )
+        return compiled(lambda inputs: function(**inputs), self, jit_compile)
+
+
+def check_constraints(constraints, max_length=None):
+    """The constraints as a tuple.
+
+    Raises:
+        ValueError: If one is no constraint, or a minimum length lies above a maximum.
+    """
+    constraints = tuple(constraints)
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise ValueError(
+                f"`constraints` must hold constraints such as `MinLength(5)`. Received: {constraint!r}."
+            )
+    minima = [c for c in constraints if type(c).__name__ == "MinLength"]
+    maxima = [c.length for c in constraints if type(c).__name__ == "MaxLength" and not c.ratio]
+    maxima += [] if max_length is None else [max_length]
+    if minima and maxima and max(c.length for c in minima) > min(maxima):
+        raise ValueError(
+            f"No output is at least {max(c.length for c in minima)} and at most {min(maxima)} tokens long. "
+            f"Received: constraints={list(constraints)}, max_length={max_length}."
+        )
+    return constraints
+
+
+def _matrix(x, name, shape):
+    """int32 `x`, if it has rank 2 and no empty axis."""
+    x = ops.convert_to_tensor(x, "int32")
+    if len(x.shape) != 2 or 0 in x.shape:
+        raise ValueError(
+            f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."
+        )
+    return x
+
+
+def _to_step(source, pad_id):
+    """Sources padded to a length that recurs."""
+    padding = -source.shape[1] % SOURCE_LENGTH_STEP
+    return ops.pad(source, ((0, 0), (0, padding)), constant_values=pad_id)
+
+
+def _left_padded(prefix, bos_id, pad_id):
+    """`bos_id` and the prefix of each row, moved to the right end, and where each row starts."""
+    batch_size, prefix_len = ops.shape(prefix)
+    prompt = ops.concatenate([ops.full((batch_size, 1), bos_id, "int32"), prefix], axis=1)
+    lengths = ops.sum(ops.cast(ops.not_equal(prefix, pad_id), "int32"), axis=1)
+    starts = prefix_len - lengths
+    places = ops.arange(prefix_len + 1, dtype="int32") - starts[:, None]
+    moved = ops.take_along_axis(prompt, ops.maximum(places, 0), axis=1)
+    return ops.where(places >= 0, moved, pad_id), starts
 
 
 def _default_limit(source_len):

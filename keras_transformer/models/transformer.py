@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.checks import check_positive
 from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import packed, unpacked
-from keras_transformer.layers.cache import check_no_index
+from keras_transformer.layers.cache import TreeCache, check_no_index
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.generation import Generation
 
@@ -187,6 +187,8 @@ class Transformer(Generation, keras.Model):
         cache=None,
         index=0,
         *,
+        positions=None,
+        attention_mask=None,
         output_kernel=None,
         training=None,
         return_attention_scores=False,
@@ -194,10 +196,14 @@ class Transformer(Generation, keras.Model):
         """Scores the next token after each target position: all at once, in chunks or step by step.
 
         Args:
-            target: int `(batch, target_len)`, the tokens at position `index` and after.
+            target: int `(batch, target_len)`, the tokens at slot `index` and after.
             memory: What `encode` gave, for every row.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Position of the first token; with a cache only.
+            index: Slot of the first token; with a cache only.
+            positions: int `(target_len,)` or `(batch, target_len)`, where the tokens stand in their sequences,
+                where that is not their slot.
+            attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`: what self-attention may see
+                of what came before, or None for all.
             output_kernel: What `target_embedding.output_kernel` gave, or None.
             training: Whether to drop out.
             return_attention_scores: Whether to return each layer's pair of attention weights too.
@@ -208,11 +214,12 @@ class Transformer(Generation, keras.Model):
         """
         if cache is None:
             check_no_index(index)
-        x = self._embed(self.target_embedding, target, index, training)
+        x = self._embed(self.target_embedding, target, index, training, positions)
         results = self.decoder(
             x,
             memory=memory.states,
             memory_padding_mask=memory.mask,
+            attention_mask=attention_mask,
             training=training,
             return_attention_scores=return_attention_scores,
             cache=cache,
@@ -221,8 +228,9 @@ class Transformer(Generation, keras.Model):
         x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
         return packed(self.target_embedding.logits(x, output_kernel), scores=scores, cache=cache)
 
-    def _embed(self, embedding, token_ids, index, training):
-        return self.drop(self.positions(embedding(token_ids), start_index=index), training=training)
+    def _embed(self, embedding, token_ids, index, training, positions=None):
+        x = self.positions(embedding(token_ids), start_index=index, positions=positions)
+        return self.drop(x, training=training)
 
     def call(self, inputs, training=None, return_attention_scores=False):
         source, target = (ops.cast(inputs[side], "int32") for side in ("source", "target"))
@@ -233,25 +241,43 @@ class Transformer(Generation, keras.Model):
         decoder, cross = map(list, zip(*pairs, strict=True))
         return logits, {"encoder": encoder, "decoder": decoder, "cross": cross}
 
-    def start(self, source, max_length):
+    def start(self, source, width=1, prompt_len=1, starts=None):
         """Encodes sources and prepares the step that continues them.
 
         Args:
             source: int `(batch, source_len)`.
-            max_length: Number of target positions to leave room for.
+            width: Number of hypotheses for each source; all attend to one memory, which is not repeated.
+            prompt_len: Number of tokens that each target begins with, an int or an int scalar tensor.
+            starts: int `(batch,)`, where each row's prompt starts, when rows are padded on the left.
 
         Returns:
-            `step(tokens, cache, index) -> (logits, cache)` and the first cache, as `decoding.decode` takes them.
+            `step(tokens, cache, index) -> (logits, cache)`, as `decoding.decode` takes it, and the first cache, a
+            `TreeCache` with room for all of the prompt but its last token. It must grow before a step.
         """
         memory = self.encode(source, training=False)
         memory = Memory(self.decoder.project_memory(memory.states), memory.mask)
         # Transposed here, outside the loop: with few rows a product with a transposed matrix takes 2-4 times as long.
         kernel = self.target_embedding.output_kernel()
+        batch_size = ops.shape(source)[0]
 
         def step(tokens, cache, index):
-            return self.decode(tokens, memory, cache, index, output_kernel=kernel, training=False)
+            _, branches, length = ops.shape(tokens)
+            cache, place = cache.at(index, length, starts)
+            logits, layers = self.decode(
+                ops.reshape(tokens, (batch_size, -1)),
+                memory,
+                cache.layers,
+                place.slot,
+                positions=place.positions,
+                attention_mask=place.mask,
+                output_kernel=kernel,
+                training=False,
+            )
+            logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
+            return logits, cache._replace(layers=layers)
 
-        return step, self.decoder.empty_cache(ops.shape(source)[0], max_length)
+        ancestors = ops.zeros((batch_size, width, 0), "int32")
+        return step, TreeCache(self.decoder.empty_cache(batch_size, prompt_len - 1), ancestors)
 
     def get_config(self):
         of_stack = self.encoder.get_config()

@@ -9,12 +9,12 @@ import keras
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.backend import compiles
+from keras_transformer.backend import compiled, compiles
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import STRATEGIES, Greedy
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy
 from keras_transformer.files import replaced
 from keras_transformer.models import Transformer
-from keras_transformer.models.generation import SOURCE_LENGTH_STEP
+from keras_transformer.models.generation import SOURCE_LENGTH_STEP, check_constraints
 from keras_transformer.serving.export import write_saved_model
 from keras_transformer.text import TOKENIZERS
 
@@ -33,13 +33,14 @@ class Translator:
         model: A `Transformer`.
         source_tokenizer: From `keras_transformer.text`.
         target_tokenizer: Likewise; the source's when None.
-        strategy: How to choose tokens.
+        strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
         max_source_length: Longest source in tokens, eos included; the rest is cut off.
         max_length: Longest translation in tokens, eos included. None for twice each source's length plus 16.
+        constraints: What every translation must satisfy, such as `[NoRepeatNgram(3)]`.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model, or a limit is
-            out of range.
+        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model, a limit is
+            out of range, or the constraints contradict one another.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Translator:
         strategy=Greedy(),  # noqa: B008
         max_source_length=256,
         max_length=None,
+        constraints=(),
     ):
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
@@ -78,6 +80,7 @@ class Translator:
         self.strategy = strategy
         self.max_source_length = max_source_length
         self.max_length = max_length
+        self.constraints = check_constraints(constraints, max_length)
         self._function = functools.cache(self._make_function)
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
@@ -123,20 +126,26 @@ class Translator:
 
     def _make_function(self, xla):
         """`text (batch,)` to `translation (batch,)` and `score (batch,)`, as a TensorFlow function."""
-        search = tf.function(
-            lambda source: self.model.search(source, self.strategy, self.max_length),
-            jit_compile=True,
-        )
+
+        def search(source, seed):
+            return self.model.search(
+                source, self.strategy, self.max_length, constraints=self.constraints, seed=seed
+            )
+
+        search_compiled = compiled(search, self.model, jit_compile=True)
 
         @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="text")])
         def translate(text):
             source, is_blank = self._sources(text)
+            seed = getattr(self.strategy, "seed", 0)
+            if seed is None:  # other samples with each call
+                seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
             if xla:  # each new shape costs a compilation: few shapes
                 padding = -tf.shape(source)[1] % SOURCE_LENGTH_STEP
                 source = tf.pad(source, [[0, 0], [0, padding]], constant_values=self.model.pad_id)
-                found = search(source)
+                found = search_compiled(source, tf.convert_to_tensor(seed))
             else:
-                found = self.model.search(source, self.strategy, self.max_length)
+                found = search(source, seed)
             translation = self.target_tokenizer.detokenize(found.tokens[:, 0])
             return {
                 "translation": tf.where(is_blank, "", translation),
@@ -182,6 +191,7 @@ class Translator:
             **{name: type(tokenizer).__name__ for name, tokenizer in tokenizers.items()},
             "strategy": type(self.strategy).__name__,
             "strategy_arguments": self.strategy.get_config(),
+            "constraints": [[type(c).__name__, c.get_config()] for c in self.constraints],
             "max_source_length": self.max_source_length,
             "max_length": self.max_length,
         }
@@ -189,8 +199,13 @@ class Translator:
             temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder):
+    def load(cls, folder, strategy=None, constraints=None):
         """Loads what `save` or a training run wrote. No code from the folder is executed.
+
+        Args:
+            folder: The folder.
+            strategy: Instead of the saved one, or None.
+            constraints: Instead of the saved ones, or None.
 
         Raises:
             ValueError: If the folder holds no translator, or one that names what this library does not have.
@@ -208,14 +223,22 @@ class Translator:
             return tokenizer_class.load(folder / f"{name}.model")
 
         try:
-            strategy_class = _named(STRATEGIES, description["strategy"], folder)
+            if strategy is None:
+                strategy_class = _named(STRATEGIES, description["strategy"], folder)
+                strategy = strategy_class.from_config(description["strategy_arguments"])
+            if constraints is None:
+                constraints = [
+                    _named(CONSTRAINTS, name, folder).from_config(config)
+                    for name, config in description.get("constraints", ())
+                ]
             return cls(
                 load_model(folder / MODEL, Transformer),
                 tokenizer("source_tokenizer"),
                 tokenizer("target_tokenizer") if "target_tokenizer" in description else None,
-                strategy_class.from_config(description["strategy_arguments"]),
+                strategy,
                 description["max_source_length"],
                 description["max_length"],
+                constraints,
             )
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(f"{folder} holds no whole translator: {error!r}") from None

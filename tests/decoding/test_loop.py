@@ -38,12 +38,12 @@ class Step:
         self.calls = []
 
     def __call__(self, tokens, cache, index):
-        self.calls.append((as_numpy(tokens)[:, 0].tolist(), int(index)))
+        self.calls.append((as_numpy(tokens)[:, 0, 0].tolist(), int(index)))
         return self.of_position(tokens, cache, index)
 
     def of_position(self, tokens, cache, index):
         logits = ops.take(ops.convert_to_tensor(self.table), index, axis=1)
-        return logits[:, None, :], cache + 1
+        return logits[:, None, None, :], cache + 1
 
 
 def eager(step, max_length=7, start=START, **arguments):
@@ -108,8 +108,8 @@ def test_loop_ends_with_its_longest_row():
     assert [tokens for tokens, _ in step.calls] == [
         [BOS, BOS, BOS],
         [A, B, C],
-        [B, EOS, C],
-        [EOS, PAD, A],
+        [B, PAD, C],
+        [PAD, PAD, A],
         [PAD, PAD, B],
     ]
 
@@ -118,7 +118,7 @@ def test_cache_goes_from_step_to_step_and_counts_them():
     """The cache is a counter; the table is read at its value, so a cache lost or kept too long shows."""
 
     def step(tokens, cache, index):
-        return ops.take(ops.convert_to_tensor(TABLE), cache, axis=1)[:, None, :], cache + 1
+        return ops.take(ops.convert_to_tensor(TABLE), cache, axis=1)[:, None, None, :], cache + 1
 
     expected = eager(quiet())
     found = eager(step)
@@ -194,7 +194,7 @@ def test_graph_gives_what_eager_gives_and_takes_its_lengths_from_tensors():
 
 def test_bfloat16_logits_are_summed_in_float32():
     def step(tokens, cache, index):
-        return ops.zeros((1, 1, 1009), "bfloat16"), cache
+        return ops.zeros((1, 1, 1, 1009), "bfloat16"), cache
 
     _, _, scores = eager(step, max_length=5, start=START[:1], eos_id=-1)
     np.testing.assert_allclose(scores, [[-5 * np.log(1009)]], rtol=1e-6)

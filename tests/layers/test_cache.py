@@ -48,13 +48,6 @@ def test_write_past_the_end_is_refused(length, index):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_write_at_an_index_known_late_keeps_what_fits(length):
-    written = as_numpy(filled().write(new(length), ops.convert_to_tensor(SLOTS - 1, "int32")))
-    np.testing.assert_array_equal(written.key[:, :, :-1], filled().key[:, :, :-1])
-    np.testing.assert_array_equal(written.key[:, :, -1], new(length).key[:, :, 0])
-
-
-@pytest.mark.parametrize("length", [1, 3])
 def test_write_takes_its_index_from_a_tensor_inside_a_graph(length):
     run = [
         compiled(lambda i: filled().write(new(length), i), keras.layers.Layer(), j) for j in compilations()

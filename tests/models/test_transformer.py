@@ -102,20 +102,22 @@ def test_chunk_by_chunk_is_all_at_once(normalize_first, chunk, padded):
     model = small(normalize_first=normalize_first)
     source = SOURCE if padded else np.repeat(SOURCE[:1], 3, axis=0)
     at_once = logits_of(model, source)
-    step, cache = model.start(source, max_length=7)
+    step, cache = model.start(source)
+    cache = cache.grown(7)
     for start in range(0, 5, chunk):
-        logits, cache = step(TARGET[:, start : start + chunk], cache, start)
-        assert_close(logits, at_once[:, start : start + chunk])
+        logits, cache = step(TARGET[:, None, start : start + chunk], cache, start)
+        assert_close(logits[:, 0], at_once[:, start : start + chunk])
 
 
 def test_steps_under_mixed_bfloat16_stay_within_its_rounding():
     model = small(scale=0.2, dtype="mixed_bfloat16")
     at_once = logits_of(model)
-    step, cache = model.start(SOURCE, max_length=5)
+    step, cache = model.start(SOURCE)
+    cache = cache.grown(5)
     for i in range(5):
-        logits, cache = step(TARGET[:, i : i + 1], cache, i)
+        logits, cache = step(TARGET[:, None, i : i + 1], cache, i)
         assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-        assert_close(logits, at_once[:, i : i + 1], 0.06)
+        assert_close(logits[:, 0], at_once[:, i : i + 1], 0.06)
     assert_close(at_once, logits_of(small(scale=0.2)), 0.06)
 
 

@@ -1,0 +1,217 @@
+"""What every hypothesis must satisfy, whatever the strategy: small frozen objects that compose."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_positive, check_range
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """Limits lengths, blocks tokens, or adjusts logits; each does one of the three and leaves the others."""
+
+    def limits(self, source_lengths):
+        """The longest output of each row, int32 `(batch,)`, or None."""
+        return None
+
+    def adjusted(self, logits, beams, search):
+        """The logits, float32 `(batch, width, vocab_size)`, penalised."""
+        return logits
+
+    def blocked(self, beams, search, vocab_size):
+        """What may not come next: bool, broadcastable to `(batch, width, vocab_size)`, or None."""
+        return None
+
+    def get_config(self):
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Length(Constraint):
+    """`length + ratio * source length`, rounded down: absolute, relative to the source, or both."""
+
+    length: int = 0
+    ratio: float = 0.0
+
+    def __post_init__(self):
+        check_range(0, length=self.length, ratio=self.ratio)
+        if not self.length and not self.ratio:
+            raise ValueError(
+                f"`length` or `ratio` must be positive. Received: length={self.length}, ratio={self.ratio}."
+            )
+
+    def of(self, source_lengths):
+        """int32 `(batch,)` or `(1,)`."""
+        if not self.ratio:
+            return ops.convert_to_tensor([self.length], "int32")
+        if source_lengths is None:
+            raise ValueError(f"{self} needs a source: there is none to be relative to.")
+        relative = ops.floor(self.ratio * ops.cast(source_lengths, "float32"))
+        return self.length + ops.cast(relative, "int32")
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class MinLength(_Length):
+    """No end before this length, `eos_id` counted: at least `length + ratio * source length` tokens.
+
+    Where a row's limit is lower, the limit holds.
+
+    Args:
+        length: Tokens.
+        ratio: Tokens for each token of the source (its `eos_id` counted).
+
+    Raises:
+        ValueError: If either is negative or both are 0.
+    """
+
+    def blocked(self, beams, search, vocab_size):
+        early = beams.lengths + 1 < self.of(search.source_lengths)[:, None]
+        is_end = ops.equal(ops.arange(vocab_size, dtype="int32"), search.eos_id)
+        return ops.logical_and(early[..., None], is_end)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class MaxLength(_Length):
+    """No output longer than `length + ratio * source length` tokens, `eos_id` counted.
+
+    Args:
+        length: Tokens.
+        ratio: Tokens for each token of the source (its `eos_id` counted).
+
+    Raises:
+        ValueError: If either is negative or both are 0.
+    """
+
+    def limits(self, source_lengths):
+        return self.of(source_lengths)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class RepetitionPenalty(Constraint):
+    """Makes tokens that the hypothesis already holds less likely (Keskar et al., 2019, "CTRL", section 4.1).
+
+    Their logits are divided by `penalty` where positive, multiplied by it where negative.
+
+    Args:
+        penalty: Above 1 against repetition, below 1 for it.
+
+    Raises:
+        ValueError: If `penalty` is not positive.
+    """
+
+    penalty: float = 1.2
+
+    def __post_init__(self):
+        check_range(0, above=True, penalty=self.penalty)
+
+    def adjusted(self, logits, beams, search):
+        seen = _occurs(beams.tokens, _written(beams), logits.shape[-1])
+        penalised = ops.where(logits > 0, logits / self.penalty, logits * self.penalty)
+        return ops.where(seen, penalised, logits)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class NoRepeatNgram(Constraint):
+    """No `size` tokens in a row may occur twice in an output (Paulus et al., 2018, section 2.5).
+
+    Args:
+        size: Length of the n-grams; 1 forbids any token twice.
+
+    Raises:
+        ValueError: If `size` is not positive.
+    """
+
+    size: int = 3
+
+    def __post_init__(self):
+        check_positive(size=self.size)
+
+    def blocked(self, beams, search, vocab_size):
+        """What followed wherever the last `size - 1` tokens stood before."""
+        tokens, before = beams.tokens, self.size - 1
+        follows = _written(beams)
+        for back in range(1, before + 1):
+            # The token `back` places before each slot, against the one `back` places before the end.
+            last = ops.take_along_axis(tokens, ops.maximum(beams.lengths - back, 0)[..., None], axis=-1)
+            shifted = ops.roll(tokens, back, axis=-1)
+            follows = ops.logical_and(follows, ops.equal(shifted, last))
+        slots = ops.arange(ops.shape(tokens)[-1], dtype="int32")
+        return _occurs(tokens, ops.logical_and(follows, slots >= before), vocab_size)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class SuppressTokens(Constraint):
+    """These ids never occur.
+
+    Args:
+        token_ids: ints.
+
+    Raises:
+        ValueError: If there is none, or one is negative.
+    """
+
+    token_ids: tuple = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "token_ids", tuple(int(i) for i in self.token_ids))
+        if not self.token_ids or min(self.token_ids) < 0:
+            raise ValueError(
+                f"`token_ids` must hold ids, all 0 or more. Received: token_ids={self.token_ids}."
+            )
+
+    def blocked(self, beams, search, vocab_size):
+        ids = ops.arange(vocab_size, dtype="int32")[:, None]
+        return ops.any(ops.equal(ids, ops.convert_to_tensor(self.token_ids, "int32")), axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class ForcedFirstToken(Constraint):
+    """The output starts with this id, such as the mark of a language; not where a prefix says otherwise.
+
+    Args:
+        token_id: int.
+
+    Raises:
+        ValueError: If it is negative.
+    """
+
+    token_id: int
+
+    def __post_init__(self):
+        check_range(0, token_id=self.token_id)
+
+    def blocked(self, beams, search, vocab_size):
+        first = ops.equal(beams.lengths, 0)[..., None]
+        others = ops.not_equal(ops.arange(vocab_size, dtype="int32"), self.token_id)
+        return ops.logical_and(first, others)
+
+
+def _written(beams):
+    """Which slots hold a token: bool `(batch, width, max_length)`."""
+    return ops.arange(ops.shape(beams.tokens)[-1], dtype="int32") < beams.lengths[..., None]
+
+
+def _occurs(tokens, where, vocab_size):
+    """Which ids stand in the slots that `where` marks: bool `(batch, width, vocab_size)`."""
+    batch_size, width, length = ops.shape(tokens)
+    rows = ops.arange(batch_size * width, dtype="int32")[:, None]
+    ids = ops.where(where, tokens, vocab_size)  # unmarked slots go to a column of their own
+    flat = ops.reshape(ids, (-1, length)) + rows * (vocab_size + 1)
+    counts = ops.scatter(
+        ops.reshape(flat, (-1, 1)),
+        ops.ones((batch_size * width * length,), "int32"),
+        (batch_size * width * (vocab_size + 1),),
+    )
+    return ops.reshape(counts > 0, (batch_size, width, vocab_size + 1))[..., :vocab_size]

@@ -1,0 +1,143 @@
+"""Sampling: random numbers that follow from a seed alone, and the ways to cut off a distribution's tail."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_positive, check_range
+from keras_transformer.decoding.beams import NEVER, select, top_k
+from keras_transformer.decoding.strategies import Strategy, extend
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class Sample(Strategy):
+    """Draws each token from the model's distribution, or from what the cuts leave of it.
+
+    The cuts come in this order, each on what the one before left: `top_k` (Fan et al., 2018), `top_p` (Holtzman et
+    al., 2020), `min_p` (Nguyen et al., 2024), `typical_p` (Meister et al., 2023). Of equally likely tokens the
+    lowest ids are kept.
+
+    The samples of a row follow from the seed and from the row's own source: neither its neighbours nor its
+    place in the batch change them, and the same source twice in a batch gives the same samples twice. Ask for
+    `num_samples` to get different ones.
+
+    Args:
+        temperature: What the logits are divided by: below 1 sharper, above 1 flatter.
+        top_k: Keep this many tokens; 0 for all.
+        top_p: Keep the fewest tokens that hold at least this probability.
+        seed: int: the same samples each time. None: others each time.
+        min_p: Keep what is at least this share as likely as the likeliest token.
+        typical_p: Keep the tokens whose information is nearest to the entropy, the fewest that hold at
+            least this probability.
+        num_samples: Samples for each source; the likeliest comes first.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    num_samples: int = 1
+
+    def __post_init__(self):
+        check_range(0, above=True, temperature=self.temperature)
+        check_range(0, top_k=self.top_k)
+        check_range(0, 1, above=True, top_p=self.top_p, typical_p=self.typical_p)
+        check_range(0, 1, min_p=self.min_p)
+        check_positive(num_samples=self.num_samples)
+
+    @property
+    def width(self):
+        return self.num_samples
+
+    @property
+    def n_best(self):
+        return self.num_samples
+
+    def advance(self, beams, extra, prediction, search):
+        batch_size, width, vocab_size = ops.shape(prediction.allowed)
+        logits = ops.reshape(prediction.allowed, (-1, vocab_size)) / self.temperature
+        ids, logits = self._kept(logits)
+        drawn = _draw(logits, ops.reshape(_uniform(beams, search), (-1, 1)))
+        tokens = drawn if ids is None else select(ids, drawn)
+        return (*extend(beams, ops.reshape(tokens, (batch_size, width)), prediction, search), None)
+
+    def _kept(self, logits):
+        """The kept tokens' ids, likeliest first, or None for all in order; and the logits, -inf for the others."""
+        vocab_size = logits.shape[-1]
+        if not self.top_k and self.top_p == 1 and not self.min_p and self.typical_p == 1:
+            return None, logits
+        logits, ids = top_k(logits, min(self.top_k or vocab_size, vocab_size))
+        if self.top_p < 1:
+            probs = ops.softmax(logits, axis=-1)
+            logits = ops.where(ops.cumsum(probs, axis=-1) - probs < self.top_p, logits, NEVER)
+        if self.min_p:
+            probs = ops.softmax(logits, axis=-1)
+            logits = ops.where(probs >= self.min_p * probs[:, :1], logits, NEVER)
+        if self.typical_p < 1:
+            logits = ops.where(self._typical(logits), logits, NEVER)
+        return ids, logits
+
+    def _typical(self, logits):
+        """Which tokens are typical: Meister et al., 2023, "Locally Typical Sampling", equation 6."""
+        probs = ops.softmax(logits, axis=-1)
+        information = -ops.log_softmax(logits, axis=-1)
+        entropy = ops.sum(ops.where(probs > 0, probs * information, 0.0), axis=-1, keepdims=True)
+        distance = ops.where(probs > 0, ops.abs(information - entropy), -NEVER)
+        order = ops.argsort(distance, axis=-1)
+        sorted_probs = ops.take_along_axis(probs, order, axis=-1)
+        kept = ops.cumsum(sorted_probs, axis=-1) - sorted_probs < self.typical_p
+        place = ops.argsort(order, axis=-1)  # where each token went
+        return ops.take_along_axis(kept, place, axis=-1)
+
+
+def _draw(logits, uniform):
+    """Indices drawn with the probabilities of `softmax(logits)`, by the inverse of their running sum."""
+    size = logits.shape[-1]
+    probs = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
+    probs = ops.where(logits > NEVER, probs, 0.0)
+    running = ops.cumsum(probs, axis=-1)
+    below = ops.cast(running <= uniform * running[:, -1:], "int32")
+    last = (
+        size - 1 - ops.argmax(ops.cast(probs > 0, "int32")[:, ::-1], axis=-1)
+    )  # against rounding at the end
+    drawn = ops.minimum(ops.sum(below, axis=-1), ops.cast(last, "int32"))
+    return drawn[:, None]
+
+
+def _uniform(beams, search):
+    """A number in [0, 1) for each hypothesis, float32 `(batch, width)`: from the seed, the row's key, the
+    hypothesis and its length alone, so it is the same on every backend."""
+    width = beams.lengths.shape[1]
+    mixed = _mix(ops.cast(search.seed, "uint32"))
+    mixed = _mix(ops.bitwise_xor(mixed, search.keys))[:, None]
+    mixed = _mix(ops.bitwise_xor(mixed, ops.cast(ops.arange(1, width + 1, dtype="int32"), "uint32")[None]))
+    mixed = _mix(ops.bitwise_xor(mixed, ops.cast(beams.lengths + 1, "uint32")))
+    return ops.cast(ops.right_shift(mixed, _uint32(8)), "float32") * 2.0**-24
+
+
+def row_keys(token_ids, pad_id):
+    """A number for each row that follows from its tokens, whatever the padding: uint32 `(batch,)`."""
+    token_ids = ops.convert_to_tensor(token_ids, "int32")
+    positions = ops.cast(ops.cumsum(ops.cast(ops.not_equal(token_ids, pad_id), "int32"), axis=1), "uint32")
+    mixed = _mix(ops.bitwise_xor(_mix(positions), ops.cast(token_ids, "uint32")))
+    mixed = ops.where(ops.not_equal(token_ids, pad_id), mixed, ops.zeros_like(mixed))
+    return ops.sum(mixed, axis=1)
+
+
+def _mix(x):
+    """Scatters the bits of uint32 numbers: the finalizer of MurmurHash3 (Appleby), with an offset for zero."""
+    x = x + _uint32(0x9E3779B9)
+    x = ops.bitwise_xor(x, ops.right_shift(x, _uint32(16))) * _uint32(0x85EBCA6B)
+    x = ops.bitwise_xor(x, ops.right_shift(x, _uint32(13))) * _uint32(0xC2B2AE35)
+    return ops.bitwise_xor(x, ops.right_shift(x, _uint32(16)))
+
+
+def _uint32(number):
+    return ops.convert_to_tensor(number, "uint32")
