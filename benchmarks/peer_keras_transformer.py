@@ -1,6 +1,8 @@
 """This library's row in the shared benchmark harness (see README.md): one task, one variant, one process.
 
-usage: peer_keras_transformer.py small|base T1|T5-128|T5-512|T5-2048 --variant float32|mixed_bfloat16[-xla]
+usage: peer_keras_transformer.py small|base TASK --variant float32|mixed_bfloat16[-xla]
+
+Tasks: T1 trains; T2, T3, T4a and T4b decode; T5-128, T5-512 and T5-2048 are one attention layer.
 """
 
 import os
@@ -16,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.decoding import Beam, Greedy, MinLength
 
 IMPORT_SECONDS = time.perf_counter() - start
 tf.config.threading.set_intra_op_parallelism_threads(common.THREADS)
@@ -44,14 +47,16 @@ def build(config, task, variant):
     }
     if task == "T1":
         return training(config, precision, bool(xla), info), info
+    if task in ("T2", "T3", "T4a", "T4b"):
+        return decoding(config, task, precision, bool(xla), info), info
     if task.startswith("T5"):
         return attention(task, bool(xla)), info
     raise SystemExit(f"no such task here: {task}")
 
 
-def training(config, precision, xla, info):
-    """T1: training steps through `model.fit`."""
-    model = kt.Transformer(
+def transformer(config, precision):
+    """The model of a configuration, with fresh weights."""
+    return kt.Transformer(
         config["vocab"],
         num_layers=config["enc"],
         d_model=config["d"],
@@ -63,6 +68,11 @@ def training(config, precision, xla, info):
         eos_id=common.EOS,
         dtype=precision,
     )
+
+
+def training(config, precision, xla, info):
+    """T1: training steps through `model.fit`."""
+    model = transformer(config, precision)
     info["params"] = model.count_params()
     model.compile(
         optimizer=keras.optimizers.Adam(1e-4, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
@@ -91,6 +101,32 @@ def training(config, precision, xla, info):
     return repetition
 
 
+def decoding(config, task, precision, xla, info):
+    """T2, T3: greedy search, T4: beam search; one `generate` with as many new tokens for every row."""
+    sizes = common.TASKS[task]
+    strategy = Greedy() if sizes["beam"] == 1 else Beam(width=sizes["beam"])
+    keras.utils.set_random_seed(0)  # the same weights for each variant: `check` compares them
+    model = transformer(config, precision)
+    info["params"] = model.count_params()
+    source = common.decode_data(config, task)
+
+    def repetition():
+        tokens = generated(model, source, strategy, sizes["new"], xla)
+        info["check"] = tokens[0, 0, :8].tolist()
+        return sizes["batch"] * sizes["new"]
+
+    return repetition
+
+
+def generated(model, source, strategy, length, xla):
+    """Exactly `length` tokens for each source, NumPy int32 `(batch, 1, length)`."""
+    constraints = [MinLength(length)]
+    found = model.generate(source, strategy, length, jit_compile=xla, constraints=constraints)
+    tokens, lengths, _ = map(keras.ops.convert_to_numpy, found)
+    assert (lengths == length).all(), lengths
+    return tokens
+
+
 def attention(task, xla):
     """T5: one self-attention layer forward, with a padding mask."""
     sizes = common.TASKS[task]
@@ -107,4 +143,5 @@ def attention(task, xla):
     return repetition
 
 
-common.main(build)
+if __name__ == "__main__":
+    common.main(build)

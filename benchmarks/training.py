@@ -2,21 +2,15 @@
 
 usage: training.py [--config small] [--task T1] [--peers onmt,keras,...] [--rounds 7] [--output FILE.json]
 
-The harness and the peers' rows stand outside the project, in `../shared/bench`; `setup.sh` there makes the peers'
-environments. A peer that is not installed is named and left out.
+The harness and the peers' rows stand outside the project, in `../shared/bench`; `setup.sh` there makes the
+peers' environments. A peer that is not installed is named and left out.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-HARNESS = HERE.parent.parent / "shared" / "bench"
-OWN_ROW = str(HERE / "peer_keras_transformer.py")
+import harness
+
 VARIANTS = {
     "ours": "float32",
     "ours-xla": "float32-xla",
@@ -36,32 +30,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", help="JSON lines are appended to this file")
     options = parser.parse_args()
-    if not (HARNESS / "run.py").exists():
-        raise SystemExit(f"The harness is missing: {HARNESS}/run.py")
 
-    home = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "kt-bench"))
-    rows = json.loads((HARNESS / "peers.json").read_text())
-    rows |= {name: [sys.executable, OWN_ROW, variant] for name, variant in VARIANTS.items()}
+    rows = harness.all_rows(VARIANTS)
     wanted = [*options.own.split(","), *filter(None, options.peers.split(","))]
-    present = [name for name in wanted if Path(rows[name][0].format(home=home)).exists()]
-    for name in wanted:
-        if name not in present:
-            print(f"left out, not installed: {name}", file=sys.stderr)
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(rows, file)
-        file.flush()
-        environment = {
-            **os.environ,
-            "BENCH_PEERS": file.name,
-            "BENCH_DIR": str(HARNESS),
-            "PYTHONPATH": str(HERE.parent),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        command = [sys.executable, str(HARNESS / "run.py"), options.config, options.task, ",".join(present)]
-        command += ["--rounds", str(options.rounds), "--ref", present[0]]
-        if options.output:
-            command += ["--out", str(Path(options.output).resolve())]
-        return subprocess.run(command, env=environment, check=False).returncode
+    present = harness.installed(wanted, rows)
+    return harness.run(
+        options.config,
+        options.task,
+        present,
+        rows,
+        rounds=options.rounds,
+        reference=present[0],
+        output=options.output,
+    )
 
 
 if __name__ == "__main__":

@@ -22,8 +22,16 @@ def check_range(low, high=math.inf, *, above=False, **values):
     """Raises `ValueError` for a number that is not in [low, high]; with `above`, not in (low, high]."""
     for name, value in values.items():
         real = not isinstance(value, bool) and isinstance(value, numbers.Real)
-        if not real or not low <= value <= high or (above and value == low):
+        if not real or not math.isfinite(value) or not low <= value <= high or (above and value == low):
             rule = f"{'above' if above else 'at least'} {low}" + (
                 "" if high == math.inf else f", at most {high}"
             )
             raise ValueError(f"`{name}` must be a number {rule}. Received: {name}={value!r}.")
+
+
+def check_count(low=0, high=math.inf, **values):
+    """Raises `ValueError` for a value that is not an integer in [low, high]."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= value <= high:
+            rule = f"at least {low}" + ("" if high == math.inf else f", at most {high}")
+            raise ValueError(f"`{name}` must be an integer {rule}. Received: {name}={value!r}.")

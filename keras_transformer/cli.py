@@ -100,7 +100,7 @@ def _parser():
 
 
 def _add_decoding(sub):
-    """The options of the search; what is not given is as it was saved."""
+    """The options of the search; what is not given is as it was saved, or as a beam has it by default."""
     group = sub.add_argument_group("decoding", argument_default=argparse.SUPPRESS)
     group.add_argument("--beam-width", type=int, help="open hypotheses at each step; 1 for greedy search")
     group.add_argument(
@@ -166,14 +166,17 @@ def _loaded(options):
     from keras_transformer.decoding import Beam, NoRepeatNgram
     from keras_transformer.serving import Translator
 
+    translator = Translator.load(options.run)
     given = vars(options)
-    strategy = constraints = None
-    if "beam_width" in given or "length_penalty" in given:
-        names = {"beam_width": "width", "length_penalty": "length_penalty"}
-        strategy = Beam(**{field: given[name] for name, field in names.items() if name in given})
+    names = {"beam_width": "width", "length_penalty": "length_penalty"}
+    changes = {field: given[name] for name, field in names.items() if name in given}
+    strategy, constraints = translator.strategy, list(translator.constraints)
+    if changes:
+        strategy = dataclasses.replace(strategy if isinstance(strategy, Beam) else Beam(), **changes)
     if "no_repeat_ngram" in given:
-        constraints = [NoRepeatNgram(options.no_repeat_ngram)]
-    return Translator.load(options.run, strategy, constraints)
+        constraints = [c for c in constraints if not isinstance(c, NoRepeatNgram)]
+        constraints.append(NoRepeatNgram(options.no_repeat_ngram))
+    return translator.searching(strategy, constraints)
 
 
 def _translate(options):

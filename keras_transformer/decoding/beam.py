@@ -53,7 +53,8 @@ class Beam(Strategy):
     "Google's Neural Machine Translation System", equation 14), or by `log P / length ** length_penalty`.
 
     With `groups` the search is diverse (Vijayakumar et al., 2018, "Diverse Beam Search"): the groups search
-    one after the other, and a token costs `diversity` for each time an earlier group took it in this step.
+    one after the other, and a token costs `diversity` for each hypothesis of an earlier group that goes on with it
+    in this step. Two groups can still find the same hypothesis in the end.
 
     Args:
         width: Open hypotheses a row, of all groups together.
@@ -121,17 +122,8 @@ class Beam(Strategy):
     def advance(self, beams, extra, prediction, search):
         outcomes, taken = [], None
         for group in range(self.groups):
-            members = slice(group * self._group_width, (group + 1) * self._group_width)
-            outcomes.append(
-                self._advance_group(
-                    Beams(*(part[:, members] for part in beams)),
-                    extra.sums[:, members],
-                    extra.finished[group],
-                    type(prediction)(*(part[:, members] for part in prediction)),
-                    taken,
-                    search,
-                )
-            )
+            of_group = self._members(group, (beams, extra.sums, prediction))
+            outcomes.append(self._advance_group(*of_group, extra.finished[group], taken, search))
             if group + 1 < self.groups:
                 chosen = ops.where(outcomes[-1][0].finished, -1, outcomes[-1][3])
                 counts = ops.sum(ops.one_hot(chosen, prediction.logits.shape[-1]), axis=1)
@@ -156,34 +148,55 @@ class Beam(Strategy):
         highest = ops.max(sums, axis=1) / self.divisor(search.limits)
         return ops.logical_and(highest > NEVER, highest > finished.ranks[:, -1])
 
-    def _advance_group(self, beams, sums, finished, prediction, taken, search):
-        """One step of one group: its beams, sums and finished hypotheses, the newest tokens and the parents."""
-        width = self._group_width
-        candidates = self._candidates(beams, sums, prediction, taken)
-        log_probs = prediction.log_probs(candidates.tokens, candidates.parents)
+    def _members(self, group, nest):
+        """What belongs to a group's hypotheses."""
+        if self.groups == 1:
+            return nest
+        members = slice(group * self._group_width, (group + 1) * self._group_width)
+        return keras.tree.map_structure(lambda part: None if part is None else part[:, members], nest)
 
-        extended = beams.select(candidates.parents).extended(candidates.tokens, log_probs, search)
-        possible = candidates.sums > NEVER
-        ends = ops.logical_and(extended.finished, possible)
-        finished = self._add(finished, extended, candidates.sums, ends, width)
+    def _advance_group(self, beams, sums, prediction, finished, taken, search):
+        """One step of one group: its beams, sums and finished hypotheses, the newest tokens and the parents."""
+        sums, parents, tokens = candidates = self._candidates(beams, sums, prediction, taken)
+        possible = sums > NEVER
+        if prediction.allowed_normalizer is None:  # nothing is penalised: the model's sums
+            scores, written = sums, select(beams.tokens, parents)
+        else:
+            log_probs = prediction.log_probs(tokens, parents)
+            scores, written = select((beams.scores, beams.tokens), parents)
+            scores = scores + log_probs
+        # All open hypotheses of a row are of one length, and the first is open where any is.
+        lengths = beams.lengths[:, :1] + 1
+        slots = ops.arange(ops.shape(written)[-1], dtype="int32")
+        written = ops.where(ops.equal(slots, lengths[..., None] - 1), tokens[..., None], written)
+        ends = ops.logical_or(ops.equal(tokens, search.eos_id), lengths >= search.limits[:, None])
+        ends = ops.logical_and(ends, possible)
+        lengths = ops.broadcast_to(lengths, ops.shape(tokens))
+        width = self._group_width
+        ranks = ops.where(ends, sums / self.divisor(lengths), NEVER)
+        new = _Finished(*(part[:, :width] for part in (written, lengths, scores, ranks)))
+        finished = self._best_of(finished, new)
 
         # Those that go on: the first of the candidates that have not ended, in their order.
         goes_on = ops.logical_and(possible, ops.logical_not(ends))
-        order = -ops.cast(ops.arange(goes_on.shape[1]), "float32")
+        order = -ops.arange(goes_on.shape[1], dtype="float32")
         order, going_on = top_k(ops.where(goes_on, order, NEVER), width)
-        open_sums = ops.where(order > NEVER, select(candidates.sums, going_on), NEVER)
-        beams = extended.select(going_on)
-        beams = beams._replace(finished=ops.logical_not(open_sums > NEVER))
-        tokens, parents = (select(part, going_on) for part in (candidates.tokens, candidates.parents))
-        return beams, open_sums, finished, tokens, parents
+        opened = order > NEVER
+        (sums, parents, tokens), scores, lengths, written = select(
+            (candidates, scores, lengths, written), going_on
+        )
+        beams = Beams(written, lengths, scores, ops.logical_not(opened))
+        return beams, ops.where(opened, sums, NEVER), finished, tokens, parents
 
     def _candidates(self, beams, sums, prediction, taken):
-        """The best extensions: one fewer than twice the width, so that with those that end taken off as many as
-        before go on (and none, where there was but one)."""
+        """The best extensions, twice the width, so that whichever end as many as before go on; the one best where
+        the width is one, so that nothing goes on where it ends."""
         width, vocab_size = prediction.allowed.shape[1:]
         logits = prediction.allowed
-        offset = ops.where(beams.finished, NEVER, sums) - prediction.allowed_normalizer
-        count = min(2 * width - 1, width * vocab_size)
+        normalizer = prediction.allowed_normalizer
+        normalizer = prediction.normalizer if normalizer is None else normalizer
+        offset = ops.where(beams.finished, NEVER, sums) - normalizer
+        count = 1 if width == 1 else min(2 * width, width * vocab_size)
         if taken is not None:
             logits = logits - self.diversity * taken[:, None]
         best, tokens = top_k(ops.reshape(logits, (-1, vocab_size)), min(count, vocab_size))
@@ -193,23 +206,18 @@ class Beam(Strategy):
         tokens = ops.reshape(tokens, (-1, width * each))
         totals, places = top_k(best, count)
         parents, tokens = places // each, select(tokens, places)
-        if taken is not None:  # the penalty chooses, but is not part of the sum
-            totals = totals + self.diversity * select(taken, tokens)
-            totals = ops.where(select(best, places) > NEVER, totals, NEVER)
+        if taken is not None:  # the penalty chooses, and is no part of the sum
+            allowed = ops.reshape(prediction.allowed, (-1, width * vocab_size))
+            totals = select(allowed, parents * vocab_size + tokens) + select(offset, parents)
         return _Candidates(totals, parents, tokens)
 
-    def _add(self, finished, extended, sums, ends, width):
-        """The finished hypotheses and those of the first `width` candidates that end, the best of them."""
-        first = ops.arange(ends.shape[1]) < width
-        ranks = ops.where(ops.logical_and(ends, first), sums / self.divisor(extended.lengths), NEVER)[
-            :, :width
-        ]
-        new = _Finished(*(part[:, :width] for part in extended[:3]), ranks)
-        both = _Finished(*(ops.concatenate(pair, axis=1) for pair in zip(finished, new, strict=True)))
-        _, best = top_k(both.ranks, finished.ranks.shape[1])
-        return _Finished(*(select(part, best) for part in both))
+    def _best_of(self, *finished):
+        """As many of several `_Finished` as the first holds, the best; of equals, the earlier."""
+        every = _Finished(*(ops.concatenate(parts, axis=1) for parts in zip(*finished, strict=True)))
+        _, best = top_k(every.ranks, finished[0].ranks.shape[1])
+        return select(every, best)
 
     def end(self, beams, extra, search):
         every = _Finished(*(ops.concatenate(parts, axis=1) for parts in zip(*extra.finished, strict=True)))
         _, best = top_k(every.ranks, self.n_best)
-        return Hypotheses(*(select(part, best) for part in every[:3]))
+        return select(Hypotheses(*every[:3]), best)

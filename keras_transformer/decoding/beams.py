@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 NEVER = -math.inf  # the log probability of what cannot be
@@ -38,7 +39,7 @@ class Beams(NamedTuple):
 
     def select(self, parents):
         """The hypotheses at `parents`, int32 `(batch, new_width)`."""
-        return Beams(*(select(part, parents) for part in self))
+        return select(self, parents)
 
     def extended(self, tokens, log_probs, search):
         """Each unfinished hypothesis with one token more; one whose token cannot be (-inf) ends without it."""
@@ -80,7 +81,7 @@ class Prediction(NamedTuple):
     allowed: The same after the constraints: penalised, and -inf for what is forbidden.
     normalizer: float32 `(batch, width)`, the logarithm of the sum of `exp(logits)`.
     allowed_normalizer: The same of the penalised logits, forbidden ones included: what is forbidden takes no
-        part in a search, and leaves the probabilities of the rest as they are.
+        part in a search, and leaves the probabilities of the rest as they are. None where nothing is penalised.
     """
 
     logits: Any
@@ -88,27 +89,36 @@ class Prediction(NamedTuple):
     normalizer: Any
     allowed_normalizer: Any
 
-    def log_probs(self, tokens, parents=None):
-        """The model's log probability of each token, -inf where it is forbidden."""
-        logits, allowed, normalizer = self.logits, self.allowed, self.normalizer
-        if parents is None:
-            parents = ops.broadcast_to(ops.arange(tokens.shape[1], dtype="int32"), ops.shape(tokens))
-        vocab_size = logits.shape[-1]
-        flat = parents * vocab_size + tokens
-
-        def at(x):
-            return select(ops.reshape(x, (-1, x.shape[1] * vocab_size)), flat)
-
-        return ops.where(at(allowed) > NEVER, at(logits) - select(normalizer, parents), NEVER)
+    def log_probs(self, tokens, parents):
+        """The model's log probability of each token after each parent, -inf where it is forbidden."""
+        width, vocab_size = self.logits.shape[1:]
+        logits, allowed = select(
+            [ops.reshape(x, (-1, width * vocab_size)) for x in (self.logits, self.allowed)],
+            parents * vocab_size + tokens,
+        )
+        return ops.where(allowed > NEVER, logits - select(self.normalizer, parents), NEVER)
 
 
-def select(x, indices):
-    """`x[row, indices[row]]` for each row: `(batch, n, ...)` at int32 `(batch, m)` to `(batch, m, ...)`."""
-    n, m = x.shape[1], ops.shape(indices)[1]
-    rows = ops.arange(ops.shape(x)[0], dtype="int32")[:, None] * n
-    rest = ops.shape(x)[2:]
-    flat = ops.take(ops.reshape(x, (-1, *rest)), ops.reshape(indices + rows, (-1,)), axis=0)
-    return ops.reshape(flat, (-1, m, *rest))
+def select(nest, indices):
+    """`x[row, indices[row]]` for each row and each tensor of a nest.
+
+    Args:
+        nest: Tensors `(batch, n, ...)`, all of one `n`.
+        indices: int32 `(batch, m)`, each at least 0 and below `n`.
+
+    Returns:
+        The nest, its tensors `(batch, m, ...)`.
+    """
+    n = ops.shape(keras.tree.flatten(nest)[0])[1]
+    batch_size, m = ops.shape(indices)
+    flat = ops.reshape(indices + ops.arange(batch_size, dtype="int32")[:, None] * n, (-1,))
+
+    def of(x):
+        rest = ops.shape(x)[2:]
+        taken = ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0)
+        return ops.reshape(taken, (batch_size, m, *rest))
+
+    return keras.tree.map_structure(of, nest)
 
 
 def top_k(x, k):
@@ -124,21 +134,23 @@ def top_k(x, k):
     Returns:
         float32 and int32 `(batch, k)`.
     """
-    chunk = _chunk(x.shape[-1], k)
-    if chunk is None:
+    size = x.shape[-1]
+    if size < 1024 or size < 32 * k:
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
+    chunk = _chunk(size)
+    x = ops.pad(x, ((0, 0), (0, -size % chunk)), constant_values=NEVER) if size % chunk else x
     chunks = ops.reshape(x, (-1, x.shape[-1] // chunk, chunk))
     best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")
     best = ops.sort(best, axis=-1)  # so that of equals the lowest comes first
     values, inside = ops.top_k(ops.reshape(select(chunks, best), (-1, k * chunk)), k)
     inside = ops.cast(inside, "int32")
-    return values, select(best, inside // chunk) * chunk + inside % chunk
+    indices = select(best, inside // chunk) * chunk + inside % chunk
+    return values, ops.minimum(indices, size - 1) if size % chunk else indices
 
 
-def _chunk(size, k):
-    """The divisor of `size` nearest to its root, or None where a plain sort is as good."""
-    if size < 1024:
-        return None
-    divisors = [d for d in range(16, size // 16 + 1) if size % d == 0 and size // d >= k]
-    return min(divisors, key=lambda d: abs(d - math.sqrt(size)), default=None)
+def _chunk(size):
+    """The size of chunks: near the root of `size`, a divisor of it if there is one, else it must be padded."""
+    root = math.isqrt(size)
+    divisors = (d for d in range(root // 3, 3 * root) if size % d == 0)
+    return min(divisors, key=lambda d: abs(d - root), default=root)

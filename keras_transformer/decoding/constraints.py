@@ -1,14 +1,15 @@
 """What every hypothesis must satisfy, whatever the strategy: small frozen objects that compose."""
 
 import dataclasses
+import math
 
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check_count, check_positive, check_range
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
     """Limits lengths, blocks tokens, or adjusts logits; each does one of the three and leaves the others."""
 
@@ -40,18 +41,21 @@ class _Length(Constraint):
     ratio: float = 0.0
 
     def __post_init__(self):
-        check_range(0, length=self.length, ratio=self.ratio)
+        check_count(length=self.length)
+        check_range(0, ratio=self.ratio)
         if not self.length and not self.ratio:
             raise ValueError(
                 f"`length` or `ratio` must be positive. Received: length={self.length}, ratio={self.ratio}."
             )
 
     def of(self, source_lengths):
-        """int32 `(batch,)` or `(1,)`."""
+        """The length for each source: an int where that is known, else int32 of the shape of `source_lengths`."""
         if not self.ratio:
-            return ops.convert_to_tensor([self.length], "int32")
+            return self.length
         if source_lengths is None:
             raise ValueError(f"{self} needs a source: there is none to be relative to.")
+        if isinstance(source_lengths, int):
+            return self.length + math.floor(self.ratio * source_lengths)
         relative = ops.floor(self.ratio * ops.cast(source_lengths, "float32"))
         return self.length + ops.cast(relative, "int32")
 
@@ -72,7 +76,8 @@ class MinLength(_Length):
     """
 
     def blocked(self, beams, search, vocab_size):
-        early = beams.lengths + 1 < self.of(search.source_lengths)[:, None]
+        least = ops.reshape(ops.convert_to_tensor(self.of(search.source_lengths), "int32"), (-1, 1))
+        early = beams.lengths + 1 < least
         is_end = ops.equal(ops.arange(vocab_size, dtype="int32"), search.eos_id)
         return ops.logical_and(early[..., None], is_end)
 
@@ -164,13 +169,14 @@ class SuppressTokens(Constraint):
     token_ids: tuple = ()
 
     def __post_init__(self):
+        if not isinstance(self.token_ids, (list, tuple)) or not self.token_ids:
+            raise ValueError(f"`token_ids` must be a list of ids. Received: token_ids={self.token_ids!r}.")
+        for token_id in self.token_ids:
+            check_count(token_ids=token_id)
         object.__setattr__(self, "token_ids", tuple(int(i) for i in self.token_ids))
-        if not self.token_ids or min(self.token_ids) < 0:
-            raise ValueError(
-                f"`token_ids` must hold ids, all 0 or more. Received: token_ids={self.token_ids}."
-            )
 
     def blocked(self, beams, search, vocab_size):
+        check_count(0, vocab_size - 1, token_ids=max(self.token_ids))
         ids = ops.arange(vocab_size, dtype="int32")[:, None]
         return ops.any(ops.equal(ids, ops.convert_to_tensor(self.token_ids, "int32")), axis=-1)
 
@@ -190,9 +196,10 @@ class ForcedFirstToken(Constraint):
     token_id: int
 
     def __post_init__(self):
-        check_range(0, token_id=self.token_id)
+        check_count(token_id=self.token_id)
 
     def blocked(self, beams, search, vocab_size):
+        check_count(0, vocab_size - 1, token_id=self.token_id)
         first = ops.equal(beams.lengths, 0)[..., None]
         others = ops.not_equal(ops.arange(vocab_size, dtype="int32"), self.token_id)
         return ops.logical_and(first, others)

@@ -45,7 +45,8 @@ def decode(
 
     Args:
         step: `step(tokens, cache, index) -> (logits, cache)`: ids `(batch, width, length)`, of each hypothesis
-            those that stand at position `index` and after, to logits `(batch, width, length, vocab_size)`.
+            those that stand at position `index` and after, to logits `(batch, width, length, vocab_size)`. A
+            prompt comes first, at index 0, as one hypothesis a row; then each step has one token a hypothesis.
         cache: What `step` keeps between calls: any nest of tensors `(batch, width, ...)`, or an object with
             `reordered(parents)` (hypotheses change places) and `grown(steps)` (room for more), as `TreeCache`.
         strategy: Which tokens to take, such as `Greedy()`.
@@ -68,6 +69,11 @@ def decode(
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
+    if isinstance(prompt_len, int) and isinstance(max_length, int) and prompt_len - 1 > max_length:
+        raise ValueError(
+            "`prompt` must leave what follows its first token within `max_length`. "
+            f"Received: a prompt of {prompt_len} tokens, max_length={max_length}."
+        )
     shape = (batch_size, strategy.width)
     search = Search(
         _limits(batch_size, max_length, row_limits, constraints, source_lengths),
@@ -99,6 +105,9 @@ def decode(
     def unfinished(state):
         return ops.logical_not(ops.all(state.beams.finished))
 
+    def outcome(state):
+        return state.beams, state.extra
+
     def turn(state):
         logits, cache = step(state.last[..., None], state.cache, state.index)
         prediction = _predict(logits[:, :, 0], state.beams, constraints, search)
@@ -115,23 +124,30 @@ def decode(
     def grown(state, steps):
         return state._replace(cache=state.cache.grown(steps))
 
-    def run_and_grow(state):
-        state = run(state, state.cache.steps)
-        return grown(state, ops.minimum(2 * state.cache.steps, max_length))
+    def run_growing(state, steps):
+        """Runs with room for `steps` steps, and where a row goes on with twice as many, as often as need be."""
+        state = run(grown(state, steps), steps)
+        if steps >= max_length:
+            return outcome(state)
+        more = min(2 * steps, max_length)
+        return ops.cond(unfinished(state), lambda: run_growing(state, more), lambda: outcome(state))
+
+    def grow_and_run(state):
+        steps = state.cache.steps
+        used_up = state.index - (prompt_len - 1) >= steps
+        steps = ops.where(used_up, ops.minimum(2 * steps, max_length), steps)
+        return run(grown(state, steps), steps)
 
     if not hasattr(cache, "grown"):
-        state = _loop(unfinished, turn, state)
+        beams, extra = outcome(_loop(unfinished, turn, state))
     elif isinstance(max_length, int):  # sizes are known: one loop for each, as a compiler needs it
-        steps = FIRST_STEPS
-        while steps < max_length:
-            state = run(grown(state, steps), steps)
-            steps *= 2
-        state = run(grown(state, max_length), max_length)
+        beams, extra = run_growing(state, min(FIRST_STEPS, max_length))
     elif in_xla():  # known to the compiler alone: one loop
-        state = run(grown(state, max_length), max_length)
+        beams, extra = outcome(run(grown(state, max_length), max_length))
     else:
-        state = _loop(unfinished, run_and_grow, grown(state, ops.minimum(FIRST_STEPS, max_length)))
-    return strategy.end(state.beams, state.extra, search)
+        state = grown(state, ops.minimum(FIRST_STEPS, max_length))
+        beams, extra = outcome(_loop(unfinished, grow_and_run, state))
+    return strategy.end(beams, extra, search)
 
 
 def _limits(batch_size, max_length, row_limits, constraints, source_lengths):
@@ -149,8 +165,9 @@ def _after_prompt(prompt, starts, logits, max_length, search):
     prompt_len = ops.shape(prompt)[1]
     following = ops.arange(1, prompt_len, dtype="int32")[None]
     real = following > starts[:, None]
-    log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-    log_probs = ops.take_along_axis(log_probs, prompt[:, 1:, None], axis=-1)[..., 0]
+    logits = ops.cast(logits, "float32")
+    log_probs = ops.take_along_axis(logits, prompt[:, 1:, None], axis=-1)[..., 0]
+    log_probs = log_probs - ops.logsumexp(logits, axis=-1)
     lengths = prompt_len - 1 - starts
     slots = ops.arange(max_length, dtype="int32")[None]
     tokens = select(prompt, ops.minimum(slots + 1 + starts[:, None], prompt_len - 1))
@@ -165,24 +182,21 @@ def _after_prompt(prompt, starts, logits, max_length, search):
 
 def _predict(logits, beams, constraints, search):
     """The model's logits and what the constraints leave of them."""
-    logits = penalised = ops.cast(logits, "float32")
-    normalizer = penalised_normalizer = ops.logsumexp(logits, axis=-1)
+    logits = allowed = ops.cast(logits, "float32")
     for constraint in constraints:
-        penalised = constraint.adjusted(penalised, beams, search)
-    if penalised is not logits:
-        penalised_normalizer = ops.logsumexp(penalised, axis=-1)
-    allowed = penalised
+        allowed = constraint.adjusted(allowed, beams, search)
+    allowed_normalizer = None if allowed is logits else ops.logsumexp(allowed, axis=-1)
     for constraint in constraints:
         blocked = constraint.blocked(beams, search, logits.shape[-1])
         if blocked is not None:
             allowed = ops.where(blocked, NEVER, allowed)
-    return Prediction(logits, allowed, normalizer, penalised_normalizer)
+    return Prediction(logits, allowed, ops.logsumexp(logits, axis=-1), allowed_normalizer)
 
 
 def _reordered(cache, parents):
     if hasattr(cache, "reordered"):
         return cache.reordered(parents)
-    return keras.tree.map_structure(lambda part: select(part, parents), cache)
+    return select(cache, parents) if keras.tree.flatten(cache) else cache
 
 
 def _loop(condition, body, state):

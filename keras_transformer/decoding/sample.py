@@ -5,7 +5,7 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.decoding.beams import NEVER, select, top_k
 from keras_transformer.decoding.strategies import Strategy, extend
 
@@ -47,10 +47,12 @@ class Sample(Strategy):
 
     def __post_init__(self):
         check_range(0, above=True, temperature=self.temperature)
-        check_range(0, top_k=self.top_k)
+        check_count(top_k=self.top_k)
         check_range(0, 1, above=True, top_p=self.top_p, typical_p=self.typical_p)
         check_range(0, 1, min_p=self.min_p)
         check_positive(num_samples=self.num_samples)
+        if self.seed is not None:
+            check_count(0, 2**31 - 1, seed=self.seed)
 
     @property
     def width(self):
@@ -62,7 +64,9 @@ class Sample(Strategy):
 
     def advance(self, beams, extra, prediction, search):
         batch_size, width, vocab_size = ops.shape(prediction.allowed)
-        logits = ops.reshape(prediction.allowed, (-1, vocab_size)) / self.temperature
+        logits = ops.reshape(prediction.allowed, (-1, vocab_size))
+        highest = ops.max(logits, axis=-1, keepdims=True)
+        logits = ops.where(logits > NEVER, (logits - highest) / self.temperature, NEVER)
         ids, logits = self._kept(logits)
         drawn = _draw(logits, ops.reshape(_uniform(beams, search), (-1, 1)))
         tokens = drawn if ids is None else select(ids, drawn)
@@ -99,16 +103,14 @@ class Sample(Strategy):
 
 def _draw(logits, uniform):
     """Indices drawn with the probabilities of `softmax(logits)`, by the inverse of their running sum."""
-    size = logits.shape[-1]
-    probs = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
-    probs = ops.where(logits > NEVER, probs, 0.0)
+    probs = ops.where(logits > NEVER, ops.exp(logits - ops.max(logits, axis=-1, keepdims=True)), 0.0)
+    possible = probs > 0
     running = ops.cumsum(probs, axis=-1)
-    below = ops.cast(running <= uniform * running[:, -1:], "int32")
-    last = (
-        size - 1 - ops.argmax(ops.cast(probs > 0, "int32")[:, ::-1], axis=-1)
-    )  # against rounding at the end
-    drawn = ops.minimum(ops.sum(below, axis=-1), ops.cast(last, "int32"))
-    return drawn[:, None]
+    # XLA sums in blocks, so the sum may rise where nothing was added: what cannot be is left out by name.
+    reached = ops.logical_and(running > uniform * running[:, -1:], possible)
+    last = logits.shape[-1] - 1 - ops.argmax(ops.cast(possible, "int32")[:, ::-1], axis=-1)
+    drawn = ops.where(ops.any(reached, axis=-1), ops.argmax(ops.cast(reached, "int32"), axis=-1), last)
+    return ops.cast(drawn, "int32")[:, None]
 
 
 def _uniform(beams, search):

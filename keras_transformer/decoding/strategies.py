@@ -5,10 +5,10 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_transformer.decoding.beams import Hypotheses, select, top_k
+from keras_transformer.decoding.beams import NEVER, Hypotheses, select, top_k
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Strategy:
     """Which tokens a search takes: a small frozen object, handed to `decode`.
 
@@ -39,11 +39,11 @@ class Strategy:
         raise NotImplementedError
 
     def end(self, beams, extra, search):
-        """The `Hypotheses` of a finished search, best first."""
-        if self.width == 1:
-            return Hypotheses(beams.tokens, beams.lengths, beams.scores)
-        _, order = top_k(beams.scores, self.n_best)
-        return Hypotheses(*(select(part, order) for part in (beams.tokens, beams.lengths, beams.scores)))
+        """The `Hypotheses` of a finished search, best first; empty where the constraints left nothing."""
+        found = beams.scores > NEVER
+        tokens = ops.where(found[..., None], beams.tokens, search.pad_id)
+        hypotheses = Hypotheses(tokens, ops.where(found, beams.lengths, 0), beams.scores)
+        return hypotheses if self.width == 1 else select(hypotheses, top_k(beams.scores, self.n_best)[1])
 
     def get_config(self):
         return dataclasses.asdict(self)
@@ -65,6 +65,7 @@ class Greedy(Strategy):
 
 
 def extend(beams, tokens, prediction, search):
-    """Goes on from each hypothesis with one token of its own."""
-    beams = beams.extended(tokens, prediction.log_probs(tokens), search)
+    """Goes on from each hypothesis with one token of its own, int32 `(batch, width)`."""
+    places = ops.broadcast_to(ops.arange(tokens.shape[1], dtype="int32"), ops.shape(tokens))
+    beams = beams.extended(tokens, prediction.log_probs(tokens, places), search)
     return beams, (), ops.where(beams.finished, search.pad_id, tokens)

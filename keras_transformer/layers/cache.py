@@ -31,8 +31,8 @@ class KVCache(NamedTuple):
 
         Args:
             new: A `KVCache` of the new positions.
-            index: First slot to write, an int or an int scalar tensor. The new positions must end within
-                the cache.
+            index: First slot to write, an int or an int scalar tensor. One known late, and too large, is
+                held back so that the new positions end with the last slot.
 
         Raises:
             ValueError: If the new positions are known to end past the last slot.
@@ -44,6 +44,10 @@ class KVCache(NamedTuple):
                 f"Received: index={index}, {count} new positions, a cache of {length}."
             )
         put = _slice_update if in_xla() else _scatter
+        if not isinstance(
+            index, int
+        ):  # as XLA does it; past the end a scatter would reach the next head's slots
+            index = ops.clip(index, 0, self.length - ops.shape(new.key)[2])
         return KVCache(*(put(old, ops.cast(n, old.dtype), index) for n, old in zip(new, self, strict=True)))
 
     def grown(self, length):

@@ -69,11 +69,12 @@ class DecoderLayer(EncoderLayer):
         memory,
         padding_mask=None,
         memory_padding_mask=None,
-        attention_mask=None,
         training=None,
         return_attention_scores=False,
         cache=None,
         index=0,
+        *,
+        attention_mask=None,
     ):
         if not isinstance(memory, KVCache):
             if memory_padding_mask is None:
@@ -143,11 +144,12 @@ class Decoder(Encoder):
         memory,
         padding_mask=None,
         memory_padding_mask=None,
-        attention_mask=None,
         training=None,
         return_attention_scores=False,
         cache=None,
         index=0,
+        *,
+        attention_mask=None,
     ):
         if padding_mask is None and cache is None:
             padding_mask = implicit_mask(x)

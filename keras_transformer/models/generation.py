@@ -1,5 +1,6 @@
 """Generation: what a model needs to write sequences, whatever the model."""
 
+import dataclasses
 import functools
 import random
 from typing import Any, NamedTuple
@@ -8,7 +9,15 @@ from keras import ops
 
 from keras_transformer.backend import compiled, compiles
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import Constraint, Greedy, Strategy, decode, row_keys
+from keras_transformer.decoding import (
+    Constraint,
+    Greedy,
+    MaxLength,
+    MinLength,
+    Strategy,
+    decode,
+    row_keys,
+)
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
@@ -49,16 +58,24 @@ class Generation:
 
         Returns:
             `Hypotheses`.
+
+        Raises:
+            ValueError: If the strategy draws and neither it nor the caller names a seed.
         """
+        if seed is None:
+            seed = getattr(strategy, "seed", 0)
+            if seed is None:
+                raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
         batch_size = ops.shape(source)[0]
         source_lengths = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
-        row_limits = None
-        if max_length is None:
-            max_length = _default_limit(ops.shape(source)[1])
-            row_limits = _default_limit(source_lengths)
-        prompt, starts = ops.full((batch_size, 1), self.bos_id, "int32"), None
+        prompt, starts, row_limits = ops.full((batch_size, 1), self.bos_id, "int32"), None, None
+        prefix_len = prefix_lengths = 0
         if prefix is not None:
-            prompt, starts = _left_padded(prefix, self.bos_id, self.pad_id)
+            prefix_len, prefix_lengths = ops.shape(prefix)[1], _lengths(prefix, self.pad_id)
+            prompt, starts = _left_padded(prefix, prefix_lengths, self.bos_id, self.pad_id)
+        if max_length is None:
+            max_length = _default_limit(ops.shape(source)[1], prefix_len, constraints)
+            row_limits = _default_limit(source_lengths, prefix_lengths, constraints)
         step, cache = self.start(source, strategy.width, ops.shape(prompt)[1], starts)
         return decode(
             step,
@@ -71,7 +88,7 @@ class Generation:
             row_limits=row_limits,
             source_lengths=source_lengths,
             keys=row_keys(source, self.pad_id),
-            seed=(getattr(strategy, "seed", None) or 0) if seed is None else seed,
+            seed=seed,
             eos_id=self.eos_id,
             pad_id=self.pad_id,
         )
@@ -91,7 +108,8 @@ class Generation:
         Args:
             source: int `(batch, source_len)`, padded on the right.
             strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-            max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16.
+            max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16, beside
+                its prefix, or what `MinLength` asks for if that is more.
             jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
                 graph, None for XLA where there is an accelerator.
             constraints: What every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
@@ -103,8 +121,8 @@ class Generation:
             `(batch, n_best)`, float32 `(batch, n_best)`.
 
         Raises:
-            ValueError: If `source` or `prefix` is not of rank 2 or empty, `max_length` is not positive or shorter
-                than `prefix`, or the constraints contradict one another.
+            ValueError: If `source` is not of rank 2 or empty, `max_length` is not positive, `prefix` holds no ids,
+                is not padded on the right or too long, or the constraints contradict one another.
         """
         source = _matrix(source, "source", "(batch, source_len)")
         if max_length is not None:
@@ -114,21 +132,40 @@ class Generation:
         constraints = check_constraints(constraints, max_length)
         jit_compile = compiles(jit_compile)
         length = source.shape[1]
-        limit = _default_limit(length) if max_length is None else max_length
         inputs = {"source": _to_step(source, self.pad_id) if jit_compile else source}
+        prefix_len = 0
         if prefix is not None:
-            prefix = _matrix(prefix, "prefix", "(batch, prefix_len)")
-            if prefix.shape[0] != source.shape[0] or prefix.shape[1] > limit:
-                raise ValueError(
-                    f"`prefix` must have a row for each source and at most {limit} tokens, the longest output. "
-                    f"Received: shape={tuple(prefix.shape)} for {source.shape[0]} sources."
-                )
-            inputs["prefix"] = prefix
+            inputs["prefix"] = prefix = self._checked_prefix(prefix, source, max_length)
+            prefix_len = prefix.shape[1]
         if hasattr(strategy, "seed"):
             seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
             inputs["seed"] = ops.convert_to_tensor(seed, "int32")
+            strategy = dataclasses.replace(strategy, seed=None)  # one function for every seed
+        limit = _default_limit(length, prefix_len, constraints) if max_length is None else max_length
         found = self._functions("search", jit_compile, strategy, max_length, constraints)(inputs)
         return found._replace(tokens=found.tokens[:, :, :limit])
+
+    def _checked_prefix(self, prefix, source, max_length):
+        """int32 `prefix`, if it is what `generate` asks for."""
+        prefix = _matrix(prefix, "prefix", "(batch, prefix_len)")
+        ids = ops.convert_to_numpy(prefix)
+        real = ids != self.pad_id
+        lengths = real.sum(axis=1)
+        ended = (ids == self.eos_id).any(axis=1) & (ids[range(len(ids)), lengths - 1] != self.eos_id)
+        rules = {
+            "a row for each source": len(ids) == source.shape[0],
+            f"ids from 0 to {self.target_vocab_size - 1}": (ids >= 0).all()
+            and (ids < self.target_vocab_size).all(),
+            "padding on the right alone": (real[:, 1:] <= real[:, :-1]).all(),
+            "no token after `eos_id`": not (ended | ((ids == self.eos_id).sum(axis=1) > 1)).any(),
+            f"at most max_length={max_length} tokens": max_length is None or lengths.max() <= max_length,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ValueError(
+                    f"`prefix` must have {rule}. Received: {ids.tolist()} for {source.shape[0]} sources."
+                )
+        return prefix[:, : max(1, int(lengths.max()))]
 
     def score(self, source, target, jit_compile=None):
         """How likely the model finds given targets: one pass, no search.
@@ -136,7 +173,8 @@ class Generation:
         Args:
             source: int `(batch, source_len)`, padded on the right.
             target: int `(batch, target_len)`, or `(batch, n, target_len)` for several targets of each source, such as
-                the tokens of `Hypotheses`; without `bos_id`, with `eos_id` where it counts, padded on the right.
+                the tokens of `Hypotheses`; without `bos_id`, with `eos_id` where it counts, padded on the right. An
+                empty target scores 0.
             jit_compile: As in `generate`.
 
         Returns:
@@ -165,7 +203,7 @@ class Generation:
         shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
         log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), flat[..., None], axis=-1)[..., 0]
-        real = ops.not_equal(flat, self.pad_id)
+        real = ops.arange(target_len, dtype="int32") < _lengths(flat, self.pad_id)[:, None]
         log_probs = ops.where(real, log_probs, 0.0)
         _, cross = attention[-2:][0]
         alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
@@ -197,12 +235,12 @@ def check_constraints(constraints, max_length=None):
             raise ValueError(
                 f"`constraints` must hold constraints such as `MinLength(5)`. Received: {constraint!r}."
             )
-    minima = [c for c in constraints if type(c).__name__ == "MinLength"]
-    maxima = [c.length for c in constraints if type(c).__name__ == "MaxLength" and not c.ratio]
-    maxima += [] if max_length is None else [max_length]
-    if minima and maxima and max(c.length for c in minima) > min(maxima):
+    least = max((c.length for c in constraints if isinstance(c, MinLength)), default=0)
+    most = [c.length for c in constraints if isinstance(c, MaxLength) and not c.ratio]
+    most = min(most + ([] if max_length is None else [max_length]), default=least)
+    if least > most:
         raise ValueError(
-            f"No output is at least {max(c.length for c in minima)} and at most {min(maxima)} tokens long. "
+            f"No output is at least {least} and at most {most} tokens long. "
             f"Received: constraints={list(constraints)}, max_length={max_length}."
         )
     return constraints
@@ -224,17 +262,30 @@ def _to_step(source, pad_id):
     return ops.pad(source, ((0, 0), (0, padding)), constant_values=pad_id)
 
 
-def _left_padded(prefix, bos_id, pad_id):
+def _lengths(token_ids, pad_id):
+    """How many tokens each row has, up to its last that is no padding: int32 `(batch,)`."""
+    places = ops.arange(1, ops.shape(token_ids)[1] + 1, dtype="int32")
+    return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=1)
+
+
+def _left_padded(prefix, lengths, bos_id, pad_id):
     """`bos_id` and the prefix of each row, moved to the right end, and where each row starts."""
     batch_size, prefix_len = ops.shape(prefix)
     prompt = ops.concatenate([ops.full((batch_size, 1), bos_id, "int32"), prefix], axis=1)
-    lengths = ops.sum(ops.cast(ops.not_equal(prefix, pad_id), "int32"), axis=1)
     starts = prefix_len - lengths
     places = ops.arange(prefix_len + 1, dtype="int32") - starts[:, None]
     moved = ops.take_along_axis(prompt, ops.maximum(places, 0), axis=1)
     return ops.where(places >= 0, moved, pad_id), starts
 
 
-def _default_limit(source_len):
-    """How long an output may get where nobody said: generous for any pair of languages, never endless."""
-    return 2 * source_len + 16
+def _default_limit(source_len, prefix_len, constraints):
+    """How long an output may get where nobody said: generous for any pair of languages, never endless.
+
+    For ints an int, for tensors a tensor.
+    """
+    limit = 2 * source_len + 16 + prefix_len
+    for constraint in constraints:
+        if isinstance(constraint, MinLength):
+            least = constraint.of(source_len)
+            limit = max(limit, least) if isinstance(limit, int) else ops.maximum(limit, least)
+    return limit

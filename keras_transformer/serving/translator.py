@@ -11,7 +11,7 @@ import tqdm
 
 from keras_transformer.backend import compiled, compiles
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
 from keras_transformer.files import replaced
 from keras_transformer.models import Transformer
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP, check_constraints
@@ -81,7 +81,21 @@ class Translator:
         self.max_source_length = max_source_length
         self.max_length = max_length
         self.constraints = check_constraints(constraints, max_length)
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
         self._function = functools.cache(self._make_function)
+
+    def searching(self, strategy, constraints=()):
+        """The same translator with another strategy and other constraints."""
+        return Translator(
+            self.model,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            strategy,
+            self.max_source_length,
+            self.max_length,
+            constraints,
+        )
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
         """Translates sentences.
@@ -104,7 +118,7 @@ class Translator:
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
             return []
-        function = self._function(compiles(jit_compile))
+        function = self._translate_compiled if compiles(jit_compile) else self._function(False)
         lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
         cut = int((lengths >= self.max_source_length).sum())
         if cut:
@@ -123,6 +137,21 @@ class Translator:
                     translations[i] = text.decode("utf-8", "replace")
                 bar.update(len(rows))
         return translations
+
+    def _translate_compiled(self, text):
+        """What the portable function gives, with a search compiled for the shapes at hand."""
+        source, is_blank = self._sources(text)
+        found = self.model.generate(
+            source, self.strategy, self.max_length, jit_compile=True, constraints=self.constraints
+        )
+        return self._results(found, is_blank)
+
+    def _results(self, found, is_blank):
+        translation = self.target_tokenizer.detokenize(found.tokens[:, 0])
+        return {
+            "translation": tf.where(is_blank, "", translation),
+            "score": tf.where(is_blank, 0.0, found.scores[:, 0]),
+        }
 
     def _make_function(self, xla):
         """`text (batch,)` to `translation (batch,)` and `score (batch,)`, as a TensorFlow function."""
@@ -146,11 +175,7 @@ class Translator:
                 found = search_compiled(source, tf.convert_to_tensor(seed))
             else:
                 found = search(source, seed)
-            translation = self.target_tokenizer.detokenize(found.tokens[:, 0])
-            return {
-                "translation": tf.where(is_blank, "", translation),
-                "score": tf.where(is_blank, 0.0, found.scores[:, 0]),
-            }
+            return self._results(found, is_blank)
 
         return translate
 
@@ -186,6 +211,12 @@ class Translator:
         for name, tokenizer in tokenizers.items():
             with replaced(folder / f"{name}.model") as temporary:
                 tokenizer.save(temporary)
+        for known, parts in ((STRATEGIES, [self.strategy]), (CONSTRAINTS, self.constraints)):
+            for part in parts:
+                if known.get(type(part).__name__) is not type(part):
+                    raise ValueError(
+                        f"Only this library's strategies and constraints are saved. Received: {part}."
+                    )
         description = {
             "format": FORMAT,
             **{name: type(tokenizer).__name__ for name, tokenizer in tokenizers.items()},
@@ -199,13 +230,8 @@ class Translator:
             temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder, strategy=None, constraints=None):
+    def load(cls, folder):
         """Loads what `save` or a training run wrote. No code from the folder is executed.
-
-        Args:
-            folder: The folder.
-            strategy: Instead of the saved one, or None.
-            constraints: Instead of the saved ones, or None.
 
         Raises:
             ValueError: If the folder holds no translator, or one that names what this library does not have.
@@ -223,19 +249,16 @@ class Translator:
             return tokenizer_class.load(folder / f"{name}.model")
 
         try:
-            if strategy is None:
-                strategy_class = _named(STRATEGIES, description["strategy"], folder)
-                strategy = strategy_class.from_config(description["strategy_arguments"])
-            if constraints is None:
-                constraints = [
-                    _named(CONSTRAINTS, name, folder).from_config(config)
-                    for name, config in description.get("constraints", ())
-                ]
+            strategy_class = _named(STRATEGIES, description["strategy"], folder)
+            constraints = [
+                _named(CONSTRAINTS, name, folder).from_config(config)
+                for name, config in description.get("constraints", ())
+            ]
             return cls(
                 load_model(folder / MODEL, Transformer),
                 tokenizer("source_tokenizer"),
                 tokenizer("target_tokenizer") if "target_tokenizer" in description else None,
-                strategy,
+                strategy_class.from_config(description["strategy_arguments"]),
                 description["max_source_length"],
                 description["max_length"],
                 constraints,

@@ -144,6 +144,21 @@ def test_the_longer_wins_where_the_penalty_says_so():
     assert found_by(Beam(2, length_penalty=1.0), logits).tokens[0, 0].tolist() == [EOS, PAD, PAD, PAD]
 
 
+def test_as_many_go_on_when_all_that_are_best_end():
+    """After step 2 both best extensions end; 4 6 (.15) and 4 7 (.1), third and fourth, take their places."""
+    chances = {BOS: {4: 0.5, 5: 0.5}, 4: {EOS: 0.5, 6: 0.3, 1: 0.2}, 5: {EOS: 0.6, 6: 0.2, 1: 0.2}}
+    likely = np.full((1, 3, VOCAB, VOCAB), 1e-9)
+    for before, after in chances.items():
+        for token, chance in after.items():
+            likely[0, :, before, token] = chance
+    likely[0, 2, 6], likely[0, 2, 1] = np.eye(VOCAB)[EOS], np.eye(VOCAB)[EOS]
+    found = found_by(
+        Beam(2, length_penalty=5.0, n_best=2), np.log(np.maximum(likely, 1e-9)).astype("float32")
+    )
+    assert found.tokens[0].tolist() == [[4, 6, EOS], [4, 1, EOS]]
+    np.testing.assert_allclose(found.scores, np.log([[0.15, 0.1]]), rtol=1e-3)
+
+
 def counted(step):
     """The step, and the list of positions it was called at; for eager runs on a backend that has them."""
     calls = []
@@ -234,7 +249,7 @@ def diverse_reference(logits, width, groups, diversity, length, penalty):
                     new = total + log_p[position, last, token]
                     candidates.append((new - diversity * taken[token], new, (*tokens, token)))
             candidates.sort(key=lambda c: -c[0])
-            best, opened[group] = candidates[: 2 * size - 1], []
+            best, opened[group] = candidates[: 2 * size], []
             for rank, (_, total, tokens) in enumerate(best):
                 if tokens[-1] == EOS or len(tokens) == length:
                     if rank < size:

@@ -1,0 +1,79 @@
+"""The harness outside the project, and how the scripts here run it: its rows and ours, one run."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+HARNESS = HERE.parent.parent / "shared" / "bench"
+OWN_ROW = str(HERE / "peer_keras_transformer.py")
+
+
+def all_rows(variants):
+    """The harness's rows and ours: the interpreter, the script and the variant for each name.
+
+    Args:
+        variants: A dict, the names of our rows to variants of `peer_keras_transformer.py`.
+    """
+    if not (HARNESS / "run.py").exists():
+        raise SystemExit(f"The harness is missing: {HARNESS}/run.py")
+    rows = json.loads((HARNESS / "peers.json").read_text())
+    return rows | {name: [sys.executable, OWN_ROW, variant] for name, variant in variants.items()}
+
+
+def installed(names, rows):
+    """Those names, in order, whose interpreter is there; says which are left out."""
+    unknown = [name for name in names if name not in rows]
+    if unknown:
+        raise SystemExit(f"No such row: {', '.join(unknown)}. There are: {', '.join(rows)}.")
+    home = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "kt-bench"))
+    present = [name for name in names if Path(rows[name][0].format(home=home)).exists()]
+    for name in names:
+        if name not in present:
+            print(f"left out, not installed: {name}", file=sys.stderr)
+    return present
+
+
+def run(config, task, names, rows, *, rounds, reference, output=None):
+    """One run of the harness, which prints its table: each row takes one repetition in turn.
+
+    Args:
+        config: "small" or "base".
+        task: A task of the harness, such as "T1".
+        names: The rows to run.
+        rows: What `all_rows` gave.
+        rounds: Repetitions of each row.
+        reference: The row that the others are compared with.
+        output: JSON lines are appended to this file; to the harness's own when None.
+
+    Returns:
+        The harness's exit status.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(rows, file)
+        file.flush()
+        environment = {
+            **os.environ,
+            "BENCH_PEERS": file.name,
+            "BENCH_DIR": str(HARNESS),
+            "PYTHONPATH": str(HERE.parent),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = [sys.executable, str(HARNESS / "run.py"), config, task, ",".join(names)]
+        command += ["--rounds", str(rounds), "--ref", reference]
+        if output:
+            command += ["--out", str(Path(output).resolve())]
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+def own_row():
+    """Our row's module, in this process: the same model and data without the harness around them."""
+    os.environ["BENCH_DIR"] = str(HARNESS)
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(HERE.parent))
+    import peer_keras_transformer
+
+    return peer_keras_transformer

@@ -1,0 +1,314 @@
+"""Searches with a real model: the same in every mode, on every backend, whatever the batch."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, assert_close, compilations
+from keras import ops
+from reference import log_softmax
+from searches import (
+    BOS,
+    CONSTRAINTS,
+    EOS,
+    MAX_LENGTH,
+    PAD,
+    PREFIX,
+    SOURCE,
+    STRATEGIES,
+    VOCAB,
+    writer,
+    written,
+)
+
+from keras_transformer.backend import compiled
+from keras_transformer.decoding import (
+    Beam,
+    ForcedFirstToken,
+    Greedy,
+    MaxLength,
+    MinLength,
+    NoRepeatNgram,
+    Sample,
+    SuppressTokens,
+)
+from keras_transformer.decoding import loop as decoding_loop
+from keras_transformer.layers import TreeCache
+
+HERE = pathlib.Path(__file__).parent
+EACH_STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return writer()
+
+
+def assert_same(found, expected):
+    """Equal tokens and lengths, however far the buffers go; scores within rounding."""
+    length = min(np.shape(found[0])[2], np.shape(expected[0])[2])
+    for part in (found, expected):
+        assert np.all(np.asarray(part[0])[:, :, length:] == PAD)
+    np.testing.assert_array_equal(np.asarray(found[0])[:, :, :length], np.asarray(expected[0])[:, :, :length])
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", [None, PREFIX], ids=["plain", "prefix"])
+@pytest.mark.parametrize("constraints", ["free", "all"])
+@EACH_STRATEGY
+def test_compiled_portable_and_eager_write_the_same(model, strategy, constraints, prefix):
+    constraints = CONSTRAINTS[constraints]
+    eager = written(model, strategy, constraints, prefix, "eager", MAX_LENGTH)
+    for mode in ("portable", "compiled"):
+        assert_same(written(model, strategy, constraints, prefix, mode, MAX_LENGTH), eager)
+
+
+@EACH_STRATEGY
+def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, strategy):
+    seed = getattr(strategy, "seed", None)
+    expected = written(model, strategy, CONSTRAINTS["all"], None, "eager", MAX_LENGTH)
+    for jit_compile in compilations():
+
+        def search(source):
+            return model.search(source, strategy, MAX_LENGTH, constraints=CONSTRAINTS["all"], seed=seed)
+
+        assert_same(as_numpy(compiled(search, model, jit_compile)(ops.convert_to_tensor(SOURCE))), expected)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend starts the other")
+def test_strategies_and_constraints_are_the_same_on_both_backends(model):
+    pairs = [f"{name}+all" for name in STRATEGIES] + [f"beam+{name}" for name in CONSTRAINTS]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "searches.py"), "compiled", *pairs],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == len(pairs)
+    for name, names, *found in lines:
+        expected = written(model, STRATEGIES[name], CONSTRAINTS[names], None, "eager", MAX_LENGTH)
+        assert found == expected[:2], (name, names)
+
+
+@EACH_STRATEGY
+def test_rows_depend_on_no_other_row_no_order_and_no_padding(model, strategy):
+    arguments = {"seed": getattr(strategy, "seed", None), "max_length": MAX_LENGTH}
+
+    def search(source):
+        return as_numpy(model.search(source, strategy, **arguments))
+
+    together = search(SOURCE)
+    backwards = search(SOURCE[::-1].copy())
+    assert_same([part[::-1] for part in backwards], together)
+    assert_same(search(np.pad(SOURCE, ((0, 0), (0, 4)))), together)
+    for row in range(3):
+        alone = search(SOURCE[row : row + 1, : int((SOURCE[row] != PAD).sum())])
+        assert_same(alone, [part[row : row + 1] for part in together])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@EACH_STRATEGY
+def test_a_prefix_of_what_it_would_write_changes_nothing(model, strategy, length):
+    """Greedy search goes on from its own beginning just as it went; others at least keep it."""
+    no_padding = [SuppressTokens((PAD,))]
+    free = model.generate(SOURCE, Greedy(), max_length=9, constraints=no_padding)
+    prefix = as_numpy(free.tokens)[:, 0, :length].astype("int32")
+    found = model.generate(SOURCE, strategy, max_length=9, constraints=no_padding, prefix=prefix)
+    for rank in range(found.tokens.shape[1]):
+        there = as_numpy(found.lengths)[:, rank] > 0  # what has ended before it began is found once
+        assert rank or np.all(there)
+        np.testing.assert_array_equal(as_numpy(found.tokens)[there, rank, :length], prefix[there])
+    if strategy == Greedy():
+        assert_same(as_numpy(found), as_numpy(free))
+
+
+def test_prefixes_of_different_lengths_are_as_each_alone(model):
+    together = as_numpy(model.generate(SOURCE, Beam(3, n_best=3), max_length=9, prefix=PREFIX))
+    for row in range(3):
+        length = int((PREFIX[row] != PAD).sum())
+        prefix = PREFIX[row : row + 1, :length] if length else None
+        alone = model.generate(SOURCE[row : row + 1], Beam(3, n_best=3), max_length=9, prefix=prefix)
+        assert_same(as_numpy(alone), [part[row : row + 1] for part in together])
+
+
+def test_a_prefix_that_ends_is_all_there_is(model):
+    prefix = np.array([[5, EOS], [5, 6], [EOS, PAD]], "int32")
+    for strategy in (Greedy(), Beam(2)):
+        found = as_numpy(model.generate(SOURCE, strategy, max_length=7, prefix=prefix))
+        assert found.lengths[0, 0] == 2 and found.tokens[0, 0].tolist() == [5, EOS, *[PAD] * 5]
+        assert found.lengths[2, 0] == 1 and found.tokens[2, 0].tolist() == [EOS, *[PAD] * 6]
+        assert found.lengths[1, 0] > 2
+
+
+@pytest.mark.parametrize("mode", ["eager", "portable", "compiled"])
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(3, n_best=3)], ids=["greedy", "beam"])
+def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
+    """Room for 2, 4, 8, 16 steps gives what room for all gives."""
+    endless = (SuppressTokens((EOS,)),)
+    expected = written(model, strategy, endless, PREFIX, "eager")
+    monkeypatch.setattr(decoding_loop, "FIRST_STEPS", 2)
+    fresh = writer()
+    assert_same(written(fresh, strategy, endless, PREFIX, mode), expected)
+    assert np.max(expected[1]) == 2 * 5 + 16 + 1  # the longest source, and its prefix
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(3)], ids=["greedy", "beam"])
+def test_lengths_may_differ_from_call_to_call(model, strategy):
+    """The portable graph is traced again with open lengths: sources first, then prefixes."""
+    for length in (3, 5, 4):
+        found = model.generate(SOURCE[:2, :length], strategy, jit_compile=False)
+        assert found.tokens.shape[2] == 2 * length + 16
+    for length in (1, 3, 2):
+        prefix = np.full((3, length), 7, "int32")
+        found = as_numpy(model.generate(SOURCE, strategy, max_length=9, prefix=prefix, jit_compile=False))
+        assert np.all(found.tokens[:, 0, :length] == 7)
+        expected = model.search(SOURCE, strategy, 9, prefix=prefix)
+        assert_same(found, as_numpy(expected))
+
+
+def test_nothing_grows_after_the_end(model, monkeypatch):
+    """One step is taken, so there is never room for more than the first."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("JAX traces what it does not run")
+    sizes = []
+    grown = TreeCache.grown
+    monkeypatch.setattr(
+        TreeCache, "grown", lambda self, steps: sizes.append(int(steps)) or grown(self, steps)
+    )
+    model.search(SOURCE, Greedy(), 1000, prefix=np.array([[5, EOS], [6, EOS], [EOS, PAD]], "int32"))
+    assert sizes == [64]
+
+
+def test_one_function_serves_every_seed(model):
+    fresh = writer()
+    for seed in (1, 2, None):
+        fresh.generate(SOURCE, Sample(seed=seed), max_length=5)
+    assert fresh._functions.cache_info().misses == 1
+
+
+def test_a_minimum_above_the_default_limit_raises_it(model):
+    found = as_numpy(model.generate(SOURCE[2:, :2], Greedy(), constraints=[MinLength(30)]))
+    assert found.lengths[0, 0] >= 30
+
+
+def test_a_search_without_a_seed_is_refused(model):
+    with pytest.raises(ValueError, match="seed=None"):
+        model.search(SOURCE, Sample())
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+def test_a_beam_runs_in_half_precision(dtype):
+    found = as_numpy(writer(dtype=dtype).generate(SOURCE, Beam(3, n_best=3), max_length=9))
+    assert np.all(np.isfinite(found.scores)) and np.all(found.lengths > 0)
+
+
+# What is found
+
+
+def brute_force(model, row, length):
+    """Every target of up to `length` tokens with its log probability, by full passes."""
+    open_targets, scored = [((), 0.0)], {}
+    for n in range(length):
+        targets = np.array([[BOS, *tokens] for tokens, _ in open_targets], "int32")
+        sources = np.repeat(SOURCE[row : row + 1], len(targets), axis=0)
+        log_p = log_softmax(as_numpy(model({"source": sources, "target": targets}))[:, -1])
+        following = []
+        for (tokens, total), of_next in zip(open_targets, log_p, strict=True):
+            for token in range(VOCAB):
+                longer = ((*tokens, token), total + of_next[token])
+                if token == EOS or n + 1 == length:
+                    scored[longer[0]] = longer[1]
+                else:
+                    following.append(longer)
+        open_targets = following
+    return scored
+
+
+def test_wide_beam_finds_what_brute_force_finds(model):
+    scored = brute_force(model, 0, 3)
+    best = sorted(scored, key=lambda tokens: -scored[tokens] / ((5 + len(tokens)) / 6) ** 0.6)[:5]
+    found = as_numpy(model.generate(SOURCE[:1], Beam(600, n_best=5), max_length=3))
+    assert [tuple(t[:n]) for t, n in zip(found.tokens[0].tolist(), found.lengths[0], strict=True)] == best
+    np.testing.assert_allclose(found.scores[0], [scored[tokens] for tokens in best], rtol=1e-4)
+
+
+@EACH_STRATEGY
+def test_scores_are_what_score_gives(model, strategy):
+    for constraints in ((SuppressTokens((PAD,)),), (*CONSTRAINTS["all"], SuppressTokens((PAD,)))):
+        for prefix in (None, PREFIX):
+            found = model.generate(SOURCE, strategy, constraints=constraints, prefix=prefix)
+            scores = model.score(SOURCE, found.tokens)
+            assert_close(scores.scores, found.scores, 1e-4)
+            assert_close(ops.sum(scores.token_scores, axis=-1), scores.scores, 1e-4)
+
+
+def test_score_agrees_with_the_forward_pass(model):
+    target = np.array([[5, 9, 10, EOS], [7, EOS, PAD, PAD], [4, 6, 8, 11]], "int32")
+    shifted = np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
+    logits, attention = model({"source": SOURCE, "target": shifted}, return_attention_scores=True)
+    log_p = np.take_along_axis(log_softmax(as_numpy(logits)), target[..., None], axis=-1)[..., 0]
+    expected = np.where(target == PAD, 0.0, log_p)
+    for jit_compile in (True, False):
+        found = as_numpy(model.score(SOURCE, target, jit_compile=jit_compile))
+        np.testing.assert_allclose(found.token_scores, expected, atol=1e-4)
+        np.testing.assert_allclose(found.scores, expected.sum(axis=1), atol=1e-4)
+        mean = as_numpy(attention["cross"][-2]).mean(axis=1)
+        np.testing.assert_allclose(found.alignments, np.where(target[..., None] == PAD, 0.0, mean), atol=1e-5)
+    assert found.alignments.shape == (3, 4, 5)
+    np.testing.assert_allclose(found.alignments[0].sum(axis=-1), np.ones(4), rtol=1e-5)
+    assert np.all(found.alignments[0, :, 4] == 0), "nothing attends to padding"
+
+
+def test_samples_differ_with_each_call_unless_seeded(model):
+    def samples(seed):
+        return as_numpy(model.generate(SOURCE, Sample(seed=seed, num_samples=5), max_length=9).tokens)
+
+    np.testing.assert_array_equal(samples(1), samples(1))
+    assert np.any(samples(1) != samples(2))
+    assert np.any(samples(None) != samples(None))
+    keras.utils.set_random_seed(3)
+    first = samples(None)
+    keras.utils.set_random_seed(3)
+    np.testing.assert_array_equal(samples(None), first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": "beam"}, "Received: 'beam'"),
+        ({"constraints": [3]}, "Received: 3"),
+        ({"constraints": [MinLength(9)], "max_length": 5}, "at least 9 and at most 5"),
+        ({"constraints": [MinLength(9), MaxLength(4)]}, "at least 9 and at most 4"),
+        ({"prefix": np.ones((2, 3), "int32")}, "a row for each source"),
+        ({"prefix": np.ones((3, 6), "int32"), "max_length": 5}, "at most max_length=5 tokens"),
+        ({"prefix": [[0, 5], [5, 6], [5, 6]]}, "padding on the right alone"),
+        ({"prefix": [[5, 0, 5], [5, 6, 7], [5, 6, 7]]}, "padding on the right alone"),
+        ({"prefix": [[5, EOS, 5], [5, 6, 7], [5, 6, 7]]}, "no token after `eos_id`"),
+        ({"prefix": [[5, VOCAB], [5, 6], [5, 6]]}, "ids from 0 to 22"),
+        ({"prefix": [[5, -1], [5, 6], [5, 6]]}, "ids from 0 to 22"),
+        ({"constraints": [ForcedFirstToken(VOCAB)]}, "token_id=23"),
+        ({"constraints": [SuppressTokens((1, VOCAB))]}, "token_ids=23"),
+        ({"prefix": np.ones((3,), "int32")}, "shape=(3,)"),
+        ({"constraints": [NoRepeatNgram]}, "NoRepeatNgram"),
+    ],
+)
+def test_unusable_arguments_are_refused(model, arguments, message):
+    with pytest.raises(ValueError) as error:
+        model.generate(SOURCE, **arguments)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 0), (3,), (3, 2, 0)])
+def test_a_target_that_does_not_fit_is_refused(model, shape):
+    with pytest.raises(ValueError) as error:
+        model.score(SOURCE, np.ones(shape, "int32"))
+    assert f"shape={shape}" in str(error.value)
