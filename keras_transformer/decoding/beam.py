@@ -166,7 +166,7 @@ class Beam(Strategy):
             scores, written = select((beams.scores, beams.tokens), parents)
             scores = scores + log_probs
         # All open hypotheses of a row are of one length, and the first is open where any is.
-        lengths = beams.lengths[:, :1] + 1
+        lengths = beams.lengths[:, :1] + ops.cast(possible[:, :1], "int32")
         slots = ops.arange(ops.shape(written)[-1], dtype="int32")
         written = ops.where(ops.equal(slots, lengths[..., None] - 1), tokens[..., None], written)
         ends = ops.logical_or(ops.equal(tokens, search.eos_id), lengths >= search.limits[:, None])

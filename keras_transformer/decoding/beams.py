@@ -89,9 +89,16 @@ class Prediction(NamedTuple):
     normalizer: Any
     allowed_normalizer: Any
 
-    def log_probs(self, tokens, parents):
-        """The model's log probability of each token after each parent, -inf where it is forbidden."""
+    def log_probs(self, tokens, parents=None):
+        """The model's log probability of each token after each parent, -inf where it is forbidden.
+
+        Args:
+            tokens: int32 `(batch, n)`.
+            parents: int32 `(batch, n)`; None where each hypothesis goes on with a token of its own.
+        """
         width, vocab_size = self.logits.shape[1:]
+        if parents is None:
+            parents = ops.broadcast_to(ops.arange(width, dtype="int32"), ops.shape(tokens))
         logits, allowed = select(
             [ops.reshape(x, (-1, width * vocab_size)) for x in (self.logits, self.allowed)],
             parents * vocab_size + tokens,

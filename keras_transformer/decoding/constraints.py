@@ -8,6 +8,8 @@ from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
 
+ROUNDING = 1e-3  # so that 1.3 times 90 is 117, whatever the binary fraction
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
@@ -55,8 +57,8 @@ class _Length(Constraint):
         if source_lengths is None:
             raise ValueError(f"{self} needs a source: there is none to be relative to.")
         if isinstance(source_lengths, int):
-            return self.length + math.floor(self.ratio * source_lengths)
-        relative = ops.floor(self.ratio * ops.cast(source_lengths, "float32"))
+            return self.length + math.floor(self.ratio * source_lengths + ROUNDING)
+        relative = ops.floor(self.ratio * ops.cast(source_lengths, "float32") + ROUNDING)
         return self.length + ops.cast(relative, "int32")
 
 

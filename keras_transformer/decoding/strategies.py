@@ -66,6 +66,5 @@ class Greedy(Strategy):
 
 def extend(beams, tokens, prediction, search):
     """Goes on from each hypothesis with one token of its own, int32 `(batch, width)`."""
-    places = ops.broadcast_to(ops.arange(tokens.shape[1], dtype="int32"), ops.shape(tokens))
-    beams = beams.extended(tokens, prediction.log_probs(tokens, places), search)
+    beams = beams.extended(tokens, prediction.log_probs(tokens), search)
     return beams, (), ops.where(beams.finished, search.pad_id, tokens)

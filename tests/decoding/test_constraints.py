@@ -1,0 +1,741 @@
+"""Constraints: each by hand on tiny tables, and all of them at once against a checker in plain Python."""
+
+import itertools
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, compilations
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from keras import ops
+from reference import log_softmax
+
+from keras_transformer.backend import compiled
+from keras_transformer.decoding import (
+    CONSTRAINTS,
+    Beam,
+    ForcedFirstToken,
+    Greedy,
+    MaxLength,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Sample,
+    SuppressTokens,
+    decode,
+)
+from keras_transformer.decoding.beams import Beams, Search
+
+PAD, UNKNOWN, BOS, EOS, A, B, C, VOCAB = 0, 1, 2, 3, 4, 5, 6, 7
+JUNK = C  # stands left of where a prompt starts, and must not be seen
+
+EXAMPLES = [
+    MinLength(5),
+    MinLength(ratio=0.5),
+    MaxLength(7, 1.5),
+    RepetitionPenalty(1.3),
+    NoRepeatNgram(2),
+    SuppressTokens((A, C)),
+    ForcedFirstToken(B),
+]
+STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, num_samples=3)]
+each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+
+
+class Tables:
+    """A model of two tables: its logits follow from the last token and from the position.
+
+    after: float32 `(batch, vocab, vocab)`, the logits after each token.
+    at: float32 `(batch, length, vocab)`, what is added at each position.
+    """
+
+    def __init__(self, after, at):
+        self.after, self.at = np.asarray(after, "float32"), np.asarray(at, "float32")
+
+    @classmethod
+    def random(cls, seed, rows=1, scale=1.0, length=9):
+        rng = np.random.default_rng(seed)
+        after = rng.normal(size=(rows, VOCAB, VOCAB), scale=scale)
+        return cls(after, rng.normal(size=(rows, length, VOCAB), scale=scale))
+
+    @classmethod
+    def ranked(cls, *rows):
+        """What is likeliest at each position of each row, from the first on; no matter what came before."""
+        at = np.empty((len(rows), max(map(len, rows)), VOCAB))
+        at[:] = -4.0 - 0.1 * np.arange(VOCAB)
+        for row, positions in enumerate(rows):
+            for position, ids in enumerate(positions):
+                at[row, position, ids] = 3.0 - np.arange(len(ids))
+        return cls(np.zeros((len(rows), VOCAB, VOCAB)), at)
+
+    def rows(self, rows):
+        return Tables(self.after[rows], self.at[rows])
+
+    def step(self, tokens, cache, index):
+        """The step function; the cache says where each row starts."""
+        batch, length, vocab = self.at.shape
+        rows = ops.arange(batch, dtype="int32")[:, None, None]
+        after = ops.take(
+            ops.reshape(ops.convert_to_tensor(self.after), (-1, vocab)), tokens + rows * vocab, axis=0
+        )
+        place = index + ops.arange(ops.shape(tokens)[2], dtype="int32") - cache[:, :1, None]
+        place = ops.clip(place, 0, length - 1) + rows * length
+        at = ops.take(ops.reshape(ops.convert_to_tensor(self.at), (-1, vocab)), place, axis=0)
+        return after + at, cache
+
+    def logits(self, row, tokens):
+        """What may follow `tokens`, which follow `BOS`: float64 `(vocab,)`."""
+        last = (BOS, *tokens)[-1]
+        logits = self.after[row, last] + self.at[row, min(len(tokens), self.at.shape[1] - 1)]
+        return logits.astype("float64")
+
+    def score(self, row, tokens):
+        return sum(log_softmax(self.logits(row, tokens[:i]))[token] for i, token in enumerate(tokens))
+
+
+def search(
+    tables, constraints=(), strategy=STRATEGIES[0], max_length=8, prompts=None, run=decode, **arguments
+):
+    """For each row its hypotheses, lists of ids without what fills them up; and the scores `(batch, n_best)`.
+
+    `prompts` gives, for each row, what follows `BOS`.
+    """
+    batch = len(tables.at)
+    prompts = [[]] * batch if prompts is None else prompts
+    prompt_len = 1 + max(map(len, prompts))
+    starts = np.array([prompt_len - 1 - len(prompt) for prompt in prompts], "int32")
+    rows = [[JUNK] * start + [BOS, *prompt] for start, prompt in zip(starts, prompts, strict=True)]
+    found = run(
+        tables.step,
+        ops.convert_to_tensor(np.repeat(starts[:, None], strategy.width, axis=1)),
+        strategy,
+        np.array(rows, "int32"),
+        max_length,
+        starts=starts,
+        constraints=constraints,
+        eos_id=EOS,
+        pad_id=PAD,
+        **arguments,
+    )
+    tokens, lengths, scores = as_numpy(found)
+    assert tokens.shape == (batch, strategy.n_best, max_length)
+    assert np.all(tokens[np.arange(max_length) >= lengths[..., None]] == PAD)
+    hypotheses = [
+        [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
+        for row in zip(tokens, lengths, strict=True)
+    ]
+    return hypotheses, scores
+
+
+def best(*arguments, **keywords):
+    """The best hypothesis of each row."""
+    return [row[0] for row in search(*arguments, **keywords)[0]]
+
+
+# Lengths
+
+
+def test_no_end_before_the_least_length():
+    tables = Tables.ranked([[EOS, A, B], [EOS, B, A], [EOS, C], [C, EOS]])
+    assert best(tables, [MinLength(1)]) == [[EOS]]
+    assert best(tables, [MinLength(3)]) == [[A, B, EOS]]
+    assert best(tables, [MinLength(4)]) == [[A, B, C, C, C, C, C, C]]
+
+
+def test_least_length_follows_the_source_and_is_rounded_down():
+    tables = Tables.ranked(*[[[EOS, A]]] * 4)
+    source_lengths = np.array([1, 3, 5, 11], "int32")  # 0.75, 2.25, 3.75 and 8.25
+    found = best(tables, [MinLength(ratio=0.75)], max_length=13, source_lengths=source_lengths)
+    assert found == [[EOS], [A, EOS], [A, A, EOS], [*[A] * 7, EOS]]
+    found = best(tables, [MinLength(2, 0.75)], max_length=13, source_lengths=source_lengths)
+    assert found == [[A, EOS], [*[A] * 3, EOS], [*[A] * 4, EOS], [*[A] * 9, EOS]]
+
+
+def test_limits_hold_where_the_least_length_is_longer():
+    tables = Tables.ranked(*[[[EOS, A]]] * 3)
+    assert best(tables, [MinLength(5)], max_length=2) == [[A, A]] * 3
+    found = best(tables, [MinLength(5), MaxLength(3)], row_limits=np.array([1, 5, 2], "int32"))
+    assert found == [[A], [A, A, A], [A, A]]
+
+
+def test_no_output_is_longer_than_the_greatest_length():
+    tables = Tables.ranked([[A], [B], [C], [A], [EOS]])
+    assert best(tables, [MaxLength(3)]) == [[A, B, C]]
+    assert best(tables, [MaxLength(5)]) == [[A, B, C, A, EOS]]
+    assert best(tables, [MaxLength(11)]) == [[A, B, C, A, EOS]]
+
+
+def test_the_lowest_limit_of_a_row_holds():
+    tables = Tables.ranked(*[[[A]]] * 5)
+    constraints = [MaxLength(5), MaxLength(ratio=0.5), MaxLength(1, 0.75)]
+    source_lengths = np.array([1, 3, 7, 11, 13], "int32")  # 0, 1, 3, 5, 6 and 1, 3, 6, 9, 10
+    found = best(tables, constraints, source_lengths=source_lengths)
+    assert [len(ids) for ids in found] == [0, 1, 3, 5, 5]
+    row_limits = np.array([5, 5, 2, 3, 7], "int32")
+    found = best(tables, constraints, source_lengths=source_lengths, row_limits=row_limits)
+    assert [len(ids) for ids in found] == [0, 1, 2, 3, 5]
+    found = best(tables, constraints, source_lengths=source_lengths, max_length=4)
+    assert [len(ids) for ids in found] == [0, 1, 3, 4, 4]
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.7, 1.1, 1.3, 2.2])
+def test_a_share_of_the_source_that_is_whole_is_not_rounded_away(ratio):
+    tens = np.arange(101)
+    limits = MaxLength(ratio=ratio).limits(ops.convert_to_tensor(10 * tens, "int32"))
+    assert as_numpy(limits).tolist() == (round(ratio * 10) * tens).tolist()
+
+
+@pytest.mark.parametrize("constraint", [MinLength(ratio=0.5), MaxLength(2, 1.5)])
+def test_a_share_of_the_source_needs_a_source(constraint):
+    with pytest.raises(ValueError) as caught:
+        search(Tables.ranked([[A]]), [constraint])
+    assert str(caught.value) == f"{constraint} needs a source: there is none to be relative to."
+
+
+# Tokens
+
+
+def test_penalty_by_hand():
+    """Divided where positive, multiplied where negative, once however often a token occurs."""
+    logits = np.array([-9.0, -9.0, -9.0, -9.0, 2.0, 1.5, -1.0])
+    positive = Tables(np.zeros((1, VOCAB, VOCAB)), [[logits]])
+    assert best(positive, [RepetitionPenalty(1.3)], max_length=4) == [[A, A, A, A]]  # 2 / 1.3 = 1.54
+    assert best(positive, [RepetitionPenalty(1.4)], max_length=4) == [[A, B, A, A]]  # 1.43, and B has 1.07
+    assert best(positive, [RepetitionPenalty(0.5)], max_length=4) == [[A, A, A, A]]
+    negative = Tables(np.zeros((1, VOCAB, VOCAB)), [[logits - 3.0]])
+    assert best(negative, [RepetitionPenalty(1.4)], max_length=4) == [[A, A, A, A]]  # -1.4, and B has -1.5
+    assert best(negative, [RepetitionPenalty(1.6)], max_length=4) == [[A, B, A, A]]  # -1.6, and then B -2.4
+    assert best(negative, [RepetitionPenalty(1.3), RepetitionPenalty(1.2)], max_length=2) == [[A, B]]  # -1.56
+
+
+def hypotheses_of(seed, batch=2, width=3, length=5):
+    """Random `Beams` of every length, and the tokens that each holds."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, length + 1, (batch, width))
+    tokens = rng.choice([PAD, A, B, C, EOS], (batch, width, length), p=[0.1, 0.3, 0.3, 0.2, 0.1])
+    tokens = np.where(np.arange(length) < lengths[..., None], tokens, PAD).astype("int32")
+    beams = Beams(
+        ops.convert_to_tensor(tokens),
+        ops.convert_to_tensor(lengths.astype("int32")),
+        ops.zeros((batch, width)),
+        ops.zeros((batch, width), "bool"),
+    )
+    held = {at: tokens[at][: lengths[at]].tolist() for at in np.ndindex(batch, width)}
+    return beams, held
+
+
+SEARCH = Search(None, None, None, None, EOS, PAD)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32), penalty=st.sampled_from([0.5, 1.0, 1.2, 3.0]))
+def test_penalty_matches_the_reference(seed, penalty):
+    beams, held = hypotheses_of(seed)
+    logits = np.random.default_rng(seed).normal(size=(2, 3, VOCAB), scale=3).astype("float32")
+    adjusted = as_numpy(RepetitionPenalty(penalty).adjusted(ops.convert_to_tensor(logits), beams, SEARCH))
+    for at, tokens in held.items():
+        for token in range(VOCAB):
+            logit = float(logits[at][token])
+            if token in tokens:
+                logit = logit / penalty if logit > 0 else logit * penalty
+            np.testing.assert_allclose(adjusted[at][token], logit, rtol=1e-6)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32), size=st.sampled_from([1, 2, 3]), length=st.sampled_from([5, 11]))
+def test_what_would_repeat_an_ngram_is_blocked_and_nothing_else(seed, size, length):
+    beams, held = hypotheses_of(seed, length=length)
+    blocked = as_numpy(NoRepeatNgram(size).blocked(beams, SEARCH, VOCAB))
+    for at, tokens in held.items():
+        before = set(ngrams(tokens, size))
+        expected = [bool(before & set(ngrams([*tokens, token], size)[-1:])) for token in range(VOCAB)]
+        if len(tokens) + 1 < size:
+            assert not any(expected)
+        assert blocked[at].tolist() == expected
+
+
+def ngrams(tokens, size):
+    return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+
+
+def test_no_ngram_occurs_twice_by_hand():
+    tables = Tables.ranked([[A, B, C]])  # A for ever; where that may not be, B; where neither may, C
+    assert best(tables, [NoRepeatNgram(1)], max_length=3) == [[A, B, C]]
+    assert best(tables, [NoRepeatNgram(2)], max_length=7) == [[A, A, B, A, C, A, PAD]]
+    assert best(tables, [NoRepeatNgram(3)], max_length=7) == [[A, A, A, B, A, A, C]]
+    assert best(tables, [NoRepeatNgram(8)], max_length=8) == [[A] * 8]
+
+
+def test_suppressed_tokens_never_occur():
+    tables = Tables.ranked([[A, B, C], [C, B, A], [A, EOS]])
+    assert best(tables, [SuppressTokens((A,))]) == [[B, C, EOS]]
+    assert best(tables, [SuppressTokens([C, A])]) == [[B, B, EOS]]
+
+
+def test_the_end_itself_may_be_suppressed():
+    tables = Tables.ranked([[EOS, A], [EOS, B], [EOS, C]])
+    assert best(tables, [SuppressTokens((EOS,))], max_length=5) == [[A, B, C, C, C]]
+
+
+def test_the_first_token_is_forced_and_no_other():
+    tables = Tables.ranked([[A, B], [A, B], [EOS]])
+    assert best(tables, [ForcedFirstToken(UNKNOWN)]) == [[UNKNOWN, A, EOS]]
+    assert best(tables, [ForcedFirstToken(PAD)]) == [[PAD, A, EOS]]
+    assert best(tables, [ForcedFirstToken(EOS)]) == [[EOS]]
+
+
+@each_strategy
+def test_scores_are_the_models_own_whatever_the_constraints(strategy):
+    tables = Tables.random(3, rows=2)
+    constraints = [
+        RepetitionPenalty(2.0),
+        SuppressTokens((A, UNKNOWN)),
+        MinLength(4),
+        NoRepeatNgram(2),
+        ForcedFirstToken(B),
+    ]
+    hypotheses, scores = search(tables, constraints, strategy, max_length=6)
+    for row, n in np.ndindex(*scores.shape):
+        tokens = hypotheses[row][n]
+        assert tokens[0] == B and len(tokens) >= 4 and A not in tokens
+        np.testing.assert_allclose(scores[row, n], tables.score(row, tokens), rtol=1e-5)
+
+
+# Nothing left
+
+
+@each_strategy
+def test_row_with_nothing_left_is_empty_and_disturbs_no_neighbour(strategy):
+    """Three words that may each come once, and a row that wants at least seven."""
+    tables = Tables.ranked([[A], [EOS]], [[B, C, A]], [[C], [A], [EOS]])
+    constraints = [NoRepeatNgram(1), SuppressTokens((PAD, UNKNOWN, BOS)), MinLength(ratio=1.0)]
+    source_lengths, keys = np.array([2, 7, 3], "int32"), np.array([5, 11, 13], "uint32")
+    same = {"constraints": constraints, "strategy": strategy}
+    hypotheses, scores = search(
+        tables, source_lengths=source_lengths, keys=ops.convert_to_tensor(keys), **same
+    )
+    assert np.all(scores[1] == -np.inf)
+    assert hypotheses[1] == [[]] * strategy.n_best
+    own = {"source_lengths": source_lengths[[0, 2]], "keys": ops.convert_to_tensor(keys[[0, 2]])}
+    without, own_scores = search(tables.rows([0, 2]), **own, **same)
+    assert without == [hypotheses[0], hypotheses[2]]
+    assert np.all(np.isfinite(own_scores))
+    np.testing.assert_allclose(own_scores, scores[[0, 2]], rtol=1e-6)
+
+
+def test_fewer_hypotheses_than_asked_for_are_filled_up_with_empty_ones():
+    tables = Tables.ranked([[A, EOS]])
+    only = [SuppressTokens((PAD, UNKNOWN, BOS, B, C)), NoRepeatNgram(1)]  # "A end" and "end"
+    hypotheses, scores = search(tables, only, Beam(3, n_best=3))
+    assert hypotheses[0][2] == [] and sorted(hypotheses[0][:2]) == [[EOS], [A, EOS]]
+    assert np.isfinite(scores[0]).tolist() == [True, True, False]
+    hypotheses, scores = search(tables, [*only, MinLength(2)], Beam(3, n_best=3))
+    assert hypotheses == [[[A, EOS], [], []]]
+    assert scores[0, 1:].tolist() == [-np.inf, -np.inf]
+
+
+@each_strategy
+def test_nothing_at_all_to_say_is_an_empty_output(strategy):
+    tables = Tables.random(0, rows=2)
+    hypotheses, scores = search(tables, [ForcedFirstToken(A), SuppressTokens((A,))], strategy)
+    assert hypotheses == [[[]] * strategy.n_best] * 2
+    assert np.all(scores == -np.inf)
+
+
+# Prompts
+
+
+def test_output_begins_with_what_follows_the_first_token_of_the_prompt():
+    tables = Tables.ranked([[EOS], [EOS], [A], [EOS]])
+    hypotheses, scores = search(tables, prompts=[[C, B]])
+    assert hypotheses == [[[C, B, A, EOS]]]
+    np.testing.assert_allclose(scores, [[tables.score(0, [C, B, A, EOS])]], rtol=1e-6)
+    assert best(tables, prompts=[[C, B]], max_length=3) == [[C, B, A]]
+
+
+def test_constraints_see_the_prompt():
+    tables = Tables.ranked([[EOS], [EOS], [EOS, A, C, B], [EOS, C, B], [EOS]])
+    prompts = [[A, B]]
+    assert best(tables, [MinLength(4)], prompts=prompts) == [[A, B, A, EOS]]
+    assert best(tables, [MinLength(4), NoRepeatNgram(1)], prompts=prompts) == [[A, B, C, EOS]]
+    assert best(tables, [MinLength(4), NoRepeatNgram(2)], prompts=prompts) == [[A, B, A, EOS]]
+    assert best(tables, [MinLength(4), RepetitionPenalty(9.0)], prompts=prompts) == [[A, B, C, EOS]]
+    assert best(tables, [MaxLength(3), MinLength(3)], prompts=prompts) == [[A, B, EOS]]
+    assert best(tables, [ForcedFirstToken(C)], prompts=prompts) == [[A, B, EOS]]
+    tables, prompts = Tables.ranked([[EOS, A, C]]), [[A, B, A, B]]
+    assert best(tables, [NoRepeatNgram(3), MinLength(6)], prompts=prompts) == [[A, B, A, B, C, EOS]]
+
+
+def test_a_prompt_may_break_what_the_constraints_say():
+    tables = Tables.ranked([[A, B, EOS]])
+    constraints = [NoRepeatNgram(1), SuppressTokens((C,)), ForcedFirstToken(B)]
+    hypotheses, scores = search(tables, constraints, prompts=[[C, C, EOS, C]])
+    assert hypotheses == [[[C, C, EOS, C, A, B, PAD, UNKNOWN]]]
+    np.testing.assert_allclose(scores[0, 0], tables.score(0, hypotheses[0][0]), rtol=1e-6)
+
+
+def test_a_prompt_that_has_ended_or_fills_its_row_is_the_output():
+    tables = Tables.ranked(*[[[A]]] * 3)
+    prompts = [[B, EOS], [B, C, A], [B]]
+    for strategy in STRATEGIES:
+        hypotheses, scores = search(tables, [MaxLength(3)], strategy, prompts=prompts)
+        assert [row[0] for row in hypotheses][:2] == prompts[:2]
+        assert len(hypotheses[2][0]) == 3 and hypotheses[2][0][0] == B
+        for row in range(3):
+            np.testing.assert_allclose(scores[row, 0], tables.score(row, hypotheses[row][0]), rtol=1e-5)
+
+
+@each_strategy
+def test_a_row_that_its_prompt_fills_waits_for_its_neighbours(strategy):
+    tables = Tables.ranked(*[[[A], [B], [C], [A], [C]]] * 2)
+    hypotheses, _ = search(tables, [NoRepeatNgram(2)], strategy, max_length=5, prompts=[[B, A, B, C, A], []])
+    assert hypotheses[0][0] == [B, A, B, C, A]
+    assert all(len(tokens) == 5 or tokens[-1] == EOS for tokens in hypotheses[1])
+
+
+@each_strategy
+def test_rows_with_prompts_of_different_lengths_equal_what_each_gives_alone(strategy):
+    prompts = [[A, B, C, B], [], [C, A]]
+    keys = np.array([7, 11, 13], "uint32")
+    tables = Tables.random(29, rows=3)
+    same = {"constraints": [NoRepeatNgram(2), RepetitionPenalty(1.5), MinLength(6)], "strategy": strategy}
+    hypotheses, scores = search(tables, prompts=prompts, keys=ops.convert_to_tensor(keys), **same)
+    for row, prompt in enumerate(prompts):
+        own = {"prompts": [prompt], "keys": ops.convert_to_tensor(keys[[row]])}
+        alone, own_scores = search(tables.rows([row]), **own, **same)
+        assert alone == [hypotheses[row]]
+        np.testing.assert_allclose(own_scores[0], scores[row], rtol=1e-5)
+        assert hypotheses[row][0][: len(prompt)] == prompt
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample()], ids=["Greedy", "Sample"])
+def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
+    tables = Tables.random(11)
+    constraints = [NoRepeatNgram(2), RepetitionPenalty(1.5), MinLength(5), ForcedFirstToken(C)]
+    hypotheses, scores = search(tables, constraints, strategy)
+    (whole,) = hypotheses[0]
+    assert len(whole) > 4
+    for kept in (1, 3, len(whole)):
+        again, own_scores = search(tables, constraints, strategy, prompts=[whole[:kept]])
+        assert again == [[whole]]
+        np.testing.assert_allclose(own_scores, scores, rtol=1e-5)
+
+
+def test_compiled_gives_what_eager_gives():
+    tables, strategy = Tables.random(5, rows=3), Sample(top_k=5, num_samples=2)
+    keywords = {
+        "constraints": EXAMPLES,
+        "strategy": strategy,
+        "prompts": [[A, B], [], [C]],
+        "source_lengths": ops.convert_to_tensor([3, 7, 5], "int32"),
+        "row_limits": ops.convert_to_tensor([7, 5, 8], "int32"),
+    }
+    expected, expected_scores = search(tables, **keywords)
+    for jit_compile in compilations():
+
+        def run(step, cache, strategy, prompt, max_length, *, jit_compile=jit_compile, **rest):
+            names = ("starts", "source_lengths", "row_limits")
+            tensors = {"cache": cache, "prompt": prompt, **{name: rest.pop(name) for name in names}}
+
+            def of_tensors(tensors):
+                return decode(step, strategy=strategy, max_length=max_length, **tensors, **rest)
+
+            tensors = {name: ops.convert_to_tensor(value) for name, value in tensors.items()}
+            return compiled(of_tensors, keras.layers.Layer(), jit_compile)(tensors)
+
+        found, scores = search(tables, run=run, **keywords)
+        assert found == expected
+        np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
+
+
+# Constraints as values
+
+
+def test_every_constraint_has_its_example_here():
+    assert {type(constraint).__name__ for constraint in EXAMPLES} == set(CONSTRAINTS)
+
+
+@pytest.mark.parametrize("constraint", EXAMPLES, ids=str)
+def test_constraints_are_frozen_values_that_survive_a_file(constraint):
+    config = constraint.get_config()
+    again = type(constraint).from_config(json.loads(json.dumps(config)))
+    assert again == constraint and hash(again) == hash(constraint) and again.get_config() == config
+    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(constraint)))
+    assert saved["registered_name"] == f"keras_transformer>{type(constraint).__name__}"
+    assert keras.saving.deserialize_keras_object(saved) == constraint
+    with pytest.raises(AttributeError, match="cannot assign"):
+        setattr(constraint, next(iter(config)), 1)
+
+
+def test_constraints_of_other_values_or_kinds_are_not_equal():
+    others = [
+        *EXAMPLES,
+        MaxLength(5),
+        MinLength(7),
+        NoRepeatNgram(3),
+        SuppressTokens((A,)),
+        ForcedFirstToken(A),
+    ]
+    assert len(set(others)) == len(others)
+    assert SuppressTokens([A, C]) == SuppressTokens((A, C))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MinLength(-1), "`length` must be an integer at least 0. Received: length=-1."),
+        (lambda: MinLength(2.5), "`length` must be an integer at least 0. Received: length=2.5."),
+        (lambda: MinLength(True), "`length` must be an integer at least 0. Received: length=True."),
+        (lambda: MaxLength(3, -0.5), "`ratio` must be a number at least 0. Received: ratio=-0.5."),
+        (lambda: MaxLength(3, math.inf), "`ratio` must be a number at least 0. Received: ratio=inf."),
+        (lambda: MinLength(), "`length` or `ratio` must be positive. Received: length=0, ratio=0.0."),
+        (lambda: MaxLength(0, 0), "`length` or `ratio` must be positive. Received: length=0, ratio=0."),
+        (lambda: RepetitionPenalty(0), "`penalty` must be a number above 0. Received: penalty=0."),
+        (lambda: RepetitionPenalty("2"), "`penalty` must be a number above 0. Received: penalty='2'."),
+        (lambda: NoRepeatNgram(0), "`size` must be a positive integer. Received: size=0."),
+        (lambda: NoRepeatNgram(2.0), "`size` must be a positive integer. Received: size=2.0."),
+        (lambda: SuppressTokens(), "`token_ids` must be a list of ids. Received: token_ids=()."),
+        (lambda: SuppressTokens(5), "`token_ids` must be a list of ids. Received: token_ids=5."),
+        (lambda: SuppressTokens("56"), "`token_ids` must be a list of ids. Received: token_ids='56'."),
+        (
+            lambda: SuppressTokens((5, -2)),
+            "`token_ids` must be an integer at least 0. Received: token_ids=-2.",
+        ),
+        (lambda: ForcedFirstToken(-3), "`token_id` must be an integer at least 0. Received: token_id=-3."),
+        (lambda: ForcedFirstToken(4.0), "`token_id` must be an integer at least 0. Received: token_id=4.0."),
+    ],
+)
+def test_constructors_say_what_is_wrong(make, message):
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (
+            SuppressTokens((A, VOCAB)),
+            "`token_ids` must be an integer at least 0, at most 6. Received: token_ids=7.",
+        ),
+        (ForcedFirstToken(11), "`token_id` must be an integer at least 0, at most 6. Received: token_id=11."),
+    ],
+)
+def test_ids_beyond_the_vocabulary_are_refused(constraint, message):
+    with pytest.raises(ValueError) as caught:
+        search(Tables.ranked([[A]]), [constraint])
+    assert str(caught.value) == message
+
+
+# All of them at once
+
+
+def least_length(constraint, source_length):
+    return constraint.length + math.floor(constraint.ratio * source_length)
+
+
+def forbids(constraint, tokens, token, source_length):
+    """Whether `token` may not follow `tokens`, in plain Python."""
+    match constraint:
+        case MinLength():
+            return token == EOS and len(tokens) + 1 < least_length(constraint, source_length)
+        case NoRepeatNgram(size=size):
+            longer = [*tokens, token]
+            return len(longer) >= size and ngrams(longer, size).count(tuple(longer[-size:])) > 1
+        case SuppressTokens(token_ids=token_ids):
+            return token in token_ids
+        case ForcedFirstToken(token_id=token_id):
+            return not tokens and token != token_id
+    return False
+
+
+def may_follow(tokens, constraints, source_length):
+    return [
+        token
+        for token in range(VOCAB)
+        if not any(forbids(c, tokens, token, source_length) for c in constraints)
+    ]
+
+
+def limit_of(constraints, max_length, source_length):
+    lengths = [least_length(c, source_length) for c in constraints if isinstance(c, MaxLength)]
+    return min([max_length, *lengths])
+
+
+def penalised(logits, tokens, constraints):
+    logits = logits.copy()
+    for constraint in constraints:
+        if isinstance(constraint, RepetitionPenalty):
+            for token in set(tokens):
+                logits[token] *= constraint.penalty if logits[token] < 0 else 1 / constraint.penalty
+    return logits
+
+
+def rank(tables, row, tokens, prompt, constraints, beam):
+    """What a beam search orders its hypotheses by."""
+    total = tables.score(row, prompt)
+    for i in range(len(prompt), len(tokens)):
+        before = tokens[:i]
+        total += log_softmax(penalised(tables.logits(row, before), before, constraints))[tokens[i]]
+    length = (5 + len(tokens)) / 6 if beam.normalization == "wu" else max(len(tokens), 1)
+    return total / length**beam.length_penalty
+
+
+def greedy(tables, row, prompt, constraints, limit, source_length):
+    """The likeliest allowed token at each step; None where nothing is left to say."""
+    tokens = list(prompt)
+    while len(tokens) < limit and not (tokens and tokens[-1] == EOS):
+        allowed = may_follow(tokens, constraints, source_length)
+        if not allowed:
+            return None
+        logits = penalised(tables.logits(row, tokens), tokens, constraints)
+        tokens.append(max(allowed, key=lambda token, logits=logits: logits[token]))
+    return tokens
+
+
+def check_hypothesis(tokens, score, tables, row, prompt, constraints, limit, source_length):
+    """Every promise about one hypothesis."""
+    if score == -np.inf:
+        assert tokens == []
+        event("nothing left")
+        return
+    assert tokens[: len(prompt)] == prompt
+    assert len(tokens) <= max(limit, len(prompt))
+    for i in range(len(prompt), len(tokens)):
+        assert tokens[i] in may_follow(tokens[:i], constraints, source_length)
+        assert tokens[i] != EOS or i == len(tokens) - 1
+    assert tokens[-1:] == [EOS] or len(tokens) >= limit
+    np.testing.assert_allclose(score, tables.score(row, tokens), rtol=1e-4, atol=1e-5)
+
+
+def lengths_of(cls):
+    ratios = st.sampled_from([0.0, 0.5, 0.75])
+    return st.tuples(st.integers(0, 5), ratios).filter(any).map(lambda arguments: cls(*arguments))
+
+
+any_constraint = st.one_of(
+    lengths_of(MinLength),
+    lengths_of(MaxLength),
+    st.sampled_from([0.5, 1.2, 3.0]).map(RepetitionPenalty),
+    st.integers(1, 3).map(NoRepeatNgram),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4).map(SuppressTokens),
+    st.sampled_from([A, B, C, EOS]).map(ForcedFirstToken),
+)
+
+
+@st.composite
+def any_beam(draw):
+    width = draw(st.integers(1, 4))
+    return Beam(
+        width,
+        length_penalty=draw(st.sampled_from([0.0, 0.6, 2.0])),
+        n_best=draw(st.integers(1, width)),
+        normalization=draw(st.sampled_from(["wu", "length"])),
+        groups=draw(st.sampled_from([n for n in range(1, width + 1) if width % n == 0])),
+        diversity=draw(st.sampled_from([0.0, 0.5, 3.0])),
+    )
+
+
+any_sample = st.builds(
+    Sample,
+    temperature=st.sampled_from([0.5, 1.0, 2.0]),
+    top_k=st.integers(0, VOCAB + 1),
+    top_p=st.sampled_from([0.3, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.2, 1.0]),
+    typical_p=st.sampled_from([0.3, 0.9, 1.0]),
+    num_samples=st.integers(1, 4),
+)
+any_strategy = st.one_of(st.just(Greedy()), any_beam(), any_sample)
+any_seed = st.integers(0, 2**31 - 1)
+ROWS = 5
+many = settings(
+    max_examples=12 if keras.backend.backend() == "tensorflow" else 10, deadline=None, derandomize=True
+)
+
+
+@many
+@given(
+    data=st.data(),
+    strategy=any_strategy,
+    constraints=st.lists(any_constraint, max_size=5),
+    max_length=st.integers(1, 8),
+    scale=st.sampled_from([0.5, 2.0]),
+    seed=any_seed,
+)
+def test_nothing_found_breaks_a_promise(data, strategy, constraints, max_length, scale, seed):
+    tables = Tables.random(seed, ROWS, scale)
+    lengths = st.lists(st.integers(1, 11), min_size=ROWS, max_size=ROWS)
+    prompt = st.lists(st.integers(0, VOCAB - 1), max_size=min(max_length, 4))
+    prompts = data.draw(st.one_of(st.none(), st.lists(prompt, min_size=ROWS, max_size=ROWS)), "prompts")
+    source_lengths = np.array(data.draw(lengths, "source_lengths"), "int32")
+    arguments = {"source_lengths": source_lengths, "prompts": prompts, "seed": seed}
+    hypotheses, scores = search(tables, constraints, strategy, max_length, **arguments)
+    for row in range(ROWS):
+        source_length = int(source_lengths[row])
+        prompt = prompts[row] if prompts else []
+        limit = limit_of(constraints, max_length, source_length)
+        for tokens, score in zip(hypotheses[row], scores[row], strict=True):
+            check_hypothesis(tokens, score, tables, row, prompt, constraints, limit, source_length)
+        ordered = scores[row]
+        if isinstance(strategy, Beam):
+            finite = [
+                tokens for tokens, score in zip(hypotheses[row], scores[row], strict=True) if score > -np.inf
+            ]
+            ordered = [rank(tables, row, tokens, prompt, constraints, strategy) for tokens in finite]
+            assert np.all(scores[row][len(finite) :] == -np.inf)
+            if strategy.groups == 1:
+                assert len(set(map(tuple, finite))) == len(finite)
+        elif isinstance(strategy, Greedy):
+            expected = greedy(tables, row, prompt, constraints, limit, source_length)
+            assert hypotheses[row] == [expected or []] and np.isinf(scores[row, 0]) == (expected is None)
+        assert all(b <= a + 1e-4 for a, b in itertools.pairwise(ordered))
+
+
+@settings(many, max_examples=many.max_examples // 3)
+@given(
+    strategy=any_strategy,
+    constraints=st.lists(any_constraint, max_size=3),
+    prompts=st.lists(st.lists(st.integers(A, C), max_size=4), min_size=ROWS, max_size=ROWS),
+    row=st.integers(0, ROWS - 1),
+    seed=any_seed,
+)
+def test_no_row_depends_on_its_neighbours(strategy, constraints, prompts, row, seed):
+    tables = Tables.random(seed, ROWS)
+    source_lengths, keys = np.array([2, 11, 5, 3, 7], "int32"), np.array([2, 3, 5, 7, 11], "uint32")
+
+    def of(tables, rows):
+        own = {"source_lengths": source_lengths[rows], "keys": ops.convert_to_tensor(keys[rows])}
+        return search(tables, constraints, strategy, prompts=[prompts[i] for i in rows], seed=seed, **own)
+
+    hypotheses, scores = of(tables, list(range(ROWS)))
+    alone, own_scores = of(tables.rows([row]), [row])
+    assert alone == [hypotheses[row]]
+    np.testing.assert_allclose(own_scores[0], scores[row], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "seed"),
+    [
+        ([MinLength(3), NoRepeatNgram(1)], 0),
+        ([RepetitionPenalty(2.5), SuppressTokens((B,))], 1),
+        ([ForcedFirstToken(A), RepetitionPenalty(0.4), NoRepeatNgram(2), MaxLength(2)], 2),
+        ([MinLength(2), RepetitionPenalty(3.0), NoRepeatNgram(1)], 3),
+    ],
+)
+def test_wide_enough_a_beam_finds_the_best_of_all_that_is_allowed(constraints, seed):
+    """As wide as there are sequences; of each, the model's probabilities after penalties alone count."""
+    tables, beam = Tables.random(seed), Beam(260, n_best=5, length_penalty=1.0)
+    limit = limit_of(constraints, 3, 0)
+    whole, unfinished = [], [[]]
+    for _ in range(limit):
+        longer = [[*tokens, token] for tokens in unfinished for token in may_follow(tokens, constraints, 0)]
+        whole += [tokens for tokens in longer if tokens[-1] == EOS or len(tokens) == limit]
+        unfinished = [tokens for tokens in longer if tokens[-1] != EOS]
+    whole.sort(key=lambda tokens: -rank(tables, 0, tokens, [], constraints, beam))
+    assert len(whole) > 5
+    hypotheses, scores = search(tables, constraints, beam, max_length=3)
+    assert hypotheses[0] == whole[:5]
+    np.testing.assert_allclose(scores[0], [tables.score(0, tokens) for tokens in whole[:5]], rtol=1e-5)

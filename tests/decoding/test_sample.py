@@ -1,0 +1,338 @@
+"""Sampling from known distributions: frequencies, supports, seeds."""
+
+import dataclasses
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, compilations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import layers, ops
+from reference import log_softmax
+
+from keras_transformer.backend import compiled
+from keras_transformer.decoding import RepetitionPenalty, Sample, SuppressTokens, decode, row_keys
+from keras_transformer.decoding.sample import _draw
+
+BOS, EOS, VOCAB, ROWS, DRAWS = 2, 3, 11, 41, 53
+LOGITS = np.array([0.3, -1.0, 0.2, 1.5, 0.9, -0.4, 0.0, 2.0, -2.5, 1.1, 0.5], "float32")
+
+
+def drawn(strategy, logits=LOGITS, rows=ROWS, **arguments):
+    """First tokens `(rows, num_samples)` drawn from one distribution, each row with a key of its own.
+
+    `logits` may be `(rows, vocab)`, for a distribution for each row.
+    """
+    return found_by(strategy, logits, rows, **arguments).tokens[:, :, 0]
+
+
+def found_by(strategy, logits=LOGITS, rows=ROWS, length=1, **arguments):
+    """As `drawn`, with all that is found: `Hypotheses` of `length` tokens, each from the same distribution."""
+
+    def step(tokens, cache, index):
+        shape = (*tokens.shape[:2], 1, logits.shape[-1])
+        return ops.broadcast_to(ops.convert_to_tensor(np.atleast_2d(logits)[:, None, None]), shape), cache
+
+    arguments = {"seed": strategy.seed, "eos_id": -1, **arguments}
+    return as_numpy(decode(step, (), strategy, np.full((rows,), BOS, "int32"), length, **arguments))
+
+
+def probabilities(logits, strategy):
+    """What is left of a distribution after the cuts, by NumPy, one token after the other."""
+    p = np.exp(log_softmax(logits.astype("float64") / strategy.temperature))
+    order = np.argsort(-p, kind="stable")
+
+    def keep(p, order, share):
+        total, kept = 0.0, np.zeros(len(p), bool)
+        for token in order:
+            if total >= share:
+                break
+            kept[token], total = True, total + p[token]
+        return np.where(kept, p, 0.0) / p[kept].sum()
+
+    if strategy.top_k:
+        p = np.where(np.isin(np.arange(len(p)), order[: strategy.top_k]), p, 0.0)
+        p /= p.sum()
+    if strategy.top_p < 1:
+        p = keep(p, order, strategy.top_p)
+    if strategy.min_p:
+        p = np.where(p >= strategy.min_p * p.max(), p, 0.0)
+        p /= p.sum()
+    if strategy.typical_p < 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            information = -np.log(p)
+            entropy = np.nansum(p * information)
+            distance = np.where(p > 0, np.abs(information - entropy), np.inf)
+        p = keep(p, np.argsort(distance, kind="stable"), strategy.typical_p)
+    return p
+
+
+CUTS = [
+    Sample(seed=1, num_samples=DRAWS),
+    Sample(0.5, seed=2, num_samples=DRAWS),
+    Sample(3.0, seed=3, num_samples=DRAWS),
+    Sample(top_k=4, seed=4, num_samples=DRAWS),
+    Sample(top_p=0.7, seed=5, num_samples=DRAWS),
+    Sample(min_p=0.2, seed=6, num_samples=DRAWS),
+    Sample(typical_p=0.6, seed=7, num_samples=DRAWS),
+    Sample(1.5, top_k=8, top_p=0.8, seed=8, min_p=0.3, typical_p=0.8, num_samples=DRAWS),
+]
+
+
+@pytest.mark.parametrize("strategy", CUTS, ids=str)
+def test_frequencies_are_those_of_what_the_cuts_leave(strategy):
+    tokens = drawn(strategy)
+    expected = probabilities(LOGITS, strategy)
+    assert 1 < (expected > 0).sum() <= VOCAB
+    counts = np.bincount(tokens.ravel().astype(int), minlength=VOCAB)
+    assert np.all(counts[expected == 0] == 0), "something was drawn from beyond the cuts"
+    total = ROWS * DRAWS
+    deviation = np.sqrt(total * expected * (1 - expected)) + 1e-9
+    assert np.all(np.abs(counts - total * expected) <= 4.5 * deviation)
+
+
+def test_of_equals_the_lowest_ids_are_kept():
+    logits = np.array([0.0, 1.0, 1.0, 1.0, 1.0, 0.0], "float32")
+    assert set(drawn(Sample(top_k=2, seed=1, num_samples=DRAWS), logits).ravel()) == {1, 2}
+    assert set(drawn(Sample(top_p=0.5, seed=1, num_samples=DRAWS), logits).ravel()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_supports_are_exact_on_random_distributions(seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=13, scale=2.0).astype("float32")
+    for cut in ({"top_k": int(rng.integers(1, 13))}, {"top_p": rng.uniform()}, {"min_p": rng.uniform()}):
+        strategy = Sample(seed=seed, num_samples=DRAWS, **cut)
+        support = set(np.flatnonzero(probabilities(logits, strategy)))
+        likely = {t for t in support if probabilities(logits, strategy)[t] > 0.01}
+        assert likely <= set(drawn(strategy, logits).ravel()) <= support
+
+
+any_cuts = st.builds(
+    Sample,
+    temperature=st.sampled_from([0.7, 1.0, 2.0]),
+    top_k=st.integers(0, 9),
+    top_p=st.floats(0.05, 1.0),
+    seed=st.integers(0, 2**31 - 1),
+    min_p=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    typical_p=st.one_of(st.just(1.0), st.floats(0.05, 1.0)),
+    num_samples=st.just(1009),
+)
+
+
+def support(logits, strategy):
+    """The ids that may be drawn; None where rounding decides."""
+    found = set()
+    for nearly in (1 - 1e-4, 1, 1 + 1e-4):
+        parts = {
+            name: getattr(strategy, name) * nearly for name in ("temperature", "top_p", "min_p", "typical_p")
+        }
+        parts |= {name: min(parts[name], 1.0) for name in ("top_p", "min_p", "typical_p")}
+        left = probabilities(logits, dataclasses.replace(strategy, **parts))
+        found.add(tuple(np.flatnonzero(left).tolist()))
+    return set(*found) if len(found) == 1 else None
+
+
+@settings(max_examples=40 if keras.backend.backend() == "tensorflow" else 7, deadline=None, derandomize=True)
+@given(strategy=any_cuts, seed=st.integers(0, 2**32))
+def test_all_that_the_cuts_leave_is_drawn_and_nothing_else(strategy, seed):
+    """Distributions with ties and without, likely enough to show every token among a thousand draws."""
+    rng = np.random.default_rng(seed)
+    tied, free = rng.integers(-1, 3, (5, 7)) / 2, rng.uniform(-0.5, 1.0, (6, 7))
+    logits = np.concatenate([tied, free]).astype("float32")
+    tokens = drawn(strategy, logits, rows=11)
+    for row in range(11):
+        expected = support(logits[row], strategy)
+        assert expected is None or set(tokens[row].tolist()) == expected
+
+
+TENTHS = np.log(np.array([0.4, 0.3, 0.2, 0.1])).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("cuts", "left"),
+    [
+        ({"top_k": 9}, {0, 1, 2, 3}),
+        ({"top_p": 0.71}, {0, 1, 2}),
+        ({"top_p": 0.69}, {0, 1}),
+        ({"min_p": 0.51}, {0, 1}),
+        ({"min_p": 0.49}, {0, 1, 2}),
+        # The information is 0.92, 1.20, 1.61 and 2.30, the entropy 1.28.
+        ({"typical_p": 0.29}, {1}),
+        ({"typical_p": 0.49}, {1, 2}),
+        ({"typical_p": 0.51}, {0, 1, 2}),
+        # `top_k` first: 4/7 is more than half. After `top_p` it would find two tokens and keep both.
+        ({"top_k": 2, "top_p": 0.5}, {0}),
+        # `top_p` before `min_p`: 0.7 is too little. Of the three that `min_p` leaves, two hold 7/9.
+        ({"top_p": 0.72, "min_p": 0.45}, {0, 1, 2}),
+        # `min_p` before `typical_p`: of 4/7 and 3/7 the first is nearer to the entropy. Before it, 1 and 2 are.
+        ({"min_p": 0.6, "typical_p": 0.45}, {0}),
+        # The temperature before all: 0.33, 0.28, 0.23, 0.16.
+        ({"temperature": 2.0, "top_p": 0.65}, {0, 1, 2}),
+        ({"temperature": 2.0, "min_p": 0.65}, {0, 1, 2}),
+    ],
+    ids=str,
+)
+def test_cuts_by_hand(cuts, left):
+    assert set(drawn(Sample(seed=3, num_samples=DRAWS, **cuts), TENTHS).ravel().tolist()) == left
+
+
+def test_of_equals_in_a_large_vocabulary_the_lowest_ids_are_kept():
+    logits = np.zeros(2048, "float32")
+    logits[[5, 77, 1029, 1031, 2047]] = 1.0
+    strategy = Sample(top_k=4, seed=1, num_samples=DRAWS)
+    assert set(drawn(strategy, logits).ravel().tolist()) == {5, 77, 1029, 1031}
+    strategy = Sample(top_k=7, seed=1, num_samples=DRAWS)
+    assert set(drawn(strategy, logits).ravel().tolist()) == {0, 1, 5, 77, 1029, 1031, 2047}
+
+
+def test_cuts_see_what_the_constraints_leave():
+    suppressed = [SuppressTokens((0,))]
+    for cuts in ({"top_k": 2}, {"top_p": 0.8}, {"min_p": 0.6}, {"typical_p": 0.7}):
+        strategy = Sample(seed=3, num_samples=DRAWS, **cuts)
+        assert set(drawn(strategy, TENTHS, constraints=suppressed).ravel().tolist()) == {1, 2}
+    logits, penalty = np.array([1.9, 2.0], "float32"), [RepetitionPenalty(1.2)]
+    found = found_by(Sample(top_k=1, seed=3), logits, rows=1, length=2, constraints=penalty)
+    assert found.tokens.tolist() == [[[1, 0]]]
+
+
+def test_draws_of_other_seeds_rows_steps_and_samples_are_independent():
+    """Neighbours along each axis agree as often as two independent draws do."""
+    total = ROWS * DRAWS
+    one, other = (found_by(Sample(seed=seed), rows=total, length=3).tokens[:, 0] for seed in (7, 8))
+    samples = drawn(Sample(seed=9, num_samples=2), rows=total)
+    pairs = [(one, other), (one[1:], one[:-1]), (one[:, 1:], one[:, :-1]), (samples[:, 0], samples[:, 1])]
+    share = (probabilities(LOGITS, Sample()) ** 2).sum()
+    for some, others in pairs:
+        deviation = np.sqrt(share * (1 - share) / some.size)
+        assert abs((some == others).mean() - share) < 4.5 * deviation
+
+
+def test_nothing_forbidden_is_drawn_whatever_the_sum_does():
+    """Half of a large vocabulary is forbidden; a running sum in blocks is not quite monotone there."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(8, 32000)).astype("float32")
+    logits[:, ::2] = -np.inf
+    uniform = rng.uniform(size=(200, 8, 1)).astype("float32")
+    for jit_compile in compilations():
+        run = compiled(lambda u: _draw(ops.convert_to_tensor(logits), u), layers.Layer(), jit_compile)
+        for numbers in uniform:
+            assert np.all(as_numpy(run(ops.convert_to_tensor(numbers))) % 2 == 1)
+
+
+def test_the_ends_of_the_interval_stay_in_the_support():
+    logits = ops.convert_to_tensor(np.array([[-np.inf, 0.0, 0.0, -np.inf]], "float32"))
+    assert as_numpy(_draw(logits, ops.zeros((1, 1)))).tolist() == [[1]]
+    assert as_numpy(_draw(logits, ops.full((1, 1), 1 - 2.0**-24))).tolist() == [[2]]
+    assert as_numpy(_draw(logits, ops.ones((1, 1)))).tolist() == [[2]]
+
+
+def test_a_seed_says_which_samples():
+    first = drawn(Sample(seed=5, num_samples=DRAWS))
+    np.testing.assert_array_equal(drawn(Sample(seed=5, num_samples=DRAWS)), first)
+    assert (drawn(Sample(seed=6, num_samples=DRAWS)) == first).mean() < 0.9
+
+
+def test_compiled_and_portable_draw_what_eager_draws():
+    strategy = CUTS[-1]
+    expected = drawn(strategy)
+    for jit_compile in compilations():
+
+        def draw(start):
+            def step(tokens, cache, index):
+                return ops.broadcast_to(ops.convert_to_tensor(LOGITS), (ROWS, DRAWS, 1, VOCAB)), cache
+
+            return decode(step, (), strategy, start, 1, seed=strategy.seed, eos_id=-1).tokens
+
+        found = compiled(draw, layers.Layer(), jit_compile)(ops.full((ROWS,), BOS, "int32"))
+        np.testing.assert_array_equal(as_numpy(found)[:, :, 0], expected)
+
+
+def test_a_rows_samples_follow_from_its_key_and_not_from_its_place():
+    keys = np.arange(100, 100 + ROWS, dtype="uint32")
+    expected = drawn(Sample(seed=5, num_samples=3), keys=ops.convert_to_tensor(keys, "uint32"))
+    backwards = drawn(Sample(seed=5, num_samples=3), keys=ops.convert_to_tensor(keys[::-1].copy(), "uint32"))
+    np.testing.assert_array_equal(backwards[::-1], expected)
+    alone = drawn(Sample(seed=5, num_samples=3), rows=1, keys=ops.convert_to_tensor(keys[7:8], "uint32"))
+    np.testing.assert_array_equal(alone[0], expected[7])
+    assert len(np.unique(expected, axis=0)) > ROWS / 3
+
+
+def test_a_row_without_a_key_goes_by_its_number_and_equal_keys_draw_equal_samples():
+    strategy = Sample(seed=5, num_samples=3)
+    numbers = ops.cast(ops.arange(ROWS, dtype="int32"), "uint32")
+    np.testing.assert_array_equal(drawn(strategy), drawn(strategy, keys=numbers))
+    same = drawn(strategy, keys=ops.full((ROWS,), 13, "uint32"))
+    assert len(np.unique(same, axis=0)) == 1
+
+
+def test_a_rows_samples_do_not_follow_from_what_its_neighbours_say():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, ROWS, VOCAB)).astype("float32")
+    logits[1, ::5] = logits[0, ::5]
+    strategy = Sample(top_p=0.9, seed=5, num_samples=3)
+    one, other = (drawn(strategy, of_rows) for of_rows in logits)
+    np.testing.assert_array_equal(one[::5], other[::5])
+    assert np.any(one != other)
+
+
+def test_scores_are_the_models_own_and_the_likeliest_sample_comes_first():
+    strategy = Sample(temperature=2.0, top_k=9, seed=5, num_samples=7)
+    tokens, lengths, scores = found_by(strategy, length=3)
+    assert np.all(lengths == 3)
+    np.testing.assert_allclose(scores, log_softmax(LOGITS.astype("float64"))[tokens].sum(axis=-1), rtol=1e-5)
+    assert np.all(np.diff(scores, axis=1) <= 0) and np.any(np.diff(scores, axis=1) < 0)
+
+
+def test_row_keys_tell_rows_apart_and_ignore_padding():
+    rows = np.array([[5, 6, 7, 0, 0], [0, 0, 5, 6, 7], [7, 6, 5, 0, 0], [5, 6, 0, 0, 0], [5, 6, 8, 0, 0]])
+    keys = as_numpy(row_keys(rows, 0)).tolist()
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4
+    longer = as_numpy(row_keys(np.pad(rows, ((0, 0), (0, 3))), 0)).tolist()
+    assert longer == keys
+
+
+def test_no_two_short_rows_have_the_same_key_wherever_they_stand():
+    rows = [row for length in range(5) for row in itertools.product(range(1, 7), repeat=length)]
+    keys = [
+        as_numpy(row_keys(np.array([(0,) * left + row + (0,) * (6 - left - len(row)) for row in rows]), 0))
+        for left in range(3)
+    ]
+    assert keys[0].dtype == "uint32" and len(set(keys[0].tolist())) == len(rows)
+    np.testing.assert_array_equal(keys[0], keys[1])
+    np.testing.assert_array_equal(keys[0], keys[2])
+    other_pad = np.array([row + (9,) * (4 - len(row)) for row in rows])
+    np.testing.assert_array_equal(as_numpy(row_keys(other_pad, 9)), keys[0])
+
+
+def test_samples_are_the_same_on_every_backend():
+    """Read off once."""
+    keys = row_keys(np.array([[5, 6, 7, 0], [7, 6, 5, 0]]), 0)
+    assert as_numpy(keys).tolist() == []
+    found = found_by(Sample(top_p=0.95, seed=11, num_samples=2), rows=2, length=7, keys=keys)
+    assert found.tokens.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"temperature": 0}, "temperature=0"),
+        ({"temperature": float("inf")}, "temperature=inf"),
+        ({"top_k": -1}, "top_k=-1"),
+        ({"top_k": 2.5}, "top_k=2.5"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"min_p": 1.1}, "min_p=1.1"),
+        ({"typical_p": 0}, "typical_p=0"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"seed": 2**40}, f"seed={2**40}"),
+    ],
+)
+def test_unusable_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError) as error:
+        Sample(**arguments)
+    assert str(error.value).endswith(f"Received: {message}.")
