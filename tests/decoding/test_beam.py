@@ -106,12 +106,11 @@ def test_all_hypotheses_there_are_come_out_when_asked_for():
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 3.0])
 @pytest.mark.parametrize("normalization", ["wu", "length"])
 def test_a_beam_of_one_is_greedy(penalty, normalization):
-    for seed in range(6):
-        logits = table(seed, batch=5, length=9)
-        greedy = found_by(Greedy(), logits)
-        found = found_by(Beam(1, length_penalty=penalty, normalization=normalization), logits)
-        for part, expected in zip(found, greedy, strict=True):
-            np.testing.assert_allclose(part, expected, rtol=1e-5)
+    logits = table(1, batch=31, length=9)
+    greedy = found_by(Greedy(), logits)
+    found = found_by(Beam(1, length_penalty=penalty, normalization=normalization), logits)
+    for part, expected in zip(found, greedy, strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-5)
 
 
 def probabilities(*by_position):
