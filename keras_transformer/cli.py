@@ -1,4 +1,4 @@
-"""The command line: keras-transformer train | translate | evaluate | export."""
+"""The command line: keras-transformer train | average | translate | evaluate | export."""
 
 import argparse
 import dataclasses
@@ -12,16 +12,19 @@ import warnings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 EXIT_INPUT = 2  # what the user gave cannot be used
+EXIT_DIVERGED = 3  # the loss is no number
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143  # SIGTERM, with everything saved
 
 
 def main(arguments=None):
-    """Runs one command and returns its exit code: 0 done, 2 unusable input, 130 interrupted."""
+    """Runs one command and returns its exit code: 0 done, 2 unusable input, 3 diverged, 130 interrupted, 143
+    terminated with the state saved."""
     parser = _parser()
     options = parser.parse_args(arguments)
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
-        options.command(options)
+        return options.command(options) or 0
     except BrokenPipeError:  # whoever read our output, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
@@ -72,6 +75,12 @@ def _parser():
     )
     _add_fields(sub.add_argument_group("model and recipe"), Recipe)
 
+    sub = command(
+        "average", _average, "Give a run's translator the mean weights of its newest epochs (--average-last)."
+    )
+    sub.add_argument("run", metavar="RUN", help="folder of a run")
+    sub.add_argument("--last", type=int, default=5, help="how many epochs")
+
     sub = command("translate", _translate, "Translate standard input, a line for a line, in order.")
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
@@ -120,6 +129,14 @@ def _add_fields(group, recipe_class):
             continue
         if isinstance(kind, types.UnionType):
             kind = next(k for k in kind.__args__ if k is not type(None))
+        if kind is bool:  # None: as the library finds best
+            group.add_argument(
+                option,
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=field.metadata["help"],
+            )
+            continue
         explanation = field.metadata["help"]
         if field.default is None and "(" not in explanation:
             explanation += " (the preset's)"
@@ -153,13 +170,33 @@ def _pairs(options, prefix="", required=True):
 
 
 def _train(options):
-    from keras_transformer.runs import Recipe, train
+    from keras_transformer.runs import Diverged, Recipe, Terminated, train
 
     given = vars(options)
     recipe = Recipe(**{f.name: given[f.name] for f in dataclasses.fields(Recipe) if f.name in given})
     pairs, val_pairs = _pairs(options), _pairs(options, "val_", required=False)
-    train(recipe, pairs, options.output, val_pairs, say=lambda line: print(line, file=sys.stderr, flush=True))
+    try:
+        train(
+            recipe,
+            pairs,
+            options.output,
+            val_pairs,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except Terminated as end:
+        print(f"keras-transformer: {end}; the same command goes on", file=sys.stderr)
+        return EXIT_TERMINATED
+    except Diverged as error:
+        print(f"keras-transformer: error: {error}", file=sys.stderr)
+        return EXIT_DIVERGED
     print(options.output)
+    return 0
+
+
+def _average(options):
+    from keras_transformer.runs import average
+
+    average(options.run, options.last, say=lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _loaded(options):

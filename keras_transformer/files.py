@@ -21,6 +21,9 @@ def replaced(path):
 
     Yields:
         The temporary `Path`; its parent exists.
+
+    Raises:
+        OSError: If it cannot be written, as on a full disk; names `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +34,12 @@ def replaced(path):
             _sync(written)
         os.replace(temporary, path)
         _sync(path.parent)
+    except OSError as error:
+        if (
+            error.errno is not None and error.filename is None
+        ):  # a full disk does not say what it has no room for
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)

@@ -4,11 +4,12 @@ import dataclasses
 
 import keras
 
-from keras_transformer.checks import check_positive
+from keras_transformer.backend import compiles
+from keras_transformer.checks import check_positive, check_range, check_share
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer
-from keras_transformer.schedules import WarmupSchedule
+from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
 
@@ -46,18 +47,60 @@ class Recipe:
     learning_rate: float | None = _option(
         None, "highest learning rate, after the warm-up (paper: by d_model)"
     )
+    schedule: str = _option(
+        "inverse_sqrt",
+        "how the rate falls; linear and cosine end at 0 with the last epoch",
+        choices=("inverse_sqrt", "linear", "cosine"),
+    )
     warmup_steps: int = _option(4000, "steps until the highest learning rate")
+    optimizer: str = _option("adam", "the paper's, or with weight decay", choices=("adam", "adamw"))
+    adam_epsilon: float = _option(1e-9, "Adam's epsilon")
+    weight_decay: float = _option(0.01, "share of the weights that adamw takes off, times the rate")
+    clip_norm: float | None = _option(None, "longest gradient, over all weights (unlimited)")
+    accumulation: int = _option(1, "batches whose gradients make one update")
+    ema: float | None = _option(
+        None,
+        "momentum of a moving average of the weights, which is then what validates and translates (none)",
+    )
+    average_last: int = _option(1, "epochs whose weights are averaged for the final translator; 1 for none")
+    patience: int | None = _option(
+        None, "epochs without a better validation perplexity before training stops (all)"
+    )
+    subword_sampling: float | None = _option(
+        None,
+        "each epoch draws other segmentations: unigram's smoothing, bpe's share of merges left out (none)",
+    )
     label_smoothing: float = _option(0.1, "share of probability spread over the vocabulary, in [0, 1)")
     precision: str = _option(
         "float32",
         "arithmetic of training; the saved model is float32 either way",
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
-    xla: bool = _option(False, "compile the training step with XLA, once for each batch shape")
+    xla: bool | None = _option(
+        None, "compile the training step with XLA, once for each batch shape (where there is an accelerator)"
+    )
+    checkpoint_steps: int | None = _option(
+        None, "steps between checkpoints within an epoch (at its end alone)"
+    )
     seed: int = _option(1, "seed of weights, order and dropout")
 
     def __post_init__(self):
-        check_positive(epochs=self.epochs, warmup_steps=self.warmup_steps)
+        check_positive(
+            epochs=self.epochs,
+            warmup_steps=self.warmup_steps,
+            accumulation=self.accumulation,
+            average_last=self.average_last,
+            **{n: v for n in ("patience", "checkpoint_steps") if (v := getattr(self, n)) is not None},
+        )
+        check_share(
+            weight_decay=self.weight_decay, **{n: v for n in ("ema",) if (v := getattr(self, n)) is not None}
+        )
+        check_range(
+            0,
+            above=True,
+            adam_epsilon=self.adam_epsilon,
+            **{n: v for n in ("clip_norm", "learning_rate") if (v := getattr(self, n)) is not None},
+        )
         for field in dataclasses.fields(self):
             choices, value = field.metadata.get("choices"), getattr(self, field.name)
             if choices and value not in choices:
@@ -69,17 +112,25 @@ class Recipe:
                 "`character_coverage` must be in [0.98, 1]. "
                 f"Received: character_coverage={self.character_coverage}."
             )
-        if self.learning_rate is not None and not self.learning_rate > 0:
+        if self.ema is not None and self.average_last > 1:
             raise ValueError(
-                f"`learning_rate` must be positive. Received: learning_rate={self.learning_rate}."
+                "`ema` and `average_last` are two ways to average: give one. "
+                f"Received: ema={self.ema}, average_last={self.average_last}."
             )
+        if self.subword_sampling is not None:
+            check_range(0, 1, above=True, subword_sampling=self.subword_sampling)
+            if self.tokenizer == "byte":
+                raise ValueError("`subword_sampling` needs subwords. Received: tokenizer='byte'.")
 
     def changes(self, described):
-        """What a described recipe has otherwise, but for the number of epochs: a list of str."""
+        """What a described recipe has otherwise, but for what may change between two calls: a list of str."""
+        free = {"checkpoint_steps", "patience", "average_last"}
+        if self.schedule == "inverse_sqrt":  # the others end with the last epoch
+            free.add("epochs")
         return [
             f"{field.name}: {old!r}, now {getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
-            if field.name != "epochs"
+            if field.name not in free
             and (old := described.get(field.name, field.default)) != getattr(self, field.name)
         ]
 
@@ -103,8 +154,8 @@ class Recipe:
         joint = trained([*sources, *targets])
         return joint, joint
 
-    def model(self, source_vocab_size, target_vocab_size):
-        """A fresh, compiled model."""
+    def model(self, source_vocab_size, target_vocab_size, steps):
+        """A fresh, compiled model, for `steps` batches an epoch."""
         names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
         sizes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         model = Transformer.from_preset(
@@ -118,14 +169,35 @@ class Recipe:
             normalize_first=self.normalize_first,
             dtype=self.precision,
         )
-        schedule = WarmupSchedule(model.d_model, self.warmup_steps)
-        if self.learning_rate is not None:
-            schedule = WarmupSchedule.from_peak(self.learning_rate, self.warmup_steps, model.d_model)
         model.compile(
-            # "Attention Is All You Need", section 5.3.
-            optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
+            optimizer=self._optimizer(self._schedule(model.d_model, steps)),
             loss=MaskedCrossentropy(self.label_smoothing, pad_id=model.pad_id),
             metrics=[MaskedAccuracy(pad_id=model.pad_id), Perplexity(pad_id=model.pad_id)],
-            jit_compile=self.xla,
+            jit_compile=compiles(self.xla),
         )
         return model
+
+    def _schedule(self, d_model, steps):
+        peak = self.learning_rate
+        if peak is None:
+            peak = (d_model * self.warmup_steps) ** -0.5  # "Attention Is All You Need", equation 3
+        if self.schedule == "inverse_sqrt":
+            return InverseSquareRootSchedule(peak, self.warmup_steps)
+        kind = LinearSchedule if self.schedule == "linear" else CosineSchedule
+        return kind(peak, self.epochs * steps // self.accumulation, self.warmup_steps)
+
+    def _optimizer(self, schedule):
+        """ "Attention Is All You Need", section 5.3, and what the recipe adds."""
+        options = {
+            "beta_1": 0.9,
+            "beta_2": 0.98,
+            "epsilon": self.adam_epsilon,
+            "global_clipnorm": self.clip_norm,
+        }
+        if self.accumulation > 1:
+            options["gradient_accumulation_steps"] = self.accumulation
+        if self.ema is not None:
+            options |= {"use_ema": True, "ema_momentum": self.ema}
+        if self.optimizer == "adam":
+            return keras.optimizers.Adam(schedule, **options)
+        return keras.optimizers.AdamW(schedule, weight_decay=self.weight_decay, **options)

@@ -9,27 +9,43 @@ import platform
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from keras_transformer.backend import compiles
+from keras_transformer.checks import check_count
 from keras_transformer.data import Batches
 from keras_transformer.files import remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
-from keras_transformer.training import Checkpoint, EpochSeeds, Progress, latest_checkpoint
+from keras_transformer.text import TOKENIZERS
+from keras_transformer.training import (
+    Checkpoint,
+    Diverged,
+    Progress,
+    SavedState,
+    StopOnNaN,
+    Terminated,
+    Termination,
+    average_weights,
+    checkpoints,
+)
 
-__all__ = ["Recipe", "read_history", "train"]
+__all__ = ["Diverged", "Recipe", "Terminated", "average", "read_history", "train"]
 
 DESCRIPTION = "run.json"
 HISTORY = "history.csv"
+KEPT = 2  # checkpoints of whole epochs: should the newest be damaged, there is one before it
 
 
 def train(recipe, pairs, folder, val_pairs=None, say=print):
     """Trains a model, or goes on training one, and keeps all of it in a folder.
 
     After each epoch the folder holds a checkpoint to resume from and a translator that `Translator.load` reads:
-    the model of the best validation perplexity, or without validation pairs the newest. A run that was stopped
-    between epochs or within one ends with the weights of a run that was not.
+    the model of the best validation perplexity, or without validation pairs the newest; at the end, where the recipe
+    says so, the mean of the last epochs. A run that was stopped at any step ends with the weights of a run that was
+    not, bit for bit on one machine. On SIGTERM it saves where it is, within an epoch too.
 
     Args:
         recipe: A `Recipe`. To resume it must be the run's own but for the number of epochs.
@@ -42,65 +58,164 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         The `Translator` that the folder holds.
 
     Raises:
-        ValueError: If the folder holds something else, or a run of another recipe or other pairs.
+        ValueError: If the folder holds something else, or a run of another recipe or other pairs, or no checkpoint
+            of it can be read.
+        Terminated: If SIGTERM came; the same call goes on.
+        Diverged: If the loss is no number.
     """
     folder = Path(folder)
     description = _description(recipe, pairs, val_pairs)
-    path, done = latest_checkpoint(folder)
-    _check(folder, description, recipe, done)
+    begun = bool(checkpoints(folder))
+    _check(folder, description, recipe, begun)
     remove_temporaries(folder)
-    if done >= recipe.epochs:
-        say(f"{folder}: nothing to do, {done} epochs are done.")
-        return Translator.load(folder)
+    if _finished(folder, recipe):
+        say(f"{folder}: nothing to do, {_epochs_done(folder)} epochs are done.")
+    with Termination() as termination:
+        while not _finished(folder, recipe):
+            _fit(recipe, pairs, val_pairs, folder, description, termination, say)
+            if recipe.average_last > 1 and _finished(folder, recipe):
+                average(folder, recipe.average_last, say)
+    return Translator.load(folder)
 
+
+def average(folder, last, say=print):
+    """Makes the mean of the newest checkpoints the model of a run's translator; the checkpoints stay as they are.
+
+    "Attention Is All You Need", section 6.1.
+
+    Args:
+        folder: The run's folder.
+        last: How many checkpoints, of whole epochs. A run keeps as many as its recipe's `average_last`.
+        say: Called with each line of news.
+
+    Raises:
+        ValueError: If there are fewer.
+    """
+    folder = Path(folder)
+    check_count(1, last=last)
+    whole = [saved.path for saved in checkpoints(folder) if not saved.steps][:last]
+    if len(whole) < last:
+        raise ValueError(
+            f"`last` must be at most the number of checkpoints that {folder} keeps, {len(whole)} (more with "
+            f"`average_last`). Received: last={last}."
+        )
+    translator = Translator.load(folder)
+    _serving(translator, average_weights(reversed(whole), load_model)).write_into(folder)
+    say(f"{folder}: the translator has the mean weights of the last {last} epochs.")
+
+
+def _serving(translator, model):
+    """A translator's like with another model."""
+    return Translator(
+        _in_float32(model),
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        max_source_length=translator.max_source_length,
+    )
+
+
+def _epochs_done(folder):
+    return max((saved.epochs for saved in checkpoints(folder)), default=0)
+
+
+def _finished(folder, recipe):
+    """Whether all epochs are done, or none of the last few was the best."""
+    done = _epochs_done(folder)
+    if done >= recipe.epochs:
+        return True
+    rows = [float(row["val_perplexity"]) for row in read_history(folder)[:done] if row.get("val_perplexity")]
+    return (
+        recipe.patience is not None and bool(rows) and len(rows) - 1 - int(np.argmin(rows)) >= recipe.patience
+    )
+
+
+def _restored(folder, say):
+    """The model of the newest checkpoint that can be read, compiled, and its `SavedState`."""
+    damage = []
+    for saved in checkpoints(folder):
+        try:
+            model = load_model(saved.path, compile=True)
+        except ValueError as error:
+            damage.append(str(error))
+            say(f"warning: {error} Going back to the checkpoint before it.")
+        else:
+            # Keras makes the metrics with their first batch; one of an unfinished epoch is to be restored before.
+            model.compute_metrics(None, np.zeros((1, 1), "int32"), np.zeros((1, 1, model.target_vocab_size)))
+            return model, saved
+    raise ValueError(f"No checkpoint of {folder} can be read. {' '.join(damage)}")
+
+
+def _tokenizer_paths(recipe, folder):
+    sides = (
+        ("source", "target") if recipe.separate_vocabularies and recipe.tokenizer != "byte" else ("source",)
+    )
+    return [folder / f"{side}_tokenizer.model" for side in sides]
+
+
+def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
+    """Trains from where the folder is to the last epoch, or to the end of an epoch that was left in the middle."""
+    begun = bool(checkpoints(folder))
     keras.utils.set_random_seed(recipe.seed)  # each layer draws a seed of its own from this one
-    if done:
-        say(f"{folder}: {done} epochs done, going on.")
-        model = load_model(path, compile=True)
-        translator = Translator.load(folder)
-        tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    if begun:
+        model, saved = _restored(folder, say)
+        middle = f" and {saved.steps} steps of the next" if saved.steps else ""
+        say(f"{folder}: {saved.epochs} epochs{middle} done, going on.")
+        kind = TOKENIZERS["ByteTokenizer" if recipe.tokenizer == "byte" else "SentencePieceTokenizer"]
+        loaded = [kind.load(path) for path in _tokenizer_paths(recipe, folder)]
+        tokenizers = loaded[0], loaded[-1]
     else:
+        model, saved = None, SavedState(None)
         tokenizers = recipe.tokenizers(pairs)
-        model = recipe.model(*(tokenizer.vocab_size for tokenizer in tokenizers))
     limits = {
         "batch_tokens": recipe.batch_tokens,
         "max_length": recipe.max_length,
         "too_long": recipe.too_long,
     }
-    batches = Batches(pairs, *tokenizers, seed=recipe.seed, **limits)
+    batches = Batches(pairs, *tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **limits)
     val_batches = Batches(val_pairs, *tokenizers, **limits) if val_pairs else None
-    say(
-        f"{model.count_params():,} parameters, {tokenizers[0].vocab_size} source and "
-        f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
-        f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if recipe.xla else 'off'}"
-    )
-    # Only now: a mistake in the recipe must not take the folder.
-    with replaced(folder / DESCRIPTION) as temporary:
-        temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-
+    if model is None:
+        model = recipe.model(*(tokenizer.vocab_size for tokenizer in tokenizers), batches.steps)
+        # Only now: a mistake in the recipe must not take the folder.
+        with replaced(folder / DESCRIPTION) as temporary:
+            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        for path, tokenizer in zip(_tokenizer_paths(recipe, folder), tokenizers, strict=False):
+            with replaced(path) as temporary:
+                tokenizer.save(temporary)
+        say(
+            f"{model.count_params():,} parameters, {tokenizers[0].vocab_size} source and "
+            f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
+            f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}"
+        )
     max_source_length = max(256, recipe.max_length)
     model.fit(
-        batches.dataset(first_epoch=done),
-        steps_per_epoch=batches.steps,
-        epochs=recipe.epochs,
-        initial_epoch=done,
+        batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
+        steps_per_epoch=batches.steps - saved.steps,
+        epochs=saved.epochs + 1 if saved.steps else recipe.epochs,
+        initial_epoch=saved.epochs,
         validation_data=val_batches.dataset(epochs=1).cache() if val_batches else None,
         callbacks=[
-            EpochSeeds(recipe.seed),
+            StopOnNaN(lambda epoch, step: batches.texts(epoch, saved.steps + step)),
+            *([_ValidateAverage()] if recipe.ema is not None else []),
             # In this order: a checkpoint says that all of its epoch is there.
             _Results(
                 folder,
-                done,
+                saved.epochs,
                 lambda model: Translator(model, *tokenizers, max_source_length=max_source_length),
             ),
-            Checkpoint(folder),
+            Checkpoint(
+                folder,
+                keep=max(KEPT, recipe.average_last),
+                every=recipe.checkpoint_steps,
+                resumed=saved,
+                termination=termination,
+            ),
             keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False),
-            Progress(batches.steps, batches.tokens),
+            Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs),
+            _Patience(folder, recipe),
         ],
         shuffle=False,
         verbose=0,
     )
-    return Translator.load(folder)
 
 
 def read_history(folder):
@@ -131,7 +246,7 @@ def _description(recipe, pairs, val_pairs):
     }
 
 
-def _check(folder, description, recipe, done):
+def _check(folder, description, recipe, begun):
     """Raises `ValueError` unless the folder is free, or holds this very run."""
     path = folder / DESCRIPTION
     if not path.exists():
@@ -147,10 +262,22 @@ def _check(folder, description, recipe, done):
                 changed.append(f"{name}: {numbers[0]}, now {numbers[1]} or others")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a run's description: {error!r}") from None
-    if changed and done:
+    if changed and begun:
         raise ValueError(
             f"{folder} holds a run of another recipe; use that or another folder. Changed: {'; '.join(changed)}."
         )
+
+
+class _Patience(keras.callbacks.Callback):
+    """Ends the training when it is finished before its last epoch."""
+
+    def __init__(self, folder, recipe):
+        super().__init__()
+        self.folder = folder
+        self.recipe = recipe
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = _finished(self.folder, self.recipe)
 
 
 class _Results(keras.callbacks.Callback):
@@ -165,7 +292,7 @@ class _Results(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         best = min((float(row.get("val_perplexity") or math.inf) for row in self.rows), default=math.inf)
         if not self.rows or not logs.get("val_perplexity", -math.inf) >= best:
-            self._write_translator()
+            self.make_translator(_in_float32(self.model)).write_into(self.folder)
         self.rows.append({"epoch": epoch, **logs})
         with (
             replaced(self.folder / HISTORY) as temporary,
@@ -175,10 +302,32 @@ class _Results(keras.callbacks.Callback):
             writer.writeheader()
             writer.writerows(self.rows)
 
-    def _write_translator(self):
-        model = self.model
-        if model.compute_dtype != "float32":
-            # Decoding gains nothing from lower precision: the weights are float32 already.
-            model = type(model).from_config({**model.get_config(), "dtype": "float32"})
-            model.set_weights(self.model.get_weights())
-        self.make_translator(model).write_into(self.folder)
+
+def _in_float32(model):
+    """A model to decode with: its moving average where it has one, in float32, which the weights are in already."""
+    averaged = model.compiled and model.optimizer.use_ema
+    if model.compute_dtype == "float32" and not averaged:
+        return model
+    served = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    served.set_weights(model.get_weights())
+    if averaged:
+        _assign_average(served, model.optimizer)
+    return served
+
+
+def _assign_average(model, optimizer):
+    for weight, mean in zip(
+        model.trainable_variables, optimizer._model_variables_moving_average, strict=True
+    ):
+        weight.assign(mean)
+
+
+class _ValidateAverage(keras.callbacks.Callback):
+    """Validates with the moving average; `keras.callbacks.SwapEMAWeights` would give back rounded weights."""
+
+    def on_test_begin(self, logs=None):
+        self.weights = self.model.get_weights()
+        _assign_average(self.model, self.model.optimizer)
+
+    def on_test_end(self, logs=None):
+        self.model.set_weights(self.weights)

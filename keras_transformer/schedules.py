@@ -1,7 +1,11 @@
-"""Learning-rate schedules."""
+"""Learning-rate schedules: each rises, then falls. Steps count from 0, as Keras's optimizers count them."""
+
+import math
 
 import keras
 from keras import ops
+
+from keras_transformer.checks import check_positive, check_range
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,3 +49,120 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {"d_model": self.d_model, "warmup_steps": self.warmup_steps, "scale": self.scale}
+
+
+class _RiseAndFall(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly from `initial` to `peak` in `warmup_steps` steps, then goes on as `_fallen` says."""
+
+    def __init__(self, peak, warmup_steps, initial):
+        if not peak > 0:
+            raise ValueError(f"`peak` must be positive. Received: peak={peak}.")
+        check_range(0, warmup_steps=warmup_steps, initial=initial)
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.initial = initial
+
+    def _fallen(self, number):
+        """The rate of a step after the rise; `number` counts from 1, float32."""
+        raise NotImplementedError
+
+    def __call__(self, step):
+        """The rate at `step`, which counts from 0; float32, any shape."""
+        number = ops.cast(step, "float32") + 1.0
+        risen = ops.minimum(number / max(self.warmup_steps, 1), 1.0)
+        rising = self.initial + (self.peak - self.initial) * risen
+        return ops.where(number < self.warmup_steps, rising, self._fallen(number))
+
+    def get_config(self):
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps, "initial": self.initial}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class InverseSquareRootSchedule(_RiseAndFall):
+    """Rises linearly to a peak, then falls with the inverse square root of the step.
+
+    The curve of "Attention Is All You Need", section 5.3, equation 3, given by its highest rate.
+
+    Args:
+        peak: The highest rate, at the end of the warm-up.
+        warmup_steps: Number of steps of the rise.
+        initial: What the rise begins from.
+
+    Raises:
+        ValueError: If `peak` is not positive, or another argument is negative.
+
+    >>> round(float(InverseSquareRootSchedule(0.005, 2000)(7999)), 6)
+    0.0025
+    """
+
+    def __init__(self, peak, warmup_steps=4000, initial=0.0):
+        super().__init__(peak, warmup_steps, initial)
+
+    def _fallen(self, number):
+        return self.peak * math.sqrt(max(self.warmup_steps, 1)) * ops.rsqrt(number)
+
+
+class _UntilTheEnd(_RiseAndFall):
+    """Falls to `final` at step `total_steps`, and stays there."""
+
+    def __init__(self, peak, total_steps, warmup_steps, initial, final):
+        super().__init__(peak, warmup_steps, initial)
+        check_positive(total_steps=total_steps)
+        check_range(0, final=final)
+        if warmup_steps >= total_steps:
+            raise ValueError(
+                "`warmup_steps` must be less than `total_steps`. "
+                f"Received: warmup_steps={warmup_steps}, total_steps={total_steps}."
+            )
+        self.total_steps = total_steps
+        self.final = final
+
+    def _share(self, done):
+        """How much of the way from `final` to `peak` is left; `done` is in [0, 1]."""
+        raise NotImplementedError
+
+    def _fallen(self, number):
+        done = (number - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+        return self.final + (self.peak - self.final) * self._share(ops.clip(done, 0.0, 1.0))
+
+    def get_config(self):
+        return {**super().get_config(), "total_steps": self.total_steps, "final": self.final}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LinearSchedule(_UntilTheEnd):
+    """Rises linearly to a peak, then falls linearly (Devlin et al., 2019, "BERT", appendix A.2).
+
+    Args:
+        peak: The highest rate, at the end of the warm-up.
+        total_steps: Number of steps of the training; the rate is `final` at the last and after it.
+        warmup_steps: Number of steps of the rise, part of `total_steps`.
+        initial: What the rise begins from.
+        final: What the fall ends at.
+
+    Raises:
+        ValueError: If an argument is out of its range, or the warm-up is as long as the training.
+    """
+
+    def __init__(self, peak, total_steps, warmup_steps=0, initial=0.0, final=0.0):
+        super().__init__(peak, total_steps, warmup_steps, initial, final)
+
+    def _share(self, done):
+        return 1.0 - done
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class CosineSchedule(_UntilTheEnd):
+    """Rises linearly to a peak, then falls along half a cosine (Loshchilov and Hutter, 2017, "SGDR", equation 5).
+
+    Args: as `LinearSchedule`.
+
+    Raises:
+        ValueError: As `LinearSchedule`.
+    """
+
+    def __init__(self, peak, total_steps, warmup_steps=0, initial=0.0, final=0.0):
+        super().__init__(peak, total_steps, warmup_steps, initial, final)
+
+    def _share(self, done):
+        return 0.5 * (1.0 + ops.cos(math.pi * done))

@@ -1,17 +1,22 @@
 import dataclasses
+import errno
 import json
+import os
+import shutil
+import signal
 
 import numpy as np
 import pytest
 
 from keras_transformer import runs
 from keras_transformer.data import Batches
+from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
-from keras_transformer.runs import Recipe, read_history, train
+from keras_transformer.runs import Recipe, average, read_history, train
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
 from keras_transformer.text import ByteTokenizer
-from keras_transformer.training import latest_checkpoint
+from keras_transformer.training import checkpoints
 
 RECIPE = Recipe(
     num_layers=1,
@@ -54,8 +59,8 @@ def batches_made(monkeypatch):
     made = []
     batch = Batches.batch
 
-    def recorded(self, bucket, indices):
-        x, y = batch(self, bucket, indices)
+    def recorded(self, *arguments):
+        x, y = batch(self, *arguments)
         made.append([array.tolist() for array in (x["source"], x["target"], y)])
         return x, y
 
@@ -92,6 +97,7 @@ def test_a_run_holds_what_resuming_and_translating_need(finished):
     assert kept_in(finished) == {
         "run.json",
         "history.csv",
+        "checkpoint-0001.keras",
         "checkpoint-0002.keras",
         "translator.json",
         "model.keras",
@@ -107,7 +113,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     finished, tmp_path, pairs, monkeypatch, batches_made
 ):
     killed_in(1, monkeypatch, RECIPE, pairs, tmp_path / "run")
-    assert latest_checkpoint(tmp_path / "run")[1] == 1
+    assert checkpoints(tmp_path / "run")[0].epochs == 1
     assert len(read_history(tmp_path / "run")) == 1
     before = list(batches_made)
     batches_made.clear()
@@ -127,7 +133,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
 def test_a_run_interrupted_in_its_first_epoch_begins_again(tmp_path, pairs, monkeypatch):
     recipe = changed(epochs=1)
     killed_in(0, monkeypatch, recipe, pairs, tmp_path / "run")
-    assert latest_checkpoint(tmp_path / "run")[1] == 0
+    assert checkpoints(tmp_path / "run") == []
     train(recipe, pairs, tmp_path / "run", say=quiet)
     assert [row["epoch"] for row in read_history(tmp_path / "run")] == ["0"]
 
@@ -149,7 +155,7 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path, pairs):
     assert "1 epochs done, going on" in said[0]
     assert read_history(tmp_path)[:1] == first
     assert len(read_history(tmp_path)) == 2
-    assert latest_checkpoint(tmp_path)[1] == 2
+    assert checkpoints(tmp_path)[0].epochs == 2
 
 
 @pytest.mark.parametrize(
@@ -222,7 +228,7 @@ def test_training_in_lower_precision_saves_a_float32_translator(tmp_path, pairs)
     layers = translator.model._flatten_layers()
     assert {layer.dtype_policy.name for layer in layers} == {"float32"}
     assert {str(weight.dtype) for weight in translator.model.weights} == {"float32"}
-    trained = load_model(latest_checkpoint(tmp_path)[0])
+    trained = load_model(checkpoints(tmp_path)[0].path)
     assert trained.dtype_policy.name == "mixed_bfloat16"
     for one, other in zip(trained.get_weights(), translator.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -256,7 +262,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
 
 
 def test_without_validation_the_translator_is_the_newest(finished):
-    newest = load_model(latest_checkpoint(finished)[0])
+    newest = load_model(checkpoints(finished)[0].path)
     for one, other in zip(newest.get_weights(), Translator.load(finished).model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -275,3 +281,173 @@ def test_validating_with_other_pairs_is_refused_by_name(finished, pairs):
 def test_a_recipe_checks_its_values(arguments, message):
     with pytest.raises(ValueError, match=message):
         changed(**arguments)
+
+
+def weights_of(path):
+    return load_model(path).get_weights()
+
+
+def assert_same_weights(one, other):
+    for a, b in zip(weights_of(one), weights_of(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def terminated_at(step, monkeypatch, *arguments, **keywords):
+    """Trains until SIGTERM comes after so many steps in all."""
+
+    class Terminator(runs.Progress):
+        seen = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            Terminator.seen += 1
+            if Terminator.seen == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(runs.Terminated):
+        patch.setattr(runs, "Progress", Terminator)
+        train(*arguments, **keywords, say=quiet)
+
+
+def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch):
+    recipe = changed(
+        subword_sampling=0.2,
+        average_last=2,
+        clip_norm=1.0,
+        schedule="cosine",
+        optimizer="adamw",
+        batch_tokens=256,
+    )
+    train(recipe, pairs, tmp_path / "whole", say=quiet)
+    steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=256, max_length=40).steps
+    assert steps > 2
+    terminated_at(steps + 2, monkeypatch, recipe, pairs, tmp_path / "parts")
+    saved = checkpoints(tmp_path / "parts")[0]
+    assert saved.epochs == 1 and saved.steps in (2, 3)
+    said = []
+    train(recipe, pairs, tmp_path / "parts", say=said.append)
+    assert f"1 epochs and {saved.steps} steps of the next done" in said[0]
+    for name in ("checkpoint-0002.keras", "model.keras"):
+        assert_same_weights(tmp_path / "whole" / name, tmp_path / "parts" / name)
+    whole, parts = (read_history(tmp_path / name) for name in ("whole", "parts"))
+    assert whole == parts
+
+
+def test_a_damaged_checkpoint_costs_one_epoch(finished, tmp_path, pairs):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    path = folder / "checkpoint-0002.keras"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    said = []
+    train(changed(epochs=3), pairs, folder, say=said.append)
+    assert "Cannot load" in said[0] and str(path) in said[0] and "1 epochs done" in said[1]
+    assert_same_weights(path, finished / "checkpoint-0002.keras")
+    for saved in checkpoints(folder):
+        saved.path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"No checkpoint of .* can be read"):
+        train(changed(epochs=4), pairs, folder, say=quiet)
+
+
+def test_a_full_disk_is_named_and_leaves_what_was_there(finished, tmp_path, pairs, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    before = contents(folder)
+    save = Transformer.save
+
+    def full(self, path, *arguments, **keywords):
+        if "checkpoint" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(self, path, *arguments, **keywords)
+
+    monkeypatch.setattr(Transformer, "save", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*checkpoint-0003\.keras'"):
+        train(changed(epochs=3), pairs, folder, say=quiet)
+    for name in ("checkpoint-0001.keras", "checkpoint-0002.keras"):
+        assert contents(folder)[name] == before[name]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path, pairs):
+    with pytest.raises(runs.Diverged) as caught:
+        train(changed(learning_rate=1e30, warmup_steps=1), pairs, tmp_path, say=quiet)
+    said = str(caught.value)
+    for part in (
+        "The loss is nan",
+        "epoch 1, step",
+        "learning rate of",
+        "weights are not finite",
+        "The batch",
+    ):
+        assert part in said
+    assert any(source in said for source, _ in pairs)
+    assert checkpoints(tmp_path) == []
+
+
+def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
+    translator = train(changed(epochs=3, average_last=2), pairs, tmp_path, say=quiet)
+    last = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
+    assert len(last) == 2
+    for mean, *values in zip(translator.model.get_weights(), *last, strict=True):
+        np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match=r"`last` must be at most .* 2 .*Received: last=3"):
+        average(tmp_path, 3)
+    before = contents(tmp_path)["checkpoint-0003.keras"]
+    average(tmp_path, 1, say=quiet)
+    assert contents(tmp_path)["checkpoint-0003.keras"] == before
+    assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0003.keras")
+
+
+def test_a_moving_average_is_what_translates_and_not_what_trains(tmp_path, pairs):
+    recipe = changed(ema=0.5, epochs=2)
+    train(recipe, pairs, tmp_path / "ema", val_pairs=pairs[:8], say=quiet)
+    train(changed(), pairs, tmp_path / "plain", val_pairs=pairs[:8], say=quiet)
+    newest = "checkpoint-0002.keras"
+    assert_same_weights(tmp_path / "ema" / newest, tmp_path / "plain" / newest)
+    trained = load_model(tmp_path / "ema" / newest, compile=True)
+    served = Translator.load(tmp_path / "ema").model
+    averages = [np.asarray(v) for v in trained.optimizer._model_variables_moving_average]
+    for weight, mean in zip(served.trainable_variables, averages, strict=True):
+        np.testing.assert_array_equal(np.asarray(weight), mean)
+    # It is validated with the average too.
+    served.compile(metrics=[Perplexity(pad_id=0)], loss=trained.loss)
+    tokenizer = Translator.load(tmp_path / "ema").source_tokenizer
+    batches = Batches(pairs[:8], tokenizer, batch_tokens=512, max_length=40)
+    found = served.evaluate(batches.dataset(epochs=1), verbose=0, return_dict=True)
+    history = read_history(tmp_path / "ema")
+    assert found["perplexity"] == pytest.approx(float(history[-1]["val_perplexity"]), rel=1e-3)
+
+
+def test_patience_ends_a_run_for_good(tmp_path, pairs):
+    # No step moves a weight, so no epoch is better than the first.
+    recipe = changed(patience=2, epochs=9, learning_rate=1e-30)
+    train(recipe, pairs, tmp_path, val_pairs=pairs[:8], say=quiet)
+    assert len(read_history(tmp_path)) == 3
+    said = []
+    train(recipe, pairs, tmp_path, val_pairs=pairs[:8], say=said.append)
+    assert "nothing to do, 3 epochs are done" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ema": 0.9, "average_last": 2}, "two ways to average"),
+        ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs subwords"),
+        ({"subword_sampling": 1.5}, "subword_sampling=1.5"),
+        ({"patience": 0}, "patience=0"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0"),
+        ({"ema": 1.0}, "ema=1.0"),
+        ({"schedule": "steep"}, "schedule='steep'"),
+    ],
+)
+def test_a_recipe_checks_what_goes_together(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        changed(**arguments)
+
+
+def test_a_linear_schedule_ends_with_the_last_epoch_and_refuses_more(finished):
+    recipe = changed(schedule="linear", warmup_steps=3)
+    model = recipe.model(30, 30, steps=5)
+    rate = model.optimizer._learning_rate
+    assert float(rate(2)) == pytest.approx(0.01) and float(rate(9)) == 0.0
+    assert recipe.changes({**dataclasses.asdict(recipe), "epochs": 5}) == ["epochs: 5, now 2"]

@@ -26,7 +26,9 @@ class Batches:
         too_long: What becomes of longer pairs: "skip" leaves them out and warns with their number,
             "truncate" cuts them and warns, "error" raises.
         num_buckets: Number of shapes, at most.
-        seed: Seed of the order.
+        seed: Seed of the order, and of sampled segmentations.
+        sampling: Draws other segmentations in each epoch: what `tokenizer.sampled` takes as `alpha`. None for
+            the likeliest in all epochs. A draw longer than `max_length` is not used.
 
     Attributes:
         kept: Number of pairs in the batches.
@@ -52,6 +54,7 @@ class Batches:
         too_long="skip",
         num_buckets=10,
         seed=0,
+        sampling=None,
         pad_id=0,
         bos_id=2,
         eos_id=3,
@@ -69,27 +72,29 @@ class Batches:
                 f"Received: batch_tokens={batch_tokens}, max_length={max_length}."
             )
         self.seed = seed
+        self.sampling = sampling
         self._special = pad_id, bos_id, eos_id
-        sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
-        sources = _tokenized(source_tokenizer, sources)
-        targets = _tokenized(target_tokenizer or source_tokenizer, targets)
-        self._pairs = self._fitting(list(zip(sources, targets, strict=True)), max_length, too_long)
+        self._limit = max_length - 1  # room for bos or eos
+        self._tokenizers = source_tokenizer, target_tokenizer or source_tokenizer
+        sides = zip(*pairs, strict=True) if pairs else ((), ())
+        sides = [_tokenized(t, side) for t, side in zip(self._tokenizers, sides, strict=True)]
+        self._texts, self._pairs = self._fitting(pairs, list(zip(*sides, strict=True)), too_long)
         self._bucket_up(batch_tokens, num_buckets)
 
-    def _fitting(self, pairs, max_length, too_long):
-        """The pairs that can be used, with counts of the others, and a warning that tells them."""
-        usable = [(s, t) for s, t in pairs if len(s) and len(t)]
+    def _fitting(self, texts, pairs, too_long):
+        """The pairs that can be used, as text and as ids, with counts of the others, and a warning that tells them."""
+        usable = [i for i, (s, t) in enumerate(pairs) if len(s) and len(t)]
         empty = len(pairs) - len(usable)
-        limit = max_length - 1  # room for bos or eos
-        fitting = [(s, t) for s, t in usable if max(len(s), len(t)) <= limit]
+        limit, max_length = self._limit, self._limit + 1
+        fitting = [i for i in usable if max(map(len, pairs[i])) <= limit]
         long = len(usable) - len(fitting)
         if long and too_long == "error":
             raise ValueError(
                 f"{long} of {len(pairs)} pairs are longer than `max_length`={max_length} tokens; the longest has "
-                f"{max(max(len(s), len(t)) for s, t in usable) + 1}."
+                f"{max(max(map(len, pairs[i])) for i in usable) + 1}."
             )
         if long and too_long == "truncate":
-            fitting = [(s[:limit], t[:limit]) for s, t in usable]
+            fitting = usable
         self.truncated = long if too_long == "truncate" else 0
         self.kept = len(fitting)
         self.skipped = len(pairs) - self.kept
@@ -106,7 +111,7 @@ class Batches:
                 f"No sentence pair is left to use. Received: {len(pairs)} pairs, {empty} of them with an "
                 f"empty side, {long} longer than `max_length`={max_length} tokens."
             )
-        return fitting
+        return [texts[i] for i in fitting], [tuple(side[:limit] for side in pairs[i]) for i in fitting]
 
     def _bucket_up(self, batch_tokens, num_buckets):
         sides = np.array([(len(s) + 1, len(t) + 1) for s, t in self._pairs])
@@ -134,26 +139,59 @@ class Batches:
             batches += [(bucket, shuffled[i : i + rows]) for i in range(0, len(shuffled), rows)]
         return [batches[i] for i in order.permutation(len(batches))]
 
-    def batch(self, bucket, indices):
-        """One batch, as arrays: `({"source", "target"}, targets)`, int32."""
+    def segmented(self, epoch):
+        """The pairs of an epoch as ids: drawn anew where they are sampled."""
+        if self.sampling is None:
+            return self._pairs
+        draw = np.random.default_rng([self.seed, epoch, 1])  # beside the order's
+        sides = [
+            tokenizer.sampled(texts, self.sampling, int(draw.integers(2**32)))
+            for tokenizer, texts in zip(self._tokenizers, zip(*self._texts, strict=True), strict=True)
+        ]
+        return [
+            tuple(
+                drawn if len(drawn) <= self._limit else usual for drawn, usual in zip(new, pair, strict=True)
+            )
+            for new, pair in zip(zip(*sides, strict=True), self._pairs, strict=True)
+        ]
+
+    def batch(self, bucket, indices, pairs=None):
+        """One batch, as arrays: `({"source", "target"}, targets)`, int32.
+
+        Args:
+            bucket: Number of the bucket.
+            indices: Which pairs.
+            pairs: What `segmented` gave; the likeliest segmentations when None.
+        """
         pad_id, bos_id, eos_id = self._special
+        pairs = self._pairs if pairs is None else pairs
         rows, source_len, target_len = self.shapes[bucket]
+        if self.sampling is not None:  # a draw is longer; some multiple of 8, so that few shapes come up
+            source_len, target_len = (
+                max(least, -(-(max(len(pairs[i][side]) for i in indices) + 1) // 8) * 8)
+                for side, least in enumerate((source_len, target_len))
+            )
         source = np.full((rows, source_len), pad_id, "int32")
         shifted = np.full((rows, target_len), pad_id, "int32")
         target = np.full((rows, target_len), pad_id, "int32")
         for row, i in enumerate(indices):
-            s, t = self._pairs[i]
+            s, t = pairs[i]
             source[row, : len(s)], source[row, len(s)] = s, eos_id
             shifted[row, 0], shifted[row, 1 : len(t) + 1] = bos_id, t
             target[row, : len(t)], target[row, len(t)] = t, eos_id
         return {"source": source, "target": shifted}, target
 
-    def dataset(self, first_epoch=0, epochs=None):
+    def texts(self, epoch, step):
+        """The pairs of one batch as text: a list of (source, target) str."""
+        return [self._texts[i] for i in self.plan(epoch)[step][1]]
+
+    def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
         """Batches for `model.fit`, prefetched: `steps` an epoch, each epoch in its own order.
 
         Args:
             first_epoch: Number of the epoch to begin with.
             epochs: How many; None for ever, with `fit(steps_per_epoch=batches.steps)`.
+            first_step: Batches of the first epoch to leave out.
 
         Returns:
             A `tf.data.Dataset` of `({"source", "target"}, targets)`: ids `(rows, source_len)`,
@@ -162,16 +200,17 @@ class Batches:
         ids = tf.TensorSpec((None, None), tf.int32)
 
         def generate():
-            epoch = first_epoch
+            epoch, skipped = first_epoch, first_step
             while epochs is None or epoch < first_epoch + epochs:
-                for bucket, indices in self.plan(epoch):
-                    yield self.batch(bucket, indices)
-                epoch += 1
+                pairs = self.segmented(epoch)
+                for bucket, indices in self.plan(epoch)[skipped:]:
+                    yield self.batch(bucket, indices, pairs)
+                epoch, skipped = epoch + 1, 0
 
         dataset = tf.data.Dataset.from_generator(
             generate, output_signature=({"source": ids, "target": ids}, ids)
         )
-        count = tf.data.INFINITE_CARDINALITY if epochs is None else self.steps * epochs
+        count = tf.data.INFINITE_CARDINALITY if epochs is None else self.steps * epochs - first_step
         return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 

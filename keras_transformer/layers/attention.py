@@ -6,7 +6,9 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers.blockwise import blockwise_attention, is_long
 from keras_transformer.layers.cache import KVCache, check_no_index
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.product import product
 from keras_transformer.layers.shapes import KeepsShape
 from keras_transformer.masks import broadcastable, combine, look_ahead_mask
@@ -18,10 +20,11 @@ BLOCKED = -1e9
 KERAS_ONLY = ("attention_axes", "sliding_window", "flash_attention", "use_gate", "activity_regularizer")
 
 
-def dot_product_attention(query, key, value, mask=None, dropout=None):
+def dot_product_attention(query, key, value, mask=None, dropout=None, weights=True):
     """`softmax(q kᵀ / sqrt(key_dim)) v`, with a float32 softmax.
 
-    "Attention Is All You Need", section 3.2.1, equation 1. A query that may attend to nothing gets zeros.
+    "Attention Is All You Need", section 3.2.1, equation 1. A query that may attend to nothing gets zeros. Where the
+    sequences are long, and nobody needs the weights, they are never all there at once (`blockwise_attention`).
 
     Args:
         query: `(batch, num_heads, target_len, key_dim)`.
@@ -29,24 +32,29 @@ def dot_product_attention(query, key, value, mask=None, dropout=None):
         value: `(batch, num_heads, source_len, value_dim)`.
         mask: bool, True = may attend, broadcastable to `(batch, num_heads, target_len, source_len)`, or None.
         dropout: A function of the attention weights, or None.
+        weights: Whether the attention weights are needed.
 
     Returns:
         The context `(batch, num_heads, target_len, value_dim)` and the attention weights, float32
-        `(batch, num_heads, target_len, source_len)`, before dropout.
+        `(batch, num_heads, target_len, source_len)`, before dropout; they may be None where they are not needed.
     """
     query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
-    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-    scores = ops.cast(scores, "float32")
+    sees_any = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
+    if dropout is None and not weights and is_long(query.shape[2], key.shape[2]):
+        context = blockwise_attention(query, key, value, mask, BLOCKED)
+        return _where_any(sees_any, context), None
+    scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
     if mask is not None:
         scores = ops.where(mask, scores, BLOCKED)
-    weights = ops.softmax(scores, axis=-1)
-    kept = weights if dropout is None else dropout(weights)
+    shares = ops.softmax(scores, axis=-1)
+    kept = shares if dropout is None else dropout(shares)
     context = ops.matmul(ops.cast(kept, value.dtype), value)
-    if mask is not None:
-        sees_any = ops.any(mask, axis=-1, keepdims=True)
-        context = ops.where(sees_any, context, ops.zeros_like(context))
-        weights = ops.where(sees_any, weights, 0.0)
-    return context, weights
+    return _where_any(sees_any, context), _where_any(sees_any, shares) if weights else None
+
+
+def _where_any(sees_any, x):
+    """Zeros for the queries that may attend to nothing."""
+    return x if sees_any is None else ops.where(sees_any, x, ops.zeros_like(x))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -152,7 +160,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         self.value_weights = self._add_projection("value", value_shape[-1:], (heads, self.value_dim))
         self.output_weights = self._add_projection("attention_output", (heads, self.value_dim), features)
         if self.dropout:
-            self.drop = keras.layers.Dropout(self.dropout, seed=self.seed, dtype="float32")
+            self.drop = Dropout(self.dropout, seed=self.seed, dtype="float32")
         self.built = True
 
     def _add_projection(self, name, input_shape, output_shape):
@@ -189,7 +197,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             _swap_length_and_heads(self._project(value, self.value_weights)),
         )
 
-    def attend(self, query, memory, mask=None, query_mask=None, training=None):
+    def attend(self, query, memory, mask=None, query_mask=None, training=None, return_attention_scores=True):
         """Attends with projected queries to projected keys and values, and projects the result.
 
         Args:
@@ -198,16 +206,21 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             mask: bool, broadcastable to `(batch, num_heads, target_len, source_len)`, or None.
             query_mask: bool `(batch, target_len)`, or None.
             training: Whether to drop out.
+            return_attention_scores: Whether the attention weights are needed.
 
         Returns:
-            The output `(batch, target_len, *output_shape)` and the attention weights.
+            The output `(batch, target_len, *output_shape)` and the attention weights, or None for these.
         """
-        drop = (lambda weights: self.drop(weights, training=training)) if self.dropout else None
-        context, weights = dot_product_attention(query, memory.key, memory.value, mask, drop)
+        drop = None
+        if self.dropout and training:
+            drop = lambda weights: self.drop(weights, training=training)  # noqa: E731
+        context, weights = dot_product_attention(
+            query, memory.key, memory.value, mask, drop, weights=return_attention_scores
+        )
         if query_mask is not None:
             real = query_mask[:, None, :, None]
             context = ops.where(real, context, ops.zeros_like(context))
-            weights = ops.where(real, weights, 0.0)
+            weights = None if weights is None else ops.where(real, weights, 0.0)
         return self._project(_swap_length_and_heads(context), self.output_weights), weights
 
     def call(
@@ -240,8 +253,10 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         if use_causal_mask:
             masks.append(look_ahead_mask(ops.shape(query)[1], memory.length, index))
         mask = combine(broadcastable(attention_mask), *masks)
-        output, weights = self.attend(self.project_query(query), memory, mask, query_mask, training=training)
-        return packed(output, scores=weights if return_attention_scores else None, cache=cache)
+        output, weights = self.attend(
+            self.project_query(query), memory, mask, query_mask, training, return_attention_scores
+        )
+        return packed(output, scores=weights, cache=cache)
 
     def compute_output_shape(self, query_shape, *other_shapes, **more_shapes):
         return (*query_shape[:-1], *(self.features or query_shape[-1:]))

@@ -43,12 +43,10 @@ class KVCache(NamedTuple):
                 "`index` must leave room for the new positions in the cache. "
                 f"Received: index={index}, {count} new positions, a cache of {length}."
             )
-        put = _slice_update if in_xla() else _scatter
-        if not isinstance(
-            index, int
-        ):  # as XLA does it; past the end a scatter would reach the next head's slots
+        if not isinstance(index, int):
+            # As XLA does it; past the end a scatter would reach the next head's slots.
             index = ops.clip(index, 0, self.length - ops.shape(new.key)[2])
-        return KVCache(*(put(old, ops.cast(n, old.dtype), index) for n, old in zip(new, self, strict=True)))
+        return KVCache(*(written(old, n, index) for n, old in zip(new, self, strict=True)))
 
     def grown(self, length):
         """Returns a cache of `length` slots, the new ones zero."""
@@ -156,12 +154,14 @@ def _padded(x, more, axis):
     return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
 
 
-def _slice_update(old, new, index):
-    return ops.slice_update(old, (0, 0, index, 0), new)
+def written(old, new, index):
+    """`old`, `(batch, heads, length, dim)`, with `new` from slot `index` on, where there must be room for it."""
+    new = ops.cast(new, old.dtype)
+    return ops.slice_update(old, (0, 0, index, 0), new) if in_xla() else _scatter(old, new, index)
 
 
 def _scatter(old, new, index):
-    """`old` with `new` from slot `index` on, through a flat view, so that the rows to write are whole rows."""
+    """Through a flat view, so that the rows to write are whole rows."""
     batch_size, heads, length, dim = ops.shape(old)
     count = ops.shape(new)[2]
     rows = ops.arange(batch_size * heads, dtype="int32")[:, None] * length

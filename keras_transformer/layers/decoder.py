@@ -95,6 +95,7 @@ class DecoderLayer(EncoderLayer):
             attended,
             combine(broadcastable(attention_mask), broadcastable(padding_mask), causal),
             training=training,
+            return_attention_scores=return_attention_scores,
         )
         x = self.self_attention_residual(x, y, training=training)
 
@@ -104,6 +105,7 @@ class DecoderLayer(EncoderLayer):
             memory,
             broadcastable(memory_padding_mask),
             training=training,
+            return_attention_scores=return_attention_scores,
         )
         x = self.cross_attention_residual(x, y, training=training)
 

@@ -140,10 +140,11 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             self.self_attention.project_memory(h),
             combine(broadcastable(attention_mask), broadcastable(padding_mask)),
             training=training,
+            return_attention_scores=return_attention_scores,
         )
         x = self.self_attention_residual(x, y, training=training)
         x = self._feed_forward_block(x, training)
-        return packed(x, scores=scores if return_attention_scores else None)
+        return packed(x, scores=scores)
 
     def get_config(self):
         return {

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.product import product
 
 
@@ -59,7 +60,7 @@ class FeedForward(keras.layers.Layer):
         self.outer = keras.layers.Dense(
             x_shape[-1], kernel_initializer=self.kernel_initializer.clone(), name="outer", **common
         )
-        self.drop = keras.layers.Dropout(self.dropout, name="drop", **common)
+        self.drop = Dropout(self.dropout, name="drop", **common)
         self.inner.build(x_shape)
         self.outer.build((*x_shape[:-1], self.d_ff))
         self.built = True

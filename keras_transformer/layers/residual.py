@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer.checks import check_share
+from keras_transformer.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -42,7 +43,7 @@ class Residual(keras.layers.Layer):
         self.norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
-        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape, y_shape=None):
         if not self.norm.built:  # `before` may have been first

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive
-from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, TokenEmbedding
+from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import packed, unpacked
 from keras_transformer.layers.cache import TreeCache, check_no_index
 from keras_transformer.masks import padding_mask
@@ -124,7 +124,7 @@ class Transformer(Generation, keras.Model):
                 source_vocab_size, d_model, dtype=policy, name="source_embedding"
             )
         self.positions = PositionalEncoding(dtype=policy, name="positions")
-        self.drop = keras.layers.Dropout(dropout, dtype=policy, name="drop")
+        self.drop = Dropout(dropout, dtype=policy, name="drop")
         stack = {"num_layers": num_layers, "num_heads": num_heads, "d_ff": d_ff, "dropout": dropout}
         self.encoder = Encoder(**stack, **kwargs, dtype=policy, name="encoder")
         self.decoder = Decoder(**stack, **kwargs, dtype=policy, name="decoder")

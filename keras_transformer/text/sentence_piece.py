@@ -3,6 +3,7 @@
 import hashlib
 import io
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
@@ -43,6 +44,7 @@ class SentencePieceTokenizer(tf.Module):
                 "Received: {} pad, {} unk, {} bos, {} eos.".format(*found)
             )
         self.model = model
+        self._processor = processor
         self.vocab_size = processor.GetPieceSize()
         self._pieces = [processor.IdToPiece(i) for i in range(self.vocab_size)]
         self._ops = tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
@@ -106,6 +108,25 @@ class SentencePieceTokenizer(tf.Module):
     def tokenize(self, strings):
         """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""
         return self._ops.tokenize(valid_utf8(tf.convert_to_tensor(strings, tf.string)))
+
+    def sampled(self, strings, alpha, seed):
+        """Segmentations drawn at random, which make a model hardier (Kudo, 2018; Provilkov et al., 2020).
+
+        Args:
+            strings: List of str.
+            alpha: A unigram model draws a segmentation of probability p in proportion to `p ** alpha`; a bpe model
+                leaves out each merge with probability `alpha`.
+            seed: Non-negative int below 2**32; the same seed and strings give the same segmentations.
+
+        Returns:
+            A list of int32 arrays.
+        """
+        sentencepiece.set_random_generator_seed(seed)
+        # One thread, which is born with the seed: with several the draws would follow their pace.
+        rows = self._processor.encode(
+            list(strings), enable_sampling=True, nbest_size=-1, alpha=alpha, num_threads=1
+        )
+        return [np.array(row, "int32") for row in rows]
 
     def detokenize(self, ids):
         """Ids `(batch, length)`, ragged or padded, to strings `(batch,)`; an id out of range reads as unk."""

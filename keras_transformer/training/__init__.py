@@ -1,8 +1,26 @@
 """Callbacks and scores for `model.fit`."""
 
-from keras_transformer.training.checkpoints import Checkpoint, latest_checkpoint
+from keras_transformer.training.checkpoints import (
+    Checkpoint,
+    SavedState,
+    Terminated,
+    Termination,
+    average_weights,
+    checkpoints,
+)
+from keras_transformer.training.divergence import Diverged, StopOnNaN
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
-from keras_transformer.training.seeds import EpochSeeds
 
-__all__ = ["Checkpoint", "EpochSeeds", "Progress", "corpus_scores", "latest_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "Diverged",
+    "Progress",
+    "SavedState",
+    "StopOnNaN",
+    "Terminated",
+    "Termination",
+    "average_weights",
+    "checkpoints",
+    "corpus_scores",
+]

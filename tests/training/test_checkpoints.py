@@ -1,23 +1,37 @@
+import os
+import signal
+
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer.training import Checkpoint, EpochSeeds, latest_checkpoint
+from keras_transformer.layers import Dropout
+from keras_transformer.training import (
+    Checkpoint,
+    SavedState,
+    Terminated,
+    Termination,
+    average_weights,
+    checkpoints,
+)
 
 
 def small_model(seed=0):
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(2)])
+    model = keras.Sequential([keras.Input((3,)), Dropout(0.5, seed=1), keras.layers.Dense(2)])
     model.compile("adam", "mse", run_eagerly=True)
     return model
 
 
-def fit(model, folder, epochs, initial_epoch=0):
+def fit(model, folder, epochs, initial_epoch=0, watch=(), **options):
+    """Two steps an epoch; a resumed epoch takes those that are left."""
     x = np.arange(12.0, dtype="float32").reshape(4, 3)
-    callbacks = [EpochSeeds(3), Checkpoint(folder)]
-    model.fit(
+    resumed = options.get("resumed")
+    if resumed is not None and resumed.steps:
+        x, epochs = x[2 * resumed.steps :], initial_epoch + 1
+    return model.fit(
         x, x[:, :2], epochs=epochs, initial_epoch=initial_epoch, batch_size=2, shuffle=False, verbose=0,
-        callbacks=callbacks,
+        callbacks=[*watch, Checkpoint(folder, **options)],
     )  # fmt: skip
 
 
@@ -29,19 +43,19 @@ def test_the_newest_is_kept_and_says_how_many_epochs_are_done(tmp_path):
     folder = tmp_path / "new" / "folder"
     fit(small_model(), folder, 3)
     assert names(folder) == ["checkpoint-0003.keras"]
-    assert latest_checkpoint(folder) == (folder / "checkpoint-0003.keras", 3)
+    assert checkpoints(folder) == [SavedState(folder / "checkpoint-0003.keras", 3)]
 
 
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path):
     whole = small_model()
     fit(whole, tmp_path / "whole", 3)
     fit(small_model(), tmp_path / "parts", 2)
-    resumed = keras.models.load_model(latest_checkpoint(tmp_path / "parts")[0])
+    resumed = keras.models.load_model(checkpoints(tmp_path / "parts")[0].path)
     keras.utils.set_random_seed(99)
     assert int(resumed.optimizer.iterations) == 4
     fit(resumed, tmp_path / "parts", 3, initial_epoch=2)
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_else(tmp_path):
@@ -70,13 +84,13 @@ def test_the_old_checkpoint_stays_until_the_new_one_is_there(tmp_path):
 
     def watched(path, *args, **kwargs):
         save(path, *args, **kwargs)
-        during.append(latest_checkpoint(tmp_path))
+        during.append(checkpoints(tmp_path))
 
     model.save = watched
     callback = Checkpoint(tmp_path)
     callback.set_model(model)
     callback.on_epoch_end(1)
-    assert during == [(tmp_path / "checkpoint-0001.keras", 1)]
+    assert during == [[SavedState(tmp_path / "checkpoint-0001.keras", 1)]]
     assert names(tmp_path) == ["checkpoint-0002.keras"]
 
 
@@ -88,17 +102,96 @@ def test_other_files_are_left_alone_and_not_taken_for_checkpoints(tmp_path):
         "checkpoint-0007.txt",
     ):
         (tmp_path / name).write_text("mine")
-    assert latest_checkpoint(tmp_path) == (None, 0)
+    assert checkpoints(tmp_path) == []
     fit(small_model(), tmp_path, 1)
-    assert latest_checkpoint(tmp_path)[1] == 1
+    assert checkpoints(tmp_path)[0].epochs == 1
     assert len(names(tmp_path)) == 5
 
 
 def test_checkpoints_are_ordered_by_number(tmp_path):
-    for number in ("0002", "10000", "9999"):
+    for number in ("0002", "10000", "9999", "9999-00000012", "9999-00000003"):
         (tmp_path / f"checkpoint-{number}.keras").touch()
-    assert latest_checkpoint(tmp_path)[1] == 10000
+    found = [(saved.epochs, saved.steps) for saved in checkpoints(tmp_path)]
+    assert found == [(10000, 0), (9999, 12), (9999, 3), (9999, 0), (2, 0)]
 
 
 def test_no_folder_has_no_checkpoint(tmp_path):
-    assert latest_checkpoint(tmp_path / "nowhere") == (None, 0)
+    assert checkpoints(tmp_path / "nowhere") == []
+
+
+class AtStep(keras.callbacks.Callback):
+    """Does something after a step of an epoch."""
+
+    def __init__(self, epoch, batch, action):
+        super().__init__()
+        self.at, self.action = (epoch, batch), action
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.at:
+            self.action()
+
+
+def sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_saves_within_an_epoch_and_training_goes_on_from_there(tmp_path):
+    whole = small_model()
+    history = fit(whole, tmp_path / "whole", 3).history
+    with Termination() as termination, pytest.raises(Terminated, match="epoch 2 after 1 steps"):
+        fit(small_model(), tmp_path / "parts", 3, watch=[AtStep(1, 0, sigterm)], termination=termination)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert names(tmp_path / "parts") == ["checkpoint-0001-00000001.keras", "checkpoint-0001.keras"]
+
+    keras.utils.set_random_seed(99)
+    saved = checkpoints(tmp_path / "parts")[0]
+    resumed = keras.models.load_model(saved.path)
+    middle = fit(resumed, tmp_path / "parts", 3, initial_epoch=1, resumed=saved).history
+    assert names(tmp_path / "parts") == ["checkpoint-0002.keras"]
+    assert middle["loss"] == pytest.approx(history["loss"][1:2], rel=1e-6)  # of the whole epoch
+    fit(resumed, tmp_path / "parts", 3, initial_epoch=2)
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_within_an_epoch_it_saves_every_so_many_steps(tmp_path):
+    seen = []
+    watch = AtStep(1, 1, lambda: seen.append(names(tmp_path)))
+    fit(small_model(), tmp_path, 2, every=1, keep=2, watch=[watch])
+    # The callback watches before the second step's own checkpoint is there.
+    assert seen == [["checkpoint-0001-00000001.keras", "checkpoint-0001.keras"]]
+    assert names(tmp_path) == ["checkpoint-0001.keras", "checkpoint-0002.keras"]
+
+
+def test_as_many_epochs_are_kept_as_asked_for(tmp_path):
+    fit(small_model(), tmp_path, 5, keep=3)
+    assert [saved.epochs for saved in checkpoints(tmp_path)] == [5, 4, 3]
+
+
+def test_a_second_sigterm_is_not_held_back():
+    with Termination() as termination:
+        sigterm()
+        assert termination.requested and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_average_is_the_mean_of_the_weights(tmp_path):
+    fit(small_model(), tmp_path, 3, keep=3)
+    paths = [saved.path for saved in checkpoints(tmp_path)]
+    each = [keras.models.load_model(path).get_weights() for path in paths]
+    found = average_weights(paths, keras.models.load_model).get_weights()
+    for values, mean in zip(zip(*each, strict=True), found, strict=True):
+        if mean.dtype == "float32":
+            np.testing.assert_allclose(mean, np.mean(np.array(values, "float64"), axis=0), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"at least 1\. Received: number of checkpoints=0"):
+        average_weights([], keras.models.load_model)
+
+
+def test_checkpoints_of_another_model_are_not_averaged(tmp_path):
+    fit(small_model(), tmp_path, 1)
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+    other.save(tmp_path / "other.keras")
+    with pytest.raises(ValueError, match=r"other\.keras is of another than"):
+        average_weights([checkpoints(tmp_path)[0].path, tmp_path / "other.keras"], keras.models.load_model)
