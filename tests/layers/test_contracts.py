@@ -44,6 +44,7 @@ CASES = {
         lambda **kwargs: layers.PositionalEncoding(max_wavelength=7.0, **kwargs),
         lambda: [hidden()],
     ),
+    "dropout": (lambda **kwargs: layers.Dropout(0.3, **kwargs), lambda: [hidden()]),
     "feed_forward": (lambda **kwargs: layers.FeedForward(17, "gelu", **kwargs), lambda: [hidden()]),
     "residual_post_norm": (
         lambda **kwargs: layers.Residual(0.0, **kwargs),
