@@ -10,7 +10,7 @@ demo: $(VENV)/.plots
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 tests/test_masks.py tests/test_schedules.py \
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m 'not tensorflow' tests/test_masks.py tests/test_schedules.py \
 		tests/test_losses.py tests/test_metrics.py tests/layers tests/models tests/decoding
 
 lint: $(VENV)/.test

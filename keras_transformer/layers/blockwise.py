@@ -12,8 +12,9 @@ LONG = 2**20
 
 
 def is_long(target_len, source_len):
-    """Whether blocks pay for these lengths; ints, or None where they are known late."""
-    return target_len is not None and source_len is not None and target_len * source_len >= LONG
+    """Whether blocks pay for these lengths; not where they are known late."""
+    known = isinstance(target_len, int) and isinstance(source_len, int)
+    return known and target_len * source_len >= LONG
 
 
 def blockwise_attention(query, key, value, mask, blocked):

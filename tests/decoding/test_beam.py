@@ -169,11 +169,8 @@ def counted(step):
     return counting, calls
 
 
+@pytest.mark.tensorflow
 def test_search_stops_when_no_open_hypothesis_can_win_and_not_before():
-    import keras
-
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("JAX traces its loops once; the count is of TensorFlow's eager loop")
     likely = [{EOS: 0.6, 4: 0.4}] + [{5: 0.9, 6: 0.1}] * 8
     logits = probabilities(*likely)
     # Without a penalty 0.4 can never beat 0.6: one step. By length ln 0.4 / 9 could have.

@@ -41,10 +41,10 @@ def test_each_position_is_on_its_own():
 
 
 def test_dropout_acts_in_training_alone_and_on_the_inner_layer():
-    x = normal(2, 3, 5)
+    x = normal(8, 16, 5)
     layer, plain = built(1, "relu", 0.5), built(1)
     layer.set_weights([np.zeros((5, 1)), np.ones(1), np.ones((1, 5)), np.zeros(5)])
-    assert_close(layer(x), np.ones((2, 3, 5)))
+    assert_close(layer(x), np.ones((8, 16, 5)))
     dropped = as_numpy(layer(x, training=True))
     # The one inner channel is either 0 or twice itself, and so is the whole output of a position.
     assert set(np.unique(dropped)) == {0.0, 2.0}

@@ -59,6 +59,7 @@ def assert_same(found, expected):
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("prefix", [None, PREFIX], ids=["plain", "prefix"])
 @pytest.mark.parametrize("constraints", ["free", "all"])
 @EACH_STRATEGY
@@ -69,6 +70,7 @@ def test_compiled_portable_and_eager_write_the_same(model, strategy, constraints
         assert_same(written(model, strategy, constraints, prefix, mode, MAX_LENGTH), eager)
 
 
+@pytest.mark.tensorflow
 @EACH_STRATEGY
 def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, strategy):
     seed = getattr(strategy, "seed", None)
@@ -81,7 +83,7 @@ def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, strategy):
         assert_same(as_numpy(compiled(search, model, jit_compile)(ops.convert_to_tensor(SOURCE))), expected)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend starts the other")
+@pytest.mark.tensorflow
 def test_strategies_and_constraints_are_the_same_on_both_backends(model):
     pairs = [f"{name}+all" for name in STRATEGIES] + [f"beam+{name}" for name in CONSTRAINTS]
     done = subprocess.run(
@@ -149,6 +151,7 @@ def test_a_prefix_that_ends_is_all_there_is(model):
         assert found.lengths[1, 0] > 2
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("mode", ["eager", "portable", "compiled"])
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3, n_best=3)], ids=["greedy", "beam"])
 def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
@@ -161,6 +164,7 @@ def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
     assert np.max(expected[1]) == 2 * 5 + 16 + 1  # the longest source, and its prefix
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)], ids=["greedy", "beam"])
 def test_lengths_may_differ_from_call_to_call(model, strategy):
     """The portable graph is traced again with open lengths: sources first, then prefixes."""
@@ -175,10 +179,9 @@ def test_lengths_may_differ_from_call_to_call(model, strategy):
         assert_same(found, as_numpy(expected))
 
 
+@pytest.mark.tensorflow
 def test_nothing_grows_after_the_end(model, monkeypatch):
     """One step is taken, so there is never room for more than the first."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("JAX traces what it does not run")
     sizes = []
     grown = TreeCache.grown
     monkeypatch.setattr(

@@ -322,6 +322,7 @@ def test_generate_gives_the_dtypes_of_the_contract():
     assert [tuple(part.shape) for part in found] == [(3, 1, 5), (3, 1), (3, 1)]
 
 
+@pytest.mark.tensorflow
 def test_compiled_portable_and_eager_search_agree():
     model = writer()
     eager = [
