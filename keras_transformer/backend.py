@@ -34,13 +34,19 @@ def _traced_for_xla(jit_compile):
         _IN_XLA.reset(token)
 
 
-def replicas():
-    """Number of replicas that this step runs on under `tf.distribute`, else 1."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
+def summed_over_replicas(x):
+    """The sum of a tensor over all replicas of a step under `tf.distribute`, and their number.
 
-    return tf.distribute.get_strategy().num_replicas_in_sync
+    Where there is one replica, and on other backends, `x` itself and 1. JAX needs nothing here: a step under
+    `keras.distribution` is one program over the joint batch.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        replica = tf.distribute.get_replica_context()  # None outside a step
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, x), replica.num_replicas_in_sync
+    return x, 1
 
 
 def compiled(function, model, jit_compile):

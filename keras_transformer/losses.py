@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.backend import replicas
+from keras_transformer.backend import summed_over_replicas
 from keras_transformer.checks import check_share
 
 
@@ -76,8 +76,8 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Mean label-smoothed cross-entropy over the real tokens of a batch.
 
     The denominator is the number of real tokens (the sum of their weights, with `sample_weight`), so a token
-    weighs the same in a full row and in a padded one. A batch of padding alone gives 0. Under `tf.distribute` it
-    is the mean of the replicas' means.
+    weighs the same in a full row and in a padded one. A batch of padding alone gives 0. Under `tf.distribute` the
+    tokens of all replicas count, however they are spread: the gradients are those of the joint batch.
 
     Args:
         label_smoothing: Share of probability spread over the vocabulary, in `[0, 1)`; the paper's is 0.1.
@@ -108,8 +108,14 @@ class MaskedCrossentropy(keras.losses.Loss):
             return ops.sum(losses * weights)
         if self.reduction in ("none", None):
             return losses * weights
-        # Each replica's gradient is added to the others': their mean is wanted, as of Keras's losses.
-        return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(weights)) / replicas()
+        total, count = ops.sum(losses * weights), ops.sum(weights)
+        sums, replicas = summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
+        if replicas == 1:
+            return ops.divide_no_nan(total, count)
+        # Keras adds up the replicas' gradients, and reports the mean of `replicas` times their values, weighted by
+        # rows. So the gradient is this replica's share, and the value an equal part of the joint mean.
+        share, mean = ops.divide_no_nan(total, sums[1]), ops.divide_no_nan(sums[0], sums[1])
+        return share + ops.stop_gradient(mean / replicas - share)
 
     def call(self, y_true, y_pred):
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)

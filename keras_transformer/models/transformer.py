@@ -11,6 +11,7 @@ from keras_transformer.layers.attention import packed, unpacked
 from keras_transformer.layers.cache import TreeCache, check_no_index
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.generation import Generation
+from keras_transformer.models.layouts import layout_map
 
 PRESETS = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3},
@@ -278,6 +279,24 @@ class Transformer(Generation, keras.Model):
 
         ancestors = ops.zeros((batch_size, width, 0), "int32")
         return step, TreeCache(self.decoder.empty_cache(batch_size, prompt_len - 1), ancestors)
+
+    def layout_map(self, mesh, axis="model"):
+        """Where each weight lives under `keras.distribution.ModelParallel` (JAX): docs/scaling.md.
+
+        Heads, `d_ff` and vocabularies are split over one axis of the mesh, where they divide by its size; all else is
+        whole on every device.
+
+        Args:
+            mesh: A `keras.distribution.DeviceMesh`.
+            axis: Name of the axis of the mesh to split over.
+
+        Returns:
+            A `keras.distribution.LayoutMap` with a layout for every weight.
+
+        Raises:
+            ValueError: If the mesh has no such axis.
+        """
+        return layout_map(self, mesh, axis)
 
     def get_config(self):
         of_stack = self.encoder.get_config()

@@ -1,0 +1,51 @@
+"""Where each weight lives when a model is spread over devices with `keras.distribution`."""
+
+import re
+
+import keras
+
+# The axis of a weight that is split: heads, the inner width of a feed-forward network, the vocabulary (Shoeybi et al.,
+# 2019, "Megatron-LM", section 3). A split weight and the one after it need one sum of their products, no more.
+SPLIT_AXIS = {
+    "query_kernel": 1,
+    "query_bias": 0,
+    "key_kernel": 1,
+    "key_bias": 0,
+    "value_kernel": 1,
+    "value_bias": 0,
+    "attention_output_kernel": 0,
+    "inner/kernel": 1,
+    "inner/bias": 0,
+    "outer/kernel": 0,
+    "embeddings": 0,
+}
+
+
+def layout_map(model, mesh, axis="model"):
+    """A layout for every weight of a model: split over one axis of the mesh, or whole on every device.
+
+    What does not divide by the size of the axis stays whole.
+
+    Args:
+        model: A built model.
+        mesh: A `keras.distribution.DeviceMesh`.
+        axis: Name of the axis of the mesh to split over.
+
+    Returns:
+        A `keras.distribution.LayoutMap`, one key for each weight: its path, whatever the model's name.
+
+    Raises:
+        ValueError: If the mesh has no such axis.
+    """
+    if axis not in mesh.axis_names:
+        raise ValueError(f"`mesh` must have the axis {axis!r}. Received: axes {list(mesh.axis_names)}.")
+    size = mesh.shape[list(mesh.axis_names).index(axis)]
+    layouts = keras.distribution.LayoutMap(mesh)
+    for weight in model.weights:
+        axes = [None] * len(weight.shape)
+        split = next((i for end, i in SPLIT_AXIS.items() if f"/{weight.path}".endswith(f"/{end}")), None)
+        if split is not None and weight.shape[split] % size == 0:
+            axes[split] = axis
+        path = weight.path.removeprefix(f"{model.name}/")
+        layouts[f"(.*/)?{re.escape(path)}"] = tuple(axes)
+    return layouts
