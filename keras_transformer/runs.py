@@ -16,7 +16,7 @@ from keras_transformer.files import remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
-from keras_transformer.training import Checkpoint, EpochSeeds, Progress, latest_checkpoint
+from keras_transformer.training import Checkpoint, EpochSeeds, Progress, TensorBoard, latest_checkpoint
 
 __all__ = ["Recipe", "read_history", "train"]
 
@@ -94,7 +94,11 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
                 lambda model: Translator(model, *tokenizers, max_source_length=max_source_length),
             ),
             Checkpoint(folder),
-            keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False),
+            TensorBoard(
+                folder / "tensorboard",
+                translator=Translator(model, *tokenizers, max_source_length=max_source_length),
+                val_pairs=val_pairs,
+            ),
             Progress(batches.steps, batches.tokens),
         ],
         shuffle=False,

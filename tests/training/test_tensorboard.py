@@ -22,15 +22,13 @@ from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import TensorBoard, corpus_scores, tensorboard
 from keras_transformer.training.attention_maps import draw_heads
 
-PAIRS = [("ab", "x"), ("c", "yz.\t"), ("hat day", "wo"), ("e f", "uvwst"), ("öde", "")][:4]
+PAIRS = [("ab", "x"), ("c", "yz.\t"), ("hat day", "wo"), ("e f", "uvwst")]
 TOKENIZER = ByteTokenizer()
 
 
-def small_model(optimizer="sgd", dtype="float32", **compile_arguments):
-    model = Transformer(
-        260, num_layers=2, d_model=6, num_heads=3, d_ff=7, dropout=0.0, share_embeddings=False, dtype=dtype,
-        target_vocab_size=260,
-    )  # fmt: skip
+def small_model(optimizer="sgd", dtype="float32", num_layers=1, **compile_arguments):
+    sizes = {"num_layers": num_layers, "d_model": 6, "num_heads": 3, "d_ff": 7, "dropout": 0.0}
+    model = Transformer(TOKENIZER.vocab_size, TOKENIZER.vocab_size, **sizes, dtype=dtype)
     metrics = [MaskedAccuracy(), Perplexity()]
     model.compile(optimizer, MaskedCrossentropy(), metrics=metrics, **compile_arguments)
     return model
@@ -66,7 +64,7 @@ def values(points):
 def watched(tmp_path_factory):
     """Two epochs watched: the model, its batches, what `fit` said, and where the events are."""
     folder = tmp_path_factory.mktemp("watched")
-    model = small_model(keras.optimizers.Adam(WarmupSchedule(6, 3)))
+    model = small_model(keras.optimizers.Adam(WarmupSchedule(6, 3)), num_layers=2)
     callback = TensorBoard(
         folder,
         update_freq=2,
