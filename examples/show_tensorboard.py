@@ -22,7 +22,7 @@ from pathlib import Path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PAGES = ("timeseries", "scalars", "images", "text", "projector")
-SECONDS = 120  # until the server or the browser is given up
+SECONDS = 300  # until the server or the browser is given up
 
 
 def free_port():

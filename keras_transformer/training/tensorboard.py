@@ -15,7 +15,7 @@ from tensorboard.plugins import projector
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.training.attention_maps import draw_heads
+from keras_transformer.training.attention_maps import AttentionMaps
 from keras_transformer.training.scores import corpus_scores
 
 MAX_EMBEDDINGS = 2000  # the first ids of a vocabulary, the most frequent: the browser projects all of them
@@ -31,9 +31,9 @@ class TensorBoard(keras.callbacks.Callback):
       validation, and with `val_pairs` BLEU and chrF of greedy translations.
     - `training/`: learning rate; over the steps since the point before, the mean global norm of the gradients before
       clipping, target tokens a second, and the share of padding among the ids of both sides. The norm is that of
-      what the optimizer applies: accumulated, and without the loss's scale.
-    - `translations`: the first of the validation pairs, translated.
-    - `attention_*/layer_*`: the attention weights of each head for the first validation pair.
+      what the optimizer applies: accumulated, and without the loss's scale; with several replicas the mean of theirs.
+    - `translations/`: the first validation pairs, translated; as images, each layer's heads, `encoder_attention`,
+      `decoder_attention` and `cross_attention`, on the first of the pairs.
     - the embedding projector: the tokens' embeddings.
 
     Args:
@@ -84,7 +84,7 @@ class TensorBoard(keras.callbacks.Callback):
                 "`pip install keras3-transformer[plots]` brings it.",
                 stacklevel=2,
             )
-        self._writers = {}
+        self._writers, self._maps = {}, {}
         with model.distribute_strategy.scope():
             self._norm = keras.metrics.Mean()
             self._padding = keras.metrics.Mean()
@@ -99,7 +99,7 @@ class TensorBoard(keras.callbacks.Callback):
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         pad_id = self.model.pad_id
         for ids in (x["source"], y):
-            self._padding.update_state(ops.equal(ids, pad_id))
+            self._padding.update_state(ops.ravel(ops.equal(ids, pad_id)))  # a mean over ids, not over rows
         self._tokens.update_state(ops.not_equal(y, pad_id))
         with _norm_recorded(self.model.optimizer, self._norm):
             return train_step(data)
@@ -181,7 +181,7 @@ class TensorBoard(keras.callbacks.Callback):
         rows = zip(sources, translations, references, strict=True)
         table = [("source", "translation", "reference"), *rows][: self.num_samples + 1]
         with self._writing("validation"):
-            tf.summary.text("translations", table)
+            tf.summary.text("translations/samples", table)
 
     def _write_attention(self):
         translator, model = self.translator, self.model
@@ -193,16 +193,19 @@ class TensorBoard(keras.callbacks.Callback):
         source, past, written = [*source, model.eos_id], [model.bos_id, *target], [*target, model.eos_id]
         inputs = {"source": np.array([source]), "target": np.array([past])}
         _, scores = model(inputs, training=False, return_attention_scores=True)
-        source, past, written = (
-            tokenizer.pieces(ids)
-            for tokenizer, ids in zip(tokenizers + tokenizers[1:], (source, past, written), strict=True)
-        )
-        labels = {"encoder": (source, source), "decoder": (written, past), "cross": (written, source)}
+        if not self._maps:
+            source, past, written = (
+                tokenizer.pieces(ids)
+                for tokenizer, ids in zip(tokenizers + tokenizers[1:], (source, past, written), strict=True)
+            )
+            labels = {"encoder": (source, source), "decoder": (written, past), "cross": (written, source)}
+            num_heads = scores["cross"][0].shape[1]
+            self._maps = {kind: AttentionMaps(*labels[kind], num_heads) for kind in scores}
         with self._writing("validation"):
             for kind, layers in scores.items():
                 for number, weights in enumerate(layers, start=1):
-                    image = draw_heads(np.asarray(weights[0]), *labels[kind])
-                    tf.summary.image(f"attention_{kind}/layer_{number}", image[None])
+                    image = self._maps[kind].draw(np.asarray(weights[0], "float32"))
+                    tf.summary.image(f"translations/{kind}_attention/layer_{number}", image[None])
 
     def _write_embeddings(self):
         """The files that the projector reads; the newest embeddings take the place of the older ones."""

@@ -1,3 +1,4 @@
+import itertools
 import math
 import os
 import subprocess
@@ -20,7 +21,7 @@ from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.serving import Translator
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import TensorBoard, corpus_scores, tensorboard
-from keras_transformer.training.attention_maps import draw_heads
+from keras_transformer.training.attention_maps import CELL, GAP, AttentionMaps
 
 PAIRS = [("ab", "x"), ("c", "yz.\t"), ("hat day", "wo"), ("e f", "uvwst")]
 TOKENIZER = ByteTokenizer()
@@ -100,7 +101,7 @@ def test_translations_and_their_scores_are_those_of_the_model(watched):
     events = written(watched.folder / "validation")
     sources, references = map(list, zip(*PAIRS[:3], strict=True))
     translations = Translator(watched.model, TOKENIZER).translate(sources)
-    [(step, table)] = events["translations"]
+    [(step, table)] = events["translations/samples"]
     assert step == 6
     expected = [["source", "translation", "reference"], *zip(sources, translations, references, strict=True)][
         :3
@@ -113,9 +114,11 @@ def test_translations_and_their_scores_are_those_of_the_model(watched):
 
 def test_attention_is_drawn_for_each_layer_of_each_kind(watched):
     events = written(watched.folder / "validation")
-    tags = [tag for tag in events if tag.startswith("attention")]
+    tags = [tag for tag in events if "attention" in tag]
     kinds = ("encoder", "decoder", "cross")
-    assert sorted(tags) == sorted(f"attention_{kind}/layer_{layer}" for kind in kinds for layer in (1, 2))
+    assert sorted(tags) == sorted(
+        f"translations/{kind}_attention/layer_{layer}" for kind in kinds for layer in (1, 2)
+    )
     ids = [[byte + 4 for byte in side.encode()] for side in PAIRS[0]]
     inputs = {"source": np.array([[*ids[0], 3]]), "target": np.array([[2, *ids[1]]])}
     _, scores = watched.model(inputs, return_attention_scores=True)
@@ -125,23 +128,31 @@ def test_attention_is_drawn_for_each_layer_of_each_kind(watched):
         "cross": (["x", "</s>"], ["a", "b", "</s>"]),
     }
     for kind in kinds:
-        [(_, (_, _, png))] = events[f"attention_{kind}/layer_2"]
-        expected = draw_heads(np.asarray(scores[kind][1][0]), *labels[kind])
+        [(_, (_, _, png))] = events[f"translations/{kind}_attention/layer_2"]
+        expected = AttentionMaps(*labels[kind], num_heads=3).draw(np.asarray(scores[kind][1][0]))
         np.testing.assert_array_equal(tf.io.decode_png(png), expected)
 
 
-def test_heads_are_drawn_beside_each_other():
-    weights = np.zeros((2, 3, 5))
-    weights[0, 0, 0] = weights[1, 2, 4] = 1.0
-    image = draw_heads(weights, list("abc"), list("vwxyz")).astype(int)
-    assert image.dtype == int and image.shape[2] == 3
-    # magma_r: 1 is nearly black and fills a cell; text is black too, but thin
-    dark = (image.sum(axis=2) < 60).astype(float)
-    cells = tf.nn.avg_pool2d(dark[None, :, :, None], 9, 1, "VALID")[0, :, :, 0].numpy() == 1
-    rows, columns = np.nonzero(cells)
-    left = columns < image.shape[1] / 2
-    assert left.any() and (~left).any()
-    assert rows[left].max() < rows[~left].min()
+def test_each_head_is_drawn_beside_the_one_before_it():
+    maps = AttentionMaps(["a", "왜", "c"], list("vwxyz"), num_heads=2)
+    blank = maps.draw(np.zeros((2, 3, 5)))
+    places = {}
+    for place in ((0, 0, 0), (0, 0, 4), (0, 2, 0), (1, 0, 0), (1, 2, 4)):
+        weights = np.zeros((2, 3, 5))
+        weights[place] = 1.0
+        image = maps.draw(weights)
+        assert image.dtype == np.uint8 and image.shape == blank.shape
+        rows, columns = np.nonzero((image != blank).any(axis=2))
+        assert (np.ptp(rows) + 1, np.ptp(columns) + 1) == (CELL, CELL) and len(rows) == CELL**2
+        assert image[rows, columns].max() < 10  # a weight of 1 is black, and one of 0 nearly white
+        places[place] = rows.min(), columns.min()
+    top, left = places[0, 0, 0]
+    assert places[0, 0, 4] == (top, left + 4 * CELL)
+    assert places[0, 2, 0] == (top + 2 * CELL, left)
+    assert places[1, 0, 0] == (top, left + 5 * CELL + GAP)
+    assert places[1, 2, 4] == (top + 2 * CELL, left + 9 * CELL + GAP)
+    labels = blank[top : top + 3 * CELL, :left], blank[top + 3 * CELL :]
+    assert all((label < 100).any() for label in labels)
 
 
 def test_the_projector_gets_embeddings_and_tokens(watched):
@@ -162,8 +173,8 @@ def test_the_projector_gets_embeddings_and_tokens(watched):
 
 
 def test_speed_and_padding_are_those_of_the_batches(tmp_path, monkeypatch):
-    clock = iter(range(1000))
-    monkeypatch.setattr(tensorboard.time, "perf_counter", lambda: next(clock))  # a second from look to look
+    clock = itertools.count()  # a second from look to look
+    monkeypatch.setattr(tensorboard, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     batches, _ = fit(small_model(), TensorBoard(tmp_path), epochs=2)
     train = written(tmp_path / "train")
     assert values(train["training/tokens_per_second"]) == pytest.approx([batches.tokens / batches.steps] * 2)
@@ -204,7 +215,10 @@ def test_the_norm_is_that_of_what_the_optimizer_applies_before_clipping(
     tmp_path, optimizer, compiling, dtype, rtol
 ):
     at_once = optimizer.get("gradient_accumulation_steps", 1)
-    model = small_model(keras.optimizers.SGD(0.0, **optimizer), dtype, **compiling)  # the weights stay
+    optimizer = keras.optimizers.SGD(0.0, **optimizer)  # the weights stay
+    if dtype == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=64.0)  # overflows nowhere
+    model = small_model(optimizer, dtype, **compiling)
     batches, _ = fit(model, TensorBoard(tmp_path, update_freq=at_once), epochs=2)
     assert len(batches.shapes) == 2  # two graphs
     exact = small_model()
@@ -269,7 +283,7 @@ def test_without_matplotlib_only_the_attention_is_missing(tmp_path, monkeypatch)
     callback = TensorBoard(tmp_path, translator=Translator(model, TOKENIZER), val_pairs=PAIRS)
     with pytest.warns(UserWarning, match=r"no attention maps: `pip install keras3-transformer\[plots\]`"):
         fit(model, callback)
-    assert set(written(tmp_path / "validation")) == {"quality/bleu", "quality/chrf", "translations"}
+    assert set(written(tmp_path / "validation")) == {"quality/bleu", "quality/chrf", "translations/samples"}
     assert "training/gradient_norm" in written(tmp_path / "train")
     assert (tmp_path / "train" / "projector_config.pbtxt").exists()
 
