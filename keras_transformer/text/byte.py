@@ -36,6 +36,12 @@ class ByteTokenizer(tf.Module):
         strings = valid_utf8(tf.strings.reduce_join(pieces, axis=-1))
         return strings[0] if single else strings
 
+    def pieces(self, ids):
+        """The text of each id, a list of str: for people to look at."""
+        names = ["<pad>", "<unk>", "<s>", "</s>"]
+        names += [chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)]
+        return [names[i] for i in ids]
+
     def save(self, path):
         """Writes nothing that loading needs: an empty file, so that every tokenizer has one."""
         with open(path, "wb"):

@@ -11,6 +11,7 @@ from keras_transformer.training.checkpoints import (
 from keras_transformer.training.divergence import Diverged, StopOnNaN
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
+from keras_transformer.training.tensorboard import TensorBoard
 
 __all__ = [
     "Checkpoint",
@@ -18,6 +19,7 @@ __all__ = [
     "Progress",
     "SavedState",
     "StopOnNaN",
+    "TensorBoard",
     "Terminated",
     "Termination",
     "average_weights",

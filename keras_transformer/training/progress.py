@@ -8,7 +8,9 @@ import tqdm
 
 
 class Progress(keras.callbacks.Callback):
-    """One bar for the whole run and one line an epoch; a log file gets the lines alone.
+    """One bar for the whole run, with tokens a second and the time left, and one line an epoch.
+
+    A log file gets the lines alone.
 
     Args:
         steps: Number of steps in an epoch.
@@ -49,7 +51,9 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.bar.update()
         if not self.bar.disable and logs:
-            self.bar.set_postfix_str(_values(logs), refresh=False)
+            trained = self.tokens * (batch + 1) / self.steps
+            speed = trained / (time.perf_counter() - self.began)
+            self.bar.set_postfix_str(f"{speed:,.0f} tokens/s  {_values(logs)}", refresh=False)
         if batch == self.left - 1:
             self.trained = time.perf_counter() - self.began
 

@@ -1,10 +1,12 @@
 import io
+import itertools
 import re
+import types
 
 import keras
 import numpy as np
 
-from keras_transformer.training import Progress
+from keras_transformer.training import Progress, progress
 
 
 def fit(file, epochs=2, initial_epoch=0, validate=False):
@@ -43,6 +45,20 @@ def test_a_terminal_gets_a_bar_too():
     fit(file, epochs=2)
     assert "/4" in file.getvalue() and "\r" in file.getvalue()
     assert file.getvalue().count("epoch ") == 2
+
+
+def test_the_bar_shows_the_time_left_and_tokens_a_second(monkeypatch):
+    clock = itertools.count()  # a second from look to look
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    callback = Progress(4, 1000, Terminal())
+    callback.set_params({"epochs": 3})
+    callback.on_epoch_begin(0)
+    callback.on_train_batch_end(0, {"loss": 1.0})
+    callback.on_train_batch_end(1, {"loss": 2.0})
+    # Two batches of 250 tokens in two seconds; ten more at two seconds each.
+    shown = callback.bar.format_meter(**{**callback.bar.format_dict, "elapsed": 4.0, "rate": None})
+    assert re.search(r" 2/12 \[00:04<00:20, .*, 250 tokens/s  loss 2\]", shown)
+    callback.on_train_end()
 
 
 def test_without_a_file_it_writes_to_standard_error(capsys):

@@ -1,0 +1,253 @@
+"""What TensorBoard shows of a training."""
+
+import contextlib
+import functools
+import importlib.util
+import time
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+from tensorboard.plugins import projector
+
+from keras_transformer.checks import check_positive
+from keras_transformer.files import replaced
+from keras_transformer.training.attention_maps import AttentionMaps
+from keras_transformer.training.scores import corpus_scores
+
+MAX_EMBEDDINGS = 2000  # the first ids of a vocabulary, the most frequent: the browser projects all of them
+MAX_TOKENS = 40  # of a sentence in an attention map
+
+
+class TensorBoard(keras.callbacks.Callback):
+    """Writes what TensorBoard shows of a `Transformer`'s training: curves, translations, attention, embeddings.
+
+    The horizontal axis is the optimizer's step throughout, so a resumed training goes on where it stopped.
+
+    - `quality/`: loss and metrics as `fit` gives them, means of the epoch so far; after each epoch those of the
+      validation, and with `val_pairs` BLEU and chrF of greedy translations.
+    - `training/`: learning rate; over the steps since the point before, the mean global norm of the gradients before
+      clipping, target tokens a second, and the share of padding among the ids of both sides. The norm is that of
+      what the optimizer applies: accumulated, and without the loss's scale; with several replicas the mean of theirs.
+    - `translations/`: the first validation pairs, translated; as images, each layer's heads, `encoder_attention`,
+      `decoder_attention` and `cross_attention`, on the first of the pairs.
+    - the embedding projector: the tokens' embeddings.
+
+    Args:
+        log_dir: Where to write, in folders `train` and `validation`.
+        update_freq: Number of steps from point to point; an epoch's last step gets one too.
+        translator: A `Translator` of the model that is trained, or None for the curves alone.
+        val_pairs: List of (source, target) str to translate; needs a translator.
+        every: Number of epochs from translation to translation, and from picture to picture.
+        num_scored: Number of pairs that BLEU and chrF are computed from, at most.
+        num_samples: Number of translations to show.
+
+    Raises:
+        ValueError: If Keras's backend is not TensorFlow, a number is not positive, there are pairs but no translator,
+            or, when training begins, the translator is one of another model.
+    """
+
+    def __init__(
+        self, log_dir, update_freq=50, translator=None, val_pairs=None, every=1, num_scored=200, num_samples=5
+    ):
+        super().__init__()
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "`TensorBoard` needs Keras's TensorFlow backend. "
+                f"Received: KERAS_BACKEND={keras.backend.backend()}."
+            )
+        check_positive(update_freq=update_freq, every=every, num_scored=num_scored, num_samples=num_samples)
+        if val_pairs and translator is None:
+            raise ValueError(
+                f"`val_pairs` needs a `translator`. Received: {len(val_pairs)} pairs, translator=None."
+            )
+        self.log_dir = Path(log_dir)
+        self.update_freq = update_freq
+        self.translator = translator
+        self.val_pairs = list(val_pairs or ())[:num_scored]
+        self.every = every
+        self.num_samples = num_samples
+
+    def on_train_begin(self, logs=None):
+        model = self.model
+        if self.translator is not None and self.translator.model is not model:
+            raise ValueError(
+                "`translator` must be one of the model that is trained. Received: another model's."
+            )
+        self._draws = bool(self.val_pairs) and importlib.util.find_spec("matplotlib") is not None
+        if self.val_pairs and not self._draws:
+            warnings.warn(
+                "matplotlib is missing, so TensorBoard gets no attention maps: "
+                "`pip install keras3-transformer[plots]` brings it.",
+                stacklevel=2,
+            )
+        self._writers, self._maps = {}, {}
+        with model.distribute_strategy.scope():
+            self._norm = keras.metrics.Mean()
+            self._padding = keras.metrics.Mean()
+            self._tokens = keras.metrics.Sum()
+        self._steps, self._seconds = 0, 0.0
+        model.train_step = functools.partial(self._train_step, model.train_step)
+        model.make_train_function(force=True)
+        del model.train_step  # the train function holds it
+
+    def _train_step(self, train_step, data):
+        """The model's own step, measured inside its graph."""
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        pad_id = self.model.pad_id
+        for ids in (x["source"], y):
+            self._padding.update_state(ops.ravel(ops.equal(ids, pad_id)))  # a mean over ids, not over rows
+        self._tokens.update_state(ops.not_equal(y, pad_id))
+        with _norm_recorded(self.model.optimizer, self._norm):
+            return train_step(data)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._batch = -1
+        self._clock = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter()
+        self._seconds += now - self._clock
+        self._clock = now
+        self._steps += batch - self._batch  # more than one with `steps_per_execution`
+        self._batch = batch
+        if self._steps >= self.update_freq:
+            self._write_point(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        if self._steps:
+            self._write_point({name: value for name, value in logs.items() if not name.startswith("val_")})
+        self._write_scalars(
+            "validation",
+            {f"quality/{name[4:]}": value for name, value in logs.items() if name.startswith("val_")},
+        )
+        if (epoch + 1) % self.every == 0:
+            if self.val_pairs:
+                self._write_translations()
+            if self._draws:
+                self._write_attention()
+            if self.translator is not None:
+                self._write_embeddings()
+        for writer in self._writers.values():
+            writer.flush()
+
+    def on_train_end(self, logs=None):
+        self.model.train_function = None  # the next training's step is not measured
+        for writer in self._writers.values():
+            writer.close()
+
+    def _write_point(self, logs):
+        measured = {
+            "learning_rate": self.model.optimizer.learning_rate,
+            "tokens_per_second": self._tokens.result() / self._seconds,
+            "padding": self._padding.result(),
+        }
+        if (
+            self._norm.count > 0
+        ):  # no update between two points is possible: accumulation, or a loss scale too high
+            measured["gradient_norm"] = self._norm.result()
+        self._write_scalars(
+            "train",
+            {f"quality/{name}": value for name, value in logs.items()}
+            | {f"training/{name}": value for name, value in measured.items()},
+        )
+        for metric in (self._norm, self._padding, self._tokens):
+            metric.reset_state()
+        self._steps, self._seconds = 0, 0.0
+
+    def _write_scalars(self, run, values):
+        if values:
+            with self._writing(run):
+                for name, value in values.items():
+                    tf.summary.scalar(name, value)
+
+    def _writing(self, run):
+        """The context in which summaries go to a run's event file, at the optimizer's step."""
+        if run not in self._writers:
+            self._writers[run] = tf.summary.create_file_writer(str(self.log_dir / run))
+        return self._writers[run].as_default(int(self.model.optimizer.iterations))
+
+    def _write_translations(self):
+        sources, references = map(list, zip(*self.val_pairs, strict=True))
+        translations = self.translator.translate(
+            sources, jit_compile=False
+        )  # compiling would outlast decoding
+        scores = corpus_scores(translations, references)
+        self._write_scalars("validation", {f"quality/{name}": scores[name] for name in ("bleu", "chrf")})
+        rows = zip(sources, translations, references, strict=True)
+        table = [("source", "translation", "reference"), *rows][: self.num_samples + 1]
+        with self._writing("validation"):
+            tf.summary.text("translations/samples", table)
+
+    def _write_attention(self):
+        translator, model = self.translator, self.model
+        tokenizers = translator.source_tokenizer, translator.target_tokenizer
+        source, target = (
+            [*tokenizer.tokenize([text])[0].numpy()][: MAX_TOKENS - 1]
+            for tokenizer, text in zip(tokenizers, self.val_pairs[0], strict=True)
+        )
+        source, past, written = [*source, model.eos_id], [model.bos_id, *target], [*target, model.eos_id]
+        inputs = {"source": np.array([source]), "target": np.array([past])}
+        _, scores = model(inputs, training=False, return_attention_scores=True)
+        if not self._maps:
+            source, past, written = (
+                tokenizer.pieces(ids)
+                for tokenizer, ids in zip(tokenizers + tokenizers[1:], (source, past, written), strict=True)
+            )
+            labels = {"encoder": (source, source), "decoder": (written, past), "cross": (written, source)}
+            num_heads = scores["cross"][0].shape[1]
+            self._maps = {kind: AttentionMaps(*labels[kind], num_heads) for kind in scores}
+        with self._writing("validation"):
+            for kind, layers in scores.items():
+                for number, weights in enumerate(layers, start=1):
+                    image = self._maps[kind].draw(np.asarray(weights[0], "float32"))
+                    tf.summary.image(f"translations/{kind}_attention/layer_{number}", image[None])
+
+    def _write_embeddings(self):
+        """The files that the projector reads; the newest embeddings take the place of the older ones."""
+        folder = self.log_dir / "train"
+        model, translator = self.model, self.translator
+        tables = {"target": (model.target_embedding, translator.target_tokenizer)}
+        if not model.share_embeddings:
+            tables["source"] = model.source_embedding, translator.source_tokenizer
+        config = projector.ProjectorConfig()
+        for side, (embedding, tokenizer) in tables.items():
+            tokens = tokenizer.pieces(range(min(tokenizer.vocab_size, MAX_EMBEDDINGS)))
+            vectors, metadata = f"{side}_embedding.tsv", f"{side}_metadata.tsv"
+            with replaced(folder / vectors) as temporary:
+                np.savetxt(temporary, embedding.embeddings.numpy()[: len(tokens)], "%.5g", delimiter="\t")
+            with replaced(folder / metadata) as temporary:
+                lines = [
+                    "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in t) for t in tokens
+                ]
+                temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            config.embeddings.add(
+                tensor_name=f"{side}_embedding", tensor_path=vectors, metadata_path=metadata
+            )
+        projector.visualize_embeddings(str(folder), config)
+
+
+@contextlib.contextmanager
+def _norm_recorded(optimizer, norm):
+    """Adds to the metric `norm` what the optimizer applies meanwhile, just before clipping.
+
+    `_clip_gradients` is handed the gradients after unscaling and accumulation; Keras has no public name for them.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # a loss scale around it
+    clip_gradients = optimizer._clip_gradients
+
+    def recorded(gradients):
+        # A gradient of rows may name a row twice: only its dense form has the right norm.
+        dense = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in gradients if g is not None]
+        norm.update_state(tf.linalg.global_norm(dense))
+        return clip_gradients(gradients)
+
+    optimizer._clip_gradients = recorded
+    try:
+        yield
+    finally:
+        del optimizer._clip_gradients
