@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 PROGRAM = """
 import contextlib, sys
 import keras, numpy as np, tensorflow as tf
@@ -11,7 +15,8 @@ import keras_transformer as kt
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-ids = np.random.default_rng(0).integers(4, 13, (4, 5)).astype("int32")  # no padding: equal shares of tokens
+ids = np.random.default_rng(0).integers(4, 13, (4, 5)).astype("int32")
+ids[::2, 3:] = 0  # equal shares of tokens
 results = []
 for scope in (contextlib.nullcontext(), strategy.scope()):
     keras.utils.set_random_seed(1)
@@ -19,7 +24,8 @@ for scope in (contextlib.nullcontext(), strategy.scope()):
         model = kt.Transformer(13, num_layers=1, d_model=6, num_heads=2, d_ff=7, dropout=0.0)
         model.compile(optimizer=keras.optimizers.SGD(0.5), loss=kt.MaskedCrossentropy(0.1))
         data = tf.data.Dataset.from_tensor_slices(({"source": ids, "target": ids}, ids)).batch(4)
-        loss = model.fit(data, epochs=2, verbose=0, shuffle=False).history["loss"]
+        watching = kt.training.TensorBoard(f"{sys.argv[1]}/{len(results)}")
+        loss = model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[watching]).history["loss"]
     results.append((loss, model.get_weights()))
 (one_loss, one), (two_loss, two) = results
 np.testing.assert_allclose(two_loss, one_loss, rtol=1e-5)
@@ -29,6 +35,15 @@ print("equal", strategy.num_replicas_in_sync)
 """
 
 
-def test_two_replicas_take_the_steps_of_one():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+def test_two_replicas_take_the_steps_of_one_and_are_watched_like_one(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout.strip().endswith("equal 2"), done.stderr[-2000:]
+    one, two = (EventAccumulator(str(tmp_path / run / "train")).Reload() for run in "01")
+    for tag in ("quality/loss", "training/padding"):
+        points, others = (
+            [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
+            for events in (one, two)
+        )
+        assert len(points) == 2
+        assert others == [pytest.approx(point, rel=1e-5) for point in points]
+    assert set(two.Tags()["tensors"]) == set(one.Tags()["tensors"])
