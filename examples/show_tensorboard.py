@@ -21,6 +21,9 @@ import urllib.request
 from pathlib import Path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CURVES = (
+    "?forceSVG=true&smoothing=0"  # not as WebGL, which a browser without a display leaves out; as measured
+)
 PAGES = ("timeseries", "scalars", "images", "text", "projector")
 SECONDS = 300  # until the server or the browser is given up
 
@@ -59,7 +62,7 @@ def _runs(address):
         return []
 
 
-def picture(address, path, size=(1400, 1000), wait=20):
+def picture(address, path, size=(1720, 1600), wait=20):
     """Opens a page and writes what it shows to a PNG.
 
     Args:
@@ -97,11 +100,11 @@ def main(arguments=None):
     parser.add_argument("run", type=Path, help="a run's folder, or one of event files")
     parser.add_argument("--output", default="tensorboard.png", type=Path, help="the PNG to write")
     parser.add_argument("--page", default="timeseries", choices=PAGES, help="which of TensorBoard's pages")
-    parser.add_argument("--size", default=(1400, 1000), type=int, nargs=2, help="width and height in pixels")
+    parser.add_argument("--size", default=(1720, 1600), type=int, nargs=2, help="width and height in pixels")
     options = parser.parse_args(arguments)
     log_dir = options.run / "tensorboard"
     with serving(log_dir if log_dir.is_dir() else options.run) as address:
-        picture(f"{address}/#{options.page}", options.output, options.size)
+        picture(f"{address}/{CURVES}#{options.page}", options.output, options.size)
     print(options.output)
     return 0
 

@@ -1,6 +1,5 @@
 """What TensorBoard shows of a training."""
 
-import contextlib
 import functools
 import importlib.util
 import time
@@ -90,9 +89,18 @@ class TensorBoard(keras.callbacks.Callback):
             self._padding = keras.metrics.Mean()
             self._tokens = keras.metrics.Sum()
         self._steps, self._seconds = 0, 0.0
+        optimizer = _inner(model.optimizer)
+        # Keras has no public name for what an optimizer applies, unscaled and accumulated: this method is handed it.
+        clip_gradients = functools.partial(type(optimizer)._clip_gradients, optimizer)
+        optimizer._clip_gradients = functools.partial(self._clip_gradients, clip_gradients)
         model.train_step = functools.partial(self._train_step, model.train_step)
         model.make_train_function(force=True)
         del model.train_step  # the train function holds it
+
+    def _clip_gradients(self, clip_gradients, gradients):
+        """The optimizer's own clipping, with a look at the gradients before it."""
+        self._norm.update_state(_global_norm(gradients))
+        return clip_gradients(gradients)
 
     def _train_step(self, train_step, data):
         """The model's own step, measured inside its graph."""
@@ -101,8 +109,7 @@ class TensorBoard(keras.callbacks.Callback):
         for ids in (x["source"], y):
             self._padding.update_state(ops.ravel(ops.equal(ids, pad_id)))  # a mean over ids, not over rows
         self._tokens.update_state(ops.not_equal(y, pad_id))
-        with _norm_recorded(self.model.optimizer, self._norm):
-            return train_step(data)
+        return train_step(data)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batch = -1
@@ -136,6 +143,7 @@ class TensorBoard(keras.callbacks.Callback):
             writer.flush()
 
     def on_train_end(self, logs=None):
+        del _inner(self.model.optimizer)._clip_gradients  # the class's own again
         self.model.train_function = None  # the next training's step is not measured
         for writer in self._writers.values():
             writer.close()
@@ -169,7 +177,7 @@ class TensorBoard(keras.callbacks.Callback):
         """The context in which summaries go to a run's event file, at the optimizer's step."""
         if run not in self._writers:
             self._writers[run] = tf.summary.create_file_writer(str(self.log_dir / run))
-        return self._writers[run].as_default(int(self.model.optimizer.iterations))
+        return self._writers[run].as_default(int(ops.convert_to_numpy(self.model.optimizer.iterations)))
 
     def _write_translations(self):
         sources, references = map(list, zip(*self.val_pairs, strict=True))
@@ -231,23 +239,12 @@ class TensorBoard(keras.callbacks.Callback):
         projector.visualize_embeddings(str(folder), config)
 
 
-@contextlib.contextmanager
-def _norm_recorded(optimizer, norm):
-    """Adds to the metric `norm` what the optimizer applies meanwhile, just before clipping.
+def _inner(optimizer):
+    """The optimizer that applies gradients, which a loss scale may wrap."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
-    `_clip_gradients` is handed the gradients after unscaling and accumulation; Keras has no public name for them.
-    """
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # a loss scale around it
-    clip_gradients = optimizer._clip_gradients
 
-    def recorded(gradients):
-        # A gradient of rows may name a row twice: only its dense form has the right norm.
-        dense = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in gradients if g is not None]
-        norm.update_state(tf.linalg.global_norm(dense))
-        return clip_gradients(gradients)
-
-    optimizer._clip_gradients = recorded
-    try:
-        yield
-    finally:
-        del optimizer._clip_gradients
+def _global_norm(gradients):
+    # A gradient of rows may name a row twice: only its dense form has the right norm.
+    dense = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in gradients if g is not None]
+    return tf.linalg.global_norm(dense)

@@ -106,3 +106,10 @@ def test_works_inside_a_function_and_in_a_saved_module(tmp_path):
         strings, ids = function(tf.constant(["가", "", "Hi\0"]))
         assert [s.decode() for s in strings.numpy()] == ["가", "", "Hi\0"]
         assert ids.numpy().tolist() == [[238, 180, 132], [0, 0, 0], [76, 109, 4]]
+
+
+def test_pieces_name_each_id():
+    pieces = ByteTokenizer().pieces(range(260))
+    assert len(set(pieces)) == 260
+    assert pieces[:5] == ["<pad>", "<unk>", "<s>", "</s>", "<0x00>"]
+    assert [pieces[4 + byte] for byte in "a~ ö".encode()] == ["a", "~", "<0x20>", "<0xC3>", "<0xB6>"]

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 PROGRAM = """
 import contextlib, sys
 import keras, numpy as np, tensorflow as tf
@@ -22,7 +26,10 @@ for scope in (contextlib.nullcontext(), strategy.scope()):
         loss = kt.MaskedCrossentropy(0.1)
         model.compile(keras.optimizers.SGD(0.5), loss, metrics=[kt.MaskedAccuracy(), kt.Perplexity()])
         data = tf.data.Dataset.from_tensor_slices(({"source": ids, "target": ids}, ids)).batch(5)
-        history = model.fit(data, validation_data=data, epochs=2, verbose=0, shuffle=False).history
+        watching = kt.training.TensorBoard(f"{sys.argv[1]}/{len(results)}")
+        history = model.fit(
+            data, validation_data=data, epochs=2, verbose=0, shuffle=False, callbacks=[watching]
+        ).history
     results.append([*history.values(), *model.get_weights()])
 for a, b in zip(*results, strict=True):
     np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
@@ -30,6 +37,15 @@ print("equal", strategy.num_replicas_in_sync)
 """
 
 
-def test_two_replicas_take_the_steps_of_one():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+def test_two_replicas_take_the_steps_of_one_and_are_watched_like_one(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout.strip().endswith("equal 2"), done.stderr[-2000:]
+    one, two = (EventAccumulator(str(tmp_path / run / "train")).Reload() for run in "01")
+    for tag in ("quality/loss", "training/padding"):
+        points, others = (
+            [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
+            for events in (one, two)
+        )
+        assert len(points) == 2
+        assert others == [pytest.approx(point, rel=1e-5) for point in points]
+    assert set(two.Tags()["tensors"]) == set(one.Tags()["tensors"])

@@ -96,13 +96,15 @@ for kind in kinds.split():
     with keras.StatelessScope():
         model = kt.Transformer(13, 16, num_layers=1, d_model=8, num_heads=4, d_ff=12, dropout=0.0)
         keras.distribution.set_distribution(distribution(kind, model))
-    history = compiled(model).fit(batches, epochs=2, shuffle=False, verbose=0).history
+    history = compiled(model).fit(batches.repeat(), steps_per_epoch=10, epochs=2, verbose=0).history
     assert model.optimizer.iterations == 20
     if kind == "model":  # weights and moments lie where the layouts say
         layouts, moments = model.layout_map(mesh()), model.optimizer.variables[2:]
         for i, weight in enumerate(model.trainable_weights):
             for variable in (weight, *moments[2 * i : 2 * i + 2]):
                 assert tuple(variable.value.sharding.spec) == layouts[weight.path].axes, variable.path
+    # Under a distribution `save` makes variables, for which one process would wait for the other.
+    keras.distribution.set_distribution(None)
     if rank in ("", "0"):
         model.save(f"{{folder}}/{{name}}-{{kind}}.keras")
     np.savez(f"{{folder}}/{{name}}{{rank}}-{{kind}}.npz", *model.get_weights(), **history)
@@ -188,7 +190,7 @@ def test_a_worker_that_dies_stops_the_other_and_a_checkpoint_resumes(undisturbed
     processes = start_workers(tmp_path, "disturbed", 0, "die")
     chief_errors, dead_errors = finish(processes)
     assert processes[1].returncode == -signal.SIGKILL, dead_errors[-3000:]
-    assert processes[0].returncode not in (0, -signal.SIGKILL), chief_errors[-3000:]
+    assert processes[0].returncode == 1 and "UnavailableError" in chief_errors, chief_errors[-3000:]
     assert [path.name for path in tmp_path.iterdir()] == ["1.keras"]  # by the chief alone, of the whole epoch
 
     check_success(start_workers(tmp_path, "resumed", 1))
