@@ -208,6 +208,8 @@ def _loaded(options):
     names = {"beam_width": "width", "length_penalty": "length_penalty"}
     changes = {field: given[name] for name, field in names.items() if name in given}
     strategy, constraints = translator.strategy, list(translator.constraints)
+    if "length_penalty" in changes and "width" not in changes and not isinstance(strategy, Beam):
+        raise ValueError("--length-penalty is for a beam: give --beam-width too.")
     if changes:
         strategy = dataclasses.replace(strategy if isinstance(strategy, Beam) else Beam(), **changes)
     if "no_repeat_ngram" in given:

@@ -93,7 +93,11 @@ class Recipe:
             **{n: v for n in ("patience", "checkpoint_steps") if (v := getattr(self, n)) is not None},
         )
         check_share(
-            weight_decay=self.weight_decay, **{n: v for n in ("ema",) if (v := getattr(self, n)) is not None}
+            attention_dropout=self.attention_dropout,
+            activation_dropout=self.activation_dropout,
+            label_smoothing=self.label_smoothing,
+            weight_decay=self.weight_decay,
+            **{n: v for n in ("dropout", "ema") if (v := getattr(self, n)) is not None},
         )
         check_range(
             0,

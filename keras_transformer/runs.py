@@ -187,6 +187,12 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
             f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
             f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}"
         )
+        updates = recipe.epochs * batches.steps // recipe.accumulation
+        if updates <= recipe.warmup_steps:
+            say(
+                f"warning: the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it "
+                "may learn little. Less warm-up and a highest learning rate of some 0.002 suit few sentences."
+            )
     max_source_length = max(256, recipe.max_length)
     model.fit(
         batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),

@@ -229,6 +229,10 @@ def check_constraints(constraints, max_length=None):
     Raises:
         ValueError: If one is no constraint, or a minimum length lies above a maximum.
     """
+    if not isinstance(constraints, (list, tuple)):
+        raise ValueError(
+            f"`constraints` must be a list or a tuple of constraints. Received: {constraints!r}."
+        )
     constraints = tuple(constraints)
     for constraint in constraints:
         if not isinstance(constraint, Constraint):

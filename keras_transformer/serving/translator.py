@@ -289,7 +289,10 @@ class Translator:
         check_positive(version=version)
         path = Path(folder) / str(version)
         if path.exists():
-            raise ValueError(f"`version` must be new; versions are never overwritten. {path} exists.")
+            raise ValueError(
+                f"`version` must be new; versions are never overwritten. Received: version={version}; "
+                f"{path} exists."
+            )
         module = tf.Module()
         module.tokenizers = [self.source_tokenizer, self.target_tokenizer]
         module.weights = [weight.value for weight in self.model.weights]
