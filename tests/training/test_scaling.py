@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import pytest
 
+import keras_transformer as kt
+
 ROOT = pathlib.Path(__file__).parents[2]
 LIMIT = 600  # seconds: a process that hangs fails its test
 
@@ -233,5 +235,6 @@ def test_two_processes_with_two_devices_each_take_the_steps_of_one_device(one_on
         for rank in range(2):
             check_equal(one, tmp_path / f"process{rank}-{kind}.npz")
         model = keras.models.load_model(tmp_path / f"process-{kind}.keras")
+        assert isinstance(model, kt.Transformer)
         for i, weight in enumerate(model.get_weights()):
             np.testing.assert_allclose(weight, one[f"arr_{i}"], rtol=0, atol=1e-5)
