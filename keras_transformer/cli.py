@@ -94,6 +94,12 @@ def _parser():
     files.add_argument("--source", metavar="FILE", help="source sentences")
     files.add_argument("--target", metavar="FILE", help="their reference translations")
     files.add_argument("--pairs", metavar="FILE.tsv", help="instead of both: source<TAB>target lines")
+    sub.add_argument(
+        "--tokenize",
+        default="13a",
+        metavar="NAME",
+        help="sacreBLEU's tokenizer; none for text that is tokenised already",
+    )
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
     _add_decoding(sub)
 
@@ -110,10 +116,17 @@ def _parser():
 
 def _add_decoding(sub):
     """The options of the search; what is not given is as it was saved, or as a beam has it by default."""
+    from keras_transformer.decoding.beam import NORMALIZATIONS
+
     group = sub.add_argument_group("decoding", argument_default=argparse.SUPPRESS)
     group.add_argument("--beam-width", type=int, help="open hypotheses at each step; 1 for greedy search")
     group.add_argument(
         "--length-penalty", type=float, help="with a beam: 0 for none, larger for longer outputs"
+    )
+    group.add_argument(
+        "--normalization",
+        choices=NORMALIZATIONS,
+        help="with a beam: Wu et al.'s length penalty, or plain length",
     )
     group.add_argument("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row occur twice")
 
@@ -205,11 +218,11 @@ def _loaded(options):
 
     translator = Translator.load(options.run)
     given = vars(options)
-    names = {"beam_width": "width", "length_penalty": "length_penalty"}
+    names = {"beam_width": "width", "length_penalty": "length_penalty", "normalization": "normalization"}
     changes = {field: given[name] for name, field in names.items() if name in given}
     strategy, constraints = translator.strategy, list(translator.constraints)
-    if "length_penalty" in changes and "width" not in changes and not isinstance(strategy, Beam):
-        raise ValueError("--length-penalty is for a beam: give --beam-width too.")
+    if changes and "width" not in changes and not isinstance(strategy, Beam):
+        raise ValueError("--length-penalty and --normalization are for a beam: give --beam-width too.")
     if changes:
         strategy = dataclasses.replace(strategy if isinstance(strategy, Beam) else Beam(), **changes)
     if "no_repeat_ngram" in given:
@@ -231,7 +244,7 @@ def _evaluate(options):
 
     sources, references = zip(*_pairs(options), strict=True)
     translations = _loaded(options).translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
-    scores = corpus_scores(translations, list(references))
+    scores = corpus_scores(translations, list(references), tokenize=options.tokenize)
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
 

@@ -169,6 +169,22 @@ def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
     assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
 
 
+def test_evaluate_scores_tokenised_text_as_it_stands(tiny_run, files):
+    few = ["--source", files / "ko.few", "--target", files / "en.few"]
+    code, out, err = run("evaluate", tiny_run, *few, "--tokenize", "none")
+    assert (code, err) == (0, "") and b"tok:none" in out
+    code, _, err = run("evaluate", tiny_run, *few, "--tokenize", "words")
+    assert code == 2 and is_one_clean_message(err, named="words")
+
+
+def test_a_beams_options_need_a_beam(tiny_run):
+    for option in ("--length-penalty=1", "--normalization=length"):
+        code, _, err = run("translate", tiny_run, option, stdin=b"")
+        assert code == 2 and is_one_clean_message(err, named="give --beam-width too")
+    code, out, err = run("translate", tiny_run, option, "--beam-width", 2, stdin=b"")
+    assert (code, out, err) == (0, b"", "")
+
+
 def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, files, pairs):
     few = ["--source", files / "ko.few", "--target", files / "en.few"]
     code, out, err = run("evaluate", tiny_run, *few, "--batch-size", 4)

@@ -15,12 +15,17 @@ def corpus_scores(translations, references, **bleu_arguments):
         A dict: "bleu" and "chrf", in percent, and "bleu_signature" and "chrf_signature".
 
     Raises:
-        ValueError: If the lists are empty or their lengths differ.
+        ValueError: If the lists are empty or their lengths differ, or sacreBLEU has no such tokenizer.
     """
     if len(translations) != len(references) or not references:
         raise ValueError(
             "`translations` and `references` must be as long, and not empty. "
             f"Received: {len(translations)} and {len(references)} sentences."
+        )
+    tokenize = bleu_arguments.get("tokenize")
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(
+            f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={tokenize!r}."
         )
     scores = {}
     for name, metric in (("bleu", BLEU(**bleu_arguments)), ("chrf", CHRF())):
