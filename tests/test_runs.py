@@ -275,3 +275,9 @@ def test_validating_with_other_pairs_is_refused_by_name(finished, pairs):
 def test_a_recipe_checks_its_values(arguments, message):
     with pytest.raises(ValueError, match=message):
         changed(**arguments)
+
+
+def test_a_run_is_watched_by_tensorboard(finished):
+    folder = finished / "tensorboard" / "train"
+    assert list(folder.glob("events.out.tfevents.*"))
+    assert (folder / "projector_config.pbtxt").exists()
