@@ -451,3 +451,9 @@ def test_a_linear_schedule_ends_with_the_last_epoch_and_refuses_more(finished):
     rate = model.optimizer._learning_rate
     assert float(rate(2)) == pytest.approx(0.01) and float(rate(9)) == 0.0
     assert recipe.changes({**dataclasses.asdict(recipe), "epochs": 5}) == ["epochs: 5, now 2"]
+
+
+def test_a_run_is_watched_by_tensorboard(finished):
+    folder = finished / "tensorboard" / "train"
+    assert list(folder.glob("events.out.tfevents.*"))
+    assert (folder / "projector_config.pbtxt").exists()
