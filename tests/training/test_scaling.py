@@ -49,6 +49,11 @@ if "TF_CONFIG" in os.environ:
 
 ROWS = 5  # three and two
 {DATA}
+spec = tf.TensorSpec((None, None), tf.int32)  # of no known size, like the batches of `kt.data.Batches`
+batches = tf.data.Dataset.from_generator(
+    batches.as_numpy_iterator, output_signature=({{"source": spec, "target": spec}}, spec)
+)
+batches = batches.apply(tf.data.experimental.assert_cardinality(10)).prefetch(2)
 
 class Callbacks(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
