@@ -1,10 +1,8 @@
 """A training run: a folder with everything to go on training, to translate and to export."""
 
-import csv
 import dataclasses
 import hashlib
 import json
-import math
 import platform
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from keras_transformer.checks import check_count
 from keras_transformer.data import Batches
 from keras_transformer.files import remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
+from keras_transformer.results import Results, ValidateAverage, in_float32, read_history
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
 from keras_transformer.text import TOKENIZERS
@@ -36,7 +35,6 @@ from keras_transformer.training import (
 __all__ = ["Diverged", "Recipe", "Terminated", "average", "read_history", "train"]
 
 DESCRIPTION = "run.json"
-HISTORY = "history.csv"
 KEPT = 2  # checkpoints of whole epochs: should the newest be damaged, there is one before it
 
 
@@ -108,7 +106,7 @@ def average(folder, last, say=print):
 def _serving(translator, model):
     """A translator's like with another model."""
     return Translator(
-        _in_float32(model),
+        in_float32(model),
         translator.source_tokenizer,
         translator.target_tokenizer,
         max_source_length=translator.max_source_length,
@@ -202,9 +200,9 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
         validation_data=val_batches.dataset(epochs=1).cache() if val_batches else None,
         callbacks=[
             StopOnNaN(lambda epoch, step: batches.texts(epoch, saved.steps + step)),
-            *([_ValidateAverage()] if recipe.ema is not None else []),
+            *([ValidateAverage()] if recipe.ema is not None else []),
             # In this order: a checkpoint says that all of its epoch is there.
-            _Results(
+            Results(
                 folder,
                 saved.epochs,
                 lambda model: Translator(model, *tokenizers, max_source_length=max_source_length),
@@ -227,15 +225,6 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
         shuffle=False,
         verbose=0,
     )
-
-
-def read_history(folder):
-    """What each epoch of a run measured: a list of dicts from column to str."""
-    try:
-        with open(Path(folder) / HISTORY, encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        return []
 
 
 def _description(recipe, pairs, val_pairs):
@@ -289,56 +278,3 @@ class _Patience(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = _finished(self.folder, self.recipe)
-
-
-class _Results(keras.callbacks.Callback):
-    """Keeps what each epoch measured, and the translator of the best one, in float32."""
-
-    def __init__(self, folder, done, make_translator):
-        super().__init__()
-        self.folder = folder
-        self.make_translator = make_translator
-        self.rows = [row for row in read_history(folder) if int(row["epoch"]) < done]
-
-    def on_epoch_end(self, epoch, logs=None):
-        best = min((float(row.get("val_perplexity") or math.inf) for row in self.rows), default=math.inf)
-        if not self.rows or not logs.get("val_perplexity", -math.inf) >= best:
-            self.make_translator(_in_float32(self.model)).write_into(self.folder)
-        self.rows.append({"epoch": epoch, **logs})
-        with (
-            replaced(self.folder / HISTORY) as temporary,
-            open(temporary, "w", encoding="utf-8", newline="") as file,
-        ):
-            writer = csv.DictWriter(file, self.rows[-1])
-            writer.writeheader()
-            writer.writerows(self.rows)
-
-
-def _in_float32(model):
-    """A model to decode with: its moving average where it has one, in float32, which the weights are in already."""
-    averaged = model.compiled and model.optimizer.use_ema
-    if model.compute_dtype == "float32" and not averaged:
-        return model
-    served = type(model).from_config({**model.get_config(), "dtype": "float32"})
-    served.set_weights(model.get_weights())
-    if averaged:
-        _assign_average(served, model.optimizer)
-    return served
-
-
-def _assign_average(model, optimizer):
-    for weight, mean in zip(
-        model.trainable_variables, optimizer._model_variables_moving_average, strict=True
-    ):
-        weight.assign(mean)
-
-
-class _ValidateAverage(keras.callbacks.Callback):
-    """Validates with the moving average; `keras.callbacks.SwapEMAWeights` would give back rounded weights."""
-
-    def on_test_begin(self, logs=None):
-        self.weights = self.model.get_weights()
-        _assign_average(self.model, self.model.optimizer)
-
-    def on_test_end(self, logs=None):
-        self.model.set_weights(self.weights)

@@ -27,6 +27,7 @@ FLOORS = {
     "data": 3,
     "training": 3,
     "recipe": 4,
+    "results": 4,
     "serving": 4,
     "runs": 5,
     "cli": 6,

@@ -12,6 +12,7 @@ from keras_transformer import runs
 from keras_transformer.data import Batches
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
+from keras_transformer.results import Results
 from keras_transformer.runs import Recipe, average, read_history, train
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
@@ -242,7 +243,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
 
     def train_with(perplexities, done):
-        results = runs._Results(tmp_path, done, lambda model: Translator(model, ByteTokenizer()))
+        results = Results(tmp_path, done, lambda model: Translator(model, ByteTokenizer()))
         results.set_model(model)
         results.on_train_begin()
         for epoch, perplexity in enumerate(perplexities, start=done):

@@ -1,0 +1,73 @@
+"""What a run keeps beside its checkpoints: its history, and a model to decode with."""
+
+import csv
+import math
+from pathlib import Path
+
+import keras
+
+from keras_transformer.files import replaced
+
+HISTORY = "history.csv"
+
+
+def read_history(folder):
+    """What each epoch of a run measured: a list of dicts from column to str."""
+    try:
+        with open(Path(folder) / HISTORY, encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+class Results(keras.callbacks.Callback):
+    """Keeps what each epoch measured, and the translator of the best one, in float32."""
+
+    def __init__(self, folder, done, make_translator):
+        super().__init__()
+        self.folder = folder
+        self.make_translator = make_translator
+        self.rows = [row for row in read_history(folder) if int(row["epoch"]) < done]
+
+    def on_epoch_end(self, epoch, logs=None):
+        best = min((float(row.get("val_perplexity") or math.inf) for row in self.rows), default=math.inf)
+        if not self.rows or not logs.get("val_perplexity", -math.inf) >= best:
+            self.make_translator(in_float32(self.model)).write_into(self.folder)
+        self.rows.append({"epoch": epoch, **logs})
+        with (
+            replaced(self.folder / HISTORY) as temporary,
+            open(temporary, "w", encoding="utf-8", newline="") as file,
+        ):
+            writer = csv.DictWriter(file, self.rows[-1])
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+def in_float32(model):
+    """A model to decode with: its moving average where it has one, in float32, which the weights are in already."""
+    averaged = model.compiled and model.optimizer.use_ema
+    if model.compute_dtype == "float32" and not averaged:
+        return model
+    served = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    served.set_weights(model.get_weights())
+    if averaged:
+        _assign_average(served, model.optimizer)
+    return served
+
+
+def _assign_average(model, optimizer):
+    for weight, mean in zip(
+        model.trainable_variables, optimizer._model_variables_moving_average, strict=True
+    ):
+        weight.assign(mean)
+
+
+class ValidateAverage(keras.callbacks.Callback):
+    """Validates with the moving average; `keras.callbacks.SwapEMAWeights` would give back rounded weights."""
+
+    def on_test_begin(self, logs=None):
+        self.weights = self.model.get_weights()
+        _assign_average(self.model, self.model.optimizer)
+
+    def on_test_end(self, logs=None):
+        self.model.set_weights(self.weights)
