@@ -75,7 +75,7 @@ def training(config, precision, xla, info):
     model = transformer(config, precision)
     info["params"] = model.count_params()
     model.compile(
-        optimizer=keras.optimizers.Adam(1e-4, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
+        optimizer=kt.training.Adam(1e-4, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
         loss=kt.MaskedCrossentropy(pad_id=common.PAD),
         jit_compile=xla,
     )

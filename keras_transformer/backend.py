@@ -49,6 +49,31 @@ def summed_over_replicas(x):
     return x, 1
 
 
+def adam_in_one_pass():
+    """A function that updates one weight as Adam does, in one pass; None where the backend has none.
+
+    It takes the weight, its two moments, its gradient, the learning rate, the powers of the betas at this step, and
+    `(beta_1, beta_2, epsilon)`.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    def update(weight, mean, variance, gradient, learning_rate, powers, constants):
+        dtype = weight.dtype
+        scalars = [tf.cast(x, dtype) for x in (*powers, learning_rate, *constants)]
+        handles = [(v.value if isinstance(v, keras.Variable) else v).handle for v in (weight, mean, variance)]
+        tf.raw_ops.ResourceApplyAdam(
+            **dict(zip(("var", "m", "v"), handles, strict=True)),
+            **dict(
+                zip(("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"), scalars, strict=True)
+            ),
+            grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
+        )
+
+    return update
+
+
 def compiled(function, model, jit_compile):
     """Compiles a function of tensors that reads a model's weights.
 

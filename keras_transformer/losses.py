@@ -11,9 +11,9 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     """Cross-entropy of each token against `(1 - e) * one_hot(target) + e / vocab_size`, in float32.
 
     Label smoothing as in "Attention Is All You Need", section 5.4 (Szegedy et al., 2015, section 7), written
-    as `-(1 - e) * log_p[target] - e * mean(log_p)`, so that no one-hot tensor is built. The gradient is
-    written out too: `softmax - e / vocab_size`, less `1 - e` at the target; derived from the gather it would
-    cost as much as a fifth of a training step (docs/decisions.md).
+    as `log(sum(exp(logits))) - (1 - e) * logits[target] - e * mean(logits)`, so that no one-hot tensor is built.
+    The gradient is written out too: `softmax - e / vocab_size`, less `1 - e` at the target; derived from the
+    gather it would cost as much as a fifth of a training step (docs/decisions.md).
 
     Args:
         targets: int `(batch, target_len)`; one outside the vocabulary counts as id 0.
@@ -33,17 +33,18 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
 
     @ops.custom_gradient
     def cross_entropy(flat):
-        log_p = ops.log_softmax(flat, axis=-1)
-        target_log_p = ops.take_along_axis(log_p, ids, axis=1)[:, 0]
-        losses = -(1.0 - label_smoothing) * target_log_p
+        # The softmax serves the loss and its gradient, and is TensorFlow's fastest pass over a vocabulary.
+        p = ops.softmax(flat, axis=-1)
+        log_total = ops.max(flat, axis=-1) - ops.log(ops.max(p, axis=-1))
+        losses = log_total - (1.0 - label_smoothing) * ops.take_along_axis(flat, ids, axis=1)[:, 0]
         if label_smoothing:
-            losses = losses - label_smoothing * ops.mean(log_p, axis=-1)
+            losses = losses - label_smoothing * ops.mean(flat, axis=-1)
 
         def gradient(*args, upstream=None):
             upstream = args[0] if upstream is None else upstream
-            spread = (ops.exp(log_p) - label_smoothing / vocab_size) * upstream[:, None]
-            hit = ops.exp(target_log_p) - label_smoothing / vocab_size - (1.0 - label_smoothing)
-            return ops.scatter_update(spread, at_target, hit * upstream)
+            spread = (p - label_smoothing / vocab_size if label_smoothing else p) * upstream[:, None]
+            hit = (1.0 - label_smoothing) * upstream
+            return ops.scatter_update(spread, at_target, ops.take_along_axis(spread, ids, axis=1)[:, 0] - hit)
 
         return losses, gradient
 

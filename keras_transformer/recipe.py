@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import keras
-
 from keras_transformer.backend import compiles
 from keras_transformer.checks import check_positive, check_range, check_share
 from keras_transformer.losses import MaskedCrossentropy
@@ -11,6 +9,7 @@ from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
+from keras_transformer.training import Adam, AdamW
 
 
 def _option(default, explanation, **more):
@@ -203,5 +202,5 @@ class Recipe:
         if self.ema is not None:
             options |= {"use_ema": True, "ema_momentum": self.ema}
         if self.optimizer == "adam":
-            return keras.optimizers.Adam(schedule, **options)
-        return keras.optimizers.AdamW(schedule, weight_decay=self.weight_decay, **options)
+            return Adam(schedule, **options)
+        return AdamW(schedule, weight_decay=self.weight_decay, **options)

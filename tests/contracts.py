@@ -170,3 +170,18 @@ def with_mask(x, mask):
 def mask_of(x):
     """Keras's implicit mask of a tensor."""
     return getattr(x, "_keras_mask", None)
+
+
+def gradient_of(function, x):
+    """The gradient of a scalar function by the backend's own differentiation."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        x = tf.constant(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x).numpy()
+    import jax
+
+    return np.asarray(jax.grad(function)(x))

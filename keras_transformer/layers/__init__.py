@@ -7,6 +7,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.norm import LayerNormalization
 from keras_transformer.layers.positions import PositionalEncoding, sinusoidal_positions
 from keras_transformer.layers.residual import Residual
 
@@ -18,6 +19,7 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "KVCache",
+    "LayerNormalization",
     "MultiHeadAttention",
     "PositionalEncoding",
     "Residual",

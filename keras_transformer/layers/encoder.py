@@ -5,6 +5,7 @@ import keras
 from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.attention import MultiHeadAttention, packed, unpacked
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.norm import LayerNormalization
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.shapes import KeepsShape
 from keras_transformer.masks import broadcastable, combine, implicit_mask
@@ -230,7 +231,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
             layer.build(x_shape, **more_shapes)
         self.norm = None
         if self.layers[0].normalize_first:
-            self.norm = keras.layers.LayerNormalization(
+            self.norm = LayerNormalization(
                 epsilon=self.layers[0].layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
             self.norm.build(x_shape)

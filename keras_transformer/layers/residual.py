@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.checks import check_share
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.norm import LayerNormalization
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -40,9 +41,7 @@ class Residual(keras.layers.Layer):
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
-        )
+        self.norm = LayerNormalization(epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape, y_shape=None):

@@ -9,11 +9,14 @@ from keras_transformer.training.checkpoints import (
     checkpoints,
 )
 from keras_transformer.training.divergence import Diverged, StopOnNaN
+from keras_transformer.training.optimizers import Adam, AdamW
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
 from keras_transformer.training.tensorboard import TensorBoard
 
 __all__ = [
+    "Adam",
+    "AdamW",
     "Checkpoint",
     "Diverged",
     "Progress",
