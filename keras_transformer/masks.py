@@ -6,6 +6,10 @@ from keras.src.backend import get_keras_mask  # no public name; JAX's tracers ke
 
 from keras_transformer.checks import check_positive
 
+# Added to a score in float32 it leaves nothing of it, and yet is finite: a row with no allowed key stays free of NaN,
+# forward and backward.
+HIDDEN = -1e30
+
 
 def padding_mask(token_ids, pad_id=0):
     """Marks the real tokens of a padded batch.
@@ -43,6 +47,22 @@ def look_ahead_mask(length, source_len=None, start_index=0):
         bool `(1, 1, length, source_len)`.
     """
     return ops.less_equal(_distances(length, source_len, start_index), 0)
+
+
+def masked_scores(scores, mask):
+    """Attention scores whose softmax is 0 where the mask is False, in a row with at least one that is True.
+
+    A sum, since a mask is mostly smaller than the scores: selecting would be a slow pass over all of these, and
+    another for the gradient.
+
+    Args:
+        scores: float32 `(..., target_len, source_len)`, far below 1e22.
+        mask: bool, broadcastable to the scores, or None.
+
+    Returns:
+        float32, of the shape of the scores.
+    """
+    return scores if mask is None else scores + ops.where(mask, 0.0, HIDDEN)
 
 
 def local_mask(length, window, source_len=None, start_index=0):

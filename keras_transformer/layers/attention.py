@@ -11,10 +11,7 @@ from keras_transformer.layers.cache import KVCache, check_no_index
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.product import product
 from keras_transformer.layers.shapes import KeepsShape
-from keras_transformer.masks import broadcastable, combine, look_ahead_mask
-
-# Far below any score, yet finite: a row with no allowed key stays free of NaN, forward and backward.
-BLOCKED = -1e9
+from keras_transformer.masks import broadcastable, combine, look_ahead_mask, masked_scores
 
 # What Keras's layer takes besides, and its configurations name; only without effect.
 KERAS_ONLY = ("attention_axes", "sliding_window", "flash_attention", "use_gate", "activity_regularizer")
@@ -41,12 +38,10 @@ def dot_product_attention(query, key, value, mask=None, dropout=None, weights=Tr
     query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
     sees_any = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
     if dropout is None and not weights and is_long(query.shape[2], key.shape[2]):
-        context = blockwise_attention(query, key, value, mask, BLOCKED)
+        context = blockwise_attention(query, key, value, mask)
         return _where_any(sees_any, context), None
     scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
-    if mask is not None:
-        scores = ops.where(mask, scores, BLOCKED)
-    shares = ops.softmax(scores, axis=-1)
+    shares = ops.softmax(masked_scores(scores, mask), axis=-1)
     kept = shares if dropout is None else dropout(shares)
     context = ops.matmul(ops.cast(kept, value.dtype), value)
     return _where_any(sees_any, context), _where_any(sees_any, shares) if weights else None

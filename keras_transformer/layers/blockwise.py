@@ -3,9 +3,10 @@
 from keras import ops
 
 from keras_transformer.layers.cache import written
+from keras_transformer.masks import masked_scores
 
-# Scores held at once: 16 MiB in float32, which a large cache holds, and enough for a product to run at full speed.
-BLOCK_SIZE = 2**22
+# Scores held at once: 8 MiB in float32, which a large cache holds, and enough for a product to run at full speed.
+BLOCK_SIZE = 2**21
 
 # From here on, in scores of a row and head, blocks pay.
 LONG = 2**20
@@ -17,31 +18,31 @@ def is_long(target_len, source_len):
     return known and target_len * source_len >= LONG
 
 
-def blockwise_attention(query, key, value, mask, blocked):
+def blockwise_attention(query, key, value, mask):
     """As `dot_product_attention` without dropout, exact, in blocks of queries of one row and head at a time.
 
-    Nothing of the size `target_len * source_len` is kept for the gradient: it computes each block's weights anew from
-    the logarithms of their sums (Dao et al., 2022, "FlashAttention", algorithm 4; Rabe and Staats, 2021).
+    Nothing of the size `target_len * source_len` is kept for the gradient: it computes each block's weights anew (Rabe
+    and Staats, 2021, "Self-attention does not need O(n^2) memory", section 3). A block holds all the keys of its
+    queries, so that its weights are a plain softmax.
 
     Args:
         query: `(batch, num_heads, target_len, key_dim)`, scaled.
         key: `(batch, num_heads, source_len, key_dim)`.
         value: `(batch, num_heads, source_len, value_dim)`.
         mask: bool, True = may attend, broadcastable to `(batch, num_heads, target_len, source_len)`, or None.
-        blocked: What a score is where the mask is False.
 
     Returns:
         `(batch, num_heads, target_len, value_dim)`.
     """
-    blocks = _Blocks(query, key, mask, blocked)
+    blocks = _Blocks(query, key, mask)
 
     @ops.custom_gradient
     def attention(query, key, value):
-        context, log_sums = blocks.forward(query, key, value)
+        context = blocks.forward(query, key, value)
 
         def gradient(*args, upstream=None):
             upstream = args[0] if upstream is None else upstream
-            return blocks.backward(query, key, value, context, log_sums, upstream)
+            return blocks.backward(query, key, value, context, upstream)
 
         return context, gradient
 
@@ -51,11 +52,10 @@ def blockwise_attention(query, key, value, mask, blocked):
 class _Blocks:
     """How an attention is cut: `count` blocks of `size` queries for each row and head."""
 
-    def __init__(self, query, key, mask, blocked):
+    def __init__(self, query, key, mask):
         self.batch_size, self.heads, self.target_len, _ = ops.shape(query)
         self.source_len = ops.shape(key)[2]
         self.mask = None if mask is None else ops.convert_to_tensor(mask)
-        self.blocked = blocked
         known = isinstance(self.target_len, int) and isinstance(self.source_len, int)
         least, most = (max, min) if known else (ops.maximum, ops.minimum)
         self.size = most(self.target_len, least(BLOCK_SIZE // self.source_len, 1))
@@ -63,37 +63,29 @@ class _Blocks:
         self.rows = self.batch_size * self.heads
 
     def forward(self, query, key, value):
-        """The context, and the logarithm of each query's sum, float32 `(rows, count, size)`."""
-        queries, keys, values = (
-            self._cut(query),
-            self._by_row(ops.transpose(key, (0, 1, 3, 2))),
-            self._by_row(value),
-        )
+        """The context."""
+        queries, values = self._cut(query), self._by_row(value)
+        keys = self._by_row(ops.transpose(key, (0, 1, 3, 2)))
 
         def attend(i):
             row, block = i // self.count, i % self.count
-            scores = self._scores(queries[row, block], keys[row], row, block)
-            highest = ops.max(scores, axis=-1, keepdims=True)
-            weights = ops.exp(scores - highest)
-            sums = ops.sum(weights, axis=-1, keepdims=True)
-            context = ops.matmul(ops.cast(weights, values.dtype), values[row])
-            return context / ops.cast(sums, context.dtype), (highest + ops.log(sums))[:, 0]
+            weights = self._weights(queries[row, block], keys[row], row, block)
+            return ops.matmul(ops.cast(weights, values.dtype), values[row])
 
-        context, log_sums = ops.map(attend, ops.arange(self.rows * self.count, dtype="int32"))
+        context = ops.map(attend, ops.arange(self.rows * self.count, dtype="int32"))
         context = ops.reshape(context, (self.batch_size, self.heads, -1, value.shape[-1]))
-        return context[:, :, : self.target_len], ops.reshape(log_sums, (self.rows, self.count, self.size))
+        return context[:, :, : self.target_len]
 
-    def backward(self, query, key, value, context, log_sums, upstream):
+    def backward(self, query, key, value, context, upstream):
         """The gradients of query, key and value."""
         dot = ops.sum(ops.cast(upstream * context, "float32"), axis=-1, keepdims=True)
-        parts = self._cut(query), self._cut(upstream), self._cut(dot), log_sums
+        parts = self._cut(query), self._cut(upstream), self._cut(dot)
         keys, values = self._by_row(key), self._by_row(value)
         transposed_keys, transposed_values = (ops.transpose(x, (0, 2, 1)) for x in (keys, values))
 
         def of_row(row, block):
-            q, up, dots, logs = (part[row, block] for part in parts)
-            scores = self._scores(q, transposed_keys[row], row, block)
-            weights = ops.exp(scores - logs[:, None])
+            q, up, dots = (part[row, block] for part in parts)
+            weights = self._weights(q, transposed_keys[row], row, block)
             to_weights = ops.cast(ops.matmul(up, transposed_values[row]), "float32")
             to_scores = ops.cast(weights * (to_weights - dots), q.dtype)
             weights = ops.cast(weights, up.dtype)
@@ -122,18 +114,17 @@ class _Blocks:
             ops.reshape(to_value, ops.shape(value)),
         )
 
-    def _scores(self, query, transposed_key, row, block):
-        """The masked scores of a block, float32 `(size, source_len)`."""
+    def _weights(self, query, transposed_key, row, block):
+        """The attention weights of a block, float32 `(size, source_len)`."""
         scores = ops.cast(ops.matmul(query, transposed_key), "float32")
-        if self.mask is None:
-            return scores
         part = self.mask
-        part = part[0 if part.shape[0] == 1 else row // self.heads]
-        part = part[0 if part.shape[0] == 1 else row % self.heads]
-        if part.shape[0] != 1:
-            at = ops.arange(self.size, dtype="int32") + block * self.size
-            part = ops.take(part, ops.minimum(at, self.target_len - 1), axis=0)
-        return ops.where(part, scores, self.blocked)
+        if part is not None:
+            part = part[0 if part.shape[0] == 1 else row // self.heads]
+            part = part[0 if part.shape[0] == 1 else row % self.heads]
+            if part.shape[0] != 1:
+                at = ops.arange(self.size, dtype="int32") + block * self.size
+                part = ops.take(part, ops.minimum(at, self.target_len - 1), axis=0)
+        return ops.softmax(masked_scores(scores, part), axis=-1)
 
     def _by_row(self, x):
         return ops.reshape(x, (self.rows, *ops.shape(x)[2:]))
