@@ -6,8 +6,7 @@ from keras.src.backend import get_keras_mask  # no public name; JAX's tracers ke
 
 from keras_transformer.checks import check_positive
 
-# Added to a score in float32 it leaves nothing of it, and yet is finite: a row with no allowed key stays free of NaN,
-# forward and backward.
+# Far below any score, yet finite: a row with no allowed key stays free of NaN, forward and backward.
 HIDDEN = -1e30
 
 
@@ -50,19 +49,30 @@ def look_ahead_mask(length, source_len=None, start_index=0):
 
 
 def masked_scores(scores, mask):
-    """Attention scores whose softmax is 0 where the mask is False, in a row with at least one that is True.
+    """Attention scores whose softmax is 0 where the mask is False, however high they were, infinity included.
 
-    A sum, since a mask is mostly smaller than the scores: selecting would be a slow pass over all of these, and
-    another for the gradient.
+    In a row that is False throughout they become all alike. The gradient goes through as it is: a softmax's is 0
+    where the softmax is.
 
     Args:
-        scores: float32 `(..., target_len, source_len)`, far below 1e22.
+        scores: float32 `(..., target_len, source_len)`, for a softmax.
         mask: bool, broadcastable to the scores, or None.
 
     Returns:
         float32, of the shape of the scores.
     """
-    return scores if mask is None else scores + ops.where(mask, 0.0, HIDDEN)
+    if mask is None:
+        return scores
+    highest = ops.where(mask, float("inf"), HIDDEN)
+
+    @ops.custom_gradient
+    def masked(scores):
+        def gradient(*args, upstream=None):
+            return args[0] if upstream is None else upstream
+
+        return ops.minimum(scores, highest), gradient
+
+    return masked(scores)
 
 
 def local_mask(length, window, source_len=None, start_index=0):

@@ -38,8 +38,7 @@ def dot_product_attention(query, key, value, mask=None, dropout=None, weights=Tr
     query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
     sees_any = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
     if dropout is None and not weights and is_long(query.shape[2], key.shape[2]):
-        context = blockwise_attention(query, key, value, mask)
-        return _where_any(sees_any, context), None
+        return _where_any(sees_any, blockwise_attention(query, key, value, mask)), None
     scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
     shares = ops.softmax(masked_scores(scores, mask), axis=-1)
     kept = shares if dropout is None else dropout(shares)

@@ -78,7 +78,7 @@ class _Blocks:
 
     def backward(self, query, key, value, context, upstream):
         """The gradients of query, key and value."""
-        dot = ops.sum(ops.cast(upstream * context, "float32"), axis=-1, keepdims=True)
+        dot = ops.sum(ops.cast(upstream, "float32") * ops.cast(context, "float32"), axis=-1, keepdims=True)
         parts = self._cut(query), self._cut(upstream), self._cut(dot)
         keys, values = self._by_row(key), self._by_row(value)
         transposed_keys, transposed_values = (ops.transpose(x, (0, 2, 1)) for x in (keys, values))
@@ -99,19 +99,23 @@ class _Blocks:
             rows = ops.arange(self.rows, dtype="int32")
             parts = ops.map(lambda row: of_row(row, block), rows)
             to_query = written(to_query, parts[0][:, None], block * self.size)
-            return block + 1, to_query, to_key + parts[1], to_value + parts[2]
+            to_key, to_value = (
+                total + ops.cast(part, "float32")
+                for total, part in zip((to_key, to_value), parts[1:], strict=True)
+            )
+            return block + 1, to_query, to_key, to_value
 
         to_query = ops.zeros((self.rows, 1, self.count * self.size, query.shape[-1]), query.dtype)
         _, to_query, to_key, to_value = ops.while_loop(
             lambda block, *_: block < self.count,
             of_block,
-            (ops.cast(0, "int32"), to_query, ops.zeros_like(keys), ops.zeros_like(values)),
+            (ops.cast(0, "int32"), to_query, *(ops.zeros(ops.shape(x), "float32") for x in (keys, values))),
         )
         to_query = ops.reshape(to_query, (self.batch_size, self.heads, -1, query.shape[-1]))
         return (
             to_query[:, :, : self.target_len],
-            ops.reshape(to_key, ops.shape(key)),
-            ops.reshape(to_value, ops.shape(value)),
+            ops.reshape(ops.cast(to_key, key.dtype), ops.shape(key)),
+            ops.reshape(ops.cast(to_value, value.dtype), ops.shape(value)),
         )
 
     def _weights(self, query, transposed_key, row, block):

@@ -18,7 +18,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         inputs: `(..., features)`.
 
     Returns:
-        Of the inputs' shape and dtype.
+        Of the inputs' shape, in the compute dtype.
     """
 
     def __init__(self, epsilon=1e-6, **kwargs):
@@ -45,7 +45,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
         flat = ops.cast(ops.reshape(inputs, (-1, features)), "float32")
         weights = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
-        return ops.cast(ops.reshape(normalized(flat, *weights), ops.shape(inputs)), inputs.dtype)
+        return ops.cast(ops.reshape(normalized(flat, *weights), ops.shape(inputs)), self.compute_dtype)
 
     def get_config(self):
         config = keras.layers.Layer.get_config(self)

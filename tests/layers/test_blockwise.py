@@ -87,6 +87,25 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
+@pytest.mark.tensorflow
+def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 256)
+    rng = np.random.default_rng(4)
+    values = [tf.cast(rng.normal(size=(1, 1, 256, 8)), "bfloat16") for _ in range(3)]
+    found = []
+    for long, dtype in ((10**9, "float32"), (0, "bfloat16")):
+        monkeypatch.setattr(blockwise, "LONG", long)
+        variables = [tf.Variable(tf.cast(x, dtype)) for x in values]
+        with tf.GradientTape() as tape:
+            context, _ = attention.dot_product_attention(*variables, weights=False)
+            loss = tf.reduce_sum(tf.cast(context, "float32") ** 2)
+        found.append([as_numpy(g) for g in tape.gradient(loss, variables)])
+    for one, other in list(zip(*found, strict=True))[1:]:  # of keys and values: sums over all blocks
+        assert np.linalg.norm(one - other) < 0.01 * np.linalg.norm(one)
+
+
 def test_the_layer_takes_blocks_by_itself(monkeypatch):
     taken = []
     real = blockwise.blockwise_attention

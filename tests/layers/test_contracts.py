@@ -45,6 +45,7 @@ CASES = {
         lambda: [hidden()],
     ),
     "dropout": (lambda **kwargs: layers.Dropout(0.3, **kwargs), lambda: [hidden()]),
+    "norm": (layers.LayerNormalization, lambda: [hidden()]),
     "feed_forward": (lambda **kwargs: layers.FeedForward(17, "gelu", **kwargs), lambda: [hidden()]),
     "residual_post_norm": (
         lambda **kwargs: layers.Residual(0.0, **kwargs),
