@@ -12,7 +12,7 @@ import warnings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 EXIT_INPUT = 2  # what the user gave cannot be used
-EXIT_DIVERGED = 3  # the loss is no number
+EXIT_DIVERGED = 3  # the loss or a weight is no number
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143  # SIGTERM, with everything saved
 

@@ -15,7 +15,7 @@ from keras_transformer.checks import check_count
 from keras_transformer.data import Batches
 from keras_transformer.files import remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
-from keras_transformer.results import Results, ValidateAverage, in_float32, read_history
+from keras_transformer.results import Results, ValidateAverage, in_float32, read_history, val_perplexities
 from keras_transformer.serving import Translator
 from keras_transformer.serving.translator import load_model
 from keras_transformer.text import TOKENIZERS
@@ -60,7 +60,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         ValueError: If the folder holds something else, or a run of another recipe or other pairs, or no checkpoint
             of it can be read.
         Terminated: If SIGTERM came; the same call goes on.
-        Diverged: If the loss is no number.
+        Diverged: If the loss or a weight is no number; the checkpoints before it are whole.
     """
     folder = Path(folder)
     description = _description(recipe, pairs, val_pairs)
@@ -122,9 +122,11 @@ def _finished(folder, recipe):
     done = _epochs_done(folder)
     if done >= recipe.epochs:
         return True
-    rows = [float(row["val_perplexity"]) for row in read_history(folder)[:done] if row.get("val_perplexity")]
+    found = val_perplexities(read_history(folder)[:done])
     return (
-        recipe.patience is not None and bool(rows) and len(rows) - 1 - int(np.argmin(rows)) >= recipe.patience
+        recipe.patience is not None
+        and bool(found)
+        and len(found) - 1 - int(np.argmin(found)) >= recipe.patience
     )
 
 

@@ -257,9 +257,12 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     assert kept() == 1
     train_with([4.5], done=3)  # as good as the best before it is not
     assert kept() == 1
-    train_with([3.5], done=4)
-    assert kept() == 4
-    assert [row["val_perplexity"] for row in read_history(tmp_path)] == ["9.0", "4.0", "5.0", "4.5", "3.5"]
+    train_with([np.nan], done=4)
+    assert kept() == 1
+    train_with([3.5], done=5)
+    assert kept() == 5
+    found = [row["val_perplexity"] for row in read_history(tmp_path)]
+    assert found == ["9.0", "4.0", "5.0", "4.5", "nan", "3.5"]
 
 
 def test_without_validation_the_translator_is_the_newest(finished):
@@ -385,6 +388,26 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path, pairs):
     assert checkpoints(tmp_path) == []
 
 
+def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
+    finished, tmp_path, pairs, monkeypatch
+):
+    class Poison(runs.Progress):
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            if self.params["steps"] == batch + 1 and checkpoints(tmp_path):
+                weight = self.model.trainable_variables[0]
+                weight.assign(np.full(weight.shape, np.nan))
+
+    with monkeypatch.context() as patch, pytest.raises(runs.Diverged, match="not finite after epoch 2"):
+        patch.setattr(runs, "Progress", Poison)
+        train(RECIPE, pairs, tmp_path, say=quiet)
+    assert [saved.epochs for saved in checkpoints(tmp_path)] == [1]
+    assert len(read_history(tmp_path)) == 1
+    assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0001.keras")
+    train(RECIPE, pairs, tmp_path, say=quiet)
+    assert_same_weights(tmp_path / "model.keras", finished / "model.keras")
+
+
 def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     translator = train(changed(epochs=3, average_last=2), pairs, tmp_path, say=quiet)
     last = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
@@ -427,6 +450,14 @@ def test_patience_ends_a_run_for_good(tmp_path, pairs):
     said = []
     train(recipe, pairs, tmp_path, val_pairs=pairs[:8], say=said.append)
     assert "nothing to do, 3 epochs are done" in said[0]
+
+
+@pytest.mark.parametrize(("found", "ends"), [(["4", "nan", "nan"], True), (["nan", "4", "nan"], False)])
+def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
+    rows = [f"{epoch},{perplexity}\n" for epoch, perplexity in enumerate(found)]
+    (tmp_path / "history.csv").write_text("".join(["epoch,val_perplexity\n", *rows]))
+    (tmp_path / f"checkpoint-{len(found):04d}.keras").touch()
+    assert runs._finished(tmp_path, changed(patience=2, epochs=9)) is ends
 
 
 @pytest.mark.parametrize(
