@@ -17,6 +17,7 @@ from keras_transformer.files import remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
 from keras_transformer.results import Results, ValidateAverage, in_float32, read_history, val_perplexities
 from keras_transformer.serving import Translator
+from keras_transformer.serving.translator import DESCRIPTION as TRANSLATOR
 from keras_transformer.serving.translator import load_model
 from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import (
@@ -67,13 +68,13 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
     begun = bool(checkpoints(folder))
     _check(folder, description, recipe, begun)
     remove_temporaries(folder)
-    if _finished(folder, recipe):
+    if _finished(folder, recipe) and not _lacks_average(folder, recipe):
         say(f"{folder}: nothing to do, {_epochs_done(folder)} epochs are done.")
     with Termination() as termination:
         while not _finished(folder, recipe):
             _fit(recipe, pairs, val_pairs, folder, description, termination, say)
-            if recipe.average_last > 1 and _finished(folder, recipe):
-                average(folder, recipe.average_last, say)
+    if _lacks_average(folder, recipe):  # also where an earlier call ended between its last epoch and the mean
+        average(folder, recipe.average_last, say)
     return Translator.load(folder)
 
 
@@ -92,15 +93,26 @@ def average(folder, last, say=print):
     """
     folder = Path(folder)
     check_count(1, last=last)
-    whole = [saved.path for saved in checkpoints(folder) if not saved.steps][:last]
+    whole = [saved for saved in checkpoints(folder) if not saved.steps][:last]
     if len(whole) < last:
         raise ValueError(
             f"`last` must be at most the number of checkpoints that {folder} keeps, {len(whole)} (more with "
             f"`average_last`). Received: last={last}."
         )
     translator = Translator.load(folder)
-    _serving(translator, average_weights(reversed(whole), load_model)).write_into(folder)
+    model = average_weights([saved.path for saved in reversed(whole)], load_model)
+    averaged = [saved.epochs for saved in reversed(whole)]
+    _serving(translator, model).write_into(folder, averaged_epochs=averaged)
     say(f"{folder}: the translator has the mean weights of the last {last} epochs.")
+
+
+def _lacks_average(folder, recipe):
+    """Whether the recipe wants a mean of the last epochs, and the translator is none that ends with the newest."""
+    try:
+        averaged = json.loads((folder / TRANSLATOR).read_text(encoding="utf-8")).get("averaged_epochs")
+    except (OSError, ValueError, AttributeError):
+        averaged = None
+    return recipe.average_last > 1 and (not averaged or averaged[-1] != _epochs_done(folder))
 
 
 def _serving(translator, model):

@@ -422,6 +422,25 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0003.keras")
 
 
+def test_a_run_that_was_stopped_before_the_mean_of_its_epochs_gets_it(tmp_path, pairs, monkeypatch):
+    recipe = changed(average_last=2)
+    steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=512, max_length=40).steps
+    terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
+    assert [saved.epochs for saved in checkpoints(tmp_path)] == [2, 1]
+    said = []
+    train(recipe, pairs, tmp_path, say=said.append)
+    assert said == [f"{tmp_path}: the translator has the mean weights of the last 2 epochs."]
+    each = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
+    for mean, *values in zip(weights_of(tmp_path / "model.keras"), *each, strict=True):
+        np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
+    train(recipe, pairs, tmp_path, say=said.append)
+    assert "nothing to do, 2 epochs are done" in said[-1]
+    average(tmp_path, 1, say=quiet)  # another mean, asked for, stays
+    train(recipe, pairs, tmp_path, say=said.append)
+    assert "nothing to do" in said[-1]
+    assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
+
+
 def test_a_moving_average_is_what_translates_and_not_what_trains(tmp_path, pairs):
     recipe = changed(ema=0.5, epochs=2)
     train(recipe, pairs, tmp_path / "ema", val_pairs=pairs[:8], say=quiet)
