@@ -120,6 +120,11 @@ class Recipe:
                 "`ema` and `average_last` are two ways to average: give one. "
                 f"Received: ema={self.ema}, average_last={self.average_last}."
             )
+        if self.average_last > self.epochs:
+            raise ValueError(
+                "`average_last` must be at most `epochs`. "
+                f"Received: average_last={self.average_last}, epochs={self.epochs}."
+            )
         if self.subword_sampling is not None:
             check_range(0, 1, above=True, subword_sampling=self.subword_sampling)
             if self.tokenizer == "byte":

@@ -74,7 +74,12 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         while not _finished(folder, recipe):
             _fit(recipe, pairs, val_pairs, folder, description, termination, say)
     if _lacks_average(folder, recipe):  # also where an earlier call ended between its last epoch and the mean
-        average(folder, recipe.average_last, say)
+        last = min(recipe.average_last, len(_whole(folder)))
+        if last < recipe.average_last:
+            say(
+                f"warning: `average_last` is {recipe.average_last}, and {folder} keeps {last} epochs: their mean."
+            )
+        average(folder, last, say)
     return Translator.load(folder)
 
 
@@ -93,7 +98,7 @@ def average(folder, last, say=print):
     """
     folder = Path(folder)
     check_count(1, last=last)
-    whole = [saved for saved in checkpoints(folder) if not saved.steps][:last]
+    whole = _whole(folder)[:last]
     if len(whole) < last:
         raise ValueError(
             f"`last` must be at most the number of checkpoints that {folder} keeps, {len(whole)} (more with "
@@ -123,6 +128,11 @@ def _serving(translator, model):
         translator.target_tokenizer,
         max_source_length=translator.max_source_length,
     )
+
+
+def _whole(folder):
+    """The checkpoints of whole epochs, the newest first."""
+    return [saved for saved in checkpoints(folder) if not saved.steps]
 
 
 def _epochs_done(folder):

@@ -441,6 +441,27 @@ def test_a_run_that_was_stopped_before_the_mean_of_its_epochs_gets_it(tmp_path, 
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
 
 
+def test_fewer_epochs_than_were_to_be_averaged_are_averaged_all_the_same(tmp_path, pairs):
+    # Patience ends the run after its second epoch: no step moves a weight.
+    early = changed(average_last=4, patience=1, epochs=9, learning_rate=1e-30)
+    said = []
+    train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
+    assert said[-2:] == [
+        f"warning: `average_last` is 4, and {tmp_path / 'early'} keeps 2 epochs: their mean.",
+        f"{tmp_path / 'early'}: the translator has the mean weights of the last 2 epochs.",
+    ]
+    train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
+    assert "nothing to do" in said[-1]
+
+
+def test_more_epochs_to_average_than_a_run_has_kept_so_far(finished, tmp_path, pairs):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-0001.keras").unlink()
+    said = []
+    train(changed(epochs=3, average_last=3), pairs, tmp_path / "run", say=said.append)
+    assert "`average_last` is 3" in said[-2] and "the last 2 epochs" in said[-1]
+
+
 def test_a_moving_average_is_what_translates_and_not_what_trains(tmp_path, pairs):
     recipe = changed(ema=0.5, epochs=2)
     train(recipe, pairs, tmp_path / "ema", val_pairs=pairs[:8], say=quiet)
@@ -483,6 +504,7 @@ def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
     ("arguments", "message"),
     [
         ({"ema": 0.9, "average_last": 2}, "two ways to average"),
+        ({"epochs": 3, "average_last": 4}, r"at most `epochs`\. Received: average_last=4, epochs=3"),
         ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs subwords"),
         ({"subword_sampling": 1.5}, "subword_sampling=1.5"),
         ({"patience": 0}, "patience=0"),
