@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.backend import compiles
 from keras_transformer.checks import check_count
 from keras_transformer.data import Batches
-from keras_transformer.files import remove_temporaries, replaced, temporaries
+from keras_transformer.files import LOCK, locked, remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
 from keras_transformer.results import Results, ValidateAverage, in_float32, read_history, val_perplexities
 from keras_transformer.serving import Translator
@@ -59,15 +59,22 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
 
     Raises:
         ValueError: If the folder holds something else, or a run of another recipe or other pairs, or no checkpoint
-            of it can be read.
+            of it can be read, or another process trains in it.
         Terminated: If SIGTERM came; the same call goes on.
         Diverged: If the loss or a weight is no number; the checkpoints before it are whole.
     """
     folder = Path(folder)
     description = _description(recipe, pairs, val_pairs)
-    begun = bool(checkpoints(folder))
-    _check(folder, description, recipe, begun)
-    remove_temporaries(folder)
+    _check(folder, description, recipe)  # before anything is written: another's folder stays as it is
+    with locked(folder):
+        _check(folder, description, recipe)  # it may have become another run's
+        remove_temporaries(folder)
+        _finish(recipe, pairs, val_pairs, folder, description, say)
+        return Translator.load(folder)
+
+
+def _finish(recipe, pairs, val_pairs, folder, description, say):
+    """Does what a run lacks: its epochs, and their mean."""
     if _finished(folder, recipe) and not _lacks_average(folder, recipe):
         say(f"{folder}: nothing to do, {_epochs_done(folder)} epochs are done.")
     with Termination() as termination:
@@ -80,7 +87,6 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
                 f"warning: `average_last` is {recipe.average_last}, and {folder} keeps {last} epochs: their mean."
             )
         average(folder, last, say)
-    return Translator.load(folder)
 
 
 def average(folder, last, say=print):
@@ -270,11 +276,11 @@ def _description(recipe, pairs, val_pairs):
     }
 
 
-def _check(folder, description, recipe, begun):
+def _check(folder, description, recipe):
     """Raises `ValueError` unless the folder is free, or holds this very run."""
     path = folder / DESCRIPTION
     if not path.exists():
-        if folder.exists() and set(folder.iterdir()) - set(temporaries(folder)):
+        if folder.exists() and set(folder.iterdir()) - {*temporaries(folder), folder / LOCK}:
             raise ValueError(f"`folder` must be new, empty, or a run's. {folder} holds other files.")
         return
     try:
@@ -286,7 +292,7 @@ def _check(folder, description, recipe, begun):
                 changed.append(f"{name}: {numbers[0]}, now {numbers[1]} or others")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a run's description: {error!r}") from None
-    if changed and begun:
+    if changed and checkpoints(folder):
         raise ValueError(
             f"{folder} holds a run of another recipe; use that or another folder. Changed: {'; '.join(changed)}."
         )

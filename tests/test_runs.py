@@ -10,6 +10,7 @@ import pytest
 
 from keras_transformer import runs
 from keras_transformer.data import Batches
+from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.results import Results
@@ -51,7 +52,7 @@ def contents(folder):
 
 def kept_in(folder):
     """The names in a run's folder; what is written for TensorBoard is named by time and machine."""
-    return {path.name for path in folder.iterdir()} - {"tensorboard"}
+    return {path.name for path in folder.iterdir()} - {"tensorboard", LOCK}
 
 
 @pytest.fixture
@@ -221,7 +222,19 @@ def test_a_damaged_description_is_refused(tmp_path, pairs, content):
 def test_a_refused_recipe_does_not_take_the_folder(tmp_path, pairs, wrong):
     with pytest.raises(ValueError):
         train(changed(**wrong), pairs, tmp_path / "run", say=quiet)
-    assert not (tmp_path / "run").exists() or contents(tmp_path / "run") == {}
+    assert not (tmp_path / "run").exists() or contents(tmp_path / "run").keys() <= {LOCK}
+
+
+def test_a_folder_that_another_process_trains_in_is_refused_and_left_alone(finished, tmp_path, pairs):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / ".tmp-0123abcd-model.keras").write_text("the other's")
+    before = contents(folder)
+    with locked(folder), pytest.raises(ValueError, match=rf"another process\. Received: folder='{folder}'"):
+        train(changed(epochs=3), pairs, folder, say=quiet)
+    assert contents(folder) == before
+    train(RECIPE, pairs, folder, say=quiet)
+    assert contents(folder).keys() == before.keys() - {".tmp-0123abcd-model.keras"}
 
 
 def test_training_in_lower_precision_saves_a_float32_translator(tmp_path, pairs):
