@@ -240,8 +240,9 @@ def _translate(options):
 
 
 def _evaluate(options):
-    from keras_transformer.training import corpus_scores
+    from keras_transformer.training.scores import check_tokenize, corpus_scores
 
+    check_tokenize(options.tokenize)  # before the work of translating
     sources, references = zip(*_pairs(options), strict=True)
     translations = _loaded(options).translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
     scores = corpus_scores(translations, list(references), tokenize=options.tokenize)

@@ -63,7 +63,8 @@ class Recipe:
     )
     average_last: int = _option(1, "epochs whose weights are averaged for the final translator; 1 for none")
     patience: int | None = _option(
-        None, "epochs without a better validation perplexity before training stops (all)"
+        None,
+        "epochs without a better validation perplexity before training stops; needs validation pairs (all)",
     )
     subword_sampling: float | None = _option(
         None,
@@ -131,7 +132,10 @@ class Recipe:
                 raise ValueError("`subword_sampling` needs subwords. Received: tokenizer='byte'.")
 
     def changes(self, described):
-        """What a described recipe has otherwise, but for what may change between two calls: a list of str."""
+        """What a described recipe has otherwise, but for what may change between two calls: a list of str.
+
+        Free are `checkpoint_steps`, `patience`, `average_last`, and `epochs` where the schedule does not end with them.
+        """
         free = {"checkpoint_steps", "patience", "average_last"}
         if self.schedule == "inverse_sqrt":  # the others end with the last epoch
             free.add("epochs")

@@ -48,21 +48,25 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
     not, bit for bit on one machine. On SIGTERM it saves where it is, within an epoch too.
 
     Args:
-        recipe: A `Recipe`. To resume it must be the run's own but for the number of epochs.
+        recipe: A `Recipe`. To resume it must be the run's own but for what `Recipe.changes` leaves free.
         pairs: List of (source, target) str.
         folder: The run's folder: new, empty, or one that an earlier call began.
-        val_pairs: Pairs to validate with after each epoch, or None.
+        val_pairs: Pairs to validate with after each epoch, or None; the recipe's `patience` needs them.
         say: Called with each line of news.
 
     Returns:
         The `Translator` that the folder holds.
 
     Raises:
-        ValueError: If the folder holds something else, or a run of another recipe or other pairs, or no checkpoint
-            of it can be read, or another process trains in it.
+        ValueError: If `patience` has no validation pairs, or the folder holds something else, or a run of another
+            recipe or other pairs, or no checkpoint of it can be read, or another process trains in it.
         Terminated: If SIGTERM came; the same call goes on.
         Diverged: If the loss or a weight is no number; the checkpoints before it are whole.
     """
+    if recipe.patience is not None and not val_pairs:
+        raise ValueError(
+            f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
+        )
     folder = Path(folder)
     description = _description(recipe, pairs, val_pairs)
     _check(folder, description, recipe)  # before anything is written: another's folder stays as it is

@@ -169,10 +169,11 @@ def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
     assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
 
 
-def test_evaluate_scores_tokenised_text_as_it_stands(tiny_run, files):
+def test_evaluate_scores_tokenised_text_as_it_stands(tiny_run, files, monkeypatch):
     few = ["--source", files / "ko.few", "--target", files / "en.few"]
     code, out, err = run("evaluate", tiny_run, *few, "--tokenize", "none")
     assert (code, err) == (0, "") and b"tok:none" in out
+    monkeypatch.delattr(Translator, "translate")  # a wrong name is refused before
     code, _, err = run("evaluate", tiny_run, *few, "--tokenize", "words")
     assert code == 2 and is_one_clean_message(err, named="words")
 

@@ -505,6 +505,15 @@ def test_patience_ends_a_run_for_good(tmp_path, pairs):
     assert "nothing to do, 3 epochs are done" in said[0]
 
 
+@pytest.mark.parametrize("val_pairs", [None, []])
+def test_patience_without_validation_pairs_is_refused_before_the_folder_is_taken(tmp_path, pairs, val_pairs):
+    with pytest.raises(
+        ValueError, match=r"`patience` needs validation pairs\. Received: patience=2, val_pairs="
+    ):
+        train(changed(patience=2), pairs, tmp_path / "run", val_pairs, say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("found", "ends"), [(["4", "nan", "nan"], True), (["nan", "4", "nan"], False)])
 def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
     rows = [f"{epoch},{perplexity}\n" for epoch, perplexity in enumerate(found)]
