@@ -56,7 +56,11 @@ class Recipe:
     adam_epsilon: float = _option(1e-9, "Adam's epsilon")
     weight_decay: float = _option(0.01, "share of the weights that adamw takes off, times the rate")
     clip_norm: float | None = _option(None, "longest gradient, over all weights (unlimited)")
-    accumulation: int = _option(1, "batches whose gradients make one update")
+    accumulation: int = _option(
+        1,
+        "batches whose gradients make one update: the mean of the batches' means, so a small batch weighs as much as a "
+        "large one",
+    )
     ema: float | None = _option(
         None,
         "momentum of a moving average of the weights, which is then what validates and translates (none)",

@@ -350,6 +350,7 @@ def test_train_help_names_every_hyperparameter_with_its_default(capsys):
         option = f"--{field.name.replace('_', '-')}"
         assert any(f"{option}{after}" in text for after in (" ", "]", ",")), option
         assert " ".join(field.metadata["help"].split()) in text
+    assert "a small batch weighs as much as a large one" in text
     for default in ("(default: 8000)", "(default: 4096)", "(default: tiny)", "(default: 0.1)"):
         assert default in text
 
