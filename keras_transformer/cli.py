@@ -12,7 +12,7 @@ import warnings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 EXIT_INPUT = 2  # what the user gave cannot be used
-EXIT_DIVERGED = 3  # the loss is no number
+EXIT_DIVERGED = 3  # the loss or a weight is no number
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143  # SIGTERM, with everything saved
 
@@ -240,8 +240,9 @@ def _translate(options):
 
 
 def _evaluate(options):
-    from keras_transformer.training import corpus_scores
+    from keras_transformer.training.scores import check_tokenize, corpus_scores
 
+    check_tokenize(options.tokenize)  # before the work of translating
     sources, references = zip(*_pairs(options), strict=True)
     translations = _loaded(options).translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
     scores = corpus_scores(translations, list(references), tokenize=options.tokenize)

@@ -6,7 +6,13 @@ import secrets
 import shutil
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 TEMPORARY = ".tmp-"
+LOCK = ".lock"
 
 
 @contextlib.contextmanager
@@ -45,6 +51,34 @@ def replaced(path):
             shutil.rmtree(temporary)
         else:
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Keeps a folder for whoever entered this, until the end of it or of the process.
+
+    The lock is on a file `.lock` in the folder, which is created when missing and stays. Where the system or the
+    file system knows no locks, nothing is kept.
+
+    Args:
+        folder: The folder; created when missing.
+
+    Raises:
+        ValueError: If another keeps it.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOCK, "a") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
+                ) from None
+            except OSError:  # a file system without locks, as some clusters have
+                pass
+        yield
 
 
 def temporaries(folder):

@@ -56,14 +56,19 @@ class Recipe:
     adam_epsilon: float = _option(1e-9, "Adam's epsilon")
     weight_decay: float = _option(0.01, "share of the weights that adamw takes off, times the rate")
     clip_norm: float | None = _option(None, "longest gradient, over all weights (unlimited)")
-    accumulation: int = _option(1, "batches whose gradients make one update")
+    accumulation: int = _option(
+        1,
+        "batches whose gradients make one update: the mean of the batches' means, so a small batch weighs as much as a "
+        "large one",
+    )
     ema: float | None = _option(
         None,
         "momentum of a moving average of the weights, which is then what validates and translates (none)",
     )
     average_last: int = _option(1, "epochs whose weights are averaged for the final translator; 1 for none")
     patience: int | None = _option(
-        None, "epochs without a better validation perplexity before training stops (all)"
+        None,
+        "epochs without a better validation perplexity before training stops; needs validation pairs (all)",
     )
     subword_sampling: float | None = _option(
         None,
@@ -120,13 +125,21 @@ class Recipe:
                 "`ema` and `average_last` are two ways to average: give one. "
                 f"Received: ema={self.ema}, average_last={self.average_last}."
             )
+        if self.average_last > self.epochs:
+            raise ValueError(
+                "`average_last` must be at most `epochs`. "
+                f"Received: average_last={self.average_last}, epochs={self.epochs}."
+            )
         if self.subword_sampling is not None:
             check_range(0, 1, above=True, subword_sampling=self.subword_sampling)
             if self.tokenizer == "byte":
                 raise ValueError("`subword_sampling` needs subwords. Received: tokenizer='byte'.")
 
     def changes(self, described):
-        """What a described recipe has otherwise, but for what may change between two calls: a list of str."""
+        """What a described recipe has otherwise, but for what may change between two calls: a list of str.
+
+        Free are `checkpoint_steps`, `patience`, `average_last`, and `epochs` where the schedule does not end with them.
+        """
         free = {"checkpoint_steps", "patience", "average_last"}
         if self.schedule == "inverse_sqrt":  # the others end with the last epoch
             free.add("epochs")

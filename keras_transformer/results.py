@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.files import replaced
+from keras_transformer.training import check_finite
 
 HISTORY = "history.csv"
 
@@ -20,6 +21,12 @@ def read_history(folder):
         return []
 
 
+def val_perplexities(rows):
+    """The validation perplexities of a history, a list of float; one that is no number counts as infinite."""
+    values = [float(row["val_perplexity"]) for row in rows if row.get("val_perplexity")]
+    return [math.inf if math.isnan(value) else value for value in values]
+
+
 class Results(keras.callbacks.Callback):
     """Keeps what each epoch measured, and the translator of the best one, in float32."""
 
@@ -30,8 +37,9 @@ class Results(keras.callbacks.Callback):
         self.rows = [row for row in read_history(folder) if int(row["epoch"]) < done]
 
     def on_epoch_end(self, epoch, logs=None):
-        best = min((float(row.get("val_perplexity") or math.inf) for row in self.rows), default=math.inf)
-        if not self.rows or not logs.get("val_perplexity", -math.inf) >= best:
+        check_finite(self.model, f"epoch {epoch + 1}")
+        best = min(val_perplexities(self.rows), default=math.inf)
+        if not self.rows or logs.get("val_perplexity", -math.inf) < best:
             self.make_translator(in_float32(self.model)).write_into(self.folder)
         self.rows.append({"epoch": epoch, **logs})
         with (

@@ -13,10 +13,11 @@ import tensorflow as tf
 from keras_transformer.backend import compiles
 from keras_transformer.checks import check_count
 from keras_transformer.data import Batches
-from keras_transformer.files import remove_temporaries, replaced, temporaries
+from keras_transformer.files import LOCK, locked, remove_temporaries, replaced, temporaries
 from keras_transformer.recipe import Recipe
-from keras_transformer.results import Results, ValidateAverage, in_float32, read_history
+from keras_transformer.results import Results, ValidateAverage, in_float32, read_history, val_perplexities
 from keras_transformer.serving import Translator
+from keras_transformer.serving.translator import DESCRIPTION as TRANSLATOR
 from keras_transformer.serving.translator import load_model
 from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import (
@@ -47,34 +48,49 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
     not, bit for bit on one machine. On SIGTERM it saves where it is, within an epoch too.
 
     Args:
-        recipe: A `Recipe`. To resume it must be the run's own but for the number of epochs.
+        recipe: A `Recipe`. To resume it must be the run's own but for what `Recipe.changes` leaves free.
         pairs: List of (source, target) str.
         folder: The run's folder: new, empty, or one that an earlier call began.
-        val_pairs: Pairs to validate with after each epoch, or None.
+        val_pairs: Pairs to validate with after each epoch, or None; the recipe's `patience` needs them.
         say: Called with each line of news.
 
     Returns:
         The `Translator` that the folder holds.
 
     Raises:
-        ValueError: If the folder holds something else, or a run of another recipe or other pairs, or no checkpoint
-            of it can be read.
+        ValueError: If `patience` has no validation pairs, or the folder holds something else, or a run of another
+            recipe or other pairs, or no checkpoint of it can be read, or another process trains in it.
         Terminated: If SIGTERM came; the same call goes on.
-        Diverged: If the loss is no number.
+        Diverged: If the loss or a weight is no number; the checkpoints before it are whole.
     """
+    if recipe.patience is not None and not val_pairs:
+        raise ValueError(
+            f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
+        )
     folder = Path(folder)
     description = _description(recipe, pairs, val_pairs)
-    begun = bool(checkpoints(folder))
-    _check(folder, description, recipe, begun)
-    remove_temporaries(folder)
-    if _finished(folder, recipe):
+    _check(folder, description, recipe)  # before anything is written: another's folder stays as it is
+    with locked(folder):
+        _check(folder, description, recipe)  # it may have become another run's
+        remove_temporaries(folder)
+        _finish(recipe, pairs, val_pairs, folder, description, say)
+        return Translator.load(folder)
+
+
+def _finish(recipe, pairs, val_pairs, folder, description, say):
+    """Does what a run lacks: its epochs, and their mean."""
+    if _finished(folder, recipe) and not _lacks_average(folder, recipe):
         say(f"{folder}: nothing to do, {_epochs_done(folder)} epochs are done.")
     with Termination() as termination:
         while not _finished(folder, recipe):
             _fit(recipe, pairs, val_pairs, folder, description, termination, say)
-            if recipe.average_last > 1 and _finished(folder, recipe):
-                average(folder, recipe.average_last, say)
-    return Translator.load(folder)
+    if _lacks_average(folder, recipe):  # also where an earlier call ended between its last epoch and the mean
+        last = min(recipe.average_last, len(_whole(folder)))
+        if last < recipe.average_last:
+            say(
+                f"warning: `average_last` is {recipe.average_last}, and {folder} keeps {last} epochs: their mean."
+            )
+        average(folder, last, say)
 
 
 def average(folder, last, say=print):
@@ -92,15 +108,26 @@ def average(folder, last, say=print):
     """
     folder = Path(folder)
     check_count(1, last=last)
-    whole = [saved.path for saved in checkpoints(folder) if not saved.steps][:last]
+    whole = _whole(folder)[:last]
     if len(whole) < last:
         raise ValueError(
             f"`last` must be at most the number of checkpoints that {folder} keeps, {len(whole)} (more with "
             f"`average_last`). Received: last={last}."
         )
     translator = Translator.load(folder)
-    _serving(translator, average_weights(reversed(whole), load_model)).write_into(folder)
+    model = average_weights([saved.path for saved in reversed(whole)], load_model)
+    averaged = [saved.epochs for saved in reversed(whole)]
+    _serving(translator, model).write_into(folder, averaged_epochs=averaged)
     say(f"{folder}: the translator has the mean weights of the last {last} epochs.")
+
+
+def _lacks_average(folder, recipe):
+    """Whether the recipe wants a mean of the last epochs, and the translator is none that ends with the newest."""
+    try:
+        averaged = json.loads((folder / TRANSLATOR).read_text(encoding="utf-8")).get("averaged_epochs")
+    except (OSError, ValueError, AttributeError):
+        averaged = None
+    return recipe.average_last > 1 and (not averaged or averaged[-1] != _epochs_done(folder))
 
 
 def _serving(translator, model):
@@ -113,6 +140,11 @@ def _serving(translator, model):
     )
 
 
+def _whole(folder):
+    """The checkpoints of whole epochs, the newest first."""
+    return [saved for saved in checkpoints(folder) if not saved.steps]
+
+
 def _epochs_done(folder):
     return max((saved.epochs for saved in checkpoints(folder)), default=0)
 
@@ -122,9 +154,11 @@ def _finished(folder, recipe):
     done = _epochs_done(folder)
     if done >= recipe.epochs:
         return True
-    rows = [float(row["val_perplexity"]) for row in read_history(folder)[:done] if row.get("val_perplexity")]
+    found = val_perplexities(read_history(folder)[:done])
     return (
-        recipe.patience is not None and bool(rows) and len(rows) - 1 - int(np.argmin(rows)) >= recipe.patience
+        recipe.patience is not None
+        and bool(found)
+        and len(found) - 1 - int(np.argmin(found)) >= recipe.patience
     )
 
 
@@ -246,11 +280,11 @@ def _description(recipe, pairs, val_pairs):
     }
 
 
-def _check(folder, description, recipe, begun):
+def _check(folder, description, recipe):
     """Raises `ValueError` unless the folder is free, or holds this very run."""
     path = folder / DESCRIPTION
     if not path.exists():
-        if folder.exists() and set(folder.iterdir()) - set(temporaries(folder)):
+        if folder.exists() and set(folder.iterdir()) - {*temporaries(folder), folder / LOCK}:
             raise ValueError(f"`folder` must be new, empty, or a run's. {folder} holds other files.")
         return
     try:
@@ -262,7 +296,7 @@ def _check(folder, description, recipe, begun):
                 changed.append(f"{name}: {numbers[0]}, now {numbers[1]} or others")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a run's description: {error!r}") from None
-    if changed and begun:
+    if changed and checkpoints(folder):
         raise ValueError(
             f"{folder} holds a run of another recipe; use that or another folder. Changed: {'; '.join(changed)}."
         )

@@ -169,10 +169,11 @@ def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
     assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
 
 
-def test_evaluate_scores_tokenised_text_as_it_stands(tiny_run, files):
+def test_evaluate_scores_tokenised_text_as_it_stands(tiny_run, files, monkeypatch):
     few = ["--source", files / "ko.few", "--target", files / "en.few"]
     code, out, err = run("evaluate", tiny_run, *few, "--tokenize", "none")
     assert (code, err) == (0, "") and b"tok:none" in out
+    monkeypatch.delattr(Translator, "translate")  # a wrong name is refused before
     code, _, err = run("evaluate", tiny_run, *few, "--tokenize", "words")
     assert code == 2 and is_one_clean_message(err, named="words")
 
@@ -349,6 +350,7 @@ def test_train_help_names_every_hyperparameter_with_its_default(capsys):
         option = f"--{field.name.replace('_', '-')}"
         assert any(f"{option}{after}" in text for after in (" ", "]", ",")), option
         assert " ".join(field.metadata["help"].split()) in text
+    assert "a small batch weighs as much as a large one" in text
     for default in ("(default: 8000)", "(default: 4096)", "(default: tiny)", "(default: 0.1)"):
         assert default in text
 

@@ -1,6 +1,11 @@
+import signal
+import subprocess
+import sys
+
 import pytest
 
-from keras_transformer.files import remove_temporaries, replaced
+from keras_transformer import files
+from keras_transformer.files import LOCK, locked, remove_temporaries, replaced
 
 
 def names(folder):
@@ -86,3 +91,44 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     remove_temporaries(tmp_path)
     assert names(tmp_path) == ["folder", "mine", "text"]
     remove_temporaries(tmp_path / "nowhere")
+
+
+def test_a_folder_is_kept_until_the_process_that_has_it_ends(tmp_path):
+    folder = tmp_path / "new" / "run"
+    code = (
+        "import sys, keras_transformer.files as f\nwith f.locked(sys.argv[1]): print(1, flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(ValueError, match=f"in use by another process.*{folder}"), locked(folder):
+            raise AssertionError("two have the folder")
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+    with locked(folder):
+        assert names(folder) == [LOCK]
+
+
+def test_after_an_error_a_folder_is_free(tmp_path):
+    with pytest.raises(RuntimeError), locked(tmp_path):
+        raise RuntimeError
+    with locked(tmp_path):
+        pass
+
+
+class NoLocks:
+    LOCK_EX = LOCK_NB = 0
+
+    @staticmethod
+    def flock(file, operation):
+        raise OSError(38, "Function not implemented")
+
+
+@pytest.mark.parametrize("system", [None, NoLocks])
+def test_without_locks_of_the_system_a_folder_is_not_kept(tmp_path, monkeypatch, system):
+    monkeypatch.setattr(files, "fcntl", system)
+    with locked(tmp_path), locked(tmp_path):
+        pass

@@ -10,6 +10,7 @@ import pytest
 
 from keras_transformer import runs
 from keras_transformer.data import Batches
+from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.results import Results
@@ -51,7 +52,7 @@ def contents(folder):
 
 def kept_in(folder):
     """The names in a run's folder; what is written for TensorBoard is named by time and machine."""
-    return {path.name for path in folder.iterdir()} - {"tensorboard"}
+    return {path.name for path in folder.iterdir()} - {"tensorboard", LOCK}
 
 
 @pytest.fixture
@@ -221,7 +222,19 @@ def test_a_damaged_description_is_refused(tmp_path, pairs, content):
 def test_a_refused_recipe_does_not_take_the_folder(tmp_path, pairs, wrong):
     with pytest.raises(ValueError):
         train(changed(**wrong), pairs, tmp_path / "run", say=quiet)
-    assert not (tmp_path / "run").exists() or contents(tmp_path / "run") == {}
+    assert not (tmp_path / "run").exists() or contents(tmp_path / "run").keys() <= {LOCK}
+
+
+def test_a_folder_that_another_process_trains_in_is_refused_and_left_alone(finished, tmp_path, pairs):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / ".tmp-0123abcd-model.keras").write_text("the other's")
+    before = contents(folder)
+    with locked(folder), pytest.raises(ValueError, match=rf"another process\. Received: folder='{folder}'"):
+        train(changed(epochs=3), pairs, folder, say=quiet)
+    assert contents(folder) == before
+    train(RECIPE, pairs, folder, say=quiet)
+    assert contents(folder).keys() == before.keys() - {".tmp-0123abcd-model.keras"}
 
 
 def test_training_in_lower_precision_saves_a_float32_translator(tmp_path, pairs):
@@ -257,9 +270,12 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     assert kept() == 1
     train_with([4.5], done=3)  # as good as the best before it is not
     assert kept() == 1
-    train_with([3.5], done=4)
-    assert kept() == 4
-    assert [row["val_perplexity"] for row in read_history(tmp_path)] == ["9.0", "4.0", "5.0", "4.5", "3.5"]
+    train_with([np.nan], done=4)
+    assert kept() == 1
+    train_with([3.5], done=5)
+    assert kept() == 5
+    found = [row["val_perplexity"] for row in read_history(tmp_path)]
+    assert found == ["9.0", "4.0", "5.0", "4.5", "nan", "3.5"]
 
 
 def test_without_validation_the_translator_is_the_newest(finished):
@@ -385,6 +401,26 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path, pairs):
     assert checkpoints(tmp_path) == []
 
 
+def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
+    finished, tmp_path, pairs, monkeypatch
+):
+    class Poison(runs.Progress):
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            if self.params["steps"] == batch + 1 and checkpoints(tmp_path):
+                weight = self.model.trainable_variables[0]
+                weight.assign(np.full(weight.shape, np.nan))
+
+    with monkeypatch.context() as patch, pytest.raises(runs.Diverged, match="not finite after epoch 2"):
+        patch.setattr(runs, "Progress", Poison)
+        train(RECIPE, pairs, tmp_path, say=quiet)
+    assert [saved.epochs for saved in checkpoints(tmp_path)] == [1]
+    assert len(read_history(tmp_path)) == 1
+    assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0001.keras")
+    train(RECIPE, pairs, tmp_path, say=quiet)
+    assert_same_weights(tmp_path / "model.keras", finished / "model.keras")
+
+
 def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     translator = train(changed(epochs=3, average_last=2), pairs, tmp_path, say=quiet)
     last = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
@@ -397,6 +433,46 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     average(tmp_path, 1, say=quiet)
     assert contents(tmp_path)["checkpoint-0003.keras"] == before
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0003.keras")
+
+
+def test_a_run_that_was_stopped_before_the_mean_of_its_epochs_gets_it(tmp_path, pairs, monkeypatch):
+    recipe = changed(average_last=2)
+    steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=512, max_length=40).steps
+    terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
+    assert [saved.epochs for saved in checkpoints(tmp_path)] == [2, 1]
+    said = []
+    train(recipe, pairs, tmp_path, say=said.append)
+    assert said == [f"{tmp_path}: the translator has the mean weights of the last 2 epochs."]
+    each = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
+    for mean, *values in zip(weights_of(tmp_path / "model.keras"), *each, strict=True):
+        np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
+    train(recipe, pairs, tmp_path, say=said.append)
+    assert "nothing to do, 2 epochs are done" in said[-1]
+    average(tmp_path, 1, say=quiet)  # another mean, asked for, stays
+    train(recipe, pairs, tmp_path, say=said.append)
+    assert "nothing to do" in said[-1]
+    assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
+
+
+def test_fewer_epochs_than_were_to_be_averaged_are_averaged_all_the_same(tmp_path, pairs):
+    # Patience ends the run after its second epoch: no step moves a weight.
+    early = changed(average_last=4, patience=1, epochs=9, learning_rate=1e-30)
+    said = []
+    train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
+    assert said[-2:] == [
+        f"warning: `average_last` is 4, and {tmp_path / 'early'} keeps 2 epochs: their mean.",
+        f"{tmp_path / 'early'}: the translator has the mean weights of the last 2 epochs.",
+    ]
+    train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
+    assert "nothing to do" in said[-1]
+
+
+def test_more_epochs_to_average_than_a_run_has_kept_so_far(finished, tmp_path, pairs):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-0001.keras").unlink()
+    said = []
+    train(changed(epochs=3, average_last=3), pairs, tmp_path / "run", say=said.append)
+    assert "`average_last` is 3" in said[-2] and "the last 2 epochs" in said[-1]
 
 
 def test_a_moving_average_is_what_translates_and_not_what_trains(tmp_path, pairs):
@@ -429,10 +505,28 @@ def test_patience_ends_a_run_for_good(tmp_path, pairs):
     assert "nothing to do, 3 epochs are done" in said[0]
 
 
+@pytest.mark.parametrize("val_pairs", [None, []])
+def test_patience_without_validation_pairs_is_refused_before_the_folder_is_taken(tmp_path, pairs, val_pairs):
+    with pytest.raises(
+        ValueError, match=r"`patience` needs validation pairs\. Received: patience=2, val_pairs="
+    ):
+        train(changed(patience=2), pairs, tmp_path / "run", val_pairs, say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("found", "ends"), [(["4", "nan", "nan"], True), (["nan", "4", "nan"], False)])
+def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
+    rows = [f"{epoch},{perplexity}\n" for epoch, perplexity in enumerate(found)]
+    (tmp_path / "history.csv").write_text("".join(["epoch,val_perplexity\n", *rows]))
+    (tmp_path / f"checkpoint-{len(found):04d}.keras").touch()
+    assert runs._finished(tmp_path, changed(patience=2, epochs=9)) is ends
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"ema": 0.9, "average_last": 2}, "two ways to average"),
+        ({"epochs": 3, "average_last": 4}, r"at most `epochs`\. Received: average_last=4, epochs=3"),
         ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs subwords"),
         ({"subword_sampling": 1.5}, "subword_sampling=1.5"),
         ({"patience": 0}, "patience=0"),

@@ -200,8 +200,11 @@ class Translator:
             temporary.mkdir()
             self.write_into(temporary)
 
-    def write_into(self, folder):
-        """Writes what `load` reads into an existing folder, each file whole or not at all, the description last."""
+    def write_into(self, folder, **notes):
+        """Writes what `load` reads into an existing folder, each file whole or not at all, the description last.
+
+        What else the description is to say, `notes`, is JSON; `load` passes over it.
+        """
         folder = Path(folder)
         with replaced(folder / MODEL) as temporary:
             self.model.save(temporary, include_optimizer=False)
@@ -225,6 +228,7 @@ class Translator:
             "constraints": [[type(c).__name__, c.get_config()] for c in self.constraints],
             "max_source_length": self.max_source_length,
             "max_length": self.max_length,
+            **notes,
         }
         with replaced(folder / DESCRIPTION) as temporary:
             temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

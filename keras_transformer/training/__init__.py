@@ -8,7 +8,7 @@ from keras_transformer.training.checkpoints import (
     average_weights,
     checkpoints,
 )
-from keras_transformer.training.divergence import Diverged, StopOnNaN
+from keras_transformer.training.divergence import Diverged, StopOnNaN, check_finite
 from keras_transformer.training.optimizers import Adam, AdamW
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
@@ -26,6 +26,7 @@ __all__ = [
     "Terminated",
     "Termination",
     "average_weights",
+    "check_finite",
     "checkpoints",
     "corpus_scores",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.files import replaced
+from keras_transformer.training.divergence import check_finite
 
 METRICS = "metrics.npz"  # what a checkpoint of an unfinished epoch holds beside Keras's own parts
 
@@ -52,6 +53,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     Raises:
         ValueError: If `keep` or `every` is not positive.
+        Diverged: If a weight is NaN or infinite; the checkpoints before it are still there.
         OSError: If a checkpoint cannot be written; those before it are still there.
     """
 
@@ -90,6 +92,8 @@ class Checkpoint(keras.callbacks.Callback):
         return self.termination is not None and self.termination.requested
 
     def _save(self, state):
+        step = f"epoch {state.epochs + 1}, step {state.steps}" if state.steps else f"epoch {state.epochs}"
+        check_finite(self.model, step)
         with replaced(state.path) as temporary:
             self.model.save(temporary)
             if state.steps:

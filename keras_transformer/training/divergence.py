@@ -1,4 +1,4 @@
-"""What becomes of a training whose loss is no number any more."""
+"""What becomes of a training whose loss or weights are no numbers any more."""
 
 import math
 
@@ -6,10 +6,11 @@ import keras
 import numpy as np
 
 SHOWN = 5
+ADVICE = "A lower learning rate, a longer warm-up or clipped gradients may help."
 
 
 class Diverged(ArithmeticError):
-    """The loss is not finite; nothing of this step was saved."""
+    """The loss or a weight is not finite; nothing of this step was saved."""
 
 
 class StopOnNaN(keras.callbacks.Callback):
@@ -35,22 +36,34 @@ class StopOnNaN(keras.callbacks.Callback):
         loss = float((logs or {}).get("loss", 0.0))
         if math.isfinite(loss):
             return
-        lost = [
-            v.path for v in self.model.trainable_variables if not np.isfinite(np.asarray(v, "float32")).all()
-        ]
-        total = len(self.model.trainable_variables)
         said = [
             f"The loss is {loss} in epoch {self.epoch + 1}, step {batch + 1}, "
             f"at a learning rate of {float(self.model.optimizer.learning_rate):.3g}.",
-            f"{len(lost)} of {total} weights are not finite after it{_some(lost)}.",
+            _said(self.model, _lost(self.model), "it"),
         ]
         if self.texts is not None:
             said.append(f"The batch begins with {self.texts(self.epoch, batch)[:2]}.")
-        said.append("A lower learning rate, a longer warm-up or clipped gradients may help.")
-        raise Diverged(" ".join(said))
+        raise Diverged(" ".join([*said, ADVICE]))
 
 
-def _some(names):
-    """The first of some names, after a colon."""
-    shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    return f": {shown}" if names else ""
+def check_finite(model, where):
+    """Raises `Diverged` unless every trainable weight is finite: a step's loss is of the weights before its update.
+
+    Args:
+        model: The model that is about to be saved.
+        where: The epoch or the step that is done, for the message.
+    """
+    lost = _lost(model)
+    if lost:
+        raise Diverged(f"{_said(model, lost, where)} Nothing of it is saved. {ADVICE}")
+
+
+def _lost(model):
+    """The paths of the weights that are not finite."""
+    return [v.path for v in model.trainable_variables if not np.isfinite(np.asarray(v, "float32")).all()]
+
+
+def _said(model, lost, where):
+    """How many weights are not finite, and the first of their names."""
+    names = f": {', '.join(lost[:SHOWN])}{', …' if len(lost) > SHOWN else ''}" if lost else ""
+    return f"{len(lost)} of {len(model.trainable_variables)} weights are not finite after {where}{names}."

@@ -3,6 +3,12 @@
 from sacrebleu.metrics import BLEU, CHRF
 
 
+def check_tokenize(name):
+    """Raises `ValueError` unless sacreBLEU has a tokenizer of this name."""
+    if name not in BLEU.TOKENIZERS:
+        raise ValueError(f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={name!r}.")
+
+
 def corpus_scores(translations, references, **bleu_arguments):
     """BLEU and chrF of a corpus (Post, 2018, "A Call for Clarity in Reporting BLEU Scores").
 
@@ -23,10 +29,8 @@ def corpus_scores(translations, references, **bleu_arguments):
             f"Received: {len(translations)} and {len(references)} sentences."
         )
     tokenize = bleu_arguments.get("tokenize")
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(
-            f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={tokenize!r}."
-        )
+    if tokenize is not None:
+        check_tokenize(tokenize)
     scores = {}
     for name, metric in (("bleu", BLEU(**bleu_arguments)), ("chrf", CHRF())):
         scores[name] = metric.corpus_score(translations, [references]).score

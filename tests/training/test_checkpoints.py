@@ -8,6 +8,7 @@ import pytest
 from keras_transformer.layers import Dropout
 from keras_transformer.training import (
     Checkpoint,
+    Diverged,
     SavedState,
     Terminated,
     Termination,
@@ -155,6 +156,26 @@ def test_sigterm_saves_within_an_epoch_and_training_goes_on_from_there(tmp_path)
     fit(resumed, tmp_path / "parts", 3, initial_epoch=2)
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "where"),
+    [((1, 1), {}, "epoch 2"), ((1, 0), {"every": 1}, "epoch 2, step 1"), ((1, 0), {}, "epoch 2, step 1")],
+    ids=["epoch", "steps", "sigterm"],
+)
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, step, options, where):
+    model = small_model()
+
+    def diverge():
+        model.layers[-1].kernel.assign(np.full((3, 2), np.inf))
+        if step == (1, 0) and not options:
+            sigterm()
+
+    with Termination() as termination, pytest.raises(Diverged) as caught:
+        fit(model, tmp_path, 3, watch=[AtStep(*step, diverge)], termination=termination, **options)
+    said = f"1 of 2 weights are not finite after {where}: {model.layers[-1].kernel.path}."
+    assert str(caught.value).startswith(said)
+    assert names(tmp_path) == ["checkpoint-0001.keras"]
 
 
 def test_within_an_epoch_it_saves_every_so_many_steps(tmp_path):
