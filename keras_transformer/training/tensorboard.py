@@ -15,6 +15,7 @@ from tensorboard.plugins import projector
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.training.attention_maps import AttentionMaps
+from keras_transformer.training.optimizers import unwrapped
 from keras_transformer.training.scores import corpus_scores
 
 MAX_EMBEDDINGS = 2000  # the first ids of a vocabulary, the most frequent: the browser projects all of them
@@ -89,7 +90,7 @@ class TensorBoard(keras.callbacks.Callback):
             self._padding = keras.metrics.Mean()
             self._tokens = keras.metrics.Sum()
         self._steps, self._seconds = 0, 0.0
-        optimizer = _inner(model.optimizer)
+        optimizer = unwrapped(model.optimizer)
         # Keras has no public name for what an optimizer applies, unscaled and accumulated: this method is handed it.
         clip_gradients = functools.partial(type(optimizer)._clip_gradients, optimizer)
         optimizer._clip_gradients = functools.partial(self._clip_gradients, clip_gradients)
@@ -143,7 +144,7 @@ class TensorBoard(keras.callbacks.Callback):
             writer.flush()
 
     def on_train_end(self, logs=None):
-        del _inner(self.model.optimizer)._clip_gradients  # the class's own again
+        del unwrapped(self.model.optimizer)._clip_gradients  # the class's own again
         self.model.train_function = None  # the next training's step is not measured
         for writer in self._writers.values():
             writer.close()
@@ -237,11 +238,6 @@ class TensorBoard(keras.callbacks.Callback):
                 tensor_name=f"{side}_embedding", tensor_path=vectors, metadata_path=metadata
             )
         projector.visualize_embeddings(str(folder), config)
-
-
-def _inner(optimizer):
-    """The optimizer that applies gradients, which a loss scale may wrap."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def _global_norm(gradients):

@@ -1,0 +1,15 @@
+"""The moving average of a model's weights that its optimizer keeps, with `use_ema=True`."""
+
+from keras_transformer.training.optimizers import unwrapped
+
+
+def keeps_average(model):
+    """Whether a model is compiled with an optimizer that keeps one."""
+    return model.compiled and unwrapped(model.optimizer).use_ema
+
+
+def assign_average(model, optimizer):
+    """Gives a model the average that an optimizer keeps; the model may be another of the same architecture."""
+    averages = unwrapped(optimizer)._model_variables_moving_average
+    for weight, mean in zip(model.trainable_variables, averages, strict=True):
+        weight.assign(mean)
