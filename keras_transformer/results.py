@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.files import replaced
-from keras_transformer.training.moving_average import assign_average, keeps_average
+from keras_transformer.training.moving_average import assign_average, average_in_place, keeps_average
 
 HISTORY = "history.csv"
 
@@ -60,8 +60,8 @@ class ValidateAverage(keras.callbacks.Callback):
     """Validates with the moving average; `keras.callbacks.SwapEMAWeights` would give back rounded weights."""
 
     def on_test_begin(self, logs=None):
-        self.weights = self.model.get_weights()
-        assign_average(self.model, self.model.optimizer)
+        self.average = average_in_place(self.model)
+        self.average.__enter__()
 
     def on_test_end(self, logs=None):
-        self.model.set_weights(self.weights)
+        self.average.__exit__(None, None, None)

@@ -15,6 +15,7 @@ from tensorboard.plugins import projector
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.training.attention_maps import AttentionMaps
+from keras_transformer.training.moving_average import average_in_place
 from keras_transformer.training.optimizers import unwrapped
 from keras_transformer.training.scores import corpus_scores
 
@@ -25,7 +26,8 @@ MAX_TOKENS = 40  # of a sentence in an attention map
 class TensorBoard(keras.callbacks.Callback):
     """Writes what TensorBoard shows of a `Transformer`'s training: curves, translations, attention, embeddings.
 
-    The horizontal axis is the optimizer's step throughout, so a resumed training goes on where it stopped.
+    The horizontal axis is the optimizer's step throughout, so a resumed training goes on where it stopped. Where the
+    optimizer keeps a moving average of the weights, that is what translates, attends and embeds.
 
     - `quality/`: loss and metrics as `fit` gives them, means of the epoch so far; after each epoch those of the
       validation, and with `val_pairs` BLEU and chrF of greedy translations.
@@ -134,12 +136,13 @@ class TensorBoard(keras.callbacks.Callback):
             {f"quality/{name[4:]}": value for name, value in logs.items() if name.startswith("val_")},
         )
         if (epoch + 1) % self.every == 0:
-            if self.val_pairs:
-                self._write_translations()
-            if self._draws:
-                self._write_attention()
-            if self.translator is not None:
-                self._write_embeddings()
+            with average_in_place(self.model):
+                if self.val_pairs:
+                    self._write_translations()
+                if self._draws:
+                    self._write_attention()
+                if self.translator is not None:
+                    self._write_embeddings()
         for writer in self._writers.values():
             writer.flush()
 
