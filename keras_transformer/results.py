@@ -8,6 +8,7 @@ import keras
 
 from keras_transformer.files import replaced
 from keras_transformer.training import check_finite
+from keras_transformer.training.moving_average import assign_average, average_in_place, keeps_average
 
 HISTORY = "history.csv"
 
@@ -53,29 +54,22 @@ class Results(keras.callbacks.Callback):
 
 def in_float32(model):
     """A model to decode with: its moving average where it has one, in float32, which the weights are in already."""
-    averaged = model.compiled and model.optimizer.use_ema
+    averaged = keeps_average(model)
     if model.compute_dtype == "float32" and not averaged:
         return model
     served = type(model).from_config({**model.get_config(), "dtype": "float32"})
     served.set_weights(model.get_weights())
     if averaged:
-        _assign_average(served, model.optimizer)
+        assign_average(served, model.optimizer)
     return served
-
-
-def _assign_average(model, optimizer):
-    for weight, mean in zip(
-        model.trainable_variables, optimizer._model_variables_moving_average, strict=True
-    ):
-        weight.assign(mean)
 
 
 class ValidateAverage(keras.callbacks.Callback):
     """Validates with the moving average; `keras.callbacks.SwapEMAWeights` would give back rounded weights."""
 
     def on_test_begin(self, logs=None):
-        self.weights = self.model.get_weights()
-        _assign_average(self.model, self.model.optimizer)
+        self.average = average_in_place(self.model)
+        self.average.__enter__()
 
     def on_test_end(self, logs=None):
-        self.model.set_weights(self.weights)
+        self.average.__exit__(None, None, None)

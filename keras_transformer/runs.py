@@ -233,7 +233,7 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
         initial_epoch=saved.epochs,
         validation_data=val_batches.dataset(epochs=1).cache() if val_batches else None,
         callbacks=[
-            StopOnNaN(lambda epoch, step: batches.texts(epoch, saved.steps + step)),
+            StopOnNaN(batches.texts, first_step=saved.steps),
             *([ValidateAverage()] if recipe.ema is not None else []),
             # In this order: a checkpoint says that all of its epoch is there.
             Results(

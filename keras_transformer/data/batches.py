@@ -15,7 +15,8 @@ class Batches:
 
     Each pair goes to the bucket that fits its longer side; a bucket has one shape, so a model compiled with XLA
     compiles once a bucket. The last batch of a bucket is filled up with rows of padding, which
-    no loss counts. The order follows from `seed` and the epoch alone.
+    no loss counts. The order follows from `seed` and the epoch alone. Where segmentations are sampled, the buckets
+    come from those of epoch 0 and stay; other epochs sort their pairs into as many batches of the same shapes.
 
     Args:
         pairs: List of (source, target) str.
@@ -28,7 +29,7 @@ class Batches:
         num_buckets: Number of shapes, at most.
         seed: Seed of the order, and of sampled segmentations.
         sampling: Draws other segmentations in each epoch: what `tokenizer.sampled` takes as `alpha`. None for
-            the likeliest in all epochs. A draw longer than `max_length` is not used.
+            the likeliest in all epochs. A draw too long for its batch gives way to the likeliest.
 
     Attributes:
         kept: Number of pairs in the batches.
@@ -36,8 +37,8 @@ class Batches:
         truncated: Number of pairs cut.
         shapes: The buckets' shapes, `(rows, source_len, target_len)`.
         steps: Number of batches in an epoch.
-        tokens: Number of real target tokens in an epoch, eos included.
-        padding: Share of padding among all positions of an epoch, in [0, 1].
+        tokens: Number of real target tokens in an epoch, eos included; with sampling in epoch 0, near that of others.
+        padding: Share of padding among all positions of an epoch, in [0, 1]; with sampling likewise.
 
     Raises:
         ValueError: If an argument is out of range, or no pair is left.
@@ -114,30 +115,60 @@ class Batches:
         return [texts[i] for i in fitting], [tuple(side[:limit] for side in pairs[i]) for i in fitting]
 
     def _bucket_up(self, batch_tokens, num_buckets):
-        sides = np.array([(len(s) + 1, len(t) + 1) for s, t in self._pairs])
-        bounds = _bounds(sides.max(axis=1), num_buckets)
-        bucket_of = np.searchsorted(bounds, sides.max(axis=1))
+        self._least = _lengths(self._pairs)
+        sides = _lengths(self.segmented(0))
+        most = np.maximum(sides, self._least)  # a batch must have room for the likeliest too
+        bounds = _bounds(most.max(axis=1), num_buckets)
+        bucket_of = np.searchsorted(bounds, most.max(axis=1))
         self._buckets = [np.flatnonzero(bucket_of == b) for b in range(len(bounds))]
+        longest = np.array([most[bucket].max(axis=0) for bucket in self._buckets])
+        if self.sampling is not None:  # what fits one bucket fits all after it, as `_sorted` needs
+            longest = np.maximum.accumulate(longest)
         self.shapes, counts = [], []
-        for bound, bucket in zip(bounds, self._buckets, strict=True):
+        for bound, bucket, lengths in zip(bounds, self._buckets, longest, strict=True):
             count = -(-len(bucket) // max(1, batch_tokens // bound))
             rows = -(-len(bucket) // count)  # as even as can be: the last batch has the least to fill up
-            self.shapes.append((int(rows), *map(int, sides[bucket].max(axis=0))))
+            self.shapes.append((int(rows), *map(int, lengths)))
             counts.append(int(count))
         self.steps = sum(counts)
         self.tokens = int(sides[:, 1].sum())
         positions = sum(n * r * (s + t) for n, (r, s, t) in zip(counts, self.shapes, strict=True))
         self.padding = 1.0 - float(sides.sum()) / positions
 
-    def plan(self, epoch):
-        """The batches of an epoch: a list of (bucket, indices of its pairs)."""
+    def plan(self, epoch, pairs=None):
+        """The batches of an epoch: a list of (bucket, indices of its pairs).
+
+        Args:
+            epoch: Number of the epoch.
+            pairs: What `segmented` gave for it, or None.
+        """
         order = np.random.default_rng([self.seed, epoch])
+        buckets = self._buckets
+        if self.sampling is not None:
+            buckets = self._sorted(self.segmented(epoch) if pairs is None else pairs, order)
         batches = []
-        for bucket, indices in enumerate(self._buckets):
+        for bucket, indices in enumerate(buckets):
             rows = self.shapes[bucket][0]
             shuffled = order.permutation(indices)
             batches += [(bucket, shuffled[i : i + rows]) for i in range(0, len(shuffled), rows)]
         return [batches[i] for i in order.permutation(len(batches))]
+
+    def _sorted(self, pairs, order):
+        """An epoch's buckets, as large as those of epoch 0: the shortest pairs to the first.
+
+        A bucket takes pairs whose likeliest segmentations fit it alone. There are enough of them: all that it and
+        the buckets before it had in epoch 0 fit.
+        """
+        lengths = np.maximum(_lengths(pairs), self._least).max(axis=1)
+        left = order.permutation(len(pairs))  # chance decides among equal lengths
+        left = left[np.argsort(lengths[left], kind="stable")]
+        buckets = []
+        for (_, *room), bucket in zip(self.shapes, self._buckets, strict=True):
+            fits = (self._least[left] <= room).all(axis=1)
+            taken = np.flatnonzero(fits)[: len(bucket)]
+            buckets.append(left[taken])
+            left = np.delete(left, taken)
+        return buckets
 
     def segmented(self, epoch):
         """The pairs of an epoch as ids: drawn anew where they are sampled."""
@@ -166,16 +197,14 @@ class Batches:
         pad_id, bos_id, eos_id = self._special
         pairs = self._pairs if pairs is None else pairs
         rows, source_len, target_len = self.shapes[bucket]
-        if self.sampling is not None:  # a draw is longer; some multiple of 8, so that few shapes come up
-            source_len, target_len = (
-                max(least, -(-(max(len(pairs[i][side]) for i in indices) + 1) // 8) * 8)
-                for side, least in enumerate((source_len, target_len))
-            )
         source = np.full((rows, source_len), pad_id, "int32")
         shifted = np.full((rows, target_len), pad_id, "int32")
         target = np.full((rows, target_len), pad_id, "int32")
         for row, i in enumerate(indices):
-            s, t = pairs[i]
+            s, t = (
+                ids if len(ids) < room else usual
+                for ids, usual, room in zip(pairs[i], self._pairs[i], (source_len, target_len), strict=True)
+            )
             source[row, : len(s)], source[row, len(s)] = s, eos_id
             shifted[row, 0], shifted[row, 1 : len(t) + 1] = bos_id, t
             target[row, : len(t)], target[row, len(t)] = t, eos_id
@@ -203,7 +232,7 @@ class Batches:
             epoch, skipped = first_epoch, first_step
             while epochs is None or epoch < first_epoch + epochs:
                 pairs = self.segmented(epoch)
-                for bucket, indices in self.plan(epoch)[skipped:]:
+                for bucket, indices in self.plan(epoch, pairs)[skipped:]:
                     yield self.batch(bucket, indices, pairs)
                 epoch, skipped = epoch + 1, 0
 
@@ -221,6 +250,11 @@ def _tokenized(tokenizer, sentences):
         ragged = tokenizer.tokenize(list(sentences[start : start + TOKENIZED_AT_ONCE]))
         rows += np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
     return rows
+
+
+def _lengths(pairs):
+    """Of both sides with bos or eos, `(pairs, 2)`."""
+    return np.array([(len(source) + 1, len(target) + 1) for source, target in pairs])
 
 
 def _bounds(lengths, num_buckets):

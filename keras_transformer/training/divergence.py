@@ -19,30 +19,35 @@ class StopOnNaN(keras.callbacks.Callback):
     It must stand before whatever saves, in the list of callbacks.
 
     Args:
-        texts: A function of the epoch and the step to that batch's pairs of str, or None.
+        texts: A function of the epoch and the step in it to that batch's pairs of str, or None.
+        first_step: How many steps of the first epoch were done before.
 
     Raises:
         Diverged: With the epoch, the step, the learning rate, the weights that are not finite, and the batch.
     """
 
-    def __init__(self, texts=None):
+    def __init__(self, texts=None, first_step=0):
         super().__init__()
         self.texts = texts
+        self.first_step = first_step
+        self.epoch = None
 
     def on_epoch_begin(self, epoch, logs=None):
+        self.done = self.first_step if self.epoch is None else 0
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
         loss = float((logs or {}).get("loss", 0.0))
         if math.isfinite(loss):
             return
+        step = self.done + batch
         said = [
-            f"The loss is {loss} in epoch {self.epoch + 1}, step {batch + 1}, "
+            f"The loss is {loss} in epoch {self.epoch + 1}, step {step + 1}, "
             f"at a learning rate of {float(self.model.optimizer.learning_rate):.3g}.",
             _said(self.model, _lost(self.model), "it"),
         ]
         if self.texts is not None:
-            said.append(f"The batch begins with {self.texts(self.epoch, batch)[:2]}.")
+            said.append(f"The batch begins with {self.texts(self.epoch, step)[:2]}.")
         raise Diverged(" ".join([*said, ADVICE]))
 
 

@@ -6,6 +6,11 @@ from keras import ops
 from keras_transformer.backend import adam_in_one_pass
 
 
+def unwrapped(optimizer):
+    """The optimizer that applies gradients, which a loss scale may wrap."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 class _OnePass:
     """Keras composes Adam of about ten operations a weight, each a pass over it; TensorFlow has one kernel for all."""
 

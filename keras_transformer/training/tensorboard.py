@@ -15,6 +15,8 @@ from tensorboard.plugins import projector
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.training.attention_maps import AttentionMaps
+from keras_transformer.training.moving_average import average_in_place
+from keras_transformer.training.optimizers import unwrapped
 from keras_transformer.training.scores import corpus_scores
 
 MAX_EMBEDDINGS = 2000  # the first ids of a vocabulary, the most frequent: the browser projects all of them
@@ -24,7 +26,8 @@ MAX_TOKENS = 40  # of a sentence in an attention map
 class TensorBoard(keras.callbacks.Callback):
     """Writes what TensorBoard shows of a `Transformer`'s training: curves, translations, attention, embeddings.
 
-    The horizontal axis is the optimizer's step throughout, so a resumed training goes on where it stopped.
+    The horizontal axis is the optimizer's step throughout, so a resumed training goes on where it stopped. Where the
+    optimizer keeps a moving average of the weights, that is what translates, attends and embeds.
 
     - `quality/`: loss and metrics as `fit` gives them, means of the epoch so far; after each epoch those of the
       validation, and with `val_pairs` BLEU and chrF of greedy translations.
@@ -89,7 +92,7 @@ class TensorBoard(keras.callbacks.Callback):
             self._padding = keras.metrics.Mean()
             self._tokens = keras.metrics.Sum()
         self._steps, self._seconds = 0, 0.0
-        optimizer = _inner(model.optimizer)
+        optimizer = unwrapped(model.optimizer)
         # Keras has no public name for what an optimizer applies, unscaled and accumulated: this method is handed it.
         clip_gradients = functools.partial(type(optimizer)._clip_gradients, optimizer)
         optimizer._clip_gradients = functools.partial(self._clip_gradients, clip_gradients)
@@ -133,17 +136,18 @@ class TensorBoard(keras.callbacks.Callback):
             {f"quality/{name[4:]}": value for name, value in logs.items() if name.startswith("val_")},
         )
         if (epoch + 1) % self.every == 0:
-            if self.val_pairs:
-                self._write_translations()
-            if self._draws:
-                self._write_attention()
-            if self.translator is not None:
-                self._write_embeddings()
+            with average_in_place(self.model):
+                if self.val_pairs:
+                    self._write_translations()
+                if self._draws:
+                    self._write_attention()
+                if self.translator is not None:
+                    self._write_embeddings()
         for writer in self._writers.values():
             writer.flush()
 
     def on_train_end(self, logs=None):
-        del _inner(self.model.optimizer)._clip_gradients  # the class's own again
+        del unwrapped(self.model.optimizer)._clip_gradients  # the class's own again
         self.model.train_function = None  # the next training's step is not measured
         for writer in self._writers.values():
             writer.close()
@@ -237,11 +241,6 @@ class TensorBoard(keras.callbacks.Callback):
                 tensor_name=f"{side}_embedding", tensor_path=vectors, metadata_path=metadata
             )
         projector.visualize_embeddings(str(folder), config)
-
-
-def _inner(optimizer):
-    """The optimizer that applies gradients, which a loss scale may wrap."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def _global_norm(gradients):

@@ -270,6 +270,38 @@ def test_watching_changes_no_weight_and_leaves_no_trace(tmp_path):
     assert steps(written(tmp_path / "train")["quality/loss"]) == steps(before["quality/loss"]) == [3]
 
 
+class Looked(TensorBoard):
+    """Keeps the weights that are shown, and those that are there afterwards."""
+
+    def _write_translations(self):
+        self.shown = [self.model.get_weights()]
+        super()._write_translations()
+
+    def _write_attention(self):
+        self.shown.append(self.model.get_weights())
+        super()._write_attention()
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.trained = self.model.get_weights()
+
+
+def test_a_moving_average_is_what_is_shown_and_not_what_trains(tmp_path):
+    looks = []
+    for use_ema in (True, False):
+        keras.utils.set_random_seed(1)
+        model = small_model(keras.optimizers.SGD(0.5, use_ema=use_ema, ema_momentum=0.9))
+        looks.append(Looked(tmp_path, translator=Translator(model, TOKENIZER), val_pairs=PAIRS[:2]))
+        fit(model, looks[-1])
+        if use_ema:
+            averages = [v.numpy() for v in model.optimizer._model_variables_moving_average]
+    averaged, plain = looks
+    np.testing.assert_equal(averaged.shown, [averages, averages])
+    np.testing.assert_equal(averaged.trained, plain.trained)
+    np.testing.assert_equal(plain.shown, [plain.trained, plain.trained])
+    assert not np.array_equal(averages[0], plain.trained[0])
+
+
 def test_a_model_trained_before_is_watched_from_then_on(tmp_path):
     model = small_model()
     fit(model, keras.callbacks.Callback())
