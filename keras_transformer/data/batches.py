@@ -224,9 +224,11 @@ class Batches:
 
         Returns:
             A `tf.data.Dataset` of `({"source", "target"}, targets)`: ids `(rows, source_len)`,
-            `(rows, target_len)` that starts with bos, `(rows, target_len)` that ends with eos.
+            `(rows, target_len)` that starts with bos, `(rows, target_len)` that ends with eos. With one bucket
+            the shape is known beforehand, as attention in blocks needs it.
         """
-        ids = tf.TensorSpec((None, None), tf.int32)
+        rows, *lengths = self.shapes[0] if len(self.shapes) == 1 else (None, None, None)
+        source, target = (tf.TensorSpec((rows, length), tf.int32) for length in lengths)
 
         def generate():
             epoch, skipped = first_epoch, first_step
@@ -237,7 +239,7 @@ class Batches:
                 epoch, skipped = epoch + 1, 0
 
         dataset = tf.data.Dataset.from_generator(
-            generate, output_signature=({"source": ids, "target": ids}, ids)
+            generate, output_signature=({"source": source, "target": target}, target)
         )
         count = tf.data.INFINITE_CARDINALITY if epochs is None else self.steps * epochs - first_step
         return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)

@@ -148,6 +148,18 @@ def flat(epoch):
     return [array.tolist() for arrays in epoch for array in arrays]
 
 
+def test_one_bucket_has_a_shape_known_beforehand():
+    batches = Batches(some_pairs(), Numbers(), batch_tokens=64, max_length=20, num_buckets=1)
+    dataset = batches.dataset(epochs=1)
+    declared, _ = dataset.element_spec
+    for inputs, _ in dataset:
+        assert {side: tuple(spec.shape) for side, spec in declared.items()} == {
+            side: tuple(ids.shape) for side, ids in inputs.items()
+        }
+    several, _ = Batches(some_pairs(), Numbers(), batch_tokens=64, max_length=20).dataset().element_spec
+    assert several["source"].shape.as_list() == [None, None]
+
+
 def test_the_order_follows_from_seed_and_epoch_alone():
     def batches(seed):
         return Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20, seed=seed)
