@@ -9,8 +9,8 @@ demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -q -n 2
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m 'not tensorflow' tests/test_masks.py tests/test_schedules.py \
+	$(BIN)/python -m pytest -q -n 2 --durations 15
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 --durations 15 -m 'not tensorflow' tests/test_masks.py tests/test_schedules.py \
 		tests/test_losses.py tests/test_metrics.py tests/layers tests/models tests/decoding
 
 lint: $(VENV)/.test
