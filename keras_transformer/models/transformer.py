@@ -162,6 +162,12 @@ class Transformer(Generation, keras.Model):
         self.decoder.build(shape, shape)
         self.built = True
 
+    def make_train_function(self, force=False):
+        """As Keras's, with the optimizer's variables made before the step is traced: else it would be traced twice."""
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
     def encode(self, source, training=None, return_attention_scores=False):
         """Encodes sources.
 

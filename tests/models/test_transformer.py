@@ -241,6 +241,18 @@ def test_file_that_needs_foreign_code_is_refused(layer, tmp_path, monkeypatch):
 # Training
 
 
+@pytest.mark.tensorflow  # JAX makes the optimizer's variables beforehand of itself
+def test_fit_traces_its_step_once(monkeypatch):
+    traced = []
+    real = Transformer.train_step
+    monkeypatch.setattr(Transformer, "train_step", lambda self, data: traced.append(1) or real(self, data))
+    model = Transformer(9, num_layers=1, d_model=8, num_heads=2, d_ff=8)
+    model.compile("adam", MaskedCrossentropy(), metrics=[MaskedAccuracy()])
+    ids = np.full((4, 3), 5, "int32")
+    model.fit({"source": ids, "target": ids}, ids, batch_size=2, verbose=0)
+    assert len(traced) == 1
+
+
 def test_fit_learns_to_copy():
     """Real tokens of the source, once more: the loss falls far below chance, and generate copies."""
     rng = np.random.default_rng(0)
