@@ -9,6 +9,7 @@ in a process of its own.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -82,7 +83,7 @@ def measured(precision, rounds):
         ids = np.random.default_rng(0).integers(4, VOCAB, shape)
         inputs = {"source": tf.constant(ids), "target": tf.constant(ids)}
         model.train_on_batch(inputs, ids)
-        steps[axis, doubled] = tf.function(lambda m=model, x=inputs, y=ids: m.train_step((x, tf.constant(y))))
+        steps[axis, doubled] = functools.partial(tf.function(model.train_step), (inputs, tf.constant(ids)))
         results[axis, doubled] = [arithmetic(**size), []]
     for step in steps.values():
         step()
