@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 
 import keras
+from keras import ops
 
 _IN_XLA = contextvars.ContextVar("in_xla", default=False)
 
@@ -49,26 +50,47 @@ def summed_over_replicas(x):
     return x, 1
 
 
+def custom_gradient(function):
+    """`keras.ops.custom_gradient`, for gradients of one argument: backends hand over what flows back differently.
+
+    Args:
+        function: Of tensors to a value and to a function of the value's gradient to those of the tensors.
+
+    Returns:
+        The function of tensors to the value.
+    """
+
+    @ops.custom_gradient
+    def differentiable(*tensors):
+        value, gradient = function(*tensors)
+
+        def backward(*args, upstream=None):
+            return gradient(args[0] if upstream is None else upstream)
+
+        return value, backward
+
+    return differentiable
+
+
 def adam_in_one_pass():
     """A function that updates one weight as Adam does, in one pass; None where the backend has none.
 
-    It takes the weight, its two moments, its gradient, the learning rate, the powers of the betas at this step, and
-    `(beta_1, beta_2, epsilon)`.
+    It takes the weight, its two moments and its gradient, and the scalars under the names of TensorFlow's operation.
     """
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
 
-    def update(weight, mean, variance, gradient, learning_rate, powers, constants):
-        dtype = weight.dtype
-        scalars = [tf.cast(x, dtype) for x in (*powers, learning_rate, *constants)]
-        handles = [(v.value if isinstance(v, keras.Variable) else v).handle for v in (weight, mean, variance)]
+    def handle(variable):
+        return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+
+    def update(weight, mean, variance, gradient, **scalars):
         tf.raw_ops.ResourceApplyAdam(
-            **dict(zip(("var", "m", "v"), handles, strict=True)),
-            **dict(
-                zip(("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"), scalars, strict=True)
-            ),
-            grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
+            var=handle(weight),
+            m=handle(mean),
+            v=handle(variance),
+            grad=tf.cast(tf.convert_to_tensor(gradient), weight.dtype),
+            **{name: tf.cast(scalar, weight.dtype) for name, scalar in scalars.items()},
         )
 
     return update

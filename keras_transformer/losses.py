@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.backend import summed_over_replicas
+from keras_transformer.backend import custom_gradient, summed_over_replicas
 from keras_transformer.checks import check_share
 
 
@@ -31,7 +31,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     )  # a `pad_id` such as -1 is no id of the vocabulary
     at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
 
-    @ops.custom_gradient
+    @custom_gradient
     def cross_entropy(flat):
         # The softmax serves the loss and its gradient, and is TensorFlow's fastest pass over a vocabulary.
         p = ops.softmax(flat, axis=-1)
@@ -40,8 +40,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
         if label_smoothing:
             losses = losses - label_smoothing * ops.mean(flat, axis=-1)
 
-        def gradient(*args, upstream=None):
-            upstream = args[0] if upstream is None else upstream
+        def gradient(upstream):
             spread = (p - label_smoothing / vocab_size if label_smoothing else p) * upstream[:, None]
             hit = (1.0 - label_smoothing) * upstream
             return ops.scatter_update(spread, at_target, ops.take_along_axis(spread, ids, axis=1)[:, 0] - hit)

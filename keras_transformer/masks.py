@@ -4,6 +4,7 @@ import keras
 from keras import ops
 from keras.src.backend import get_keras_mask  # no public name; JAX's tracers keep theirs in a table
 
+from keras_transformer.backend import custom_gradient
 from keras_transformer.checks import check_positive
 
 # Far below any score, yet finite: a row with no allowed key stays free of NaN, forward and backward.
@@ -65,14 +66,7 @@ def masked_scores(scores, mask):
         return scores
     highest = ops.where(mask, float("inf"), HIDDEN)
 
-    @ops.custom_gradient
-    def masked(scores):
-        def gradient(*args, upstream=None):
-            return args[0] if upstream is None else upstream
-
-        return ops.minimum(scores, highest), gradient
-
-    return masked(scores)
+    return custom_gradient(lambda scores: (ops.minimum(scores, highest), lambda upstream: upstream))(scores)
 
 
 def local_mask(length, window, source_len=None, start_index=0):

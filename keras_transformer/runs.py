@@ -123,11 +123,13 @@ def average(folder, last, say=print):
 
 def _lacks_average(folder, recipe):
     """Whether the recipe wants a mean of the last epochs, and the translator is none that ends with the newest."""
+    if recipe.average_last == 1:
+        return False
     try:
         averaged = json.loads((folder / TRANSLATOR).read_text(encoding="utf-8")).get("averaged_epochs")
     except (OSError, ValueError, AttributeError):
         averaged = None
-    return recipe.average_last > 1 and (not averaged or averaged[-1] != _epochs_done(folder))
+    return not averaged or averaged[-1] != _epochs_done(folder)
 
 
 def _serving(translator, model):

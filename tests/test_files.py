@@ -131,4 +131,4 @@ class NoLocks:
 def test_without_locks_of_the_system_a_folder_is_not_kept(tmp_path, monkeypatch, system):
     monkeypatch.setattr(files, "fcntl", system)
     with locked(tmp_path), locked(tmp_path):
-        pass
+        assert names(tmp_path) == [LOCK]

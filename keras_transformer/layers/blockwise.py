@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_transformer.backend import custom_gradient
 from keras_transformer.layers.cache import written
 from keras_transformer.masks import masked_scores
 
@@ -25,6 +26,8 @@ def blockwise_attention(query, key, value, mask):
     and Staats, 2021, "Self-attention does not need O(n^2) memory", section 3). A block holds all the keys of its
     queries, so that its weights are a plain softmax.
 
+    Both lengths are known, as `is_long` asks.
+
     Args:
         query: `(batch, num_heads, target_len, key_dim)`, scaled.
         key: `(batch, num_heads, source_len, key_dim)`.
@@ -36,12 +39,11 @@ def blockwise_attention(query, key, value, mask):
     """
     blocks = _Blocks(query, key, mask)
 
-    @ops.custom_gradient
+    @custom_gradient
     def attention(query, key, value):
         context = blocks.forward(query, key, value)
 
-        def gradient(*args, upstream=None):
-            upstream = args[0] if upstream is None else upstream
+        def gradient(upstream):
             return blocks.backward(query, key, value, context, upstream)
 
         return context, gradient
@@ -56,9 +58,7 @@ class _Blocks:
         self.batch_size, self.heads, self.target_len, _ = ops.shape(query)
         self.source_len = ops.shape(key)[2]
         self.mask = None if mask is None else ops.convert_to_tensor(mask)
-        known = isinstance(self.target_len, int) and isinstance(self.source_len, int)
-        least, most = (max, min) if known else (ops.maximum, ops.minimum)
-        self.size = most(self.target_len, least(BLOCK_SIZE // self.source_len, 1))
+        self.size = min(self.target_len, max(BLOCK_SIZE // self.source_len, 1))
         self.count = -(-self.target_len // self.size)
         self.rows = self.batch_size * self.heads
 
@@ -136,6 +136,6 @@ class _Blocks:
     def _cut(self, x):
         """`(batch, heads, target_len, dim)` to `(rows, count, size, dim)`, filled up with zeros."""
         more = self.count * self.size - self.target_len
-        if not (isinstance(more, int) and more == 0):
+        if more:
             x = ops.concatenate([x, ops.zeros((*ops.shape(x)[:2], more, x.shape[-1]), x.dtype)], axis=2)
         return ops.reshape(x, (self.rows, self.count, self.size, x.shape[-1]))

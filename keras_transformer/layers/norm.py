@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.backend import custom_gradient
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -27,14 +29,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs):
         epsilon, features = self.epsilon, inputs.shape[-1]
 
-        @ops.custom_gradient
+        @custom_gradient
         def normalized(x, gamma, beta):
             centred = x - ops.mean(x, axis=-1, keepdims=True)
             scale = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)
             standard = centred * scale
 
-            def gradient(*args, upstream=None):
-                upstream = args[0] if upstream is None else upstream
+            def gradient(upstream):
                 to_gamma = upstream * standard
                 rows, share = ops.ones((1, ops.shape(x)[0]), x.dtype), gamma[:, None] / features
                 mean, slope = ops.matmul(upstream, share), ops.matmul(to_gamma, share)

@@ -26,9 +26,12 @@ class _OnePass:
             self._momentums[index],
             self._velocities[index],
             gradient,
-            learning_rate,
-            [ops.power(ops.cast(beta, variable.dtype), step) for beta in (self.beta_1, self.beta_2)],
-            (self.beta_1, self.beta_2, self.epsilon),
+            lr=learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            beta1_power=ops.power(ops.cast(self.beta_1, variable.dtype), step),
+            beta2_power=ops.power(ops.cast(self.beta_2, variable.dtype), step),
+            epsilon=self.epsilon,
         )
 
 

@@ -152,9 +152,7 @@ def test_a_prefix_that_ends_is_all_there_is(model):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    "mode", ["eager", pytest.param("portable", marks=pytest.mark.tensorflow), "compiled"]
-)
+@pytest.mark.parametrize("mode", ["eager", "portable", "compiled"])
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3, n_best=3)], ids=["greedy", "beam"])
 def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
     """Room for 2, 4, 8, 16 steps gives what room for all gives."""
