@@ -17,7 +17,7 @@ from keras_transformer.version import __version__
 
 BATCH_SIZES = (1, 8, 32)
 SHORTEST = 16  # the least of the source lengths that a compiled export pads to; each doubles the one before
-# What TensorFlow Serving links beside TensorFlow's own: the ops of tensorflow-text 2.20 that this library has a use for.
+# What this library uses of the ops of tensorflow-text 2.20, which TensorFlow Serving links.
 TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 

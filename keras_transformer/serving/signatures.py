@@ -121,8 +121,10 @@ class Signatures:
         return self._ids(text, self._translator.source_tokenizer, self._translator.max_source_length)
 
     def _ids(self, text, tokenizer, limit):
-        """Texts as ids, int32 `(batch, length)`, each cut to the limit and ended by eos, and bool `(batch,)`, which were
-        cut. A text without a token gets no eos either: a row of padding, to which the answer is empty."""
+        """Texts as ids, int32 `(batch, length)`, each cut to the limit and ended by eos; and which were cut.
+
+        A text without a token gets no eos either: a row of padding, to which the answer is empty.
+        """
         text = valid_utf8(text)
         characters = limit * CHARACTERS_A_TOKEN
         truncated = tf.strings.length(text, unit="UTF8_CHAR") > characters

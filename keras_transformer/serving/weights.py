@@ -11,17 +11,17 @@ FORMATS = ("float32", "bfloat16", "int8")
 def stored(model, weights):
     """A model's weights as an export stores them.
 
-    A server restores the variables and then widens them to float32, once: a search reads them many times, and CPUs
-    multiply float32 fastest. Matrices alone are narrowed. In int8, a weight is a whole number from -127 to 127 times the
-    scale of its channel: the token in an embedding, the output in a kernel.
+    A server restores what is stored and widens it to float32, once: a search reads the weights many times, and CPUs
+    multiply float32 fastest. Matrices alone are narrowed. In int8, a weight is a whole number from -127 to 127 times
+    the scale of its channel: the token in an embedding, the output in a kernel.
 
     Args:
         model: The model.
         weights: "float32", "bfloat16" or "int8".
 
     Returns:
-        A function to the list of float32 tensors to compute with, in the order of `model.weights`, for use inside a graph,
-        or None for the variables themselves; and a `tf.Module` that tracks what is stored.
+        A function to the float32 tensors to compute with, in the order of `model.weights`, or None for the variables
+        themselves; and a `tf.Module` that tracks what is stored.
 
     Raises:
         ValueError: If `weights` is none of these.
