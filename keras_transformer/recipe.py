@@ -39,6 +39,10 @@ class Recipe:
     vocab_size: int = _option(8000, "ids of each vocabulary; a unigram model of little text gets fewer")
     character_coverage: float = _option(0.9995, "share of the text's characters that get an id, in [0.98, 1]")
     separate_vocabularies: bool = _option(False, "one vocabulary for each side instead of a joint one")
+    init_from: str | None = _option(
+        None,
+        "run or saved translator whose weights and tokenizers are begun with; the sizes must be its own (none)",
+    )
     epochs: int = _option(20, "passes over the pairs; a finished run goes on with a larger number")
     batch_tokens: int = _option(4096, "positions in a batch: rows times the longer side, padding included")
     max_length: int = _option(128, "longest side of a training pair in tokens")
@@ -170,8 +174,8 @@ class Recipe:
         joint = trained([*sources, *targets])
         return joint, joint
 
-    def model(self, source_vocab_size, target_vocab_size, steps):
-        """A fresh, compiled model, for `steps` batches an epoch."""
+    def model(self, source_vocab_size, target_vocab_size, steps, initial=None):
+        """A fresh, compiled model, for `steps` batches an epoch, with the weights of an `initial` one where given."""
         names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
         sizes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         model = Transformer.from_preset(
@@ -185,6 +189,16 @@ class Recipe:
             normalize_first=self.normalize_first,
             dtype=self.precision,
         )
+        if initial is not None:
+            model.build()
+            sizes, others = ([tuple(weight.shape) for weight in each.weights] for each in (model, initial))
+            if sizes != others:
+                raise ValueError(
+                    "The recipe's sizes must be those of `init_from`. Received: "
+                    f"{model.count_params():,} parameters in {len(sizes)} weights; {self.init_from} has "
+                    f"{initial.count_params():,} in {len(others)}."
+                )
+            model.set_weights(initial.get_weights())
         model.compile(
             optimizer=self._optimizer(self._schedule(model.d_model, steps)),
             loss=MaskedCrossentropy(self.label_smoothing, pad_id=model.pad_id),

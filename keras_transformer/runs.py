@@ -187,6 +187,22 @@ def _tokenizer_paths(recipe, folder):
     return [folder / f"{side}_tokenizer.model" for side in sides]
 
 
+def _initial(recipe):
+    """The translator that the recipe begins with, or None."""
+    if recipe.init_from is None:
+        return None
+    initial = Translator.load(recipe.init_from)
+    separate = initial.source_tokenizer is not initial.target_tokenizer
+    of_bytes = isinstance(initial.source_tokenizer, TOKENIZERS["ByteTokenizer"])
+    if (separate, of_bytes) != (recipe.separate_vocabularies, recipe.tokenizer == "byte"):
+        raise ValueError(
+            f"`tokenizer` and `separate_vocabularies` must be those of `init_from`. Received: "
+            f"tokenizer={recipe.tokenizer!r}, separate_vocabularies={recipe.separate_vocabularies}; {recipe.init_from} "
+            f"has {'two vocabularies' if separate else 'one vocabulary'} of {'bytes' if of_bytes else 'subwords'}."
+        )
+    return initial
+
+
 def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
     """Trains from where the folder is to the last epoch, or to the end of an epoch that was left in the middle."""
     begun = bool(checkpoints(folder))
@@ -200,7 +216,8 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
         tokenizers = loaded[0], loaded[-1]
     else:
         model, saved = None, SavedState(None)
-        tokenizers = recipe.tokenizers(pairs)
+        initial = _initial(recipe)
+        tokenizers = recipe.tokenizers(pairs) if initial is None else initial.tokenizers
     limits = {
         "batch_tokens": recipe.batch_tokens,
         "max_length": recipe.max_length,
@@ -209,7 +226,8 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
     batches = Batches(pairs, *tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **limits)
     val_batches = Batches(val_pairs, *tokenizers, **limits) if val_pairs else None
     if model is None:
-        model = recipe.model(*(tokenizer.vocab_size for tokenizer in tokenizers), batches.steps)
+        sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
+        model = recipe.model(*sizes, batches.steps, initial and initial.model)
         # Only now: a mistake in the recipe must not take the folder.
         with replaced(folder / DESCRIPTION) as temporary:
             temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

@@ -554,3 +554,32 @@ def test_a_run_is_watched_by_tensorboard(finished):
     folder = finished / "tensorboard" / "train"
     assert list(folder.glob("events.out.tfevents.*"))
     assert (folder / "projector_config.pbtxt").exists()
+
+
+def test_a_run_begins_with_the_weights_and_tokenizers_of_another(finished, tmp_path, pairs):
+    recipe = changed(init_from=str(finished), learning_rate=1e-9, epochs=1, warmup_steps=1)
+    translator, before = train(recipe, pairs[::2], tmp_path / "run", say=quiet), Translator.load(finished)
+    assert translator.source_tokenizer.model == before.source_tokenizer.model  # not one of half the pairs
+    for weight, other in zip(translator.model.get_weights(), before.model.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            {"d_ff": 64},
+            r"must be those of `init_from`\. Received: 11,840 parameters in 43 weights; .*finished has 9,728",
+        ),
+        ({"tokenizer": "byte"}, r"Received: tokenizer='byte'.*finished has one vocabulary of subwords"),
+        ({"separate_vocabularies": True}, r"separate_vocabularies=True; .* one vocabulary of subwords"),
+        ({"init_from": "nowhere"}, r"nowhere holds no translator"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused_and_takes_no_folder(
+    finished, tmp_path, pairs, arguments, message
+):
+    recipe = changed(**{"init_from": str(finished), **arguments})
+    with pytest.raises(ValueError, match=message):
+        train(recipe, pairs, tmp_path / "run", say=quiet)
+    assert kept_in(tmp_path / "run") == set()

@@ -87,6 +87,11 @@ class Translator:
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
         self._function = functools.cache(self._make_function)
 
+    @property
+    def tokenizers(self):
+        """The source's and the target's."""
+        return self.source_tokenizer, self.target_tokenizer
+
     def searching(self, strategy, constraints=()):
         """The same translator with another strategy and other constraints."""
         return Translator(
