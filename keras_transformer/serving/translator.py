@@ -125,7 +125,7 @@ class Translator:
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
             return []
-        function = self._function(min(batch_size, len(texts)), compiles(jit_compile))
+        function = self._function(batch_size, compiles(jit_compile))
         lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
         cut = int((lengths >= self.max_source_length).sum())
         if cut:
@@ -146,11 +146,12 @@ class Translator:
         return translations
 
     def _make_function(self, batch_size, xla):
-        lengths = None
+        sizes, lengths = [batch_size], None
         if xla:  # each shape costs a compilation
+            sizes = sorted({1, min(8, batch_size), batch_size})
             step, longest = SOURCE_LENGTH_STEP, self.max_source_length
             lengths = [*range(step, longest, step), longest]
-        return Signatures(self, [batch_size], lengths).functions()["serving_default"]
+        return Signatures(self, sizes, lengths).functions()["serving_default"]
 
     def save(self, folder):
         """Saves everything to a new folder, which appears whole or not at all.
