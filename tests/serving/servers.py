@@ -10,6 +10,7 @@ import contextlib
 import http.server
 import json
 import re
+import ssl
 import threading
 from concurrent import futures
 
@@ -154,13 +155,17 @@ def answering(backend, context):
 
 
 @contextlib.contextmanager
-def grpc_server(backend):
+def grpc_server(backend, tls=None):
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Prediction(backend), server)
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(Status(backend), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    if tls:
+        key, certificate = (path.read_bytes() for path in tls)
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield f"grpc://127.0.0.1:{port}"
+    yield f"{'grpcs' if tls else 'grpc'}://127.0.0.1:{port}"
     server.stop(None).wait()
 
 
@@ -193,15 +198,18 @@ def rest_handler(backend):
             return name, int(version or 0), label, verb
 
         def answer(self, found):
-            code = 200
+            code, headers = 200, {}
             try:
                 backend.enter(dict(self.headers), self.client_address)
                 body = found()
             except Refused as refused:
                 code, body = HTTP[refused.code], written({"error": refused.message.encode()})
             except Raw as raw:
-                code, body = raw.args
+                code, body, *others = raw.args
+                headers = dict(others)
             self.send_response(code)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -244,7 +252,7 @@ def rest_handler(backend):
 
 
 class Raw(Exception):
-    """An answer as it is: HTTP status and body."""
+    """An answer as it is: HTTP status, body and pairs of a header and its value."""
 
 
 class Floats:
@@ -283,12 +291,16 @@ def written(value):
 
 
 @contextlib.contextmanager
-def rest_server(backend):
+def rest_server(backend, tls=None):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler(backend))
     server.daemon_threads = True
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*reversed(tls))
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -398,7 +399,6 @@ def test_no_server_at_all_is_a_refused_connection(scheme):
         (200, b'{"outputs": {"only": 1}}', OSError, "cannot be read"),
         (200, b'{"predictions": []}', OSError, "cannot be read"),
         (200, b'{"outputs": ["a"]}', OSError, "cannot be read"),
-        (302, b"", OSError, "HTTP status 302"),
         (404, b"not\xff here", ValueError, "HTTP status 404, .*: 'not"),
         (404, b'{"error": "a\xffb"}', ValueError, r"a\?b"),
         (500, b'{ "error": "it\\\'s" }', OSError, r"it.*s"),
@@ -416,6 +416,18 @@ def test_an_answer_that_is_none_is_shown(models, status, body, kind, said):
         assert str(raised.value).encode() and backend.calls < 3
 
 
+def test_a_redirect_is_not_followed(models):
+    def fault():
+        raise Raw(307, b"", ("Location", "/v1/models/kinds:predict"))
+
+    backend = Backend(models)
+    backend.faults.append(fault)
+    with rest_server(backend) as url, Client(url, "kinds", headers={"Authorization": "mine"}) as client:
+        with pytest.raises(OSError, match="HTTP status 307"):
+            client.predict("single", text=["a"])
+        assert backend.calls == 1
+
+
 def test_a_connection_that_breaks_is_made_again(models):
     def hang_up():
         raise ConnectionResetError
@@ -424,6 +436,37 @@ def test_a_connection_that_breaks_is_made_again(models):
     backend.faults += [hang_up, hang_up]
     with rest_server(backend) as url, Client(url, "kinds", backoff=1e-4) as client:
         assert client.predict("single", text=["abc"])["only"].tolist() == [3]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A server's key and certificate, which is its own authority."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1"
+    )
+    command = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return folder / "key.pem", folder / "cert.pem"
+
+
+@pytest.mark.parametrize("server", [rest_server, grpc_server])
+def test_tls_trusts_the_authorities_it_is_given_and_no_other(models, certificate, server, monkeypatch):
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    backend = Backend(models)
+    with server(backend, certificate) as url:
+        assert url.split(":")[0] in ("https", "grpcs")
+        with Client(url, "kinds", certificates=certificate[1]) as client:
+            assert client.predict("single", text=["abc"])["only"].tolist() == [3]
+        calls = backend.calls
+        with (
+            Client(url, "kinds", retries=0) as client,
+            pytest.raises(ConnectionError, match=r"(?i)certificate|ssl"),
+        ):
+            client.predict("single", text=["abc"])
+        assert backend.calls == calls
 
 
 def test_status_names_the_versions_and_ready_asks_for_one(connect, backend, monkeypatch):
