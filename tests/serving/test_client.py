@@ -368,7 +368,7 @@ def test_sentences_that_the_model_cut_are_counted_in_a_warning(connect, backend,
 
 def test_a_slow_server_is_a_timeout(connect, backend, served):
     end = threading.Event()
-    backend.faults += [end.wait]
+    backend.faults += [lambda: end.wait(30)]
     try:
         with pytest.raises(
             TimeoutError, match=f"{served[1]} must answer within timeout=0.3 seconds; 1 attempt"
