@@ -165,8 +165,10 @@ def grpc_server(backend, tls=None):
     else:
         port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield f"{'grpcs' if tls else 'grpc'}://127.0.0.1:{port}"
-    server.stop(None).wait()
+    try:
+        yield f"{'grpcs' if tls else 'grpc'}://127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
 
 
 # REST
@@ -300,7 +302,9 @@ def rest_server(backend, tls=None):
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
