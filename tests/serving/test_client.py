@@ -195,6 +195,13 @@ def test_texts_of_like_length_travel_together(connect, backend):
     assert [found["scores"][row].max() for row in (1, 3)] == pytest.approx([0.0, 1.0 / 3])
 
 
+def test_string_arrays_of_numpy_and_tensors_are_strings(connect):
+    found = connect().predict("pair", text=np.array(["가", "b"]), target=np.array([b"x", b"yz"]))
+    assert found["both"].tolist() == ["가|x".encode(), b"b|yz"]
+    found = connect().predict("pair", text=tf.constant(["가", "b"]), target=["x", "yz"])
+    assert found["both"].tolist() == ["가|x".encode(), b"b|yz"]
+
+
 @pytest.mark.parametrize("dtype", [None, np.int32])
 def test_numbers_go_and_come_in_the_dtypes_of_the_signature(connect, dtype):
     source = [[0, 2], [3, 4], [-5, 6]]
