@@ -1,4 +1,4 @@
-"""The command line: keras-transformer train | average | translate | evaluate | export."""
+"""The command line: keras-transformer train | average | translate | evaluate | export | ask."""
 
 import argparse
 import dataclasses
@@ -111,6 +111,22 @@ def _parser():
     sub.add_argument("--version", type=int, default=1, help="number of the version; none is overwritten")
     sub.add_argument("--xla", action="store_true", help="compile decoding; needs a server with XLA enabled")
     _add_decoding(sub)
+
+    sub = command(
+        "ask",
+        _ask,
+        "Have TensorFlow Serving translate standard input, a line for a line, in order, as it comes.",
+    )
+    sub.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
+    sub.add_argument("--model", metavar="NAME", default="model", help="the model's name in the server")
+    optional = {"default": argparse.SUPPRESS}
+    sub.add_argument("--version", type=int, help="number of a version instead of the newest", **optional)
+    sub.add_argument("--label", help="label of a version instead of its number", **optional)
+    sub.add_argument("--batch-size", type=int, default=32, help="sentences in a request")
+    sub.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
+    )
+    sub.add_argument("--retries", type=int, default=3, help="attempts after the first, if no server is there")
     return parser
 
 
@@ -235,7 +251,11 @@ def _translate(options):
     from keras_transformer.data import split_lines
 
     lines = split_lines(sys.stdin.buffer.read())
-    for line in _loaded(options).translate(lines, options.batch_size, verbose=sys.stderr.isatty()):
+    _write_lines(_loaded(options).translate(lines, options.batch_size, verbose=sys.stderr.isatty()))
+
+
+def _write_lines(translations):
+    for line in translations:
         sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
 
 
@@ -252,6 +272,31 @@ def _evaluate(options):
 
 def _export(options):
     print(_loaded(options).export(options.folder, options.version, options.xla))
+
+
+def _ask(options):
+    import tqdm
+
+    from keras_transformer.data import line_batches
+    from keras_transformer.serving import Client
+
+    given = vars(options)
+    names = ("model", "version", "label", "batch_size", "timeout", "retries")
+    try:
+        client = Client(options.url, **{name: given[name] for name in names if name in given})
+    except ModuleNotFoundError as error:
+        raise ValueError(error) from None
+    done = 0
+    with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for lines in line_batches(sys.stdin.buffer, client.batch_size):
+            try:
+                translations = client.translate(lines)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"from line {done + 1} on nothing is translated: {error}") from None
+            _write_lines(translations)
+            sys.stdout.buffer.flush()
+            done += len(lines)
+            bar.update(len(lines))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,37 @@
 """Parallel files to pairs of sentences."""
 
 import gzip
+import itertools
 import zlib
 from pathlib import Path
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def split_lines(content):
     """The lines of a file's bytes, without byte order mark, newlines and carriage returns before them."""
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    lines = content.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     return [line.removesuffix(b"\r") for line in lines]
+
+
+def line_batches(stream, size):
+    """The lines of a binary stream as `split_lines` has them, in lists of `size`, read as they are asked for.
+
+    Args:
+        stream: Open for reading bytes, such as `sys.stdin.buffer`.
+        size: Number of lines in each list; the last may have fewer.
+
+    Yields:
+        Lists of bytes.
+    """
+    lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in stream)
+    mark = BYTE_ORDER_MARK
+    while batch := list(itertools.islice(lines, size)):
+        batch[0] = batch[0].removeprefix(mark)
+        mark = b""  # only a file's beginning is one
+        yield batch
 
 
 def read_lines(path):

@@ -1,5 +1,6 @@
-"""From a model to translated text, in Python and as a SavedModel."""
+"""From a model to translated text: in Python, as a SavedModel, and from a server that runs one."""
 
+from keras_transformer.serving.client import Client
 from keras_transformer.serving.translator import Translator
 
-__all__ = ["Translator"]
+__all__ = ["Client", "Translator"]

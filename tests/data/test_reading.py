@@ -1,9 +1,10 @@
 import gzip
+import io
 import re
 
 import pytest
 
-from keras_transformer.data import read_lines, read_parallel, read_tsv
+from keras_transformer.data import line_batches, read_lines, read_parallel, read_tsv, split_lines
 
 
 def written(path, content):
@@ -102,3 +103,13 @@ def test_tsv_gives_its_first_two_columns(tmp_path):
 def test_a_tsv_line_without_a_tab_is_refused_with_its_number(tmp_path, line):
     with pytest.raises(ValueError, match=rf"pairs\.tsv, line 2.*Received: '{line}'"):
         read_tsv(written(tmp_path / "pairs.tsv", f"a\tb\n{line}\nc\td\n".encode()))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_lines_of_a_stream_are_those_of_its_content(size):
+    mark = b"\xef\xbb\xbf"
+    content = mark + b"a\r\n\n" + mark + b"b\n\rc\x0bd\x85e \n\r\nf"
+    batches = list(line_batches(io.BytesIO(content), size))
+    assert [line for batch in batches for line in batch] == split_lines(content)
+    assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
+    assert list(line_batches(io.BytesIO(b""), size)) == []
