@@ -81,8 +81,19 @@ def _parser():
     sub.add_argument("run", metavar="RUN", help="folder of a run")
     sub.add_argument("--last", type=int, default=5, help="how many epochs")
 
-    sub = command("translate", _translate, "Translate standard input, a line for a line, in order.")
+    sub = command(
+        "translate",
+        _translate,
+        "Translate standard input or a file, a line for a line, in order.",
+        epilog="With --input and --output the same command again goes on after a stop or a kill.",
+    )
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    files = sub.add_argument_group("files", argument_default=argparse.SUPPRESS)
+    files.add_argument("--input", metavar="FILE", help="translate this, plain or .gz; not standard input")
+    files.add_argument("--output", metavar="FILE", help="where to; must not exist, appears when it is whole")
+    files.add_argument(
+        "--restart", action="store_true", help="throw away the beginning of another translation"
+    )
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
     _add_decoding(sub)
 
@@ -182,6 +193,10 @@ def _pairs(options, prefix="", required=True):
     return None
 
 
+def _say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
 def _train(options):
     from keras_transformer.runs import Diverged, Recipe, Terminated, train
 
@@ -189,13 +204,7 @@ def _train(options):
     recipe = Recipe(**{f.name: given[f.name] for f in dataclasses.fields(Recipe) if f.name in given})
     pairs, val_pairs = _pairs(options), _pairs(options, "val_", required=False)
     try:
-        train(
-            recipe,
-            pairs,
-            options.output,
-            val_pairs,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
-        )
+        train(recipe, pairs, options.output, val_pairs, say=_say)
     except Terminated as end:
         print(f"keras-transformer: {end}; the same command goes on", file=sys.stderr)
         return EXIT_TERMINATED
@@ -209,7 +218,7 @@ def _train(options):
 def _average(options):
     from keras_transformer.runs import average
 
-    average(options.run, options.last, say=lambda line: print(line, file=sys.stderr, flush=True))
+    average(options.run, options.last, say=_say)
 
 
 def _loaded(options):
@@ -232,11 +241,27 @@ def _loaded(options):
 
 
 def _translate(options):
-    from keras_transformer.data import split_lines
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.serving import translate_file, translate_lines
+    from keras_transformer.training import Terminated
 
-    lines = split_lines(sys.stdin.buffer.read())
-    for line in _loaded(options).translate(lines, options.batch_size, verbose=sys.stderr.isatty()):
-        sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
+    files = {name for name in ("input", "output", "restart") if name in options}
+    if files and not {"input", "output"} <= files:
+        raise ValueError("Give --input and --output, with or without --restart, or none of them.")
+    translator, size = _loaded(options), options.batch_size
+    if not files:
+        lines = iterate_lines(sys.stdin.buffer, LONGEST_LINE)
+        for line in translate_lines(translator, lines, size, verbose=sys.stderr.isatty()):
+            sys.stdout.buffer.write(line.encode() + b"\n")
+            sys.stdout.buffer.flush()
+        return 0
+    more = {"batch_size": size, "restart": "restart" in files, "say": _say, "verbose": True}
+    try:
+        print(translate_file(translator, options.input, options.output, **more))
+    except Terminated as end:
+        print(f"keras-transformer: {end}; the same command goes on", file=sys.stderr)
+        return EXIT_TERMINATED
+    return 0
 
 
 def _evaluate(options):
