@@ -17,7 +17,7 @@ from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.training import Terminated, Termination
 
 WINDOW_BYTES = 2**23  # a window ends before its number of lines when they are as long as this
-PROBE = "a"  # what a translator that works can translate
+PROBE = b"a"  # what a translator that works can translate
 SECONDS_BETWEEN_REPORTS = 30  # where no one watches
 
 
