@@ -139,5 +139,5 @@ def test_a_file_that_cannot_be_streamed_is_named(tmp_path):
     path.write_bytes(gzip.compress(b"text\n" * 99)[:-9])
     with pytest.raises(ValueError, match=r"Cannot read .*text\.gz"):
         list(stream_lines(path))
-    with pytest.raises(ValueError, match="Cannot read .*nowhere"):
+    with pytest.raises(ValueError, match=r"Cannot read .*nowhere"):
         next(stream_lines(tmp_path / "nowhere"))
