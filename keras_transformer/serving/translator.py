@@ -92,15 +92,15 @@ class Translator:
         """The source's and the target's."""
         return self.source_tokenizer, self.target_tokenizer
 
-    def searching(self, strategy, constraints=()):
-        """The same translator with another strategy and other constraints."""
+    def searching(self, strategy, constraints=(), *, max_source_length=None, max_length=None):
+        """The same translator with another strategy, other constraints and, where given, other limits."""
         return Translator(
             self.model,
             self.source_tokenizer,
             self.target_tokenizer,
             strategy,
-            self.max_source_length,
-            self.max_length,
+            max_source_length or self.max_source_length,
+            max_length or self.max_length,
             constraints,
         )
 
