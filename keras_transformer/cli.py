@@ -1,4 +1,4 @@
-"""The command line: keras-transformer train | average | translate | evaluate | export."""
+"""The command line: keras-transformer train | average | translate | evaluate | export | server-files | ask."""
 
 import argparse
 import dataclasses
@@ -8,13 +8,11 @@ import types
 import typing
 import warnings
 
+from keras_transformer import commands
+from keras_transformer.commands import EXIT_INPUT, EXIT_INTERRUPTED
+
 # Before TensorFlow loads: its notices are not for who types a command.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-EXIT_INPUT = 2  # what the user gave cannot be used
-EXIT_DIVERGED = 3  # the loss or a weight is no number
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143  # SIGTERM, with everything saved
 
 
 def main(arguments=None):
@@ -42,10 +40,10 @@ def _parser():
     parser = argparse.ArgumentParser(
         prog="keras-transformer", description="Train a Transformer on sentence pairs, and use it."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name, function, explanation, **more):
-        sub = commands.add_parser(
+        sub = subparsers.add_parser(
             name,
             help=explanation,
             description=explanation,
@@ -57,7 +55,7 @@ def _parser():
 
     sub = command(
         "train",
-        _train,
+        commands.train,
         "Train a model on sentence pairs, or go on training it: the same command again resumes.",
         epilog="Files are UTF-8, one sentence a line, plain or .gz.",
     )
@@ -76,18 +74,33 @@ def _parser():
     _add_fields(sub.add_argument_group("model and recipe"), Recipe)
 
     sub = command(
-        "average", _average, "Give a run's translator the mean weights of its newest epochs (--average-last)."
+        "average",
+        commands.average,
+        "Give a run's translator the mean weights of its newest epochs (--average-last).",
     )
     sub.add_argument("run", metavar="RUN", help="folder of a run")
     sub.add_argument("--last", type=int, default=5, help="how many epochs")
 
-    sub = command("translate", _translate, "Translate standard input, a line for a line, in order.")
+    sub = command(
+        "translate",
+        commands.translate,
+        "Translate standard input or a file, a line for a line, in order.",
+        epilog="With --input and --output the same command again goes on after a stop or a kill.",
+    )
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    files = sub.add_argument_group("files", argument_default=argparse.SUPPRESS)
+    files.add_argument("--input", metavar="FILE", help="translate this, plain or .gz; not standard input")
+    files.add_argument("--output", metavar="FILE", help="where to; must not exist, appears when it is whole")
+    files.add_argument(
+        "--restart", action="store_true", help="throw away the beginning of another translation"
+    )
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
     _add_decoding(sub)
 
     sub = command(
-        "evaluate", _evaluate, "Translate a file and score it: sacreBLEU and chrF, with their signatures."
+        "evaluate",
+        commands.evaluate,
+        "Translate a file and score it: sacreBLEU and chrF, with their signatures.",
     )
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
     files = sub.add_argument_group("data", argument_default=argparse.SUPPRESS)
@@ -103,14 +116,59 @@ def _parser():
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
     _add_decoding(sub)
 
-    sub = command("export", _export, "Write a SavedModel for TensorFlow Serving: text in, text out.")
+    sub = command("export", commands.export, "Write a SavedModel for TensorFlow Serving: text in, text out.")
     sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
     sub.add_argument(
         "folder", metavar="FOLDER", help="the model's base path; gets a folder named after the version"
     )
     sub.add_argument("--version", type=int, default=1, help="number of the version; none is overwritten")
     sub.add_argument("--xla", action="store_true", help="compile decoding; needs a server with XLA enabled")
+    optional = {"default": argparse.SUPPRESS}
+    sub.add_argument(
+        "--weights", default="float32", choices=("float32", "bfloat16", "int8"), help="how they are stored"
+    )
+    sizes = {"type": int, "nargs": "+", "metavar": "N", **optional}
+    sub.add_argument("--batch-sizes", help="rows that are searched at once (1 8 32)", **sizes)
+    sub.add_argument(
+        "--source-lengths", help="with --xla: tokens that sources are padded to (16 32 ...)", **sizes
+    )
+    sub.add_argument("--max-source-length", type=int, help="tokens of a source that are read", **optional)
+    sub.add_argument("--max-length", type=int, help="tokens of the longest translation", **optional)
+    sub.add_argument(
+        "--warmup",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write the requests with which a server warms up",
+    )
     _add_decoding(sub)
+
+    sub = command(
+        "server-files",
+        commands.server_files,
+        "Write what TensorFlow Serving runs a model's versions with; again to roll forward or back.",
+    )
+    sub.add_argument("folder", metavar="FOLDER", help="the model's base path, with exported versions")
+    sub.add_argument("--name", help="the model's name in the server (the folder's)", **optional)
+    sub.add_argument(
+        "--stable", type=int, metavar="N", help="version that `stable` names (the newest)", **optional
+    )
+    sub.add_argument("--canary", type=int, metavar="N", help="second version, `canary` (none)", **optional)
+    sub.add_argument("--image", default="tensorflow/serving:latest", help="Docker image of the server")
+
+    sub = command(
+        "ask",
+        commands.ask,
+        "Have TensorFlow Serving translate standard input, a line for a line, in order, as it comes.",
+    )
+    sub.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
+    sub.add_argument("--model", metavar="NAME", default="model", help="the model's name in the server")
+    sub.add_argument("--version", type=int, help="number of a version instead of the newest", **optional)
+    sub.add_argument("--label", help="label of a version instead of its number", **optional)
+    sub.add_argument("--batch-size", type=int, default=32, help="sentences in a request")
+    sub.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
+    )
+    sub.add_argument("--retries", type=int, default=3, help="attempts after the first, if no server is there")
     return parser
 
 
@@ -128,6 +186,7 @@ def _add_decoding(sub):
         choices=NORMALIZATIONS,
         help="with a beam: Wu et al.'s length penalty, or plain length",
     )
+    group.add_argument("--n-best", type=int, metavar="N", help="with a beam: results, at most its width")
     group.add_argument("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row occur twice")
 
 
@@ -161,97 +220,6 @@ def _add_fields(group, recipe_class):
             metavar=None if "choices" in field.metadata else kind.__name__.upper(),
             help=explanation,
         )
-
-
-def _pairs(options, prefix="", required=True):
-    """The pairs that the options name: two files or one TSV."""
-    from keras_transformer.data import read_parallel, read_tsv
-
-    source, target, pairs = (
-        getattr(options, f"{prefix}{name}", None) for name in ("source", "target", "pairs")
-    )
-    dashed = prefix.replace("_", "-")
-    if pairs and (source or target):
-        raise ValueError(f"Give --{dashed}pairs, or --{dashed}source and --{dashed}target, not both.")
-    if pairs:
-        return read_tsv(pairs)
-    if source and target:
-        return read_parallel(source, target)
-    if source or target or required:
-        raise ValueError(f"Give --{dashed}source and --{dashed}target, or --{dashed}pairs.")
-    return None
-
-
-def _train(options):
-    from keras_transformer.runs import Diverged, Recipe, Terminated, train
-
-    given = vars(options)
-    recipe = Recipe(**{f.name: given[f.name] for f in dataclasses.fields(Recipe) if f.name in given})
-    pairs, val_pairs = _pairs(options), _pairs(options, "val_", required=False)
-    try:
-        train(
-            recipe,
-            pairs,
-            options.output,
-            val_pairs,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
-        )
-    except Terminated as end:
-        print(f"keras-transformer: {end}; the same command goes on", file=sys.stderr)
-        return EXIT_TERMINATED
-    except Diverged as error:
-        print(f"keras-transformer: error: {error}", file=sys.stderr)
-        return EXIT_DIVERGED
-    print(options.output)
-    return 0
-
-
-def _average(options):
-    from keras_transformer.runs import average
-
-    average(options.run, options.last, say=lambda line: print(line, file=sys.stderr, flush=True))
-
-
-def _loaded(options):
-    from keras_transformer.decoding import Beam, NoRepeatNgram
-    from keras_transformer.serving import Translator
-
-    translator = Translator.load(options.run)
-    given = vars(options)
-    names = {"beam_width": "width", "length_penalty": "length_penalty", "normalization": "normalization"}
-    changes = {field: given[name] for name, field in names.items() if name in given}
-    strategy, constraints = translator.strategy, list(translator.constraints)
-    if changes and "width" not in changes and not isinstance(strategy, Beam):
-        raise ValueError("--length-penalty and --normalization are for a beam: give --beam-width too.")
-    if changes:
-        strategy = dataclasses.replace(strategy if isinstance(strategy, Beam) else Beam(), **changes)
-    if "no_repeat_ngram" in given:
-        constraints = [c for c in constraints if not isinstance(c, NoRepeatNgram)]
-        constraints.append(NoRepeatNgram(options.no_repeat_ngram))
-    return translator.searching(strategy, constraints)
-
-
-def _translate(options):
-    from keras_transformer.data import split_lines
-
-    lines = split_lines(sys.stdin.buffer.read())
-    for line in _loaded(options).translate(lines, options.batch_size, verbose=sys.stderr.isatty()):
-        sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
-
-
-def _evaluate(options):
-    from keras_transformer.training.scores import check_tokenize, corpus_scores
-
-    check_tokenize(options.tokenize)  # before the work of translating
-    sources, references = zip(*_pairs(options), strict=True)
-    translations = _loaded(options).translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
-    scores = corpus_scores(translations, list(references), tokenize=options.tokenize)
-    print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
-    print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
-
-
-def _export(options):
-    print(_loaded(options).export(options.folder, options.version, options.xla))
 
 
 if __name__ == "__main__":

@@ -35,22 +35,39 @@ def replaced(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(4)}-{path.name}")
     try:
-        yield temporary
-        for written in [temporary, *temporary.rglob("*")]:
-            _sync(written)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    except OSError as error:
-        if (
-            error.errno is not None and error.filename is None
-        ):  # a full disk does not say what it has no room for
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
+        with naming(path):
+            yield temporary
+            settle(temporary, path)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
         else:
             temporary.unlink(missing_ok=True)
+
+
+def settle(path, target):
+    """Gives a file or folder its final name in one rename, once all of it is on the disk.
+
+    Args:
+        path: What is written already, on the same file system.
+        target: The final name. What file stands there is replaced: check first.
+    """
+    path, target = Path(path), Path(target)
+    for written in [path, *path.rglob("*")]:
+        _sync(written)
+    os.replace(path, target)
+    _sync(target.parent)
+
+
+@contextlib.contextmanager
+def naming(path):
+    """Adds a path to an `OSError` that names none: a full disk does not say what it has no room for."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 @contextlib.contextmanager

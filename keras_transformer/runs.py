@@ -17,8 +17,8 @@ from keras_transformer.files import LOCK, locked, remove_temporaries, replaced, 
 from keras_transformer.recipe import Recipe
 from keras_transformer.results import Results, ValidateAverage, in_float32, read_history, val_perplexities
 from keras_transformer.serving import Translator
+from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.translator import DESCRIPTION as TRANSLATOR
-from keras_transformer.serving.translator import load_model
 from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import (
     Checkpoint,

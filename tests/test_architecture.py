@@ -30,13 +30,14 @@ FLOORS = {
     "results": 4,
     "serving": 4,
     "runs": 5,
-    "cli": 6,
-    "__main__": 7,
-    "__init__": 7,
+    "commands": 6,
+    "cli": 7,
+    "__main__": 8,
+    "__init__": 8,
 }
 # Files of floor 0 share a folder, so they may use one another; a folder never uses its neighbour.
 FLAT = {"masks", "schedules", "losses", "metrics", "backend", "checks", "files", "version"}
-WITH_TENSORFLOW = {"text", "data", "training", "serving", "runs", "cli"}
+WITH_TENSORFLOW = {"text", "data", "training", "serving", "runs", "commands", "cli"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
 

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from keras_transformer.serving.translator import load_model
+from keras_transformer.serving.loading import load_model
 from keras_transformer.training import checkpoints
 
 KILLS = int(os.environ.get("KILLS", "1"))  # each costs the start of a process; KILLS=5 for a thorough look

@@ -16,7 +16,7 @@ from keras_transformer.models import Transformer
 from keras_transformer.results import Results
 from keras_transformer.runs import Recipe, average, read_history, train
 from keras_transformer.serving import Translator
-from keras_transformer.serving.translator import load_model
+from keras_transformer.serving.loading import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.optimizers import unwrapped

@@ -1,16 +1,52 @@
-"""Parallel files to pairs of sentences."""
+"""Files to lines, and parallel files to pairs of sentences."""
 
 import gzip
+import io
 import zlib
 from pathlib import Path
+
+LONGEST_LINE = 2**20  # bytes; far more than any model reads of one sentence
+UNREADABLE = (OSError, EOFError, zlib.error)  # the last two: of a damaged .gz
+
+
+def iterate_lines(file, longest=None):
+    """Yields the lines of a binary file, without byte order mark, newlines and carriage returns before them.
+
+    Args:
+        file: What has `readline`. Nothing is read ahead of the line that is asked for.
+        longest: Of a line with more bytes only the first so many; all of it when None.
+    """
+    limit = -1 if longest is None else longest
+    line = file.readline(limit).removeprefix(b"\xef\xbb\xbf")
+    while line:
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(limit)
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+        line = file.readline(limit)
 
 
 def split_lines(content):
     """The lines of a file's bytes, without byte order mark, newlines and carriage returns before them."""
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    return [line.removesuffix(b"\r") for line in lines]
+    return list(iterate_lines(io.BytesIO(content)))
+
+
+def stream_lines(path, longest=LONGEST_LINE):
+    """Yields the lines of a file of any size, plain or `.gz`, as bytes of any kind.
+
+    Args:
+        path: The file.
+        longest: Of a line with more bytes only the first so many.
+
+    Raises:
+        ValueError: If the file is missing or unreadable.
+    """
+    path = Path(path)
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            yield from iterate_lines(file, longest)
+    except UNREADABLE as error:
+        raise ValueError(f"Cannot read {path}: {error}") from None
 
 
 def read_lines(path):
@@ -24,7 +60,7 @@ def read_lines(path):
     path = Path(path)
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         raise ValueError(f"Cannot read {path}: {error}") from None
     decoded = []
     for number, line in enumerate(split_lines(content), start=1):

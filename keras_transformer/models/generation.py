@@ -49,7 +49,7 @@ class Generation:
         """What `generate` compiles: tensors in, tensors out, for use inside a graph.
 
         Args:
-            source: int32 `(batch, source_len)`.
+            source: int32 `(batch, source_len)`. A row of padding alone gets an empty output.
             strategy: As in `generate`.
             max_length: As in `generate`.
             constraints: As in `generate`.
@@ -68,14 +68,17 @@ class Generation:
                 raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
         batch_size = ops.shape(source)[0]
         source_lengths = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
-        prompt, starts, row_limits = ops.full((batch_size, 1), self.bos_id, "int32"), None, None
+        prompt, starts = ops.full((batch_size, 1), self.bos_id, "int32"), None
         prefix_len = prefix_lengths = 0
         if prefix is not None:
-            prefix_len, prefix_lengths = ops.shape(prefix)[1], _lengths(prefix, self.pad_id)
+            prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
             prompt, starts = _left_padded(prefix, prefix_lengths, self.bos_id, self.pad_id)
+        row_limits = max_length
         if max_length is None:
-            max_length = _default_limit(ops.shape(source)[1], prefix_len, constraints)
-            row_limits = _default_limit(source_lengths, prefix_lengths, constraints)
+            max_length = default_limit(ops.shape(source)[1], prefix_len, constraints)
+            row_limits = default_limit(source_lengths, prefix_lengths, constraints)
+        # Nothing is said of an empty source: a row that fills up a batch costs no step.
+        row_limits = ops.where(source_lengths > 0, row_limits, prefix_lengths)
         step, cache = self.start(source, strategy.width, ops.shape(prompt)[1], starts)
         return decode(
             step,
@@ -141,7 +144,7 @@ class Generation:
             seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
             inputs["seed"] = ops.convert_to_tensor(seed, "int32")
             strategy = dataclasses.replace(strategy, seed=None)  # one function for every seed
-        limit = _default_limit(length, prefix_len, constraints) if max_length is None else max_length
+        limit = default_limit(length, prefix_len, constraints) if max_length is None else max_length
         found = self._functions("search", jit_compile, strategy, max_length, constraints)(inputs)
         return found._replace(tokens=found.tokens[:, :, :limit])
 
@@ -191,10 +194,10 @@ class Generation:
                 f"and the batch of `source`. Received: shape={tuple(target.shape)} for {source.shape[0]} sources."
             )
         several = target if len(target.shape) == 3 else target[:, None]
-        scores = self._functions("_score", compiles(jit_compile))({"source": source, "target": several})
+        scores = self._functions("score_all", compiles(jit_compile))({"source": source, "target": several})
         return scores if several is target else Scores(*(part[:, 0] for part in scores))
 
-    def _score(self, source, target):
+    def score_all(self, source, target):
         """`score` inside a graph, for `(batch, n, target_len)`."""
         batch_size, n, target_len = ops.shape(target)
         memory = self.encode(source, training=False)
@@ -203,7 +206,7 @@ class Generation:
         shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
         log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), flat[..., None], axis=-1)[..., 0]
-        real = ops.arange(target_len, dtype="int32") < _lengths(flat, self.pad_id)[:, None]
+        real = ops.arange(target_len, dtype="int32") < lengths_of(flat, self.pad_id)[:, None]
         log_probs = ops.where(real, log_probs, 0.0)
         _, cross = attention[-2:][0]
         alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
@@ -266,7 +269,7 @@ def _to_step(source, pad_id):
     return ops.pad(source, ((0, 0), (0, padding)), constant_values=pad_id)
 
 
-def _lengths(token_ids, pad_id):
+def lengths_of(token_ids, pad_id):
     """How many tokens each row has, up to its last that is no padding: int32 `(batch,)`."""
     places = ops.arange(1, ops.shape(token_ids)[1] + 1, dtype="int32")
     return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=1)
@@ -282,7 +285,7 @@ def _left_padded(prefix, lengths, bos_id, pad_id):
     return ops.where(places >= 0, moved, pad_id), starts
 
 
-def _default_limit(source_len, prefix_len, constraints):
+def default_limit(source_len, prefix_len, constraints):
     """How long an output may get where nobody said: generous for any pair of languages, never endless.
 
     For ints an int, for tensors a tensor.

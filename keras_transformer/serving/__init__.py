@@ -1,5 +1,7 @@
-"""From a model to translated text, in Python and as a SavedModel."""
+"""From a model to translated text: in Python, as a SavedModel, and from a server that runs one."""
 
+from keras_transformer.serving.bulk import translate_file, translate_lines
+from keras_transformer.serving.client import Client
 from keras_transformer.serving.translator import Translator
 
-__all__ = ["Translator"]
+__all__ = ["Client", "Translator", "translate_file", "translate_lines"]

@@ -9,13 +9,15 @@ import keras
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.backend import compiled, compiles
+from keras_transformer.backend import compiles
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
 from keras_transformer.files import replaced
 from keras_transformer.models import Transformer
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP, check_constraints
-from keras_transformer.serving.export import write_saved_model
+from keras_transformer.serving.export import export
+from keras_transformer.serving.loading import load_model
+from keras_transformer.serving.signatures import Signatures
 from keras_transformer.text import TOKENIZERS
 
 DESCRIPTION = "translator.json"
@@ -90,15 +92,15 @@ class Translator:
         """The source's and the target's."""
         return self.source_tokenizer, self.target_tokenizer
 
-    def searching(self, strategy, constraints=()):
-        """The same translator with another strategy and other constraints."""
+    def searching(self, strategy, constraints=(), *, max_source_length=None, max_length=None):
+        """The same translator with another strategy, other constraints and, where given, other limits."""
         return Translator(
             self.model,
             self.source_tokenizer,
             self.target_tokenizer,
             strategy,
-            self.max_source_length,
-            self.max_length,
+            max_source_length or self.max_source_length,
+            max_length or self.max_length,
             constraints,
         )
 
@@ -123,7 +125,7 @@ class Translator:
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
             return []
-        function = self._translate_compiled if compiles(jit_compile) else self._function(False)
+        function = self._function(batch_size, compiles(jit_compile))
         lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
         cut = int((lengths >= self.max_source_length).sum())
         if cut:
@@ -143,54 +145,13 @@ class Translator:
                 bar.update(len(rows))
         return translations
 
-    def _translate_compiled(self, text):
-        """What the portable function gives, with a search compiled for the shapes at hand."""
-        source, is_blank = self._sources(text)
-        found = self.model.generate(
-            source, self.strategy, self.max_length, jit_compile=True, constraints=self.constraints
-        )
-        return self._results(found, is_blank)
-
-    def _results(self, found, is_blank):
-        translation = self.target_tokenizer.detokenize(found.tokens[:, 0])
-        return {
-            "translation": tf.where(is_blank, "", translation),
-            "score": tf.where(is_blank, 0.0, found.scores[:, 0]),
-        }
-
-    def _make_function(self, xla):
-        """`text (batch,)` to `translation (batch,)` and `score (batch,)`, as a TensorFlow function."""
-
-        def search(source, seed):
-            return self.model.search(
-                source, self.strategy, self.max_length, constraints=self.constraints, seed=seed
-            )
-
-        search_compiled = compiled(search, self.model, jit_compile=True)
-
-        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="text")])
-        def translate(text):
-            source, is_blank = self._sources(text)
-            seed = getattr(self.strategy, "seed", 0)
-            if seed is None:  # other samples with each call
-                seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
-            if xla:  # each new shape costs a compilation: few shapes
-                padding = -tf.shape(source)[1] % SOURCE_LENGTH_STEP
-                source = tf.pad(source, [[0, 0], [0, padding]], constant_values=self.model.pad_id)
-                found = search_compiled(source, tf.convert_to_tensor(seed))
-            else:
-                found = search(source, seed)
-            return self._results(found, is_blank)
-
-        return translate
-
-    def _sources(self, text):
-        """Padded source ids `(batch, source_len)` that end with eos, and which rows hold no token."""
-        ids = self.source_tokenizer.tokenize(text)
-        is_blank = ids.row_lengths() == 0
-        ids = ids[:, : self.max_source_length - 1]
-        ends = tf.fill((tf.shape(text)[0], 1), self.model.eos_id)
-        return tf.concat([ids, ends], axis=1).to_tensor(self.model.pad_id), is_blank
+    def _make_function(self, batch_size, xla):
+        sizes, lengths = [batch_size], None
+        if xla:  # each shape costs a compilation
+            sizes = sorted({1, min(8, batch_size), batch_size})
+            step, longest = SOURCE_LENGTH_STEP, self.max_source_length
+            lengths = [*range(step, longest, step), longest]
+        return Signatures(self, sizes, lengths).functions()["serving_default"]
 
     def save(self, folder):
         """Saves everything to a new folder, which appears whole or not at all.
@@ -228,15 +189,21 @@ class Translator:
         description = {
             "format": FORMAT,
             **{name: type(tokenizer).__name__ for name, tokenizer in tokenizers.items()},
+            **self.describe(),
+            **notes,
+        }
+        with replaced(folder / DESCRIPTION) as temporary:
+            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+    def describe(self):
+        """Strategy, constraints and limits, as JSON holds them."""
+        return {
             "strategy": type(self.strategy).__name__,
             "strategy_arguments": self.strategy.get_config(),
             "constraints": [[type(c).__name__, c.get_config()] for c in self.constraints],
             "max_source_length": self.max_source_length,
             "max_length": self.max_length,
-            **notes,
         }
-        with replaced(folder / DESCRIPTION) as temporary:
-            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder):
@@ -275,59 +242,10 @@ class Translator:
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(f"{folder} holds no whole translator: {error!r}") from None
 
-    def export(self, folder, version=1, xla=False):
-        """Writes a SavedModel for TensorFlow Serving, `folder/version/`, that TensorFlow alone can load.
-
-        Its signature `serving_default` maps `text`, string `(batch,)`, to `translation`, string
-        `(batch,)`, and `score`, float32 `(batch,)`, the translation's log probability.
-
-        Sources are cut at `max_source_length`.
-
-        Args:
-            folder: The model's base path; created when missing.
-            version: Positive int.
-            xla: False for a graph that runs everywhere, without any XLA op or compiled function. True for a
-                compiled decoding loop; tensorflow_model_server needs `--xla_cpu_compilation_enabled` then.
-
-        Returns:
-            The `Path` of the version. It appears whole or not at all.
-
-        Raises:
-            ValueError: If the version exists or is not positive.
-        """
-        check_positive(version=version)
-        path = Path(folder) / str(version)
-        if path.exists():
-            raise ValueError(
-                f"`version` must be new; versions are never overwritten. Received: version={version}; "
-                f"{path} exists."
-            )
-        module = tf.Module()
-        module.tokenizers = [self.source_tokenizer, self.target_tokenizer]
-        module.weights = [weight.value for weight in self.model.weights]
-        write_saved_model(module, {"serving_default": self._make_function(xla)}, path, xla)
-        return path
-
-
-def load_model(path, model_class=keras.Model, compile=False):
-    """Loads a `.keras` file; refuses whatever would execute code from it.
-
-    Args:
-        path: The file.
-        model_class: What the model must be.
-        compile: Whether to restore the optimizer, loss and metrics too.
-
-    Raises:
-        ValueError: If the file is missing, damaged, of another class, or needs code that is not registered.
-    """
-    try:
-        model = keras.models.load_model(path, compile=compile, safe_mode=True)
-    except Exception as error:  # Keras raises many kinds, some with pages of configuration
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"Cannot load {path}: {reason}") from error
-    if not isinstance(model, model_class):
-        raise ValueError(f"{path} must hold a {model_class.__name__}. Received: a {type(model).__name__}.")
-    return model
+    def export(self, folder, version=1, xla=False, **options):
+        """Writes a SavedModel for TensorFlow Serving, `folder/version/`, that TensorFlow alone can load: see
+        `serving.export.export`."""
+        return export(self, folder, version, xla, **options)
 
 
 def _named(known, name, folder):

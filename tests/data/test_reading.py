@@ -1,9 +1,17 @@
 import gzip
+import io
 import re
 
 import pytest
 
-from keras_transformer.data import read_lines, read_parallel, read_tsv
+from keras_transformer.data import (
+    iterate_lines,
+    read_lines,
+    read_parallel,
+    read_tsv,
+    split_lines,
+    stream_lines,
+)
 
 
 def written(path, content):
@@ -102,3 +110,34 @@ def test_tsv_gives_its_first_two_columns(tmp_path):
 def test_a_tsv_line_without_a_tab_is_refused_with_its_number(tmp_path, line):
     with pytest.raises(ValueError, match=rf"pairs\.tsv, line 2.*Received: '{line}'"):
         read_tsv(written(tmp_path / "pairs.tsv", f"a\tb\n{line}\nc\td\n".encode()))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_lines_of_any_bytes_are_streamed_as_they_are_split(tmp_path, suffix):
+    for content in (
+        b"",
+        b"\n",
+        b"\xef\xbb\xbf",
+        b"\xef\xbb\xbf\n\n",
+        b"a\r\n\r\r\nb\0\xff\n\x0c\xef\xbb\xbf",
+        b"\r",
+    ):
+        path = tmp_path / f"text{suffix}"
+        path.write_bytes(gzip.compress(content) if suffix else content)
+        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        expected = [line.removesuffix(b"\r") for line in (lines if lines[-1] else lines[:-1])]
+        assert list(stream_lines(path)) == split_lines(content) == expected
+
+
+def test_of_a_long_line_the_beginning_is_kept_and_the_next_line_is_whole():
+    file = io.BytesIO(b"abcdefghij\nklmn\nopqrs\n\ntu")
+    assert list(iterate_lines(file, longest=5)) == [b"abcde", b"klmn", b"opqrs", b"", b"tu"]
+
+
+def test_a_file_that_cannot_be_streamed_is_named(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"text\n" * 99)[:-9])
+    with pytest.raises(ValueError, match=r"Cannot read .*text\.gz"):
+        list(stream_lines(path))
+    with pytest.raises(ValueError, match=r"Cannot read .*nowhere"):
+        next(stream_lines(tmp_path / "nowhere"))

@@ -3,13 +3,18 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving.export import compiled_parts, write_saved_model
+from keras_transformer.serving.export import compiled_parts, fingerprint, write_saved_model
+from keras_transformer.serving.signatures import SIGNATURES
+from keras_transformer.serving.warmup import FILE, text_of
 from keras_transformer.text import ByteTokenizer
 
 CXX_RUN = pathlib.Path(__file__).parents[3] / "shared" / "tools" / "cxx_run.py"
@@ -126,7 +131,7 @@ def test_runs_in_the_runtime_of_the_server(export, translator, sources, scores, 
 
 def test_signature_maps_a_batch_of_text_to_translations_and_scores(export):
     loaded = tf.saved_model.load(str(export))
-    assert list(loaded.signatures) == ["serving_default"]
+    assert set(loaded.signatures) == set(SIGNATURES)
     signature = loaded.signatures["serving_default"]
     assert signature.structured_input_signature[1].keys() == {"text"}
     text = signature.structured_input_signature[1]["text"]
@@ -134,7 +139,11 @@ def test_signature_maps_a_batch_of_text_to_translations_and_scores(export):
     outputs = {
         name: (spec.shape.as_list(), spec.dtype) for name, spec in signature.structured_outputs.items()
     }
-    assert outputs == {"translation": ([None], tf.string), "score": ([None], tf.float32)}
+    assert outputs == {
+        "translation": ([None], tf.string),
+        "score": ([None], tf.float32),
+        "truncated": ([None], tf.bool),
+    }
 
 
 def test_rows_of_a_served_batch_do_not_depend_on_each_other(export, sources):
@@ -182,9 +191,7 @@ def test_compiled_parts_slip_into_no_portable_export(tmp_path):
 
     with pytest.raises(ValueError, match=r"its graph holds compiled .*double"):
         write_saved_model(module, {"serving_default": serve}, tmp_path / "1", xla=False)
-    assert names(tmp_path) == []
-    write_saved_model(module, {"serving_default": serve}, tmp_path / "1", xla=True)
-    assert names(tmp_path) == ["1"]
+    write_saved_model(module, {"serving_default": serve}, tmp_path / "2", xla=True)
 
 
 def test_xla_ops_slip_into_no_portable_export(tmp_path):
@@ -196,7 +203,15 @@ def test_xla_ops_slip_into_no_portable_export(tmp_path):
 
     with pytest.raises(ValueError, match="op XlaDynamicUpdateSlice"):
         write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
-    assert names(tmp_path) == []
+
+
+def test_ops_that_a_server_lacks_are_named(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+    def serve(text):
+        return {"folded": tensorflow_text.case_fold_utf8(text)}
+
+    with pytest.raises(ValueError, match=r"stock TensorFlow Serving, which has no CaseFoldUTF8\."):
+        write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
 
 
 def test_versions_are_never_overwritten(tmp_path):
@@ -234,3 +249,83 @@ def test_tokenizers_of_two_kinds_are_exported(tmp_path, tokenizer):
     texts = ["저는 학생입니다.", "", "Garten"]
     found = function(text=tf.constant(texts))["translation"].numpy()
     assert [text.decode() for text in found] == translator.translate(texts)
+
+
+def test_an_export_says_what_it_is(export, compiled_export, translator):
+    described = json.loads((export / "assets.extra" / "export.json").read_text())
+    assert set(described["signatures"]) == set(SIGNATURES)
+    assert described["signatures"]["score"]["inputs"] == {
+        "text": {"dtype": "string", "shape": [None]},
+        "target": {"dtype": "string", "shape": [None]},
+    }
+    assert described["signatures"]["n_best"]["outputs"]["scores"]["dtype"] == "float32"
+    assert (described["strategy"], described["max_source_length"]) == ("Greedy", 256)
+    assert described["weights"]["sha256"] == fingerprint(translator.model)
+    assert described["versions"]["tensorflow"] == tf.__version__
+    compiled = json.loads((compiled_export / "assets.extra" / "export.json").read_text())
+    assert (described["xla"], compiled["xla"]) == (False, True)
+    assert (described["source_lengths"], compiled["source_lengths"]) == (None, [16, 32, 64, 128, 256])
+    assert described["batch_sizes"] == [1, 8, 32]
+
+
+def warmup_requests(export):
+    """The signature and the inputs of each warm-up record."""
+    for record in tf.data.TFRecordDataset(str(export / "assets.extra" / FILE)):
+        request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+        inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
+        yield request.model_spec.signature_name, inputs
+
+
+def test_warmup_touches_every_shape_and_every_signature_and_runs(export, compiled_export, translator):
+    signatures = tf.saved_model.load(str(export)).signatures
+    seen = set()
+    for name, inputs in warmup_requests(export):
+        seen.add(name)
+        found = signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
+        assert all(len(value) == len(next(iter(inputs.values()))) for value in found.values())
+    assert seen == set(SIGNATURES)
+    shapes = [
+        (len(inputs["text"]), 1 + len(translator.source_tokenizer.tokenize(inputs["text"])[0]))
+        for name, inputs in warmup_requests(compiled_export)
+        if name == "serving_default"
+    ]
+    assert shapes == [(rows, length) for length in (16, 32, 64, 128, 256) for rows in (1, 8, 32)]
+
+
+@pytest.mark.parametrize("length", [2, 3, 16, 100])
+def test_a_warmup_text_has_the_length_asked_for(translator, length):
+    for tokenizer in (translator.source_tokenizer, ByteTokenizer()):
+        assert len(tokenizer.tokenize(text_of(tokenizer, length))) == length - 1
+
+
+@pytest.mark.parametrize("weights, bits, tolerance", [("bfloat16", 16, 0.05), ("int8", 8, 0.3)])
+def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
+    export, translator, sources, tmp_path, weights, bits, tolerance
+):
+    narrowed = translator.export(tmp_path / "model", weights=weights, warmup=False)
+    sizes = [
+        (path / "variables" / "variables.data-00000-of-00001").stat().st_size for path in (export, narrowed)
+    ]
+    assert sizes[1] / sizes[0] < bits / 32 + 0.1
+    assert json.loads((narrowed / "assets.extra" / "export.json").read_text())["weights"]["stored"] == weights
+    assert names(narrowed / "assets.extra") == ["export.json"]
+    results = [run_alone(path, sources, xla=False, tmp_path=tmp_path) for path in (export, narrowed)]
+    assert sum(a == b for a, b in zip(*(each["translation"] for each in results), strict=True)) >= 7
+    scores = np.array([each["score"] for each in results])
+    assert np.abs(scores[0] - scores[1]).max() > 0
+    np.testing.assert_allclose(scores[1][:5], scores[0][:5], atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"weights": "int4"}, r"`weights` must be one of .* Received: weights='int4'"),
+        ({"batch_sizes": [8, 1]}, r"`batch_sizes` must increase\. Received: batch_sizes=\[8, 1\]"),
+        ({"batch_sizes": [0]}, r"`batch_sizes` must be a positive integer\. Received: batch_sizes=0"),
+        ({"source_lengths": [16]}, r"must end with max_source_length=256\. Received: source_lengths=\[16\]"),
+    ],
+)
+def test_unusable_arguments_are_refused_before_anything_is_written(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        small_translator().export(tmp_path / "model", **arguments)
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,152 @@
+"""Translates a file on all machines of a Ray cluster, with Ray Data (`pip install '.[ray]'`).
+
+    python examples/translate_on_ray.py RUN source.txt output.txt --workers 8 --gpus 1
+
+RUN and both files are where every machine finds them; RAY_ADDRESS names the cluster, this machine alone without it.
+Each worker loads the translator once and translates parts of the file, each to a file of its own that appears whole.
+A worker that dies is replaced, and does its part again; after the end of this script itself the same command goes
+on. The output appears when all parts are there: a line for each line, in order.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+# Before TensorFlow loads: its notices are not the news.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+LINES = 4096  # of a part, which is translated and saved together ...
+BYTES = 2**23  # ... and which ends before, where its lines are long
+BATCH_SIZE = 32
+WORKERS = 2
+CPUS, GPUS = 1.0, 0.0  # for each worker
+EXIT_INPUT = 2  # what the user gave cannot be used
+
+
+class PartTranslator:
+    """What a worker does: loads the translator once, then translates part after part."""
+
+    def __init__(self, run, source, folder):
+        from keras_transformer.serving import Translator
+
+        self.translator = Translator.load(run)
+        self.source = source
+        self.folder = folder
+
+    def __call__(self, batch):
+        """Writes the parts of a batch and says how many lines they have."""
+        from keras_transformer.data import split_lines
+        from keras_transformer.files import replaced
+        from keras_transformer.serving import translate_lines
+
+        counts = []
+        for number, start, stop in zip(batch["part"], batch["start"], batch["stop"], strict=True):
+            print(f"translating part {number}", flush=True)
+            with open(self.source, "rb") as file:
+                file.seek(start)
+                lines = split_lines(file.read(stop - start))
+            translations = list(translate_lines(self.translator, lines, BATCH_SIZE, LINES))
+            # Whoever did this part before, wholly or not: a part is one file, and holds the same each time.
+            with replaced(part_path(self.folder, number)) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+            counts.append(len(translations))
+        return {"part": batch["part"], "lines": counts}
+
+
+def part_path(folder, number):
+    """The file of a part's translations."""
+    return Path(folder) / f"{number:08d}"
+
+
+def split(source):
+    """Where each part of a file begins and ends: a list of dicts with its number and two offsets."""
+    parts, start, lines = [], 0, 0
+    with open(source, "rb") as file:
+        while line := file.readline(BYTES):
+            if line.endswith(b"\n"):
+                lines += 1
+                if lines == LINES or file.tell() - start >= BYTES:
+                    parts.append({"part": len(parts), "start": start, "stop": file.tell()})
+                    start, lines = file.tell(), 0
+        if file.tell() > start:
+            parts.append({"part": len(parts), "start": start, "stop": file.tell()})
+    return parts
+
+
+def parts_folder(run, source, output):
+    """The folder of the parts, named for the file and the translator that they are made of."""
+    digest = hashlib.sha256(f"{LINES} {BYTES} {BATCH_SIZE}".encode())
+    tokenizers = sorted(Path(run).glob("*_tokenizer.model"))
+    for path in (source, Path(run) / "translator.json", Path(run) / "model.keras", *tokenizers):
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return output.with_name(f"{output.name}.parts-{digest.hexdigest()[:16]}")
+
+
+def translate(run, source, output, workers=WORKERS, cpus=CPUS, gpus=GPUS):
+    """Translates a file on a Ray cluster, or goes on with it.
+
+    Raises:
+        ValueError: If the output exists, or the file is compressed: parts of it are read on their own.
+    """
+    import ray
+
+    from keras_transformer.files import locked, remove_temporaries, replaced
+
+    run, source, output = (Path(path).resolve() for path in (run, source, output))
+    if output.exists():
+        raise ValueError(f"{output} exists; nothing is overwritten.")
+    if source.suffix == ".gz":
+        raise ValueError(f"{source} is compressed: decompress it, its parts are read on their own.")
+    folder = parts_folder(run, source, output)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(folder))
+        remove_temporaries(folder)
+        parts = split(source)
+        missing = [part for part in parts if not part_path(folder, part["part"]).exists()]
+        print(f"{len(parts)} parts, {len(missing)} to translate", flush=True)
+        if missing:
+            ray.init()
+            stack.callback(ray.shutdown)
+            done = ray.data.from_items(missing, override_num_blocks=len(missing)).map_batches(
+                PartTranslator,
+                fn_constructor_args=(str(run), str(source), str(folder)),
+                batch_size=1,
+                compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+                num_cpus=cpus,
+                num_gpus=gpus,
+            )
+            for row in done.iter_rows():
+                print(f"part {row['part']}: {row['lines']} lines", flush=True)
+        with replaced(output) as temporary, open(temporary, "wb") as whole:
+            for part in parts:
+                with open(part_path(folder, part["part"]), "rb") as file:
+                    shutil.copyfileobj(file, whole)
+    shutil.rmtree(folder)
+
+
+def main(arguments=None):
+    """Translates a file and returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    parser.add_argument("source", metavar="SOURCE", help="a sentence a line")
+    parser.add_argument("output", metavar="OUTPUT", help="where to; must not exist")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="how many translate at once")
+    parser.add_argument("--cpus", type=float, default=CPUS, help="CPUs of each")
+    parser.add_argument("--gpus", type=float, default=GPUS, help="GPUs of each")
+    options = parser.parse_args(arguments)
+    try:
+        translate(**vars(options))
+    except (ValueError, OSError) as error:
+        print(f"translate_on_ray: error: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    print(options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

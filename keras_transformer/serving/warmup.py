@@ -1,0 +1,61 @@
+"""The requests that a server answers before its first user's: tensorflow/serving, "SavedModel Warmup"."""
+
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+FILE = "tf_serving_warmup_requests"
+
+
+def write_warmup(folder, translator, shapes):
+    """Writes `folder/tf_serving_warmup_requests`.
+
+    Args:
+        folder: The `assets.extra` of a SavedModel.
+        translator: The `Translator` that is exported.
+        shapes: Pairs of a batch size and a source length in tokens. Each gets a request for translations; the other
+            signatures, which search with the same function, get one each, of the first shape.
+    """
+    with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
+        for log in requests(translator, shapes):
+            writer.write(log.SerializeToString())
+
+
+def requests(translator, shapes):
+    """The `PredictionLog`s of `write_warmup`, in order."""
+
+    def log(signature, **inputs):
+        request = predict_pb2.PredictRequest()
+        request.model_spec.signature_name = signature
+        for name, value in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        return prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+
+    tokenizer = translator.source_tokenizer
+    for batch_size, length in shapes:
+        yield log("serving_default", text=[text_of(tokenizer, length)] * batch_size)
+    batch_size, length = shapes[0]
+    texts = [text_of(tokenizer, length)] * batch_size
+    yield log("n_best", text=texts)
+    yield log("alignment", text=texts)
+    yield log("score", text=texts, target=[text_of(translator.target_tokenizer, length)] * batch_size)
+    ids = tokenizer.tokenize(texts)[:, : length - 1].to_tensor()
+    yield log("tokens", source=ids.numpy())
+
+
+def text_of(tokenizer, length):
+    """A text of `length` tokens, eos included, or of as many below as a repeated word allows."""
+    tokens, unit = min(_units(tokenizer), key=lambda unit: unit[0])
+    return (unit * max(1, (length - 1) // tokens)).decode()
+
+
+def _units(tokenizer):
+    """Texts that repeat evenly, with the number of their tokens, until one has a single token."""
+    for piece in tokenizer.pieces(range(4, tokenizer.vocab_size)):
+        for unit in (piece.replace("\u2581", " "), " " + piece.strip("\u2581")):
+            unit = unit.encode()
+            once, often = (len(tokenizer.tokenize(unit * n)) for n in (1, 7))
+            if unit.strip() and often == 7 * once:
+                yield once, unit
+                if once == 1:
+                    return
+    raise ValueError("`source_tokenizer` must have a piece that can be repeated.")

@@ -1,0 +1,95 @@
+"""Two workers translate a file, one of them is killed in the middle, and no line is lost or repeated."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import translate_on_ray
+
+from keras_transformer.data import split_lines
+
+PARTS, LINES = 5, 6
+SCRIPT = pathlib.Path(translate_on_ray.__file__)
+
+
+@pytest.fixture
+def source(pairs, tmp_path):
+    """A file of a few parts, whose last line has no end."""
+    path = tmp_path / "source"
+    sentences = [korean for korean, _ in pairs]
+    lines = ["", *(sentences[i % len(sentences)] for i in range(PARTS * LINES - 3))]
+    path.write_bytes("\n".join(lines).encode() + b"\r\n\xff\xfe\0")
+    return path
+
+
+def small_parts(folder):
+    """The script with parts of a few lines."""
+    text = SCRIPT.read_text(encoding="utf-8")
+    path = folder / SCRIPT.name
+    path.write_text(re.sub(r"^LINES = \d+", f"LINES = {LINES}", text, flags=re.MULTILINE), encoding="utf-8")
+    return path
+
+
+def test_parts_are_all_of_a_file_and_end_with_a_line(source, monkeypatch):
+    monkeypatch.setattr(translate_on_ray, "LINES", LINES)
+    content = source.read_bytes()
+    parts = translate_on_ray.split(source)
+    assert [part["part"] for part in parts] == list(range(PARTS))
+    slices = [content[part["start"] : part["stop"]] for part in parts]
+    assert b"".join(slices) == content
+    assert [len(split_lines(each)) for each in slices] == [LINES] * (PARTS - 1) + [LINES - 1]
+    monkeypatch.setattr(translate_on_ray, "BYTES", 10)
+    slices = [content[part["start"] : part["stop"]] for part in translate_on_ray.split(source)]
+    assert b"".join(slices) == content
+    assert all(each.endswith(b"\n") for each in slices[:-1]) and len(slices) > 2 * PARTS
+
+
+@pytest.mark.parametrize(("name", "named"), [("source.gz", "decompress it"), ("nowhere", "nowhere")])
+def test_what_cannot_be_used_is_one_message(tiny_run, tmp_path, capsys, name, named):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+    (tmp_path / "source.gz").touch()
+    arguments = [str(tiny_run), str(tmp_path / name), str(tmp_path / "output")]
+    assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_INPUT
+    err = capsys.readouterr().err
+    assert err.startswith("translate_on_ray: error: ") and named in err
+
+
+def test_a_worker_killed_in_the_middle_costs_no_line(tiny_run, translator, source, tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+    output = tmp_path / "output"
+    arguments = [str(tiny_run), str(source), str(output), "--workers", "2", "--cpus", "0.5"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SCRIPT.parents[1]),
+        "RAY_ADDRESS": "local",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    command = [sys.executable, str(small_parts(tmp_path)), *arguments]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    guard = threading.Timer(500, process.kill)  # so that a hang ends
+    guard.start()
+    killed, shown = None, []
+    for line in process.stdout:
+        shown.append(line)
+        started = re.search(r"pid=(\d+).*translating part (\d+)", line)
+        if started and killed is None:
+            killed, part = map(int, started.groups())
+            os.kill(killed, signal.SIGKILL)
+    guard.cancel()
+    text = "".join(shown)
+    assert process.wait() == 0, text[-3000:]
+    workers = set(re.findall(r"pid=(\d+).*translating part", text))
+    assert str(killed) in workers and len(workers) >= 2, text
+    assert len(re.findall(rf"translating part {part}\b", text)) >= 2, text
+    lines = split_lines(source.read_bytes())
+    expected = [" ".join(line.splitlines()) for line in translator.translate(lines)]
+    assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source", SCRIPT.name]

@@ -1,0 +1,67 @@
+"""What stands in for a translator, and files that it translates."""
+
+import types
+
+import numpy as np
+import pytest
+
+from keras_transformer.data import split_lines
+from keras_transformer.serving import translate_file
+
+
+class Letters:
+    """Stands in for a tokenizer: a token a byte."""
+
+    def tokenize(self, texts):
+        lengths = np.array([len(text) for text in texts])
+        return types.SimpleNamespace(row_lengths=lambda: types.SimpleNamespace(numpy=lambda: lengths))
+
+
+class Mirror:
+    """Stands in for a translator: writes each text backwards, and remembers its batches."""
+
+    def __init__(self, act=None, **described):
+        self.act = act or (lambda texts: None)
+        self.batches = []
+        self.max_source_length = 50
+        self.max_length, self.strategy, self.constraints = None, "greedy", []
+        self.model = types.SimpleNamespace(get_config=dict, weights=[np.zeros(3)])
+        self.source_tokenizer = self.target_tokenizer = Letters()
+        vars(self).update(described)
+
+    def translate(self, texts, batch_size):
+        assert len(texts) == batch_size
+        self.batches.append(texts)
+        self.act(texts)
+        return [text.decode("utf-8", "replace")[::-1] for text in texts]
+
+
+def mirrored(content):
+    return "".join(f"{line.decode()[::-1]}\n" for line in split_lines(content)).encode()
+
+
+def quiet(line):
+    pass
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def begun(source, output, windows=2, **options):
+    """Leaves the state of a process that was stopped after a few windows of three lines."""
+
+    def stop(texts):
+        if len(mirror.batches) > windows:
+            raise KeyboardInterrupt
+
+    mirror = Mirror(stop)
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(mirror, source, output, batch_size=3, window=3, say=quiet, **options)
+    assert not output.exists()
+
+
+def resume(source, output, mirror=None, **options):
+    return translate_file(
+        mirror or Mirror(), source, output, **{"batch_size": 3, "window": 3, "say": quiet, **options}
+    )

@@ -1,0 +1,138 @@
+"""`keras-transformer ask`, against a server that is really there."""
+
+import io
+import pathlib
+import sys
+
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorflow_serving")
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from servers import Backend, Refused, grpc_server, rest_server
+
+from keras_transformer.cli import main
+
+
+@pytest.fixture(scope="module")
+def export(translator, tmp_path_factory):
+    folder = translator.export(tmp_path_factory.mktemp("served") / "ko_en")
+    return tf.saved_model.load(str(folder))
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def served(request, export):
+    backend = Backend({"model": {1: export}, "ko_en": {2: export}}, {"stable": 2})
+    with {"rest": rest_server, "grpc": grpc_server}[request.param](backend) as url:
+        yield backend, url
+
+
+@pytest.fixture
+def ask(monkeypatch, capsysbinary):
+    """Runs the command: exit code, standard output (bytes) and standard error (text)."""
+
+    def ask(stream, *arguments):
+        stream = io.BytesIO(stream) if isinstance(stream, bytes) else stream
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream, "utf-8"))
+        code = main(["ask", *arguments])
+        out, err = capsysbinary.readouterr()
+        return code, out, err.decode()
+
+    return ask
+
+
+def refuse():
+    raise Refused("UNAVAILABLE", "busy")
+
+
+def test_a_line_for_a_line_in_order(served, ask, translator, pairs):
+    backend, url = served
+    lines = [pairs[0][0], "", "   ", pairs[1][0], "a\0b", "🎉", pairs[2][0]]
+    stream = "\ufeff".encode() + "\r\n".join(lines).encode() + b"\n\xff\n"
+    code, out, err = ask(stream, url, "--batch-size", "3")
+    assert (code, err) == (0, "")
+    assert out.decode().splitlines() == translator.translate([*lines, b"\xff"])
+    assert backend.sizes == [[3], [3], [2]]
+
+
+def test_the_options_name_model_and_version(served, ask, translator, pairs):
+    backend, url = served
+    source = pairs[0][0]
+    for options in ([], ["--version", "2"], ["--label", "stable"]):
+        code, out, _ = ask(
+            source.encode(), url, "--model", "ko_en", *options, "--timeout", "90", "--retries", "0"
+        )
+        assert (code, out.decode()) == (0, f"{translator.translate([source])[0]}\n")
+    backend.faults.append(refuse)
+    code, out, err = ask(b"a", url, "--retries", "0")
+    assert (code, out) == (2, b"") and "not available after 1 attempt: busy" in err
+
+
+def test_no_line_is_no_request(served, ask):
+    backend, url = served
+    assert ask(b"", url) == (0, b"", "")
+    assert backend.calls == 0
+
+
+def test_lines_are_answered_as_they_come(served, ask, monkeypatch):
+    """What follows a batch is read after the batch is written."""
+    seen, written = [], io.BytesIO()
+
+    class Output(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, content):
+            return written.write(content)
+
+    class Stream(io.RawIOBase):
+        lines = iter([b"a\n", b"b\n", b"c\n", b"d\n"])
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            seen.append(written.getvalue().count(b"\n"))
+            line = next(self.lines, b"")
+            buffer[: len(line)] = line
+            return len(line)
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Output())))
+    code, _, _ = ask(Stream(), served[1], "--batch-size", "2")
+    assert code == 0 and seen == [0, 0, 2, 2, 4]
+
+
+def test_what_was_translated_before_an_error_is_written_and_the_rest_named(served, ask, translator):
+    backend, url = served
+    lines = list("abcdefg")
+    broken = [lambda: None] * (3 if url.startswith("http") else 2)  # REST asks for the outputs' dtypes, too
+    backend.faults += [*broken, *[refuse] * 9]
+    code, out, err = ask("\n".join(lines).encode(), url, "--batch-size", "2", "--retries", "1")
+    assert code == 2 and out.decode().splitlines() == translator.translate(lines[:4])
+    assert err.startswith("keras-transformer: error: from line 5 on nothing is translated: ")
+    assert err.count("\n") == 1 and "not available after 2 attempts: busy" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nowhere"], "url='nowhere'"),
+        (["http://127.0.0.1:1", "--batch-size", "0"], "batch_size=0"),
+        (["http://127.0.0.1:1", "--timeout", "-1"], "timeout=-1"),
+        (
+            ["grpc://127.0.0.1:1", "--retries", "0"],
+            "from line 1 on nothing is translated: grpc://127.0.0.1:1 is not",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_one_message_and_exit_code_2(ask, arguments, named):
+    code, out, err = ask(b"a", *arguments)
+    assert (code, out) == (2, b"")
+    assert named in err and err.startswith("keras-transformer: error: ") and err.count("\n") == 1
+
+
+def test_without_the_extra_the_message_names_it(ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
+    monkeypatch.delitem(sys.modules, "keras_transformer.serving.rpc", raising=False)
+    code, _, err = ask(b"a", "grpc://127.0.0.1:1")
+    assert code == 2 and "pip install '.[client]'" in err and err.count("\n") == 1

@@ -1,0 +1,586 @@
+"""The client against both of TensorFlow Serving's protocols, with real graphs behind them."""
+
+import concurrent.futures
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import types
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorflow_serving")
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from servers import Backend, Raw, Refused, grpc_server, rest_server
+
+from keras_transformer.serving import Client, attempts
+from keras_transformer.serving.export import write_saved_model
+
+TEXT = tf.TensorSpec((None,), tf.string, name="text")
+HARD = [
+    "",
+    "\0",
+    "a\0",
+    "a\0b",
+    'a "quote" \\ \n\x1f',
+    "\ud800",
+    "가\udc80",
+    b"\xff\xfe",
+    "저는".encode()[:4],
+    "🎉",
+]
+
+
+def as_bytes(texts):
+    return [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
+
+
+def kinds(number, folder):
+    """A SavedModel with every shape and dtype that an export of this package has, and a few more."""
+
+    @tf.function(input_signature=[TEXT])
+    def pieces(text):
+        split = tf.strings.bytes_split(text)
+        lengths = tf.cast(split.row_lengths(), tf.int32)
+        ragged = tf.RaggedTensor.from_row_lengths(
+            tf.cast(tf.range(tf.reduce_sum(lengths)), tf.float32) / 3.0, lengths
+        )
+        found = {"pieces": split.to_tensor(b""), "scores": ragged.to_tensor(), "lengths": lengths}
+        return found | {"truncated": lengths > 5, "echo": text, "echo_bytes": text}
+
+    @tf.function(input_signature=[TEXT, tf.TensorSpec((None,), tf.string, name="target")])
+    def pair(text, target):
+        return {"both": text + b"|" + target, "equal": text == target}
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32, name="source")])
+    def tokens(source):
+        twice = tf.stack([source, -source], axis=1)
+        total = tf.reduce_sum(tf.cast(source, tf.int64), axis=1) * 2**40
+        return {"tokens": twice, "total": total, "scores": 1.0 / tf.cast(source[:, 0], tf.float32)}
+
+    @tf.function(input_signature=[TEXT])
+    def single(text):
+        return {"only": tf.strings.length(text)}
+
+    @tf.function(input_signature=[TEXT])
+    def whole(text):
+        return {"rows": tf.size(text), "version": tf.constant(number)}
+
+    @tf.function(input_signature=[TEXT])
+    def empty(text):
+        rows = tf.size(text)
+        return {
+            "strings": tf.fill((rows, 0), b"x"),
+            "cube": tf.zeros((rows, 0, 3)),
+            "flags": tf.fill((rows, 0), True),
+        }
+
+    signatures = {
+        "pieces": pieces,
+        "pair": pair,
+        "tokens": tokens,
+        "single": single,
+        "whole": whole,
+        "empty": empty,
+    }
+    write_saved_model(tf.Module(), signatures, folder / str(number), xla=False)
+    return tf.saved_model.load(str(folder / str(number)))
+
+
+def served_function(function):
+    """What a server holds of a function of texts."""
+    concrete = tf.function(function).get_concrete_function(text=TEXT)
+    return types.SimpleNamespace(signatures={"serving_default": concrete})
+
+
+@pytest.fixture(scope="module")
+def models(translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    export = tf.saved_model.load(str(translator.export(folder / "ko_en")))
+    return {"ko_en": {1: export}, "kinds": {number: kinds(number, folder / "kinds") for number in (1, 3)}}
+
+
+@pytest.fixture(scope="module", params=["rest", "grpc"])
+def served(request, models):
+    """A backend and the URL where it answers."""
+    backend = Backend(models, {"stable": 1})
+    with {"rest": rest_server, "grpc": grpc_server}[request.param](backend) as url:
+        yield backend, url
+
+
+@pytest.fixture
+def backend(served):
+    served[0].reset()
+    return served[0]
+
+
+@pytest.fixture
+def connect(served, backend):
+    """Makes clients that wait for next to nothing, and closes them."""
+    made = []
+
+    def connect(model="kinds", **options):
+        made.append(Client(served[1], model, **{"backoff": 1e-4, **options}))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Seconds that attempts waited for, none of which they do."""
+    seconds = []
+    monkeypatch.setattr(attempts.time, "sleep", seconds.append)
+    return seconds
+
+
+def refuse(code, message="no"):
+    def fault():
+        raise Refused(code, message)
+
+    return fault
+
+
+def test_translates_as_the_translator_does(connect, translator, pairs, backend):
+    sources = [source for source, _ in pairs[:13]] + ["", "   ", *HARD]
+    client = connect("ko_en", batch_size=5)
+    found = client.translate(iter(sources))
+    assert found == translator.translate(sources) and len(set(found)) > 8
+    assert backend.sizes == [[5]] * 5
+    assert client.translate([]) == [] and sum(map(sum, backend.sizes)) == 25
+
+
+def test_a_single_string_is_no_list_of_sentences(connect, backend):
+    with pytest.raises(ValueError, match=r"`sentences` must be a list of strings\. Received: 'a dog'"):
+        connect().translate("a dog")
+    assert backend.calls == 0
+
+
+@pytest.mark.parametrize("batch_size", [100, 1])
+def test_strings_arrive_and_return_as_their_bytes(connect, batch_size):
+    found = connect(batch_size=batch_size).predict("pieces", text=HARD)
+    assert found["echo"].tolist() == found["echo_bytes"].tolist() == as_bytes(HARD)
+    assert [b"".join(row) for row in found["pieces"]] == as_bytes(HARD)
+    two = connect(batch_size=batch_size).predict("pair", text=HARD, target=np.array(HARD[::-1], dtype=object))
+    assert two["both"].tolist() == [
+        a + b"|" + b for a, b in zip(as_bytes(HARD), as_bytes(HARD[::-1]), strict=True)
+    ]
+
+
+def test_batches_keep_the_order_and_are_padded_to_the_widest(connect, backend):
+    texts = ["abcdefg", "a", "", "abc", "ab", "abcdef", "abcd"]
+    whole = connect().predict("pieces", text=texts)
+    found = connect(batch_size=3).predict("pieces", text=texts)
+    assert backend.sizes == [[7], [3], [3], [1]]
+    assert found["echo"].tolist() == as_bytes(texts) and found["lengths"].tolist() == [7, 1, 0, 3, 2, 6, 4]
+    assert found["pieces"].tolist() == whole["pieces"].tolist()
+    assert found["truncated"].tolist() == [True, False, False, False, False, True, False]
+    assert found["scores"].shape == (7, 7) and found["scores"][2:5].tolist()[0] == [0.0] * 7
+    kinds = {name: array.dtype for name, array in found.items()}
+    assert kinds == {name: array.dtype for name, array in whole.items()}
+    assert kinds["scores"] == np.float32 and kinds["lengths"] == np.int32 and kinds["truncated"] == np.bool_
+
+
+def test_texts_of_like_length_travel_together(connect, backend):
+    found = connect(batch_size=2).predict("pieces", text=["a" * 50, "b", "c" * 50, "d"])
+    assert [row[0] for row in found["pieces"]] == [b"a", b"b", b"c", b"d"]
+    # Scores count characters within a request: "b" and "d" were together in one.
+    assert [found["scores"][row].max() for row in (1, 3)] == pytest.approx([0.0, 1.0 / 3])
+
+
+def test_string_arrays_of_numpy_and_tensors_are_strings(connect):
+    found = connect().predict("pair", text=np.array(["가", "b"]), target=np.array([b"x", b"yz"]))
+    assert found["both"].tolist() == ["가|x".encode(), b"b|yz"]
+    found = connect().predict("pair", text=tf.constant(["가", "b"]), target=["x", "yz"])
+    assert found["both"].tolist() == ["가|x".encode(), b"b|yz"]
+
+
+@pytest.mark.parametrize("dtype", [None, np.int32])
+def test_numbers_go_and_come_in_the_dtypes_of_the_signature(connect, dtype):
+    source = [[0, 2], [3, 4], [-5, 6]]
+    found = connect(batch_size=2).predict(
+        "tokens", source=source if dtype is None else np.array(source, dtype)
+    )
+    assert found["tokens"].tolist() == [[[a, b], [-a, -b]] for a, b in source]
+    assert found["tokens"].dtype == np.int32 and found["total"].dtype == np.int64
+    assert found["total"].tolist() == [(a + b) * 2**40 for a, b in source]
+    expected = np.array([np.inf, 1 / 3, -1 / 5], np.float32)
+    assert found["scores"].dtype == np.float32 and found["scores"].tolist() == expected.tolist()
+
+
+def test_an_only_output_has_its_name(connect):
+    assert connect().predict("single", text=["abc", ""])["only"].tolist() == [3, 0]
+
+
+def test_outputs_without_a_value_keep_dtype_and_rank(connect):
+    found = connect(batch_size=2).predict("empty", text=["a", "b", "c"])
+    assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
+        "strings": ((3, 0), np.dtype(object)),
+        "cube": ((3, 0, 3 if found["cube"].shape[2] else 0), np.dtype(np.float32)),
+        "flags": ((3, 0), np.dtype(bool)),
+    }
+
+
+def test_outputs_of_a_whole_request_cannot_be_put_together(connect):
+    assert connect().predict("whole", text=["a", "b", "c"])["rows"].item() == 3
+    with pytest.raises(
+        OSError, match=r"signature='whole': output 'rows' has shape \(\) for a batch of 2 rows"
+    ):
+        connect(batch_size=2).predict("whole", text=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(("options", "version"), [({}, 3), ({"version": 1}, 1), ({"label": "stable"}, 1)])
+def test_a_version_is_the_newest_or_the_one_asked_for(connect, options, version):
+    assert connect(**options).predict("whole", text=["a"])["version"].item() == version
+
+
+def test_another_version_with_other_outputs_is_read(connect, backend, models, monkeypatch):
+    client = connect("kinds")
+    assert client.predict("single", text=["abc"]).keys() == {"only"}
+    client.predict("pair", text=["a"], target=["b"])
+    swapped = types.SimpleNamespace(signatures={"pair": models["kinds"][1].signatures["pieces"]})
+    monkeypatch.setitem(backend.models, "kinds", {1: swapped})
+    assert client.predict("pair", text=["abc"])["lengths"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([[1, 2], [3]], r"\[\[1, 2\], \[3\]\]"),
+        (["a", 1], r"\['a', 1\]"),
+        ([None], r"\[None\]"),
+        ([2**70], str(2**70)),
+        (np.array([1j]), "1.j"),
+    ],
+)
+def test_what_is_no_array_is_refused_here(connect, backend, value, shown):
+    with pytest.raises(ValueError, match=f"`source` must be a rectangular array.*Received: source=.*{shown}"):
+        connect().predict("tokens", source=value)
+    assert backend.calls == 0
+
+
+def test_no_input_and_no_row_are_refused_here(connect, backend):
+    with pytest.raises(ValueError, match="`inputs` must name at least one input"):
+        connect().predict("tokens")
+    with pytest.raises(ValueError, match="`source` must have at least one row"):
+        connect().predict("tokens", source=np.zeros((0, 3), np.int32))
+    assert backend.calls == 0
+
+
+def test_a_server_that_comes_back_is_asked_again(connect, backend, waits):
+    backend.faults += [refuse("UNAVAILABLE")] * 2
+    assert connect(backoff=0.5).predict("pair", text=["a"], target=["b"])["both"].tolist() == [b"a|b"]
+    assert backend.sizes == [[1]] and len(waits) == 2
+    assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
+
+
+def test_waits_differ_from_client_to_client(connect, backend, waits):
+    backend.faults += [refuse("UNAVAILABLE")] * 6
+    connect(backoff=0.1, retries=6).predict("single", text=["a"])
+    assert len(waits) == 6 and len({wait / 2**n for n, wait in enumerate(waits)}) == 6
+
+
+def test_a_server_that_stays_down_is_named_with_the_attempts(connect, backend, served):
+    backend.faults += [refuse("UNAVAILABLE", "too busy")] * 9
+    with pytest.raises(ConnectionError, match=f"{served[1]} is not available after 3 attempts: too busy"):
+        connect(retries=2).predict("single", text=["a"])
+    assert backend.calls == 3
+
+
+def test_a_wait_past_the_deadline_is_not_begun(connect, backend, waits):
+    backend.faults += [refuse("UNAVAILABLE")] * 9
+    with pytest.raises(ConnectionError, match="after 1 attempt: "):
+        connect(timeout=30.0, backoff=100.0).predict("single", text=["a"])
+    assert backend.calls == 1 and waits == []
+
+
+def test_attempts_share_one_deadline(monkeypatch):
+    now, left = [100.0], []
+    monkeypatch.setattr(attempts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(attempts.time, "sleep", lambda seconds: None)
+
+    def call(deadline):
+        left.append(deadline - now[0])
+        now[0] += 4.0
+        raise attempts.Failure("UNAVAILABLE", "busy")
+
+    with pytest.raises(attempts.Failure) as raised:
+        attempts.attempt(call, timeout=10.0, retries=9, backoff=0.0)
+    assert left == [10.0, 6.0, 2.0]
+    assert (raised.value.code, raised.value.attempts) == ("DEADLINE_EXCEEDED", 3)
+
+
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "UNAUTHENTICATED"])
+def test_only_what_is_unavailable_is_sent_again(connect, backend, code):
+    backend.faults += [refuse(code, "it's wrong: é")]
+    kind = {"INTERNAL": OSError, "UNAUTHENTICATED": PermissionError}.get(code, ValueError)
+    with pytest.raises(kind, match=r"refuses model='kinds', .*signature='single': it's wrong: é \("):
+        connect().predict("single", text=["a"])
+    assert backend.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "signature", "said"),
+    [
+        ("nobody", {}, "single", "model='nobody'.*Servable not found"),
+        ("kinds", {"version": 2}, "single", "model='kinds', version=2.*Servable not found"),
+        ("kinds", {"label": "canary"}, "single", "label=canary.*Unrecognized servable version label: canary"),
+        ("kinds", {}, "sing", "signature='sing': .*\"sing\" not found"),
+        ("a b%2F/é:", {}, "single", "model='a b%2F/é:'"),
+    ],
+)
+def test_what_the_server_does_not_have_is_named(connect, model, options, signature, said):
+    with pytest.raises(ValueError, match=said):
+        connect(model, **options).predict(signature, text=["a"])
+
+
+def test_an_error_of_one_batch_leaves_no_result(connect, backend):
+    backend.faults += [lambda: None, lambda: None, lambda: None, refuse("INVALID_ARGUMENT", "third")]
+    with pytest.raises(ValueError, match="third"):
+        connect(batch_size=1).predict("pair", text=list("abcde"), target=list("abcde"))
+
+
+def test_fewer_translations_than_sentences_are_an_error(connect, backend, models, monkeypatch):
+    fewer = served_function(lambda text: {"translation": text[1:], "score": text[1:]})
+    monkeypatch.setitem(backend.models, "fewer", {1: fewer})
+    with pytest.raises(OSError, match=r"3 sentences with as many translations.*'translation': \(2,\)"):
+        connect("fewer").translate(["a", "b", "c"])
+    with pytest.raises(OSError, match=r"'score' has shape \(1,\) for a batch of 2 rows"):
+        connect("fewer", batch_size=2).translate(["a", "b", "c"])
+
+
+def test_sentences_that_the_model_cut_are_counted_in_a_warning(connect, backend, monkeypatch):
+    def cut(text):
+        return {"translation": text, "truncated": tf.strings.length(text) > 2}
+
+    monkeypatch.setitem(backend.models, "cut", {1: served_function(cut)})
+    with pytest.warns(UserWarning, match="2 of 4 sentences are longer than the model reads"):
+        assert connect("cut", batch_size=3).translate(["a", "abc", "ab", "abcd"]) == [
+            "a",
+            "abc",
+            "ab",
+            "abcd",
+        ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        connect("cut").translate(["a"])
+
+
+def test_a_slow_server_is_a_timeout(connect, backend, served):
+    end = threading.Event()
+    backend.faults += [lambda: end.wait(30)]
+    try:
+        with pytest.raises(
+            TimeoutError, match=f"{served[1]} must answer within timeout=0.3 seconds; 1 attempt"
+        ):
+            connect(timeout=0.3).predict("single", text=["a"])
+    finally:
+        end.set()
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_no_server_at_all_is_a_refused_connection(scheme):
+    with socket.socket() as bound:  # and nobody listens
+        bound.bind(("127.0.0.1", 0))
+        url = f"{scheme}://127.0.0.1:{bound.getsockname()[1]}"
+        with Client(url, retries=2, backoff=1e-4) as client:
+            with pytest.raises(
+                ConnectionError, match=f"{url} is not available after 3 attempts: .*[Rr]efused"
+            ):
+                client.translate(["a"])
+            assert client.ready() is False
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "said"),
+    [
+        (200, b"<html>", OSError, "HTTP status 200, no answer of TensorFlow Serving: '<html>'"),
+        (200, b"[1]", OSError, r"HTTP status 200, no answer of TensorFlow Serving: '\[1\]'"),
+        (200, b'{"outputs": {"only": 1}}', OSError, "cannot be read"),
+        (200, b'{"predictions": []}', OSError, "cannot be read"),
+        (200, b'{"outputs": ["a"]}', OSError, "cannot be read"),
+        (404, b"not\xff here", ValueError, "HTTP status 404, .*: 'not"),
+        (404, b'{"error": "a\xffb"}', ValueError, r"a\?b"),
+        (500, b'{ "error": "it\\\'s" }', OSError, r"it.*s"),
+    ],
+)
+def test_an_answer_that_is_none_is_shown(models, status, body, kind, said):
+    def fault():
+        raise Raw(status, body)
+
+    backend = Backend(models)
+    backend.faults.append(fault)
+    with rest_server(backend) as url, Client(url, "kinds") as client:
+        with pytest.raises(kind, match=said) as raised:
+            client.predict("single", text=["a"])
+        assert str(raised.value).encode() and backend.calls < 3
+
+
+def test_a_redirect_is_not_followed(models):
+    def fault():
+        raise Raw(307, b"", ("Location", "/v1/models/kinds:predict"))
+
+    backend = Backend(models)
+    backend.faults.append(fault)
+    with rest_server(backend) as url, Client(url, "kinds", headers={"Authorization": "mine"}) as client:
+        with pytest.raises(OSError, match="HTTP status 307"):
+            client.predict("single", text=["a"])
+        assert backend.calls == 1
+
+
+def test_a_connection_that_breaks_is_made_again(models):
+    def hang_up():
+        raise ConnectionResetError
+
+    backend = Backend(models)
+    backend.faults += [hang_up, hang_up]
+    with rest_server(backend) as url, Client(url, "kinds", backoff=1e-4) as client:
+        assert client.predict("single", text=["abc"])["only"].tolist() == [3]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A server's key and certificate, which is its own authority."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1"
+    )
+    command = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return folder / "key.pem", folder / "cert.pem"
+
+
+@pytest.mark.parametrize("server", [rest_server, grpc_server])
+def test_tls_trusts_the_authorities_it_is_given_and_no_other(models, certificate, server, monkeypatch):
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    backend = Backend(models)
+    with server(backend, certificate) as url:
+        assert url.split(":")[0] in ("https", "grpcs")
+        with Client(url, "kinds", certificates=certificate[1]) as client:
+            assert client.predict("single", text=["abc"])["only"].tolist() == [3]
+        calls = backend.calls
+        with (
+            Client(url, "kinds", retries=0) as client,
+            pytest.raises(ConnectionError, match=r"(?i)certificate|ssl"),
+        ):
+            client.predict("single", text=["abc"])
+        assert backend.calls == calls
+
+
+def test_status_names_the_versions_and_ready_asks_for_one(connect, backend, monkeypatch):
+    monkeypatch.setitem(backend.states, "kinds", {1: "AVAILABLE", 3: "LOADING"})
+    assert connect().status() == {1: "AVAILABLE", 3: "LOADING"}
+    assert connect(version=3).status() == {3: "LOADING"}
+    assert connect().ready() is True
+    assert connect(version=3).ready() is False
+    with pytest.raises(
+        ValueError, match=r"model='nobody'.*status: Could not find any versions of model nobody"
+    ):
+        connect("nobody").ready()
+
+
+def test_ready_asks_once(connect, backend):
+    backend.faults += [refuse("UNAVAILABLE")]
+    assert connect().ready() is False
+    assert backend.calls == 1
+
+
+def test_requests_share_a_connection_until_it_is_closed(connect, backend):
+    client = connect()
+    for _ in range(5):
+        client.predict("single", text=["a"])
+    assert len(backend.peers) == 1
+    with client:
+        pass
+    client.close()
+    with pytest.raises(ValueError, match=r"must be open. Received: a request .*close\(\)"):
+        client.predict("single", text=["a"])
+
+
+def test_close_hangs_up(models):
+    backend = Backend(models)
+    with rest_server(backend) as url:
+        with Client(url, "kinds") as client:
+            client.status()
+            assert not backend.hung_up.is_set()
+        assert backend.hung_up.wait(30)
+
+
+def test_threads_share_a_client(connect):
+    client = connect(batch_size=3)
+    texts = [[f"{thread}-{row}" for row in range(7)] for thread in range(12)]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda batch: client.predict("pieces", text=batch)["echo"].tolist(), texts))
+    assert found == [as_bytes(batch) for batch in texts]
+
+
+def test_headers_go_with_every_request_and_no_password_of_a_netrc(connect, backend, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    connect(headers={"Authorization": "Bearer 7"}).predict("single", text=["a"])
+    connect().status()
+    found = [{k.lower(): v for k, v in headers.items()}.get("authorization") for headers in backend.headers]
+    assert set(found[:-1]) == {"Bearer 7"} and found[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"url": "localhost:8501"}, "`url` must be .*url='localhost:8501'"),
+        ({"url": "ftp://a:1"}, "url='ftp://a:1'"),
+        ({"url": "grpc://a"}, "url='grpc://a'"),
+        ({"url": "grpc://a:1/b"}, "url='grpc://a:1/b'"),
+        ({"url": "http://a:b"}, "url='http://a:b'"),
+        ({"url": "http://a?b"}, "url='http://a"),
+        ({"url": None}, "url=None"),
+        ({"model": ""}, "model=''"),
+        ({"version": 0}, "version=0"),
+        ({"version": 1, "label": "a"}, "label='a', version=1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"retries": -1}, "retries=-1"),
+        ({"backoff": -0.1}, "backoff=-0.1"),
+        ({"certificates": "/nowhere.pem"}, "certificates='/nowhere.pem'"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        Client(**{"url": "http://localhost", **arguments})
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"url": "http://me:secret@a"}, {"headers": {"Authorization": "secret\n"}}]
+)
+def test_a_message_holds_no_secret(arguments):
+    with pytest.raises(ValueError, match="Received") as raised:
+        Client(**{"url": "http://localhost", **arguments})
+    assert "secret" not in str(raised.value)
+
+
+def test_without_the_extra_the_import_works_and_a_client_names_it():
+    code = """
+import sys
+sys.modules["tensorflow_serving"] = None
+from keras_transformer.serving import Client
+sys.modules["requests"] = None  # TensorFlow has imported it
+for url in ("http://localhost", "grpc://localhost:1"):
+    try:
+        Client(url)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and all("extra `client`: pip install '.[client]'" in line for line in lines), (
+        done.stderr
+    )
+    assert "`Client` needs requests" in lines[0] and "tensorflow_serving" in lines[1]

@@ -1,0 +1,95 @@
+import json
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from keras_transformer.serving.server_files import write_server_files
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A model's base path with three versions, the last compiled."""
+    folder = tmp_path / "en_de"
+    for version, described in {
+        1: {"batch_sizes": [1, 8, 32], "xla": False},
+        2: {"batch_sizes": [1, 8, 32], "xla": False},
+        11: {"batch_sizes": [1, 4], "xla": True},
+    }.items():
+        extra = folder / str(version) / "assets.extra"
+        extra.mkdir(parents=True)
+        (folder / str(version) / "saved_model.pb").touch()
+        (extra / "export.json").write_text(json.dumps(described))
+    return folder
+
+
+def model_of(folder):
+    text = (folder / "models.config").read_text()
+    (model,) = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
+    return model
+
+
+def test_labels_name_the_versions_that_are_served(base):
+    files = write_server_files(base, stable=1, canary=2)
+    assert [file.name for file in files] == [
+        "models.config",
+        "batching.config",
+        "monitoring.config",
+        "docker-compose.yml",
+    ]
+    model = model_of(base)
+    assert (model.name, model.base_path, model.model_platform) == ("en_de", "/models/en_de", "tensorflow")
+    assert list(model.model_version_policy.specific.versions) == [1, 2]
+    assert dict(model.version_labels) == {"stable": 1, "canary": 2}
+
+
+def test_the_newest_version_is_stable_and_a_second_call_rolls_back(base):
+    write_server_files(base)
+    assert dict(model_of(base).version_labels) == {"stable": 11}  # by number, not by name
+    write_server_files(base, stable=2)
+    model = model_of(base)
+    assert dict(model.version_labels) == {"stable": 2}
+    assert list(model.model_version_policy.specific.versions) == [2]
+
+
+@pytest.mark.parametrize("stable, sizes", [(2, [1, 8, 32]), (11, [1, 4])])
+def test_the_server_batches_to_the_sizes_of_the_export(base, stable, sizes):
+    write_server_files(base, stable=stable)
+    lines = (base / "batching.config").read_text().splitlines()
+    assert [line for line in lines if line.startswith("allowed")] == [
+        f"allowed_batch_sizes: {n}" for n in sizes
+    ]
+    assert f"max_batch_size {{ value: {sizes[-1]} }}" in lines
+
+
+@pytest.mark.parametrize("stable, xla", [(2, False), (11, True)])
+def test_the_container_gets_the_flags_that_the_export_needs(base, stable, xla):
+    write_server_files(base, name="my.model", stable=stable)
+    text = (base / "docker-compose.yml").read_text()
+    assert '- ".:/models/my.model:ro"' in text and "\n  my-model:\n" in text
+    for file in ("models", "batching", "monitoring"):
+        assert f"/models/my.model/{file}.config" in text and (base / f"{file}.config").exists()
+    assert ("--xla_cpu_compilation_enabled=true" in text) == xla
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"stable": 3}, r"`stable` must be one of the versions \[1, 2, 11\]\. Received: stable=3"),
+        ({"canary": 0}, r"`canary` must be one .* Received: canary=0"),
+        ({"stable": 2, "canary": 11}, r"same batch_sizes\. Received: stable: \[1, 8, 32\], canary: \[1, 4\]"),
+        ({"name": "a b"}, r"`name` must hold .* Received: name='a b'"),
+    ],
+)
+def test_what_a_server_cannot_run_is_refused_and_nothing_is_written(base, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        write_server_files(base, **arguments)
+    assert sorted(path.name for path in base.iterdir()) == ["1", "11", "2"]
+
+
+def test_a_folder_without_an_export_is_refused(base, tmp_path):
+    with pytest.raises(ValueError, match="`folder` must hold an exported version"):
+        write_server_files(tmp_path)
+    (base / "2" / "assets.extra" / "export.json").write_text("{")
+    with pytest.raises(ValueError, match="2 is not an export of this library"):
+        write_server_files(base, stable=2)

@@ -1,0 +1,241 @@
+"""The functions of an export: each says what the model says, whatever stands beside a row."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.decoding import Beam, MinLength, Sample
+from keras_transformer.models import Transformer
+from keras_transformer.serving import Translator
+from keras_transformer.serving.signatures import CHARACTERS_A_TOKEN, SIGNATURES, Signatures
+from keras_transformer.text import ByteTokenizer
+
+N = 3
+
+
+@pytest.fixture(scope="module")
+def beam(translator):
+    """The translator of the tests with a beam, and short limits that odd texts reach."""
+    return Translator(*[translator.model, *translator.tokenizers], Beam(4, n_best=N), 21, 17)
+
+
+@pytest.fixture(scope="module")
+def functions(beam):
+    return Signatures(beam, [2, 5]).functions()  # seven texts are three batches
+
+
+@pytest.fixture(scope="module")
+def texts(pairs):
+    return [*(source for source, _ in pairs[:5]), "", "저는 " * 30]
+
+
+def ids_of(beam, text):
+    """What the model reads of a text."""
+    ids = beam.source_tokenizer.tokenize([text])[0].numpy().tolist()
+    return [*ids[: beam.max_source_length - 1], 3]
+
+
+@pytest.fixture(scope="module")
+def alone(beam, texts):
+    """The model's own hypotheses of each text, searched alone; None for the empty text."""
+    found = []
+    for text in texts:
+        ids = ids_of(beam, text)
+        hypotheses = beam.model.generate([ids], beam.strategy, beam.max_length, jit_compile=False)
+        found.append(hypotheses if text else None)
+    return found
+
+
+def call(function, **inputs):
+    return {name: value.numpy() for name, value in function(**inputs).items()}
+
+
+def decoded(found):
+    return [text.decode() for text in np.ravel(found)]
+
+
+def best(hypotheses, i=0):
+    """The ids of a row's i-th hypothesis."""
+    return hypotheses.tokens.numpy()[0, i, : int(hypotheses.lengths[0, i])]
+
+
+def test_every_signature_is_there_and_documented(functions):
+    assert list(functions) == list(SIGNATURES)
+    assert all(about.endswith(".") for about in SIGNATURES.values())
+
+
+def test_serving_default_gives_the_best_hypothesis(functions, beam, texts, alone):
+    found = call(functions["serving_default"], text=texts)
+    for row, hypotheses in enumerate(alone):
+        if hypotheses is None:
+            assert (found["translation"][row], found["score"][row]) == (b"", 0.0)
+            continue
+        expected = beam.target_tokenizer.detokenize([best(hypotheses)]).numpy()[0]
+        assert found["translation"][row] == expected != b""
+        np.testing.assert_allclose(found["score"][row], hypotheses.scores[0, 0], rtol=1e-4)
+    assert found["truncated"].tolist() == [False] * 6 + [True]
+    assert len(set(found["translation"])) >= 6
+
+
+def test_n_best_gives_all_that_the_strategy_finds(functions, beam, texts, alone):
+    found = call(functions["n_best"], text=texts)
+    assert found["translations"].shape == found["scores"].shape == (7, N)
+    for row, hypotheses in enumerate(alone):
+        if hypotheses is None:
+            assert found["translations"][row].tolist() == [b""] * N
+            continue
+        expected = beam.target_tokenizer.detokenize([best(hypotheses, i) for i in range(N)]).numpy()
+        assert found["translations"][row].tolist() == expected.tolist()
+        np.testing.assert_allclose(found["scores"][row], hypotheses.scores[0], rtol=1e-4)
+    assert found["truncated"].tolist() == [False] * 6 + [True]
+
+
+def test_alignment_names_the_pieces_and_what_they_attend_to(functions, beam, texts, alone):
+    found = call(functions["alignment"], text=texts)
+    for row, hypotheses in enumerate(alone):
+        source, attention = found["source_pieces"][row], found["attention"][row]
+        if hypotheses is None:
+            assert not any(source) and not any(found["target_pieces"][row]) and not attention.any()
+            continue
+        ids, target = ids_of(beam, texts[row]), best(hypotheses)
+        assert decoded(source)[: len(ids)] == beam.source_tokenizer.pieces(ids)
+        assert not any(source[len(ids) :])
+        assert decoded(found["target_pieces"][row])[: len(target)] == beam.target_tokenizer.pieces(target)
+        expected = beam.model.score([ids], target[None], jit_compile=False).alignments[0]
+        np.testing.assert_allclose(attention[: len(target), : len(ids)], expected, atol=1e-5)
+        np.testing.assert_allclose(attention[: len(target)].sum(axis=-1), 1.0, rtol=1e-5)
+        assert not attention[len(target) :].any() and not attention[:, len(ids) :].any()
+    expected = call(functions["serving_default"], text=texts)
+    assert found["translation"].tolist() == expected["translation"].tolist()
+
+
+def test_score_is_the_log_probability_of_a_given_translation(functions, beam, texts):
+    targets = ["a", "", "I am a student.", "The", "\xff", "x", "long " * 20]
+    found = call(functions["score"], text=texts, target=targets)
+    for row, (text, target) in enumerate(zip(texts, targets, strict=True)):
+        if not text or not target:
+            continue
+        ids = beam.target_tokenizer.tokenize([target])[0].numpy().tolist()
+        ids = [*ids[: beam.max_length - 1], 3]
+        expected = beam.model.score([ids_of(beam, text)], [ids], jit_compile=False)
+        np.testing.assert_allclose(found["score"][row], expected.scores[0], rtol=1e-4)
+        np.testing.assert_allclose(
+            found["token_scores"][row, : len(ids)], expected.token_scores[0], rtol=1e-3
+        )
+        assert decoded(found["target_pieces"][row])[: len(ids)] == beam.target_tokenizer.pieces(ids)
+        assert not found["token_scores"][row, len(ids) :].any()
+    assert found["score"][1] == 0.0 and not found["token_scores"][1].any()
+    assert found["truncated"].tolist() == [False] * 6 + [True]
+    of_two = call(functions["score"], text=[texts[-1], texts[0]], target=["a", "long " * 20])
+    assert of_two["truncated"].tolist() == [True, True]
+
+
+def test_tokens_are_searched_as_they_are_and_unknown_ones_read_as_unk(functions, beam, texts, alone):
+    rows = [ids_of(beam, texts[0]), [9, 8, 3], [-5, 10**6, 3], [], [0, 7, 0, 3]]
+    width = 30
+    source = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
+    found = call(functions["tokens"], source=source)
+    assert found["tokens"].shape[:2] == found["lengths"].shape == found["scores"].shape == (5, N)
+    target = best(alone[0])
+    assert found["lengths"][0, 0] == len(target)
+    assert found["tokens"][0, 0, : len(target)].tolist() == target.tolist()
+    as_unk = call(functions["tokens"], source=[[1, 1, 3]])
+    assert as_unk["tokens"][0, 0].tolist() == found["tokens"][2, 0, : as_unk["tokens"].shape[-1]].tolist()
+    assert not found["tokens"][3].any() and found["lengths"][3, 0] == 0
+    assert found["lengths"][4, 0] > 0
+    assert not found["truncated"].any()
+    assert call(functions["tokens"], source=np.full((1, 22), 5))["truncated"].tolist() == [True]
+    assert call(functions["tokens"], source=np.zeros((2, 0), "int32"))["lengths"].tolist() == [[0] * N] * 2
+
+
+@pytest.mark.parametrize("name", ["serving_default", "n_best", "alignment"])
+def test_a_request_of_no_rows_has_an_answer_of_none(functions, name):
+    for value in call(functions[name], text=np.array([], "object")).values():
+        assert value.shape[0] == 0
+
+
+def test_rows_stand_alone_in_every_signature(functions, texts):
+    order = [6, 0, 5, 3, 3, 1]
+    for name in ("serving_default", "n_best", "alignment"):
+        whole = call(functions[name], text=texts)
+        some = call(functions[name], text=[texts[i] for i in order])
+        for key, value in some.items():
+            other = whole[key][order]
+            same = tuple(slice(0, min(a, b)) for a, b in zip(value.shape, other.shape, strict=True))
+            if value.dtype == np.float32:
+                np.testing.assert_allclose(value[same], other[same], atol=1e-4)
+            else:
+                assert value[same].tolist() == other[same].tolist(), (name, key)
+
+
+@pytest.mark.parametrize(
+    "odd", [b"\xff\xfe", b"a\0b", "ภาษา", "\ud800".encode("utf-8", "surrogatepass"), "a" * 10**6]
+)
+def test_odd_texts_get_an_answer_and_change_no_other(functions, texts, odd):
+    plain = call(functions["serving_default"], text=texts[:3])
+    found = call(functions["serving_default"], text=[texts[0], odd, *texts[1:3]])
+    rest = [0, 2, 3]
+    assert found["translation"][rest].tolist() == plain["translation"].tolist()
+    assert found["truncated"].tolist() == [False, len(odd) > 100, False, False]
+    found["translation"][1].decode()
+
+
+def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
+    """A million characters cost no more than the limit's: the tokenizer sees the first of them alone."""
+    limit = beam.max_source_length * CHARACTERS_A_TOKEN
+    seen = []
+
+    class Recording(ByteTokenizer):
+        def tokenize(self, strings):
+            seen.append(tf.reduce_max(tf.strings.length(strings, unit="UTF8_CHAR")))
+            return super().tokenize(strings)
+
+    translator = Translator(
+        small_model(), Recording(), max_source_length=beam.max_source_length, max_length=3
+    )
+    tf.config.run_functions_eagerly(True)
+    try:
+        Signatures(translator, [2]).functions()["serving_default"](tf.constant(["가" * 10**6, "나"]))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert [int(length) for length in seen] == [limit]
+
+
+def small_model():
+    keras.utils.set_random_seed(1)
+    return Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+
+
+def test_samples_differ_from_call_to_call_unless_they_have_a_seed():
+    text = ["The same text."]
+    for seed, differ in ((None, True), (4, False)):
+        translator = Translator(small_model(), ByteTokenizer(), strategy=Sample(seed=seed), max_length=30)
+        function = Signatures(translator, [4]).functions()["serving_default"]
+        found = {call(function, text=text)["translation"][0] for _ in range(3)}
+        assert (len(found) > 1) == differ
+
+
+@pytest.mark.parametrize("constraints", [(), (MinLength(9),)])
+def test_compiled_shapes_are_few_and_change_no_answer(constraints):
+    """A compiled search sees the batch sizes and lengths it was given, and no others."""
+    translator = Translator(
+        small_model(), ByteTokenizer(), max_source_length=24, max_length=9, constraints=constraints
+    )
+    texts = ["a", "bc", "", "d" * 11, "e" * 40, "f g"]
+    shapes = []
+    search = translator.model.search
+
+    def recorded(source, *args, **keywords):
+        shapes.append(tuple(source.shape))
+        return search(source, *args, **keywords)
+
+    plain = Signatures(translator, [3]).functions()["serving_default"]
+    expected = call(plain, text=texts)
+    translator.model.search = recorded
+    compiled = Signatures(translator, [1, 3], [4, 24]).functions()["serving_default"]
+    for rows in (texts, texts[:1], texts[1:3], texts[3:5]):
+        found = call(compiled, text=rows)
+        for name in ("translation", "truncated"):
+            assert found[name].tolist() == [expected[name][texts.index(row)] for row in rows]
+    assert shapes == [(None, None)]  # traced once; XLA sees what it is handed at run time
