@@ -2,6 +2,7 @@ import contextlib
 import dataclasses
 import gzip
 import io
+import json
 import pathlib
 import subprocess
 import sys
@@ -197,6 +198,26 @@ def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator,
         f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}",
         f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}",
     ]
+
+
+def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run, tmp_path):
+    options = (
+        "--beam-width 3 --n-best 2 --max-source-length 20 --max-length 9 --weights int8 --batch-sizes 1 4"
+    )
+    code, _, err = run("export", tiny_run, tmp_path / "model", *options.split())
+    assert code == 0, err
+    described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
+    assert [described["strategy_arguments"][name] for name in ("width", "n_best")] == [3, 2]
+    assert (described["max_source_length"], described["max_length"]) == (20, 9)
+    assert (described["weights"]["stored"], described["batch_sizes"]) == ("int8", [1, 4])
+
+    code, out, err = run("server-files", tmp_path / "model", "--name", "ko_en")
+    assert code == 0, err
+    names = ["models.config", "batching.config", "monitoring.config", "docker-compose.yml"]
+    assert out.decode().split() == [str(tmp_path / "model" / name) for name in names]
+    assert "allowed_batch_sizes: 4" in (tmp_path / "model" / "batching.config").read_text()
+    code, _, err = run("server-files", tmp_path / "model", "--stable", 2)
+    assert code == 2 and "Received: stable=2" in err
 
 
 def test_export_writes_a_version_and_never_overwrites_it(tiny_run, tmp_path):

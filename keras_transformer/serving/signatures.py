@@ -55,26 +55,23 @@ class Signatures:
         """A dict from a signature's name to its `tf.function`."""
         text, target = (tf.TensorSpec((None,), tf.string, name=name) for name in ("text", "target"))
         source = tf.TensorSpec((None, None), tf.int32, name="source")
-        inputs = {
-            "serving_default": {"text": text},
-            "n_best": {"text": text},
-            "alignment": {"text": text},
-            "score": {"text": text, "target": target},
-            "tokens": {"source": source},
-        }
-        bodies = {"serving_default": self.translate}
         return {
-            name: _function(bodies.get(name, getattr(self, name, None)), **inputs[name])
-            for name in SIGNATURES
+            "serving_default": _function(self.translate, text=text),
+            "n_best": _function(self.n_best, text=text),
+            "alignment": _function(self.alignment, text=text),
+            "score": _function(self.score, text=text, target=target),
+            "tokens": _function(self.tokens, source=source),
         }
 
     def translate(self, text):
+        """Texts `(batch,)` to the best translation of each, its score and whether the text was cut, all `(batch,)`."""
         source, truncated = self._source(text)
         tokens, _, scores = self._search(source)
         translation = self._detokenize(tokens[:, 0])
         return {"translation": translation, "score": scores[:, 0], "truncated": truncated}
 
     def n_best(self, text):
+        """Texts `(batch,)` to translations and scores `(batch, n)`, best first, and which texts were cut."""
         source, truncated = self._source(text)
         tokens, _, scores = self._search(source)
         _, n, length = tf.unstack(tf.shape(tokens))
@@ -82,6 +79,8 @@ class Signatures:
         return {"translations": tf.reshape(translations, (-1, n)), "scores": scores, "truncated": truncated}
 
     def alignment(self, text):
+        """Texts `(batch,)` to translations, the pieces of both `(batch, length)`, and what attends to what, float32
+        `(batch, target_len, source_len)`."""
         source, truncated = self._source(text)
         tokens, _, _ = self._search(source)
         target = tokens[:, 0]
@@ -95,6 +94,7 @@ class Signatures:
         }
 
     def score(self, text, target):
+        """Texts and targets `(batch,)` to log probabilities `(batch,)`, and of each piece `(batch, target_len)`."""
         source, truncated = self._source(text)
         limit = default_limit(self._translator.max_source_length, 0, ())
         target, cut = self._ids(
@@ -109,6 +109,7 @@ class Signatures:
         }
 
     def tokens(self, source):
+        """Ids `(batch, source_len)` to ids `(batch, n, target_len)`, their lengths and scores `(batch, n)`."""
         limit, pad_id = self._translator.max_source_length, self._model.pad_id
         known = (source >= 0) & (source < self._model.source_vocab_size)
         source = tf.where(known, source, UNK_ID)
