@@ -117,7 +117,7 @@ def test_rows_depend_on_no_other_row_no_order_and_no_padding(model, strategy):
         assert_same(alone, [part[row : row + 1] for part in together])
 
 
-@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("length", [2, *(pytest.param(n, marks=pytest.mark.tensorflow) for n in (1, 3))])
 @EACH_STRATEGY
 def test_a_prefix_of_what_it_would_write_changes_nothing(model, strategy, length):
     """Greedy search goes on from its own beginning just as it went; others at least keep it."""
