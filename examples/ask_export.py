@@ -45,7 +45,7 @@ def load(folder):
     except (tf.errors.OpError, OSError) as error:
         raise ValueError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
     function = model.signatures.get("serving_default")
-    if function is None or set(function.structured_outputs) != {"translation", "score"}:
+    if function is None or not {"translation", "score"} <= set(function.structured_outputs):
         raise ValueError(f"{folder} holds a SavedModel, but no translator.")
     function.model = model  # a signature alone does not keep its variables alive
     return function
