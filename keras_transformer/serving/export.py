@@ -74,7 +74,8 @@ def export(
         )
     values, module = stored(translator.model, weights)
     signatures = Signatures(translator, batch_sizes, lengths if xla else None, values)
-    functions = signatures.functions()
+    # Traced here, once: `save` would trace what is not.
+    functions = {name: function.get_concrete_function() for name, function in signatures.functions().items()}
     module.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
     with replaced(path) as temporary:
         write_saved_model(module, functions, temporary, xla)
@@ -93,7 +94,7 @@ def write_saved_model(module, signatures, path, xla):
 
     Args:
         module: A `tf.Module` that tracks all the signatures' variables and resources.
-        signatures: A dict from name to `tf.function` with an input signature.
+        signatures: A dict from name to concrete function, or `tf.function` with an input signature.
         path: The folder; must not exist.
         xla: Whether compiled functions are wanted; if not, finding one is an error.
 
@@ -101,7 +102,8 @@ def write_saved_model(module, signatures, path, xla):
         ValueError: If the graph holds an op that a stock server lacks, or an XLA op or a compiled function against
             `xla=False`.
     """
-    tf.saved_model.save(module, str(path), signatures=signatures)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # nobody trains an export
+    tf.saved_model.save(module, str(path), signatures=signatures, options=options)
     found = compiled_parts(path)
     if found and not xla:
         raise ValueError(
@@ -148,13 +150,12 @@ def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
 
     signatures = {}
     for name, function in functions.items():
-        concrete = function.get_concrete_function()
-        arguments, keywords = concrete.structured_input_signature
+        arguments, keywords = function.structured_input_signature
         inputs = {**{spec.name: spec for spec in arguments}, **keywords}
         signatures[name] = {
             "about": SIGNATURES[name],
             "inputs": specs(inputs),
-            "outputs": specs(concrete.structured_outputs),
+            "outputs": specs(function.structured_outputs),
         }
     return {
         "format": 1,
