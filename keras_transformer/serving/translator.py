@@ -23,6 +23,7 @@ from keras_transformer.text import TOKENIZERS
 DESCRIPTION = "translator.json"
 MODEL = "model.keras"
 FORMAT = 1
+COMPILED_BATCH_SIZES = [2**k for k in range(13)]
 
 
 class Translator:
@@ -99,8 +100,8 @@ class Translator:
             self.source_tokenizer,
             self.target_tokenizer,
             strategy,
-            max_source_length or self.max_source_length,
-            max_length or self.max_length,
+            self.max_source_length if max_source_length is None else max_source_length,
+            self.max_length if max_length is None else max_length,
             constraints,
         )
 
@@ -125,7 +126,7 @@ class Translator:
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
             return []
-        function = self._function(batch_size, compiles(jit_compile))
+        function = self._function(compiles(jit_compile))
         lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
         cut = int((lengths >= self.max_source_length).sum())
         if cut:
@@ -145,13 +146,14 @@ class Translator:
                 bar.update(len(rows))
         return translations
 
-    def _make_function(self, batch_size, xla):
-        sizes, lengths = [batch_size], None
-        if xla:  # each shape costs a compilation
-            sizes = sorted({1, min(8, batch_size), batch_size})
-            step, longest = SOURCE_LENGTH_STEP, self.max_source_length
-            lengths = [*range(step, longest, step), longest]
-        return Signatures(self, sizes, lengths).functions()["serving_default"]
+    def _make_function(self, xla):
+        """What `translate` calls, for any number of texts: traced once, whatever the batch sizes."""
+        if not xla:
+            return Signatures(self, [tf.int32.max]).functions()["serving_default"]
+        # Each shape costs a compilation: few of them.
+        step, longest = SOURCE_LENGTH_STEP, self.max_source_length
+        lengths = [*range(step, longest, step), longest]
+        return Signatures(self, COMPILED_BATCH_SIZES, lengths).functions()["serving_default"]
 
     def save(self, folder):
         """Saves everything to a new folder, which appears whole or not at all.

@@ -45,7 +45,7 @@ def test_many_windows_trace_the_translator_once(translator, pairs, tmp_path):
     fresh = translator.searching(translator.strategy)
     lines = [source for source, _ in pairs[:7]]
     assert list(translate_lines(fresh, lines, batch_size=2, window=3)) == translator.translate(lines)
-    assert fresh._function(2, False).experimental_get_tracing_count() == 1
+    assert fresh._function(False).experimental_get_tracing_count() == 1
 
 
 def test_batches_are_of_like_length_within_a_window():

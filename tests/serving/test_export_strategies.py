@@ -53,14 +53,14 @@ def exported(pairs, folder):
     module = tf.Module()
     module.weights = [weight.value for weight in model.weights]
     module.tokenizers = [plain.source_tokenizer]
-    signatures = {name: each._make_function(32, xla=False) for name, each in translators.items()}
+    signatures = {name: each._make_function(xla=False) for name, each in translators.items()}
     write_saved_model(module, signatures, folder, xla=False)
     return translators
 
 
 def expected_of(translator):
     """What Python writes, and its scores."""
-    outputs = translator._function(32, False)(tf.constant(TEXTS))
+    outputs = translator._function(False)(tf.constant(TEXTS))
     return translator.translate(TEXTS), outputs["score"].numpy()
 
 
