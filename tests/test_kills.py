@@ -1,7 +1,8 @@
-"""A run that is killed at random moments, again and again, ends as one that never was."""
+"""Runs and exports that are killed at random moments, again and again, end as those that never were."""
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 
 import numpy as np
 
+from keras_transformer.files import temporaries
+from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.training import checkpoints
 
@@ -27,10 +30,12 @@ def command(folder, corpus):
 
 
 def start(folder, corpus):
+    return started(command(folder, corpus))
+
+
+def started(arguments):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(
-        command(folder, corpus), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finished(process):
@@ -65,3 +70,33 @@ def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, 
         for one, other in zip(*ends, strict=True):
             np.testing.assert_array_equal(one, other)
     assert (tmp_path / "whole" / "history.csv").read_text() == (folder / "history.csv").read_text()
+
+
+def test_a_killed_export_shows_a_server_whole_versions_alone(tmp_path, tiny_run):
+    import tensorflow as tf
+
+    models, draw = tmp_path / "models", random.Random(3)
+    arguments = [sys.executable, "-m", "keras_transformer", "export", str(tiny_run), str(models)]
+    texts = ["저는 학생입니다."]
+    translator = Translator.load(tiny_run)
+    expected = translator.translate(texts)
+
+    def versions():
+        return sorted(path for path in models.iterdir() if path not in temporaries(models))
+
+    def answers(version):
+        function = tf.saved_model.load(str(version)).signatures["serving_default"]
+        return [text.decode() for text in function(text=tf.constant(texts))["translation"].numpy()]
+
+    for _ in range(KILLS):
+        process = started(arguments)
+        while process.poll() is None and not (models.exists() and temporaries(models)):
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 2))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        for version in versions():  # it had ended before it was killed
+            assert answers(version) == expected
+            shutil.rmtree(version)
+    translator.export(models)
+    assert [version.name for version in versions()] == ["1"] and answers(models / "1") == expected

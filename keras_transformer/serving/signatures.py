@@ -48,6 +48,8 @@ class Signatures:
         # Functions of their own for what several signatures share: a graph holds each once.
         self._source = _function(self._source_ids, text=tf.TensorSpec((None,), tf.string))
         self._detokenize = _function(translator.target_tokenizer.detokenize, ids=ids)
+        pieces = {tokenizer: self._pieces_function(tokenizer) for tokenizer in translator.tokenizers}
+        self._source_pieces, self._target_pieces = (pieces[tokenizer] for tokenizer in translator.tokenizers)
         self._search = _function(self._search_chunks, source=ids)
         self._score = _function(self._score_chunks, source=ids, target=ids)
 
@@ -87,8 +89,8 @@ class Signatures:
         _, _, attention = self._score(source, target)
         return {
             "translation": self._detokenize(target),
-            "source_pieces": self._pieces(self._translator.source_tokenizer, source),
-            "target_pieces": self._pieces(self._translator.target_tokenizer, target),
+            "source_pieces": self._source_pieces(source),
+            "target_pieces": self._target_pieces(target),
             "attention": attention,
             "truncated": truncated,
         }
@@ -104,7 +106,7 @@ class Signatures:
         return {
             "score": score,
             "token_scores": token_scores,
-            "target_pieces": self._pieces(self._translator.target_tokenizer, target),
+            "target_pieces": self._target_pieces(target),
             "truncated": truncated | cut,
         }
 
@@ -138,11 +140,15 @@ class Signatures:
         empty = tf.cast(tf.shape(ids)[1] == 0, tf.int32)  # at least one column
         return tf.pad(ids, [[0, 0], [0, empty]], constant_values=self._model.pad_id), truncated
 
-    def _pieces(self, tokenizer, ids):
-        table = tf.constant(tokenizer.pieces(range(tokenizer.vocab_size)))
-        known = (ids >= 0) & (ids < tokenizer.vocab_size)
-        pieces = tf.gather(table, tf.where(known, ids, UNK_ID))
-        return tf.where(ids == self._model.pad_id, "", pieces)
+    def _pieces_function(self, tokenizer):
+        """A function from ids to their pieces, padding to empty strings."""
+
+        def pieces(ids):
+            table = tf.constant(tokenizer.pieces(range(tokenizer.vocab_size)))
+            known = (ids >= 0) & (ids < tokenizer.vocab_size)
+            return tf.where(ids == self._model.pad_id, "", tf.gather(table, tf.where(known, ids, UNK_ID)))
+
+        return _function(pieces, ids=tf.TensorSpec((None, None), tf.int32))
 
     def _search_chunks(self, source):
         """The hypotheses of sources `(batch, source_len)`: tokens `(batch, n, target_len)`, lengths, scores."""

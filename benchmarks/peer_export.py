@@ -1,0 +1,77 @@
+"""Our export's row in the shared benchmark harness (see README.md): the `tokens` signature in TensorFlow's C++ runtime.
+
+usage: peer_export.py small|base T2|T3|T4a|T4b --variant portable|xla
+       peer_export.py CONFIG TASK --variant VARIANT --write FOLDER
+
+The process that is timed holds neither TensorFlow's Python nor this library: another one, started with `--write`, made
+the export. Sources and weights are those of `peer_keras_transformer.py`, and so is what is written.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.environ["BENCH_DIR"])
+import common
+import cxx
+
+SIGNATURE = "tokens"
+
+
+def build(config, task, variant):
+    """One repetition of a task, as the harness asks for it."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "export")
+        command = [sys.executable, __file__, config["name"], task, "--variant", variant, "--write", path]
+        subprocess.run(command, check=True)
+        version = os.path.join(path, "1")
+        runtime, signature = cxx.load(version, SIGNATURE, xla=variant == "xla")
+    info = {"peer": "the export in the C++ runtime", "import_s": round(time.perf_counter() - start, 2)}
+    sizes = common.TASKS[task]
+    source = common.decode_data(config, task)
+
+    def repetition():
+        _, found = runtime.run(signature, {"source": source})
+        assert {n for row in found["lengths"] for n in row} == {sizes["new"]}, found["lengths"]
+        info["check"] = found["tokens"][0][0][:8]
+        return sizes["batch"] * sizes["new"]
+
+    return repetition, info
+
+
+def write(config, task, variant, folder):
+    """Exports the model of `peer_keras_transformer.py`; any tokenizer will do, as ids go in and come out."""
+    import keras
+    import peer_keras_transformer as own
+
+    from keras_transformer.decoding import Beam, Greedy, MinLength
+    from keras_transformer.serving import Translator
+    from keras_transformer.text import ByteTokenizer
+
+    sizes = common.TASKS[task]
+    keras.utils.set_random_seed(0)  # as the row of `generate` does
+    translator = Translator(
+        own.transformer(common.CONFIGS[config], "float32"),
+        ByteTokenizer(),
+        strategy=Greedy() if sizes["beam"] == 1 else Beam(width=sizes["beam"]),
+        max_source_length=sizes["src"],
+        max_length=sizes["new"],
+        constraints=[MinLength(sizes["new"])],
+    )
+    sizes = {"batch_sizes": [sizes["batch"]], "source_lengths": [sizes["src"]]}
+    translator.export(folder, xla=variant == "xla", warmup=False, **sizes)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        parser = argparse.ArgumentParser()
+        for name in ("config", "task", "--variant", "--write"):
+            parser.add_argument(name)
+        options = parser.parse_args()
+        write(options.config, options.task, options.variant, options.write)
+    else:
+        common.main(build)

@@ -1,0 +1,255 @@
+"""What an operator would ask of an export, in the C++ runtime of TensorFlow Serving (see README.md).
+
+usage: serving.py sentences EXPORT --run RUN --source FILE --target FILE [--tokenize 13a] [--python PYTHON]
+       serving.py warmup EXPORT --source FILE [--requests 300]
+       serving.py latency EXPORT --source FILE [--batch-sizes 1,32] [--requests 200]
+       serving.py threads EXPORT --source FILE [--threads 8] [--minutes 10] [--output FILE.json]
+
+EXPORT is the folder of a version, compiled when its `export.json` says so. `sentences` compares what it writes with
+what `Translator.translate` writes and scores it; `warmup` replays the warm-up records and counts the compilations, then
+and after; `latency` gives percentiles; `threads` compares the answers of many threads with quiet ones, and watches the
+memory.
+"""
+
+import argparse
+import gzip
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import cxx
+
+SERVING = "serving_default"
+PROJECT = str(Path(__file__).resolve().parents[1])
+EXPECTED = """
+import json, sys
+from keras_transformer.serving import Translator
+from keras_transformer.decoding import STRATEGIES
+
+run, description, source, output = sys.argv[1:]
+made = json.load(open(description))
+translator = Translator.load(run).searching(
+    STRATEGIES[made["strategy"]].from_config(made["strategy_arguments"]),
+    max_source_length=made["max_source_length"],
+    max_length=made["max_length"],
+)
+json.dump(translator.translate(json.load(open(source)), jit_compile=made["xla"]), open(output, "w"))
+"""
+RECORDS = """
+import json, sys
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+def plain(x):
+    return x.decode() if isinstance(x, bytes) else [plain(each) for each in x] if isinstance(x, list) else x
+
+logs = [prediction_log_pb2.PredictionLog.FromString(r.numpy()) for r in tf.data.TFRecordDataset(sys.argv[1])]
+requests = [log.predict_log.request for log in logs]
+inputs = [{k: plain(tf.make_ndarray(v).tolist()) for k, v in request.inputs.items()} for request in requests]
+found = [[request.model_spec.signature_name, given] for request, given in zip(requests, inputs)]
+json.dump(found, open(sys.argv[2], "w"))
+"""
+
+
+def main():
+    """Runs one of the questions."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("export", type=Path)
+    parser.add_argument("--source", type=Path, required=True, help="one sentence a line, .gz or not")
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--tokenize", default="13a")
+    parser.add_argument("--python", default=sys.executable, help="that has this library, if this one has not")
+    parser.add_argument("--requests", type=int)
+    parser.add_argument("--batch-sizes", default="1,32")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    made = json.loads((options.export / "assets.extra" / "export.json").read_text())
+    print(
+        f"{options.export}: {made['strategy']}, xla {made['xla']}, weights {made['weights']['stored']}",
+        flush=True,
+    )
+    QUESTIONS[options.question](options, made)
+
+
+def sentences(options, made):
+    """The same strings as Python's, and their BLEU."""
+    import sacrebleu
+
+    source, target = lines_of(options.source), lines_of(options.target)
+    description = options.export / "assets.extra" / "export.json"
+    expected = by_other_process(EXPECTED, str(options.run), str(description), source, python=options.python)
+    runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
+    found, seconds = [], 0.0
+    for batch in batches(source, 32):
+        took, outputs = runtime.run(signature, {"text": batch})
+        seconds += took
+        found += outputs["translation"]
+    other = [i for i, (ours, python) in enumerate(zip(found, expected, strict=True)) if ours != python]
+    print(f"{len(found)} sentences, {len(other)} unlike Python's, {seconds:.1f} s")
+    for i in other[:5]:
+        print(f"  {source[i]}\n    C++    {found[i]}\n    Python {expected[i]}")
+    for name, texts in (("C++", found), ("Python", expected)):
+        bleu = sacrebleu.corpus_bleu(texts, [target], tokenize=options.tokenize)
+        print(f"{name:7} BLEU {bleu.score:.2f}")
+
+
+def warmup(options, made):
+    """Compilations of the warm-up and after it, and the slowest request of each shape beside its median."""
+    with tempfile.TemporaryDirectory() as dump:
+        os.environ["XLA_FLAGS"] = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+        records = by_other_process(
+            RECORDS, str(options.export / "assets.extra" / "tf_serving_warmup_requests")
+        )
+        names = sorted({name for name, _ in records})
+        runtime, *signatures = cxx.load(options.export, *names, xla=made["xla"])
+        signatures = dict(zip(names, signatures, strict=True))
+
+        def compiled():
+            return len(list(Path(dump).glob("*before_optimizations.txt")))
+
+        start = time.perf_counter()
+        for name, inputs in records:
+            runtime.run(signatures[name], inputs)
+        warm = compiled()
+        print(f"{len(records)} records in {time.perf_counter() - start:.1f} s, {warm} compilations")
+
+        times = {}
+        for texts in mixed(options.source, options.requests or 300, made["batch_sizes"][-1]):
+            took, _ = runtime.run(signatures[SERVING], {"text": texts})
+            times.setdefault(shape_of(texts, made), []).append(took)
+        print(f"{compiled() - warm} compilations in {sum(map(len, times.values()))} requests after it")
+    print(f"{'rows':>5} {'characters':>10} {'requests':>8} {'median ms':>10} {'slowest':>8} {'ratio':>6}")
+    for (rows, length), took in sorted(times.items()):
+        median, slowest = 1000 * statistics.median(took), 1000 * max(took)
+        print(f"{rows:5} {length:10} {len(took):8} {median:10.1f} {slowest:8.1f} {slowest / median:6.2f}")
+
+
+def latency(options, made):
+    """Percentiles of a request's time, for requests of so many sentences of the file."""
+    runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
+    texts = itertools.cycle(lines_of(options.source))
+    print(f"{'batch':>5} {'requests':>8} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'sentences/s':>12}")
+    for size in map(int, options.batch_sizes.split(",")):
+        requests = [list(itertools.islice(texts, size)) for _ in range(options.requests or 200)]
+        for request in requests[:3]:
+            runtime.run(signature, {"text": request})
+        times = sorted(runtime.run(signature, {"text": request})[0] for request in requests)
+        p50, p95, p99 = (1000 * times[int(len(times) * share)] for share in (0.5, 0.95, 0.99))
+        rate = size * len(times) / sum(times)
+        print(f"{size:5} {len(times):8} {p50:8.1f} {p95:8.1f} {p99:8.1f} {rate:12.1f}", flush=True)
+
+
+def threads(options, made):
+    """Many threads on one session for some minutes: their answers beside quiet ones, and the memory."""
+    runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
+    requests = list(mixed(options.source, 64, made["batch_sizes"][-1]))
+    quiet = [runtime.run(signature, {"text": texts})[1] for texts in requests]
+    until = time.monotonic() + 60 * options.minutes
+    done, wrong, errors, memory = [0] * options.threads, [], [], []
+
+    def work(i):
+        draw, own = random.Random(i), cxx.of_a_thread(runtime)
+        while time.monotonic() < until and not errors:
+            choice = draw.randrange(len(requests))
+            try:
+                _, found = own.run(signature, {"text": requests[choice]})
+            except Exception as error:
+                errors.append(repr(error))
+                return
+            expected = quiet[choice]
+            if any(found[name] != expected[name] for name in ("translation", "truncated")):
+                wrong.append(choice)
+            done[i] += len(requests[choice])
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(options.threads)]
+    start = time.monotonic()
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        memory.append((time.monotonic() - start, resident()))
+        time.sleep(1)
+    for worker in workers:
+        worker.join()
+    print(
+        f"{options.threads} threads, {options.minutes} minutes: {sum(done)} sentences in all, {min(done)} at least each"
+    )
+    print(f"{len(errors)} errors, {len(wrong)} answers unlike the quiet ones", *errors[:3])
+    minutes = {}
+    for second, size in memory:
+        minutes.setdefault(int(second // 60), []).append(size)
+    print("MB by minute: " + " ".join(f"{statistics.median(sizes):.0f}" for sizes in minutes.values()))
+    if options.output:
+        options.output.write_text(json.dumps(memory) + "\n")
+
+
+QUESTIONS = {"sentences": sentences, "warmup": warmup, "latency": latency, "threads": threads}
+
+
+def shape_of(texts, made):
+    """What a request is grouped by: its rows, and the characters of its longest text, each as the export pads them."""
+    rows = next(size for size in made["batch_sizes"] if size >= len(texts))
+    longest = max(map(len, texts))
+    return rows, next(length for length in (32, 64, 128, 256, 1 << 30) if length >= longest)
+
+
+def mixed(source, requests, largest):
+    """Requests of sentences of the file, of all lengths, by a fixed seed: from one row to the largest batch."""
+    draw, texts = random.Random(5), lines_of(source)
+    for _ in range(requests):
+        size = draw.choice([1, 2, 5, 8, 19, largest])
+        yield [text[: draw.choice([None, None, 20])] for text in draw.sample(texts, min(size, largest))]
+
+
+def batches(items, size):
+    """Some items at a time, in order."""
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def lines_of(path):
+    """The lines of a file, which may be gzipped."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def by_other_process(code, *arguments, python=sys.executable):
+    """What Python code writes as JSON into the file it is given last. It is given a list as such a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = []
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, list):
+                path = Path(folder) / f"{i}.json"
+                path.write_text(json.dumps(argument))
+                argument = str(path)
+            given.append(argument)
+        output = Path(folder) / "output.json"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": PROJECT,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
+        environment.pop("XLA_FLAGS", None)
+        subprocess.run([python, "-c", code, *given, str(output)], env=environment, check=True)
+        return json.loads(output.read_text())
+
+
+def resident():
+    """This process's memory in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    main()
