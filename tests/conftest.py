@@ -1,11 +1,15 @@
 """What several folders of tests share: a small corpus, a tokenizer of it and a trained run."""
 
 import pathlib
+import signal
 import sys
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
+
+# A shell's background jobs ignore it, and tests interrupt themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GERMAN = [
     "Ein Mann läuft über die Straße.",
