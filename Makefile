@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# What JAX compiled, for the other process of the tests and for the next time.
+JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+
 .PHONY: demo test lint format bench clean
 
 demo: $(VENV)/.plots
@@ -10,7 +14,7 @@ demo: $(VENV)/.plots
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2 --durations 15
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 --durations 15 -m 'not tensorflow' tests/test_masks.py tests/test_schedules.py \
+	KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -n 2 --durations 15 -m 'not tensorflow' tests/test_masks.py tests/test_schedules.py \
 		tests/test_losses.py tests/test_metrics.py tests/layers tests/models tests/decoding
 
 lint: $(VENV)/.test

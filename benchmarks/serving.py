@@ -32,12 +32,13 @@ PROJECT = str(Path(__file__).resolve().parents[1])
 EXPECTED = """
 import json, sys
 from keras_transformer.serving import Translator
-from keras_transformer.decoding import STRATEGIES
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
 
 run, description, source, output = sys.argv[1:]
 made = json.load(open(description))
 translator = Translator.load(run).searching(
     STRATEGIES[made["strategy"]].from_config(made["strategy_arguments"]),
+    [CONSTRAINTS[name].from_config(config) for name, config in made["constraints"]],
     max_source_length=made["max_source_length"],
     max_length=made["max_length"],
 )

@@ -11,6 +11,7 @@ on. The output appears when all parts are there: a line for each line, in order.
 import argparse
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -39,17 +40,17 @@ class PartTranslator:
 
     def __call__(self, batch):
         """Writes the parts of a batch and says how many lines they have."""
-        from keras_transformer.data import split_lines
+        from keras_transformer.data import LONGEST_LINE, iterate_lines
         from keras_transformer.files import replaced
         from keras_transformer.serving import translate_lines
 
         counts = []
-        for number, start, stop in zip(batch["part"], batch["start"], batch["stop"], strict=True):
+        for number, start, count in zip(batch["part"], batch["start"], batch["lines"], strict=True):
             print(f"translating part {number}", flush=True)
             with open(self.source, "rb") as file:
                 file.seek(start)
-                lines = split_lines(file.read(stop - start))
-            translations = list(translate_lines(self.translator, lines, BATCH_SIZE, LINES))
+                lines = itertools.islice(iterate_lines(file, LONGEST_LINE), count)
+                translations = list(translate_lines(self.translator, lines, BATCH_SIZE, LINES))
             # Whoever did this part before, wholly or not: a part is one file, and holds the same each time.
             with replaced(part_path(self.folder, number)) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
@@ -63,17 +64,17 @@ def part_path(folder, number):
 
 
 def split(source):
-    """Where each part of a file begins and ends: a list of dicts with its number and two offsets."""
-    parts, start, lines = [], 0, 0
+    """Where each part of a file begins: a list of dicts with its number, its offset and its number of lines."""
+    parts, start, lines, ended = [], 0, 0, True
     with open(source, "rb") as file:
         while line := file.readline(BYTES):
-            if line.endswith(b"\n"):
-                lines += 1
-                if lines == LINES or file.tell() - start >= BYTES:
-                    parts.append({"part": len(parts), "start": start, "stop": file.tell()})
-                    start, lines = file.tell(), 0
+            ended = line.endswith(b"\n")
+            lines += ended
+            if ended and (lines == LINES or file.tell() - start >= BYTES):
+                parts.append({"part": len(parts), "start": start, "lines": lines})
+                start, lines = file.tell(), 0
         if file.tell() > start:
-            parts.append({"part": len(parts), "start": start, "stop": file.tell()})
+            parts.append({"part": len(parts), "start": start, "lines": lines + (not ended)})
     return parts
 
 
@@ -122,6 +123,8 @@ def translate(run, source, output, workers=WORKERS, cpus=CPUS, gpus=GPUS):
             )
             for row in done.iter_rows():
                 print(f"part {row['part']}: {row['lines']} lines", flush=True)
+        if output.exists():
+            raise ValueError(f"{output} exists by now; nothing is overwritten.")
         with replaced(output) as temporary, open(temporary, "wb") as whole:
             for part in parts:
                 with open(part_path(folder, part["part"]), "rb") as file:

@@ -141,7 +141,7 @@ def ask(options):
     """Has a server translate standard input."""
     import tqdm
 
-    from keras_transformer.data import iterate_lines
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.serving import Client
 
     given = vars(options)
@@ -150,7 +150,7 @@ def ask(options):
         client = Client(options.url, **{name: given[name] for name in names if name in given})
     except ModuleNotFoundError as error:
         raise ValueError(error) from None
-    lines, done = iterate_lines(sys.stdin.buffer), 0
+    lines, done = iterate_lines(sys.stdin.buffer, LONGEST_LINE), 0
     with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
             try:

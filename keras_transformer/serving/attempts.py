@@ -3,6 +3,9 @@
 import random
 import time
 
+# A server's refusal of a whole batch, for a request whose shape is unlike its neighbours': not this one's fault.
+UNLIKE = "from different tasks have different shapes"
+
 
 class Failure(Exception):
     """What came instead of an answer.
@@ -14,7 +17,7 @@ class Failure(Exception):
 
     def __init__(self, code, message):
         super().__init__(code, message)
-        self.code = code
+        self.code = "UNAVAILABLE" if UNLIKE in str(message) else code
         self.message = message
         self.attempts = 1
 
@@ -22,10 +25,10 @@ class Failure(Exception):
 def attempt(call, timeout, retries, backoff):
     """Calls until there is an answer.
 
-    `UNAVAILABLE` alone is worth another attempt: nobody was there, or too busy to begin. Before attempt n + 1 comes a
-    wait of `backoff * 2**(n - 1)` seconds, shortened by up to a half at random, so that the clients of a server that
-    comes back do not all call at once. All attempts and waits share one deadline; a wait that would not end before it
-    is not begun.
+    `UNAVAILABLE` alone is worth another attempt: nobody was there, too busy to begin, or a neighbour spoilt the batch.
+    Before attempt n + 1 comes a wait of `backoff * 2**(n - 1)` seconds, shortened by up to a half at random, so that
+    the clients of a server that comes back do not all call at once. All attempts and waits share one deadline; a wait
+    that would not end before it is not begun.
 
     urllib3 retries, too, but gives each attempt the whole timeout; gRPC knows at most four retries. One loop over both
     keeps the arguments' meaning the same.
@@ -47,7 +50,7 @@ def attempt(call, timeout, retries, backoff):
             failure.attempts = number + 1
             wait = backoff * 2**number * random.uniform(0.5, 1.0)
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if remaining <= 0 and failure.code == "UNAVAILABLE":
                 failure.code = "DEADLINE_EXCEEDED"
             if failure.code != "UNAVAILABLE" or number == retries or wait >= remaining:
                 raise

@@ -13,6 +13,7 @@ import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data import stream_lines
+from keras_transformer.serving.signatures import measured
 from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.training import Terminated, Termination
 
@@ -155,7 +156,7 @@ def _translate_window(translator, texts, first, batch_size, advance):
     Returns:
         A list of str, a line for each text; how many of the texts are cut; how many could not be translated.
     """
-    lengths = translator.source_tokenizer.tokenize(texts).row_lengths().numpy()
+    lengths, cut = measured(texts, translator.source_tokenizer, translator.max_source_length)
     by_length = lengths.argsort(kind="stable")
     translations, failed = [""] * len(texts), 0
     for start in range(0, len(texts), batch_size):
@@ -170,7 +171,7 @@ def _translate_window(translator, texts, first, batch_size, advance):
             else:
                 translations[row] = " ".join(found.splitlines())
         advance(len(rows))
-    return translations, int((lengths >= translator.max_source_length).sum()), failed
+    return translations, cut, failed
 
 
 def _translate_batch(translator, texts):

@@ -9,15 +9,16 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.checks import check_positive
-from keras_transformer.files import replaced
+from keras_transformer.files import locked, remove_temporaries, replaced
 from keras_transformer.serving.signatures import SIGNATURES, Signatures
-from keras_transformer.serving.warmup import write_warmup
+from keras_transformer.serving.warmup import MOST_RECORDS, write_warmup
 from keras_transformer.serving.weights import stored
 from keras_transformer.version import __version__
 
 BATCH_SIZES = (1, 8, 32)
 SHORTEST = 16  # the least of the source lengths that a compiled export pads to; each doubles the one before
 # What this library uses of the ops of tensorflow-text 2.20, which TensorFlow Serving links.
+PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # TensorFlow's own, but a server holds no Python
 TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 
@@ -45,7 +46,7 @@ def export(
         xla: False for a graph that runs everywhere, without any XLA op or compiled function. True for a compiled
             search over few fixed shapes; tensorflow_model_server needs `--xla_cpu_compilation_enabled` then.
         weights: How they are stored: "float32", "bfloat16", or "int8" with a scale for each channel. The model computes
-            in float32 either way.
+            as it did in any case.
         batch_sizes: Increasing ints; (1, 8, 32) when None. More rows than the last are searched in turn; a compiled
             search fills up a batch to the next of them.
         source_lengths: Increasing ints, the lengths in tokens to which a compiled search pads its sources; 16 and its
@@ -72,20 +73,28 @@ def export(
         raise ValueError(
             f"`source_lengths` must end with max_source_length={longest}. Received: source_lengths={lengths}."
         )
+    # Where nothing is compiled, a length is like another.
+    shapes = [(size, length) for length in (lengths if xla else lengths[:1]) for size in batch_sizes]
+    if warmup and len(shapes) > MOST_RECORDS:
+        raise ValueError(
+            f"`batch_sizes` times `source_lengths` must be at most {MOST_RECORDS}: a server refuses more to warm up "
+            f"with. Received: {len(batch_sizes)} times {len(lengths)}."
+        )
     values, module = stored(translator.model, weights)
     signatures = Signatures(translator, batch_sizes, lengths if xla else None, values)
     # Traced here, once: `save` would trace what is not.
     functions = {name: function.get_concrete_function() for name, function in signatures.functions().items()}
     module.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
-    with replaced(path) as temporary:
-        write_saved_model(module, functions, temporary, xla)
-        extra = temporary / "assets.extra"
-        extra.mkdir()
-        description = describe(translator, functions, xla, weights, batch_sizes, lengths if xla else None)
-        (extra / "export.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        if warmup:  # where nothing is compiled, a shape is like another
-            of = lengths if xla else lengths[:1]
-            write_warmup(extra, translator, [(size, length) for length in of for size in batch_sizes])
+    with locked(folder):
+        remove_temporaries(folder)  # of an export that was killed
+        with replaced(path) as temporary:
+            write_saved_model(module, functions, temporary, xla)
+            extra = temporary / "assets.extra"
+            extra.mkdir()
+            description = describe(translator, functions, xla, weights, batch_sizes, lengths if xla else None)
+            (extra / "export.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+            if warmup:
+                write_warmup(extra, translator, shapes)
     return path
 
 
@@ -137,7 +146,8 @@ def foreign_ops(path):
     for graph in _graphs(path):
         own = {function.signature.name for function in graph.library.function}
         found |= {node.op for node in _nodes(graph)} - own
-    return sorted(op for op in found - TEXT_OPS if not (hasattr(tf.raw_ops, op) or op.startswith("Xla")))
+    known = {op for op in found if hasattr(tf.raw_ops, op) or op.startswith("Xla")} | TEXT_OPS
+    return sorted(found - (known - PYTHON_OPS))
 
 
 def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
@@ -177,10 +187,10 @@ def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
 
 
 def fingerprint(model):
-    """A hash of a model's weights, hexadecimal: the same for the same float32 values in the same order."""
+    """A hash of a model's weights, hexadecimal: the same for the same float32 values of the same layers."""
     digest = hashlib.sha256()
     for weight in model.weights:
-        digest.update(f"{weight.path} {tuple(weight.shape)}\n".encode())
+        digest.update(f"{weight.path.partition('/')[2]} {tuple(weight.shape)}\n".encode())
         digest.update(weight.numpy().astype("<f4").tobytes())
     return digest.hexdigest()
 

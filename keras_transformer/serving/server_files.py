@@ -9,16 +9,20 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.files import replaced
 
+MODELS = "models.config"
 # How long a request waits for others, in microseconds: little beside a translation, long enough to fill a batch.
 WAIT = 5000
 WAITING_BATCHES = 100  # more than these are refused at once instead of late
+BATCHES_A_REQUEST = 32  # a request of more rows is refused; the server splits what is larger than a batch
 
 
 def write_server_files(folder, name=None, stable=None, canary=None, image="tensorflow/serving:latest"):
     """Writes `models.config`, `batching.config`, `monitoring.config` and `docker-compose.yml` beside the versions.
 
     Called again with other versions it rolls a running server forward or back: the server reads `models.config` again
-    every half minute, loads and unloads what it says, and moves the labels.
+    every half minute, loads and unloads what it says, and moves the labels. It moves a label only to a version that
+    runs already, and refuses the whole file otherwise; so a version that a label leaves goes on running until the same
+    call is made once more.
 
     Args:
         folder: The model's base path, with at least one exported version.
@@ -31,8 +35,8 @@ def write_server_files(folder, name=None, stable=None, canary=None, image="tenso
         The `Path`s of the files.
 
     Raises:
-        ValueError: If a version is not there, `name` is no name for a server, or the two versions cannot run in one
-            server.
+        ValueError: If a version is not there, `name` is no name for a server, the versions cannot run in one server,
+            or a label is to move to one that does not run yet.
     """
     folder = Path(folder)
     name = folder.resolve().name if name is None else name
@@ -52,18 +56,26 @@ def write_server_files(folder, name=None, stable=None, canary=None, image="tenso
             raise ValueError(
                 f"`{label}` must be one of the versions {sorted(versions)}. Received: {label}={version}."
             )
-    described = {label: _description(folder / str(version)) for label, version in labels.items()}
+    before, running = _running(folder / MODELS)
+    for label, version in labels.items():
+        if before.get(label, version) != version and version not in running:
+            how = "make it the canary first" if label == "stable" else "leave `canary` out first"
+            raise ValueError(
+                f"`{label}` must move to one of the versions that a server of {MODELS} runs, {sorted(running)}: {how}, "
+                f"or remove {MODELS} and start the server anew. Received: {label}={version}."
+            )
+    served = {*labels.values(), *(set() if labels == before else set(before.values()) & versions)}
+    described = {version: _description(folder / str(version)) for version in sorted(served)}
     for key in ("batch_sizes", "xla"):  # the server has one setting for all that it runs
         if len({str(each[key]) for each in described.values()}) > 1:
-            found = ", ".join(f"{label}: {each[key]}" for label, each in described.items())
-            raise ValueError(
-                f"`stable` and `canary` must be exported with the same {key}. Received: {found}."
-            )
+            found = ", ".join(f"version {version}: {each[key]}" for version, each in described.items())
+            raise ValueError(f"What one server runs must be exported with the same {key}. Received: {found}.")
+    stable = described[labels["stable"]]
     files = {
-        "models.config": _models(name, labels),
-        "batching.config": _batching(described["stable"]["batch_sizes"]),
+        MODELS: _models(name, labels, served),
+        "batching.config": _batching(stable["batch_sizes"]),
         "monitoring.config": 'prometheus_config {\n  enable: true\n  path: "/monitoring/prometheus/metrics"\n}\n',
-        "docker-compose.yml": _compose(name, image, described["stable"]["xla"]),
+        "docker-compose.yml": _compose(name, image, stable["xla"]),
     }
     for file, text in files.items():
         with replaced(folder / file) as temporary:
@@ -73,24 +85,42 @@ def write_server_files(folder, name=None, stable=None, canary=None, image="tenso
 
 def _description(version):
     try:
-        return json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{version} is not an export of this library: {error}") from None
+        found = json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
+        return {key: found[key] for key in ("batch_sizes", "xla")}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{version} is not an export of this library: {error!r}") from None
 
 
-def _models(name, labels):
+def _running(file):
+    """The labels and the versions of the server that a `models.config` is for; none where there is no such file."""
+    try:
+        config = text_format.Parse(
+            file.read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
+        )
+    except FileNotFoundError:
+        return {}, set()
+    except (OSError, ValueError, text_format.ParseError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    models = config.model_config_list.config
+    labels = {label: version for model in models for label, version in model.version_labels.items()}
+    return labels, {version for model in models for version in model.model_version_policy.specific.versions}
+
+
+def _models(name, labels, versions):
     config = model_server_config_pb2.ModelServerConfig()
     model = config.model_config_list.config.add(
         name=name, base_path=f"/models/{name}", model_platform="tensorflow"
     )
-    model.model_version_policy.specific.versions.extend(sorted(set(labels.values())))
+    model.model_version_policy.specific.versions.extend(sorted(versions))
     model.version_labels.update(labels)
     return text_format.MessageToString(config)
 
 
 def _batching(batch_sizes):
     settings = {
-        "max_batch_size": batch_sizes[-1],
+        "max_batch_size": BATCHES_A_REQUEST * batch_sizes[-1],
+        "max_execution_batch_size": batch_sizes[-1],
+        "enable_large_batch_splitting": "true",
         "batch_timeout_micros": WAIT,
         "max_enqueued_batches": WAITING_BATCHES,
     }

@@ -9,9 +9,11 @@ from keras_transformer.backend import compiled
 from keras_transformer.models.generation import default_limit, lengths_of
 from keras_transformer.text.base import UNK_ID, valid_utf8
 
-# No piece of a SentencePiece model is longer unless its training was told so: what is cut off before the text is
-# tokenised would have been cut off after it.
+# No piece of a SentencePiece model is longer unless its training was told so. Runs of blanks and of unknown characters
+# can be, as they become one token: what a text holds after more of them is lost, and its row says that it was cut.
 CHARACTERS_A_TOKEN = 16
+# Rows that are scored at once: each holds a logit for each token of its target and each of the vocabulary.
+SCORED_ROWS = 8
 
 SIGNATURES = {
     "serving_default": "Translates texts.",
@@ -20,6 +22,14 @@ SIGNATURES = {
     "score": "How likely the model finds given translations.",
     "tokens": "Translates token ids, for callers with a tokenizer of their own.",
 }
+
+
+def measured(texts, tokenizer, limit):
+    """The lengths of texts (bytes) in tokens, NumPy int `(batch,)`, and how many of them an export cuts at a limit."""
+    lengths = tokenizer.tokenize(texts).row_lengths().numpy()
+    characters = limit * CHARACTERS_A_TOKEN
+    long = [len(text) > characters and len(text.decode(errors="replace")) > characters for text in texts]
+    return lengths, int(((lengths >= limit) | long).sum())
 
 
 class Signatures:
@@ -76,7 +86,7 @@ class Signatures:
         """Texts `(batch,)` to translations and scores `(batch, n)`, best first, and which texts were cut."""
         source, truncated = self._source(text)
         tokens, _, scores = self._search(source)
-        _, n, length = tf.unstack(tf.shape(tokens))
+        n, length = self._translator.strategy.n_best, tf.shape(tokens)[2]
         translations = self._detokenize(tf.reshape(tokens, (-1, length)))
         return {"translations": tf.reshape(translations, (-1, n)), "scores": scores, "truncated": truncated}
 
@@ -184,6 +194,7 @@ class Signatures:
                 shaped if self._source_lengths else lambda rows: search(rows, seed),
                 [source],
                 [((n, longest), self._model.pad_id), ((n,), 0), ((n,), 0.0)],
+                self._batch_sizes[-1],
             )
         return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], lengths, scores
 
@@ -199,20 +210,22 @@ class Signatures:
                 score,
                 [source, target],
                 [((), 0.0), ((target_len,), 0.0), ((target_len, source_len), 0.0)],
+                min(SCORED_ROWS, self._batch_sizes[-1]),
             )
 
-    def _in_chunks(self, function, inputs, outputs):
+    def _in_chunks(self, function, inputs, outputs, size):
         """Applies a function to a few rows at a time, those of like length together, without their common padding.
 
         Args:
             function: Of int32 tensors `(rows, length)` to a list of tensors `(rows, ...)`.
             inputs: Tensors `(batch, length)` for it, padded on the right. The first says which rows go together.
             outputs: The shape of each result in the whole batch, without the batch, and what fills it up.
+            size: How many rows at a time.
 
         Returns:
             A list of tensors `(batch, ...)`.
         """
-        rows, size = tf.shape(inputs[0])[0], self._batch_sizes[-1]
+        rows = tf.shape(inputs[0])[0]
         lengths = [lengths_of(each, self._model.pad_id) for each in inputs]
         order = tf.argsort(lengths[0], stable=True)
         count = tf.maximum(1, -(-rows // size))
@@ -240,7 +253,11 @@ class Signatures:
         ]
         _, arrays = tf.while_loop(lambda i, _: i < count, turn, (0, arrays), parallel_iterations=1)
         back = tf.math.invert_permutation(order)
-        return [tf.gather(array.concat(), back) for array in arrays]
+        results = [tf.gather(array.concat(), back) for array in arrays]
+        return [
+            tf.ensure_shape(result, (None, *(to if isinstance(to, int) else None for to in shape)))
+            for result, (shape, _) in zip(results, outputs, strict=True)
+        ]
 
     @staticmethod
     def _next(sizes, size):

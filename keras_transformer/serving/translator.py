@@ -17,7 +17,7 @@ from keras_transformer.models import Transformer
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP, check_constraints
 from keras_transformer.serving.export import export
 from keras_transformer.serving.loading import load_model
-from keras_transformer.serving.signatures import Signatures
+from keras_transformer.serving.signatures import Signatures, measured
 from keras_transformer.text import TOKENIZERS
 
 DESCRIPTION = "translator.json"
@@ -127,8 +127,7 @@ class Translator:
         if not texts:
             return []
         function = self._function(compiles(jit_compile))
-        lengths = self.source_tokenizer.tokenize(texts).row_lengths().numpy()
-        cut = int((lengths >= self.max_source_length).sum())
+        lengths, cut = measured(texts, self.source_tokenizer, self.max_source_length)
         if cut:
             warnings.warn(
                 f"{cut} of {len(texts)} sentences are longer than `max_source_length`={self.max_source_length} "

@@ -4,6 +4,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 FILE = "tf_serving_warmup_requests"
+MOST_RECORDS = 990  # a server refuses a version with more than 1,000 in all
 
 
 def write_warmup(folder, translator, shapes):

@@ -66,7 +66,9 @@ class _Widened(tf.saved_model.experimental.TrackableResource):
     def __init__(self, *parts):
         super().__init__()
         # Named by its content: where two models are loaded, none takes the other's values for its own.
-        self._name = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+        self._name = hashlib.sha256(
+            b"".join(f"{part.dtype} {part.shape} ".encode() + part.tobytes() for part in parts)
+        ).hexdigest()
         self.parts = [tf.Variable(part, trainable=False) for part in parts]
         self._initialize()
 

@@ -656,6 +656,7 @@ many = settings(
 )
 
 
+@pytest.mark.tensorflow  # JAX compiles each case
 @many
 @given(
     data=st.data(),

@@ -317,6 +317,16 @@ def test_attempts_share_one_deadline(monkeypatch):
     assert (raised.value.code, raised.value.attempts) == ("DEADLINE_EXCEEDED", 3)
 
 
+def test_a_batch_that_a_neighbour_spoilt_is_sent_again(connect, backend):
+    said = "Tensors with name 'text' from different tasks have different shapes and padding is turned off."
+    client = connect(backoff=0.001)
+    client.predict("single", text=["a"])  # REST reads the signature, too
+    before = backend.calls
+    backend.faults += [refuse("INVALID_ARGUMENT", said)]
+    client.predict("single", text=["a"])
+    assert backend.calls == before + 2
+
+
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "UNAUTHENTICATED"])
 def test_only_what_is_unavailable_is_sent_again(connect, backend, code):
     backend.faults += [refuse(code, "it's wrong: é")]

@@ -10,6 +10,7 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
+from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving.export import compiled_parts, fingerprint, write_saved_model
@@ -52,7 +53,7 @@ def run_alone(folder, texts, xla, tmp_path):
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK)
 
 
 def small_translator():
@@ -81,6 +82,11 @@ def export(translator, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports") / "model"
     assert translator.export(folder) == folder / "1"
     return folder / "1"
+
+
+@pytest.fixture(scope="module")
+def loaded(export):
+    return tf.saved_model.load(str(export))
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +119,7 @@ def test_the_runtime_without_xla_is_one_where_compiled_functions_fail(compiled_e
     assert "XLA" in run_alone(compiled_export, ["저는"], xla=False, tmp_path=tmp_path)["error"]
 
 
-def test_runs_in_the_runtime_of_the_server(export, translator, sources, scores, tmp_path):
+def test_runs_in_the_runtime_of_the_server(export, loaded, translator, sources, scores, tmp_path):
     """Without TensorFlow's Python where the tool for it is at hand, else by the loader of its Python."""
     if CXX_RUN.exists():
         command = [sys.executable, str(CXX_RUN), str(export)]
@@ -122,15 +128,14 @@ def test_runs_in_the_runtime_of_the_server(export, translator, sources, scores, 
         assert done.returncode == 0, done.stderr[-2000:]
         result = json.loads(done.stdout.splitlines()[-1])["outputs"]
     else:
-        found = tf.saved_model.load(str(export)).signatures["serving_default"](text=tf.constant(sources))
+        found = loaded.signatures["serving_default"](text=tf.constant(sources))
         result = {name: value.numpy().tolist() for name, value in found.items()}
         result["translation"] = [text.decode() for text in result["translation"]]
     assert result["translation"] == translator.translate(sources)
     assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
 
 
-def test_signature_maps_a_batch_of_text_to_translations_and_scores(export):
-    loaded = tf.saved_model.load(str(export))
+def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
     assert set(loaded.signatures) == set(SIGNATURES)
     signature = loaded.signatures["serving_default"]
     assert signature.structured_input_signature[1].keys() == {"text"}
@@ -146,21 +151,13 @@ def test_signature_maps_a_batch_of_text_to_translations_and_scores(export):
     }
 
 
-def test_rows_of_a_served_batch_do_not_depend_on_each_other(export, sources):
-    function = tf.saved_model.load(str(export)).signatures["serving_default"]
+def test_rows_of_a_served_batch_do_not_depend_on_each_other(loaded, sources):
+    function = loaded.signatures["serving_default"]
     together = function(text=tf.constant(sources))
     for row, source in enumerate(sources):
         alone = function(text=tf.constant([source]))
         assert alone["translation"].numpy()[0] == together["translation"].numpy()[row]
         assert float(alone["score"][0]) == pytest.approx(float(together["score"][row]), rel=1e-3, abs=1e-3)
-
-
-def test_served_bytes_of_any_kind_are_answered(export):
-    rows = [b"\xff\xfe", b"", b"\0", "저는".encode()[:4], b"\xf0\x9f\x8e\x89" * 300]
-    found = tf.saved_model.load(str(export)).signatures["serving_default"](text=tf.constant(rows))
-    assert len(found["translation"]) == len(rows)
-    for text in found["translation"].numpy():
-        text.decode("utf-8")
 
 
 def test_default_export_holds_no_xla_at_all(export):
@@ -212,6 +209,34 @@ def test_ops_that_a_server_lacks_are_named(tmp_path):
 
     with pytest.raises(ValueError, match=r"stock TensorFlow Serving, which has no CaseFoldUTF8\."):
         write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
+
+
+def test_python_inside_a_graph_is_foreign_to_a_server(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+    def serve(text):
+        return {"same": tf.py_function(lambda text: text, [text], tf.string)}
+
+    with pytest.raises(ValueError, match=r"stock TensorFlow Serving, which has no EagerPyFunc\."):
+        write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
+
+
+def test_what_a_killed_export_left_is_gone_after_the_next(tmp_path):
+    left = tmp_path / ".tmp-0123abcd-1"
+    left.mkdir()
+    (left / "saved_model.pb").touch()
+    with pytest.raises(ValueError, match="foreign"):
+        small_translator().export(tmp_path, weights="foreign")
+    assert left.exists()
+    small_translator().export(tmp_path, warmup=False)
+    assert names(tmp_path) == ["1"]
+
+
+def test_weights_of_equal_bytes_and_other_shapes_are_two(tmp_path):
+    """An untrained model has biases and shifts of zeros alone, in vectors and in matrices."""
+    translator = small_translator()
+    path = translator.export(tmp_path, weights="int8", warmup=False)
+    found = tf.saved_model.load(str(path)).signatures["serving_default"](text=tf.constant(["ab"]))
+    assert found["score"].numpy() < 0
 
 
 def test_versions_are_never_overwritten(tmp_path):
@@ -276,8 +301,8 @@ def warmup_requests(export):
         yield request.model_spec.signature_name, inputs
 
 
-def test_warmup_touches_every_shape_and_every_signature_and_runs(export, compiled_export, translator):
-    signatures = tf.saved_model.load(str(export)).signatures
+def test_warmup_touches_every_shape_and_every_signature_and_runs(export, loaded, compiled_export, translator):
+    signatures = loaded.signatures
     seen = set()
     for name, inputs in warmup_requests(export):
         seen.add(name)
@@ -300,7 +325,7 @@ def test_a_warmup_text_has_the_length_asked_for(translator, length):
 
 @pytest.mark.parametrize("weights, bits, tolerance", [("bfloat16", 16, 0.05), ("int8", 8, 0.3)])
 def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
-    export, translator, sources, tmp_path, weights, bits, tolerance
+    export, loaded, translator, sources, tmp_path, weights, bits, tolerance
 ):
     narrowed = translator.export(tmp_path / "model", weights=weights, warmup=False)
     sizes = [
@@ -309,8 +334,8 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
     assert sizes[1] / sizes[0] < bits / 32 + 0.1
     assert json.loads((narrowed / "assets.extra" / "export.json").read_text())["weights"]["stored"] == weights
     assert names(narrowed / "assets.extra") == ["export.json"]
-    loaded = [tf.saved_model.load(str(path)) for path in (export, narrowed)]
-    results = [each.signatures["serving_default"](text=tf.constant(sources)) for each in loaded]
+    both = (loaded, tf.saved_model.load(str(narrowed)))
+    results = [each.signatures["serving_default"](text=tf.constant(sources)) for each in both]
     translations = [each["translation"].numpy().tolist() for each in results]
     assert sum(a == b for a, b in zip(*translations, strict=True)) >= 7
     scores = [each["score"].numpy() for each in results]
@@ -324,6 +349,10 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
         ({"weights": "int4"}, r"`weights` must be one of .* Received: weights='int4'"),
         ({"batch_sizes": [8, 1]}, r"`batch_sizes` must increase\. Received: batch_sizes=\[8, 1\]"),
         ({"batch_sizes": [0]}, r"`batch_sizes` must be a positive integer\. Received: batch_sizes=0"),
+        (
+            {"batch_sizes": range(1, 101), "xla": True, "source_lengths": [*range(16, 30), 256]},
+            r"at most 990: a server .* Received: 100 times 15",
+        ),
         ({"source_lengths": [16]}, r"must end with max_source_length=256\. Received: source_lengths=\[16\]"),
     ],
 )

@@ -43,13 +43,35 @@ def test_labels_name_the_versions_that_are_served(base):
     assert dict(model.version_labels) == {"stable": 1, "canary": 2}
 
 
-def test_the_newest_version_is_stable_and_a_second_call_rolls_back(base):
+def test_the_newest_version_is_stable(base):
     write_server_files(base)
     assert dict(model_of(base).version_labels) == {"stable": 11}  # by number, not by name
-    write_server_files(base, stable=2)
-    model = model_of(base)
-    assert dict(model.version_labels) == {"stable": 2}
-    assert list(model.model_version_policy.specific.versions) == [2]
+
+
+def test_a_running_server_is_rolled_forward_and_back_through_versions_that_run(base):
+    """TensorFlow Serving moves a label that is in use only to a version that is loaded."""
+
+    def served(**labels):
+        write_server_files(base, **labels)
+        model = model_of(base)
+        assert dict(model.version_labels) == {k: v for k, v in labels.items() if v}
+        return list(model.model_version_policy.specific.versions)
+
+    assert served(stable=1) == [1]
+    with pytest.raises(
+        ValueError, match=r"`stable` must move to .* runs, \[1\]: make it the canary first.*stable=2"
+    ):
+        write_server_files(base, stable=2)
+    assert dict(model_of(base).version_labels) == {"stable": 1}
+    assert served(stable=1, canary=2) == [1, 2]
+    assert served(stable=2) == [1, 2]  # the way back is open ...
+    assert served(stable=1) == [1, 2]
+    assert served(stable=2) == [1, 2]
+    assert served(stable=2) == [2]  # ... until the same is said once more
+    with pytest.raises(ValueError, match=r"`stable` must move to .* runs, \[2\]"):
+        write_server_files(base, stable=1)
+    (base / "models.config").unlink()
+    assert served(stable=1) == [1]
 
 
 @pytest.mark.parametrize("stable, sizes", [(2, [1, 8, 32]), (11, [1, 4])])
@@ -59,7 +81,8 @@ def test_the_server_batches_to_the_sizes_of_the_export(base, stable, sizes):
     assert [line for line in lines if line.startswith("allowed")] == [
         f"allowed_batch_sizes: {n}" for n in sizes
     ]
-    assert f"max_batch_size {{ value: {sizes[-1]} }}" in lines
+    assert f"max_execution_batch_size {{ value: {sizes[-1]} }}" in lines
+    assert f"max_batch_size {{ value: {32 * sizes[-1]} }}" in lines
 
 
 @pytest.mark.parametrize("stable, xla", [(2, False), (11, True)])
@@ -77,7 +100,10 @@ def test_the_container_gets_the_flags_that_the_export_needs(base, stable, xla):
     [
         ({"stable": 3}, r"`stable` must be one of the versions \[1, 2, 11\]\. Received: stable=3"),
         ({"canary": 0}, r"`canary` must be one .* Received: canary=0"),
-        ({"stable": 2, "canary": 11}, r"same batch_sizes\. Received: stable: \[1, 8, 32\], canary: \[1, 4\]"),
+        (
+            {"stable": 2, "canary": 11},
+            r"same batch_sizes\. Received: version 2: \[1, 8, 32\], version 11: \[1, 4\]",
+        ),
         ({"name": "a b"}, r"`name` must hold .* Received: name='a b'"),
     ],
 )
@@ -90,6 +116,11 @@ def test_what_a_server_cannot_run_is_refused_and_nothing_is_written(base, argume
 def test_a_folder_without_an_export_is_refused(base, tmp_path):
     with pytest.raises(ValueError, match="`folder` must hold an exported version"):
         write_server_files(tmp_path)
-    (base / "2" / "assets.extra" / "export.json").write_text("{")
-    with pytest.raises(ValueError, match="2 is not an export of this library"):
-        write_server_files(base, stable=2)
+    for text in ("{", "{}", "[]"):
+        (base / "2" / "assets.extra" / "export.json").write_text(text)
+        with pytest.raises(ValueError, match="2 is not an export of this library"):
+            write_server_files(base, stable=2)
+    write_server_files(base, stable=1)
+    (base / "models.config").write_text("no config")
+    with pytest.raises(ValueError, match=r"models\.config cannot be read"):
+        write_server_files(base, stable=1)
