@@ -1,8 +1,11 @@
 """What is left of an output under way goes on, or is refused, and is never lost."""
 
+import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -13,7 +16,21 @@ from keras_transformer.files import locked
 from keras_transformer.serving import unfinished
 
 
-def die_in_a_child(source, output, moment):
+@pytest.fixture(scope="module")
+def die_in_a_child():
+    """`dying`, forked by a process of its own: in this one other tests' threads may hold locks, gRPC's above all."""
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def die(source, output, moment):
+            print(json.dumps([str(source), str(output), moment]), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield die
+        process.stdin.close()
+
+
+def dying(source, output, moment):
     """Translates in a child process that kills itself at a moment of its writing; gives its wait status."""
     child = os.fork()
     if child:
@@ -61,7 +78,7 @@ def die_in_a_child(source, output, moment):
     os._exit(0)
 
 
-def test_killed_at_any_moment_of_its_writing_no_line_is_lost_or_repeated(source, tmp_path):
+def test_killed_at_any_moment_of_its_writing_no_line_is_lost_or_repeated(source, tmp_path, die_in_a_child):
     expected = mirrored(source.read_bytes())
     moment, status, resumed = 0, signal.SIGKILL, set()
     while status == signal.SIGKILL:
@@ -221,3 +238,8 @@ def test_a_folder_of_somebody_else_is_left_alone(source, tmp_path):
         with pytest.raises(ValueError, match=r"Found: \['mine'\]"):
             resume(source, tmp_path / "output", restart=restart)
     assert names(tmp_path / "output.partial") == [".lock", "mine"]
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(dying(*json.loads(line)), flush=True)
