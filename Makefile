@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# What JAX compiled, for the other process of the tests and for the next time.
+# What JAX compiled, for the next time.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
@@ -12,10 +12,14 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMP
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
+# Both backends at once, as much of either is waiting; what JAX's part says comes at the end.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -q -n 2 --durations 15
-	KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -n 2 --durations 15 -m 'not tensorflow' tests/test_masks.py tests/test_schedules.py \
-		tests/test_losses.py tests/test_metrics.py tests/layers tests/models tests/decoding
+	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 -m 'not tensorflow' \
+		tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers tests/models \
+		tests/decoding >$(VENV)/jax.log 2>&1 & jax=$$!; \
+	$(BIN)/python -m pytest -q -n 2 --durations 15; tensorflow=$$?; \
+	wait $$jax; jax=$$?; cat $(VENV)/jax.log; \
+	test $$tensorflow = 0 && test $$jax = 0
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -24,6 +24,10 @@ SIGNATURE = "tokens"
 def build(config, task, variant):
     """One repetition of a task, as the harness asks for it."""
     start = time.perf_counter()
+    sizes, source = (
+        common.TASKS[task],
+        common.decode_data(config, task),
+    )  # numpy.random cannot be loaded after TensorFlow
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "export")
         command = [sys.executable, __file__, config["name"], task, "--variant", variant, "--write", path]
@@ -31,8 +35,6 @@ def build(config, task, variant):
         version = os.path.join(path, "1")
         runtime, signature = cxx.load(version, SIGNATURE, xla=variant == "xla")
     info = {"peer": "the export in the C++ runtime", "import_s": round(time.perf_counter() - start, 2)}
-    sizes = common.TASKS[task]
-    source = common.decode_data(config, task)
 
     def repetition():
         _, found = runtime.run(signature, {"source": source})
