@@ -16,6 +16,7 @@ def load(path, *names, xla=False):
         raise SystemExit(f"What runs exports in the C++ runtime is missing: {TOOLS}/cxx_run.py")
     sys.path.insert(0, str(TOOLS))
     import cxx_run
+    import numpy.random  # noqa: F401, loaded after TensorFlow's library it crashes
 
     signatures = [cxx_run.signature(str(path), name) for name in names]
     return cxx_run.Runtime(str(path), xla), *signatures

@@ -27,7 +27,7 @@ def build(config, task, variant):
     sizes, source = (
         common.TASKS[task],
         common.decode_data(config, task),
-    )  # numpy.random cannot be loaded after TensorFlow
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "export")
         command = [sys.executable, __file__, config["name"], task, "--variant", variant, "--write", path]

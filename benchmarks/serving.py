@@ -3,7 +3,7 @@
 usage: serving.py sentences EXPORT --run RUN --source FILE --target FILE [--tokenize 13a] [--python PYTHON]
        serving.py warmup EXPORT --source FILE [--requests 300]
        serving.py latency EXPORT --source FILE [--batch-sizes 1,32] [--requests 200]
-       serving.py threads EXPORT --source FILE [--threads 8] [--minutes 10] [--output FILE.json]
+       serving.py threads EXPORT --source FILE [--threads 8] [--minutes 10] [--picture FILE.png]
 
 EXPORT is the folder of a version, compiled when its `export.json` says so. `sentences` compares what it writes with
 what `Translator.translate` writes and scores it; `warmup` replays the warm-up records and counts the compilations, then
@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--batch-sizes", default="1,32")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--picture", type=Path, help="of the memory, second by second")
     options = parser.parse_args()
     made = json.loads((options.export / "assets.extra" / "export.json").read_text())
     print(
@@ -160,6 +160,8 @@ def latency(options, made):
 
 def threads(options, made):
     """Many threads on one session for some minutes: their answers beside quiet ones, and the memory."""
+    if options.picture:
+        import matplotlib.pyplot  # noqa: F401, loaded after TensorFlow's library it crashes
     runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
     requests = list(mixed(options.source, 64, made["batch_sizes"][-1]))
     quiet = [runtime.run(signature, {"text": texts})[1] for texts in requests]
@@ -197,8 +199,20 @@ def threads(options, made):
     for second, size in memory:
         minutes.setdefault(int(second // 60), []).append(size)
     print("MB by minute: " + " ".join(f"{statistics.median(sizes):.0f}" for sizes in minutes.values()))
-    if options.output:
-        options.output.write_text(json.dumps(memory) + "\n")
+    if options.picture:
+        draw(memory, options.picture)
+
+
+def draw(memory, path):
+    """The memory of a process: pairs of a second and MB, as a picture."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
+    axes.plot([second / 60 for second, _ in memory], [size for _, size in memory])
+    axes.set(xlabel="minutes", ylabel="resident MB", ylim=(0, 1.15 * max(size for _, size in memory)))
+    axes.margins(x=0)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
 
 
 QUESTIONS = {"sentences": sentences, "warmup": warmup, "latency": latency, "threads": threads}
