@@ -24,10 +24,8 @@ SIGNATURE = "tokens"
 def build(config, task, variant):
     """One repetition of a task, as the harness asks for it."""
     start = time.perf_counter()
-    sizes, source = (
-        common.TASKS[task],
-        common.decode_data(config, task),
-    )
+    sizes = common.TASKS[task]
+    source = common.decode_data(config, task)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "export")
         command = [sys.executable, __file__, config["name"], task, "--variant", variant, "--write", path]

@@ -28,36 +28,7 @@ from pathlib import Path
 import cxx
 
 SERVING = "serving_default"
-PROJECT = str(Path(__file__).resolve().parents[1])
-EXPECTED = """
-import json, sys
-from keras_transformer.serving import Translator
-from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
-
-run, description, source, output = sys.argv[1:]
-made = json.load(open(description))
-translator = Translator.load(run).searching(
-    STRATEGIES[made["strategy"]].from_config(made["strategy_arguments"]),
-    [CONSTRAINTS[name].from_config(config) for name, config in made["constraints"]],
-    max_source_length=made["max_source_length"],
-    max_length=made["max_length"],
-)
-json.dump(translator.translate(json.load(open(source)), jit_compile=made["xla"]), open(output, "w"))
-"""
-RECORDS = """
-import json, sys
-import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
-
-def plain(x):
-    return x.decode() if isinstance(x, bytes) else [plain(each) for each in x] if isinstance(x, list) else x
-
-logs = [prediction_log_pb2.PredictionLog.FromString(r.numpy()) for r in tf.data.TFRecordDataset(sys.argv[1])]
-requests = [log.predict_log.request for log in logs]
-inputs = [{k: plain(tf.make_ndarray(v).tolist()) for k, v in request.inputs.items()} for request in requests]
-found = [[request.model_spec.signature_name, given] for request, given in zip(requests, inputs)]
-json.dump(found, open(sys.argv[2], "w"))
-"""
+HERE = Path(__file__).resolve().parent
 
 
 def main():
@@ -89,8 +60,7 @@ def sentences(options, made):
     import sacrebleu
 
     source, target = lines_of(options.source), lines_of(options.target)
-    description = options.export / "assets.extra" / "export.json"
-    expected = by_other_process(EXPECTED, str(options.run), str(description), source, python=options.python)
+    expected = by_python("translations", options.run, options.export, given=source, python=options.python)
     runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
     found, seconds = [], 0.0
     for batch in batches(source, 32):
@@ -110,9 +80,7 @@ def warmup(options, made):
     """Compilations of the warm-up and after it, and the slowest request of each shape beside its median."""
     with tempfile.TemporaryDirectory() as dump:
         os.environ["XLA_FLAGS"] = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
-        records = by_other_process(
-            RECORDS, str(options.export / "assets.extra" / "tf_serving_warmup_requests")
-        )
+        records = by_python("records", options.export)
         names = sorted({name for name, _ in records})
         runtime, *signatures = cxx.load(options.export, *names, xla=made["xla"])
         signatures = dict(zip(names, signatures, strict=True))
@@ -244,26 +212,20 @@ def lines_of(path):
         return file.read().splitlines()
 
 
-def by_other_process(code, *arguments, python=sys.executable):
-    """What Python code writes as JSON into the file it is given last. It is given a list as such a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = []
-        for i, argument in enumerate(arguments):
-            if isinstance(argument, list):
-                path = Path(folder) / f"{i}.json"
-                path.write_text(json.dumps(argument))
-                argument = str(path)
-            given.append(argument)
-        output = Path(folder) / "output.json"
-        environment = {
-            **os.environ,
-            "PYTHONPATH": PROJECT,
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "-1",
-        }
-        environment.pop("XLA_FLAGS", None)
-        subprocess.run([python, "-c", code, *given, str(output)], env=environment, check=True)
-        return json.loads(output.read_text())
+def by_python(question, *paths, given=None, python=sys.executable):
+    """What `serving_python.py` answers: a process of its own, as this one must not hold TensorFlow's Python."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    environment.pop("XLA_FLAGS", None)
+    command = [python, HERE / "serving_python.py", question, *paths]
+    answer = subprocess.run(
+        command, input=json.dumps(given), env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(answer.stdout.splitlines()[-1])
 
 
 def resident():

@@ -2,23 +2,20 @@
 
 import dataclasses
 import hashlib
-import json
 import platform
-from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.backend import compiles
 from keras_transformer.checks import check_count
 from keras_transformer.data import Batches
-from keras_transformer.files import LOCK, locked, remove_temporaries, replaced, temporaries
+from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.recipe import Recipe
-from keras_transformer.results import Results, ValidateAverage, in_float32, read_history, val_perplexities
+from keras_transformer.results import Results, ValidateAverage, in_float32, read_history
+from keras_transformer.run_folder import RunFolder
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
-from keras_transformer.serving.translator import DESCRIPTION as TRANSLATOR
 from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import (
     Checkpoint,
@@ -30,12 +27,10 @@ from keras_transformer.training import (
     Terminated,
     Termination,
     average_weights,
-    checkpoints,
 )
 
 __all__ = ["Diverged", "Recipe", "Terminated", "average", "read_history", "train"]
 
-DESCRIPTION = "run.json"
 KEPT = 2  # checkpoints of whole epochs: should the newest be damaged, there is one before it
 
 
@@ -67,30 +62,30 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         raise ValueError(
             f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
         )
-    folder = Path(folder)
+    folder = RunFolder(folder)
     description = _description(recipe, pairs, val_pairs)
-    _check(folder, description, recipe)  # before anything is written: another's folder stays as it is
-    with locked(folder):
-        _check(folder, description, recipe)  # it may have become another run's
-        remove_temporaries(folder)
+    folder.check(description, recipe)  # before anything is written: another's folder stays as it is
+    with locked(folder.path):
+        folder.check(description, recipe)  # it may have become another run's
+        remove_temporaries(folder.path)
         _finish(recipe, pairs, val_pairs, folder, description, say)
-        return Translator.load(folder)
+        return Translator.load(folder.path)
 
 
 def _finish(recipe, pairs, val_pairs, folder, description, say):
     """Does what a run lacks: its epochs, and their mean."""
-    if _finished(folder, recipe) and not _lacks_average(folder, recipe):
-        say(f"{folder}: nothing to do, {_epochs_done(folder)} epochs are done.")
+    if folder.is_finished(recipe) and not folder.lacks_average(recipe):
+        say(f"{folder}: nothing to do, {folder.epochs_done} epochs are done.")
     with Termination() as termination:
-        while not _finished(folder, recipe):
+        while not folder.is_finished(recipe):
             _fit(recipe, pairs, val_pairs, folder, description, termination, say)
-    if _lacks_average(folder, recipe):  # also where an earlier call ended between its last epoch and the mean
-        last = min(recipe.average_last, len(_whole(folder)))
+    if folder.lacks_average(recipe):  # also where an earlier call ended between its last epoch and the mean
+        last = min(recipe.average_last, len(folder.whole_epochs()))
         if last < recipe.average_last:
             say(
                 f"warning: `average_last` is {recipe.average_last}, and {folder} keeps {last} epochs: their mean."
             )
-        average(folder, last, say)
+        average(folder.path, last, say)
 
 
 def average(folder, last, say=print):
@@ -106,30 +101,19 @@ def average(folder, last, say=print):
     Raises:
         ValueError: If there are fewer.
     """
-    folder = Path(folder)
+    folder = RunFolder(folder)
     check_count(1, last=last)
-    whole = _whole(folder)[:last]
+    whole = folder.whole_epochs()[:last]
     if len(whole) < last:
         raise ValueError(
             f"`last` must be at most the number of checkpoints that {folder} keeps, {len(whole)} (more with "
             f"`average_last`). Received: last={last}."
         )
-    translator = Translator.load(folder)
+    translator = Translator.load(folder.path)
     model = average_weights([saved.path for saved in reversed(whole)], load_model)
     averaged = [saved.epochs for saved in reversed(whole)]
-    _serving(translator, model).write_into(folder, averaged_epochs=averaged)
+    _serving(translator, model).write_into(folder.path, averaged_epochs=averaged)
     say(f"{folder}: the translator has the mean weights of the last {last} epochs.")
-
-
-def _lacks_average(folder, recipe):
-    """Whether the recipe wants a mean of the last epochs, and the translator is none that ends with the newest."""
-    if recipe.average_last == 1:
-        return False
-    try:
-        averaged = json.loads((folder / TRANSLATOR).read_text(encoding="utf-8")).get("averaged_epochs")
-    except (OSError, ValueError, AttributeError):
-        averaged = None
-    return not averaged or averaged[-1] != _epochs_done(folder)
 
 
 def _serving(translator, model):
@@ -140,51 +124,6 @@ def _serving(translator, model):
         translator.target_tokenizer,
         max_source_length=translator.max_source_length,
     )
-
-
-def _whole(folder):
-    """The checkpoints of whole epochs, the newest first."""
-    return [saved for saved in checkpoints(folder) if not saved.steps]
-
-
-def _epochs_done(folder):
-    return max((saved.epochs for saved in checkpoints(folder)), default=0)
-
-
-def _finished(folder, recipe):
-    """Whether all epochs are done, or none of the last few was the best."""
-    done = _epochs_done(folder)
-    if done >= recipe.epochs:
-        return True
-    found = val_perplexities(read_history(folder)[:done])
-    return (
-        recipe.patience is not None
-        and bool(found)
-        and len(found) - 1 - int(np.argmin(found)) >= recipe.patience
-    )
-
-
-def _restored(folder, say):
-    """The model of the newest checkpoint that can be read, compiled, and its `SavedState`."""
-    damage = []
-    for saved in checkpoints(folder):
-        try:
-            model = load_model(saved.path, compile=True)
-        except ValueError as error:
-            damage.append(str(error))
-            say(f"warning: {error} Going back to the checkpoint before it.")
-        else:
-            # Keras makes the metrics with their first batch; one of an unfinished epoch is to be restored before.
-            model.compute_metrics(None, np.zeros((1, 1), "int32"), np.zeros((1, 1, model.target_vocab_size)))
-            return model, saved
-    raise ValueError(f"No checkpoint of {folder} can be read. {' '.join(damage)}")
-
-
-def _tokenizer_paths(recipe, folder):
-    sides = (
-        ("source", "target") if recipe.separate_vocabularies and recipe.tokenizer != "byte" else ("source",)
-    )
-    return [folder / f"{side}_tokenizer.model" for side in sides]
 
 
 def _initial(recipe):
@@ -205,15 +144,12 @@ def _initial(recipe):
 
 def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
     """Trains from where the folder is to the last epoch, or to the end of an epoch that was left in the middle."""
-    begun = bool(checkpoints(folder))
     keras.utils.set_random_seed(recipe.seed)  # each layer draws a seed of its own from this one
-    if begun:
-        model, saved = _restored(folder, say)
+    if folder.checkpoints():
+        model, saved = folder.restored(say)
         middle = f" and {saved.steps} steps of the next" if saved.steps else ""
         say(f"{folder}: {saved.epochs} epochs{middle} done, going on.")
-        kind = TOKENIZERS["ByteTokenizer" if recipe.tokenizer == "byte" else "SentencePieceTokenizer"]
-        loaded = [kind.load(path) for path in _tokenizer_paths(recipe, folder)]
-        tokenizers = loaded[0], loaded[-1]
+        tokenizers = folder.tokenizers(recipe)
     else:
         model, saved = None, SavedState(None)
         initial = _initial(recipe)
@@ -229,11 +165,7 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
         sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
         model = recipe.model(*sizes, batches.steps, initial and initial.model)
         # Only now: a mistake in the recipe must not take the folder.
-        with replaced(folder / DESCRIPTION) as temporary:
-            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        for path, tokenizer in zip(_tokenizer_paths(recipe, folder), tokenizers, strict=False):
-            with replaced(path) as temporary:
-                tokenizer.save(temporary)
+        folder.begin(recipe, description, tokenizers)
         say(
             f"{model.count_params():,} parameters, {tokenizers[0].vocab_size} source and "
             f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
@@ -257,19 +189,19 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
             *([ValidateAverage()] if recipe.ema is not None else []),
             # In this order: a checkpoint says that all of its epoch is there.
             Results(
-                folder,
+                folder.path,
                 saved.epochs,
                 lambda model: Translator(model, *tokenizers, max_source_length=max_source_length),
             ),
             Checkpoint(
-                folder,
+                folder.path,
                 keep=max(KEPT, recipe.average_last),
                 every=recipe.checkpoint_steps,
                 resumed=saved,
                 termination=termination,
             ),
             TensorBoard(
-                folder / "tensorboard",
+                folder.path / "tensorboard",
                 translator=Translator(model, *tokenizers, max_source_length=max_source_length),
                 val_pairs=val_pairs,
             ),
@@ -300,28 +232,6 @@ def _description(recipe, pairs, val_pairs):
     }
 
 
-def _check(folder, description, recipe):
-    """Raises `ValueError` unless the folder is free, or holds this very run."""
-    path = folder / DESCRIPTION
-    if not path.exists():
-        if folder.exists() and set(folder.iterdir()) - {*temporaries(folder), folder / LOCK}:
-            raise ValueError(f"`folder` must be new, empty, or a run's. {folder} holds other files.")
-        return
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = recipe.changes(before["recipe"])
-        for name in ("pairs", "val_pairs"):
-            if before[name] != description[name]:
-                numbers = [(side[name] or {"number": "none"})["number"] for side in (before, description)]
-                changed.append(f"{name}: {numbers[0]}, now {numbers[1]} or others")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a run's description: {error!r}") from None
-    if changed and checkpoints(folder):
-        raise ValueError(
-            f"{folder} holds a run of another recipe; use that or another folder. Changed: {'; '.join(changed)}."
-        )
-
-
 class _Patience(keras.callbacks.Callback):
     """Ends the training when it is finished before its last epoch."""
 
@@ -331,4 +241,4 @@ class _Patience(keras.callbacks.Callback):
         self.recipe = recipe
 
     def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = _finished(self.folder, self.recipe)
+        self.model.stop_training = self.folder.is_finished(self.recipe)

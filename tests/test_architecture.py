@@ -29,15 +29,16 @@ FLOORS = {
     "recipe": 4,
     "results": 4,
     "serving": 4,
-    "runs": 5,
-    "commands": 6,
-    "cli": 7,
-    "__main__": 8,
-    "__init__": 8,
+    "run_folder": 5,
+    "runs": 6,
+    "commands": 7,
+    "cli": 8,
+    "__main__": 9,
+    "__init__": 9,
 }
 # Files of floor 0 share a folder, so they may use one another; a folder never uses its neighbour.
 FLAT = {"masks", "schedules", "losses", "metrics", "backend", "checks", "files", "version"}
-WITH_TENSORFLOW = {"text", "data", "training", "serving", "runs", "commands", "cli"}
+WITH_TENSORFLOW = {"text", "data", "training", "serving", "run_folder", "runs", "commands", "cli"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
 

@@ -158,14 +158,12 @@ def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines):
 
 
 def test_a_translation_with_line_ends_stays_one_line(tiny_run, monkeypatch):
-    monkeypatch.setattr(
-        Translator, "translate", lambda self, rows, *_, **__: ["a\nb\r\nc\u2028d"] * len(rows)
-    )
+    monkeypatch.setattr(Translator, "translate_batch", lambda self, rows: ["a\nb\r\nc\u2028d"] * len(rows))
     assert run("translate", tiny_run, stdin=b"x\ny\n")[1] == b"a b c d\n" * 2
 
 
 def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
-    monkeypatch.setattr(Translator, "translate", lambda self, rows, *_, **__: [repr(row) for row in rows])
+    monkeypatch.setattr(Translator, "translate_batch", lambda self, rows: [repr(row) for row in rows])
     unix = run("translate", tiny_run, stdin=b"a\n\nb\n")
     assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
 

@@ -24,16 +24,12 @@ OPTIONS = """
 """
 
 
-def command(folder, corpus):
+def training(folder, corpus):
     train = [sys.executable, "-m", "keras_transformer", "train"]
     return [*train, "--pairs", str(corpus), "--output", str(folder), *OPTIONS.split()]
 
 
-def start(folder, corpus):
-    return started(command(folder, corpus))
-
-
-def started(arguments):
+def start(arguments):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -51,12 +47,12 @@ def position(folder):
 def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, pairs):
     corpus = tmp_path / "pairs.tsv"
     corpus.write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
-    finished(start(tmp_path / "whole", corpus))
+    finished(start(training(tmp_path / "whole", corpus)))
     draw = random.Random(7)
     folder = tmp_path / "killed"
     reached = []
     for _ in range(KILLS):
-        process, before = start(folder, corpus), position(folder)
+        process, before = start(training(folder, corpus)), position(folder)
         while process.poll() is None and position(folder) == before:  # until it has got on a little
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.5))
@@ -64,7 +60,7 @@ def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, 
         process.communicate()
         reached.append(position(folder))
     assert reached[0] != (0, 0) and reached[0] < (6, 0), reached
-    finished(start(folder, corpus))
+    finished(start(training(folder, corpus)))
     for name in ("checkpoint-0006.keras", "model.keras"):
         ends = [load_model(tmp_path / run / name).get_weights() for run in ("whole", "killed")]
         for one, other in zip(*ends, strict=True):
@@ -89,7 +85,7 @@ def test_a_killed_export_shows_a_server_whole_versions_alone(tmp_path, tiny_run)
         return [text.decode() for text in function(text=tf.constant(texts))["translation"].numpy()]
 
     for _ in range(KILLS):
-        process = started(arguments)
+        process = start(arguments)
         while process.poll() is None and not (models.exists() and any(models.glob("*1"))):
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 2))

@@ -14,6 +14,7 @@ from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.results import Results
+from keras_transformer.run_folder import RunFolder
 from keras_transformer.runs import Recipe, average, read_history, train
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
@@ -526,7 +527,7 @@ def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
     rows = [f"{epoch},{perplexity}\n" for epoch, perplexity in enumerate(found)]
     (tmp_path / "history.csv").write_text("".join(["epoch,val_perplexity\n", *rows]))
     (tmp_path / f"checkpoint-{len(found):04d}.keras").touch()
-    assert runs._finished(tmp_path, changed(patience=2, epochs=9)) is ends
+    assert RunFolder(tmp_path).is_finished(changed(patience=2, epochs=9)) is ends
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data import stream_lines
 from keras_transformer.serving.signatures import measured
 from keras_transformer.serving.unfinished import Unfinished
+from keras_transformer.serving.weights import fingerprint
 from keras_transformer.training import Terminated, Termination
 
 WINDOW_BYTES = 2**23  # a window ends before its number of lines when they are as long as this
@@ -112,7 +112,7 @@ def translate_file(
             except BaseException:
                 say(f"{unfinished.progress.lines} of {whole.count} lines are saved in {unfinished.folder}.")
                 raise
-    _warn_of_cut(translator, unfinished.progress.cut, whole.count)
+    translator.warn_of_cut(unfinished.progress.cut, whole.count)
     if unfinished.progress.failed:
         say(f"{unfinished.progress.failed} of {whole.count} lines could not be translated and are empty.")
     return unfinished.output
@@ -127,7 +127,7 @@ def _translations(translator, lines, batch_size, window, verbose):
             count += len(texts)
             total_cut += cut
             yield from translations
-    _warn_of_cut(translator, total_cut, count)
+    translator.warn_of_cut(total_cut, count)
 
 
 def _windows(lines, window):
@@ -179,7 +179,7 @@ def _translate_batch(translator, texts):
     found = _bisected(translator, texts)
     if all(isinstance(each, Exception) for each in found):
         try:
-            translator.translate([PROBE], 1)
+            translator.translate_batch([PROBE])
         except Exception:
             raise found[0] from None
     return found
@@ -187,23 +187,12 @@ def _translate_batch(translator, texts):
 
 def _bisected(translator, texts):
     try:
-        with warnings.catch_warnings():  # of all windows together there is one at the end
-            warnings.filterwarnings("ignore", message=r"\d+ of \d+ sentences are longer")
-            return translator.translate(texts, len(texts))
+        return translator.translate_batch(texts)
     except Exception as error:
         if len(texts) == 1:
             return [error]
         half = len(texts) // 2
         return _bisected(translator, texts[:half]) + _bisected(translator, texts[half:])
-
-
-def _warn_of_cut(translator, cut, count):
-    if cut:
-        warnings.warn(
-            f"{cut} of {count} sentences are longer than `max_source_length`={translator.max_source_length} "
-            "tokens; what follows is not translated.",
-            stacklevel=3,
-        )
 
 
 def _bar(verbose, total=None, done=0):
@@ -238,18 +227,17 @@ class _Source:
 
 def _fingerprint(translator):
     """What translations depend on, as JSON: digests of the large parts."""
-    model = translator.model
-    digest = hashlib.sha256()
-    config = {name: value for name, value in model.get_config().items() if name != "name"}
-    digest.update(json.dumps(config, sort_keys=True, default=repr).encode())
-    for weight in model.weights:
-        digest.update(np.asarray(weight).tobytes())
+    config = {name: value for name, value in translator.model.get_config().items() if name != "name"}
+
+    def digest(content):
+        return hashlib.sha256(content).hexdigest()
 
     def tokenizer_digest(tokenizer):
-        return f"{type(tokenizer).__name__} {hashlib.sha256(getattr(tokenizer, 'model', b'')).hexdigest()}"
+        return f"{type(tokenizer).__name__} {digest(getattr(tokenizer, 'model', b''))}"
 
     return {
-        "model": digest.hexdigest(),
+        "model": digest(json.dumps(config, sort_keys=True, default=repr).encode()),
+        "weights": fingerprint(translator.model),
         "source_tokenizer": tokenizer_digest(translator.source_tokenizer),
         "target_tokenizer": tokenizer_digest(translator.target_tokenizer),
         "strategy": repr(translator.strategy),

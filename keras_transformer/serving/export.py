@@ -1,6 +1,5 @@
 """SavedModels that a stock TensorFlow Serving runs."""
 
-import hashlib
 import json
 from importlib import metadata
 from pathlib import Path
@@ -12,13 +11,13 @@ from keras_transformer.checks import check_positive
 from keras_transformer.files import locked, remove_temporaries, replaced
 from keras_transformer.serving.signatures import SIGNATURES, Signatures
 from keras_transformer.serving.warmup import MOST_RECORDS, write_warmup
-from keras_transformer.serving.weights import stored
+from keras_transformer.serving.weights import fingerprint, stored
 from keras_transformer.version import __version__
 
 BATCH_SIZES = (1, 8, 32)
 SHORTEST = 16  # the least of the source lengths that a compiled export pads to; each doubles the one before
-# What this library uses of the ops of tensorflow-text 2.20, which TensorFlow Serving links.
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # TensorFlow's own, but a server holds no Python
+# What this library uses of the ops of tensorflow-text 2.20, which TensorFlow Serving links.
 TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 
@@ -46,7 +45,7 @@ def export(
         xla: False for a graph that runs everywhere, without any XLA op or compiled function. True for a compiled
             search over few fixed shapes; tensorflow_model_server needs `--xla_cpu_compilation_enabled` then.
         weights: How they are stored: "float32", "bfloat16", or "int8" with a scale for each channel. The model computes
-            as it did in any case.
+            in float32 with any of them.
         batch_sizes: Increasing ints; (1, 8, 32) when None. More rows than the last are searched in turn; a compiled
             search fills up a batch to the next of them.
         source_lengths: Increasing ints, the lengths in tokens to which a compiled search pads its sources; 16 and its
@@ -184,15 +183,6 @@ def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
             **{name: metadata.version(name) for name in PACKAGES},
         },
     }
-
-
-def fingerprint(model):
-    """A hash of a model's weights, hexadecimal: the same for the same float32 values of the same layers."""
-    digest = hashlib.sha256()
-    for weight in model.weights:
-        digest.update(f"{weight.path.partition('/')[2]} {tuple(weight.shape)}\n".encode())
-        digest.update(weight.numpy().astype("<f4").tobytes())
-    return digest.hexdigest()
 
 
 def _graphs(path):

@@ -126,24 +126,32 @@ class Translator:
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
             return []
-        function = self._function(compiles(jit_compile))
         lengths, cut = measured(texts, self.source_tokenizer, self.max_source_length)
-        if cut:
-            warnings.warn(
-                f"{cut} of {len(texts)} sentences are longer than `max_source_length`={self.max_source_length} "
-                "tokens; what follows is not translated.",
-                stacklevel=2,
-            )
+        self.warn_of_cut(cut, len(texts))
         by_length = lengths.argsort(kind="stable")
         translations = [""] * len(texts)
         with tqdm.tqdm(total=len(texts), unit="sentence", disable=not verbose, leave=False) as bar:
             for start in range(0, len(texts), batch_size):
                 rows = by_length[start : start + batch_size]
-                found = function(tf.constant([texts[i] for i in rows], tf.string))
-                for i, text in zip(rows, found["translation"].numpy(), strict=True):
-                    translations[i] = text.decode("utf-8", "replace")
+                found = self.translate_batch([texts[i] for i in rows], jit_compile)
+                for i, translation in zip(rows, found, strict=True):
+                    translations[i] = translation
                 bar.update(len(rows))
         return translations
+
+    def translate_batch(self, texts, jit_compile=None):
+        """Translates texts (bytes) as they are, at once, and says nothing of those that are cut: a list of str."""
+        found = self._function(compiles(jit_compile))(tf.constant(texts, tf.string))
+        return [text.decode("utf-8", "replace") for text in found["translation"].numpy()]
+
+    def warn_of_cut(self, cut, count):
+        """Warns where some of `count` sentences were cut, in the name of who called what calls this."""
+        if cut:
+            warnings.warn(
+                f"{cut} of {count} sentences are longer than `max_source_length`={self.max_source_length} tokens; what "
+                "follows is not translated.",
+                stacklevel=3,
+            )
 
     def _make_function(self, xla):
         """What `translate` calls, for any number of texts: traced once, whatever the batch sizes."""

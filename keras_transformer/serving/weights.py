@@ -1,4 +1,4 @@
-"""Weights stored in fewer bytes, and widened once, when a model is loaded."""
+"""A model's weights: their fingerprint; stored in fewer bytes and widened once, when they are loaded."""
 
 import hashlib
 
@@ -6,6 +6,15 @@ import numpy as np
 import tensorflow as tf
 
 FORMATS = ("float32", "bfloat16", "int8")
+
+
+def fingerprint(model):
+    """A hash of a model's weights, hexadecimal: the same for the same float32 values of the same layers."""
+    digest = hashlib.sha256()
+    for weight in model.weights:
+        digest.update(f"{weight.path.partition('/')[2]} {tuple(weight.shape)}\n".encode())
+        digest.update(weight.numpy().astype("<f4").tobytes())
+    return digest.hexdigest()
 
 
 def stored(model, weights):

@@ -2,11 +2,12 @@
 
 import types
 
+import keras
 import numpy as np
 import pytest
 
 from keras_transformer.data import split_lines
-from keras_transformer.serving import translate_file
+from keras_transformer.serving import Translator, translate_file
 
 
 class Letters:
@@ -17,7 +18,7 @@ class Letters:
         return types.SimpleNamespace(row_lengths=lambda: types.SimpleNamespace(numpy=lambda: lengths))
 
 
-class Mirror:
+class Mirror(Translator):
     """Stands in for a translator: writes each text backwards, and remembers its batches."""
 
     def __init__(self, act=None, **described):
@@ -25,12 +26,11 @@ class Mirror:
         self.batches = []
         self.max_source_length = 50
         self.max_length, self.strategy, self.constraints = None, "greedy", []
-        self.model = types.SimpleNamespace(get_config=dict, weights=[np.zeros(3)])
+        self.model = types.SimpleNamespace(get_config=dict, weights=[keras.Variable(np.zeros(3))])
         self.source_tokenizer = self.target_tokenizer = Letters()
         vars(self).update(described)
 
-    def translate(self, texts, batch_size):
-        assert len(texts) == batch_size
+    def translate_batch(self, texts):
         self.batches.append(texts)
         self.act(texts)
         return [text.decode("utf-8", "replace")[::-1] for text in texts]

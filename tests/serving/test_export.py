@@ -13,9 +13,10 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving.export import compiled_parts, fingerprint, write_saved_model
+from keras_transformer.serving.export import compiled_parts, write_saved_model
 from keras_transformer.serving.signatures import SIGNATURES
 from keras_transformer.serving.warmup import FILE, text_of
+from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
 
 CXX_RUN = pathlib.Path(__file__).parents[3] / "shared" / "tools" / "cxx_run.py"

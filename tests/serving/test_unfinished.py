@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 
+import keras
 import numpy as np
 import pytest
 from mirrors import Mirror, begun, mirrored, names, resume
@@ -147,8 +148,8 @@ CHANGES = {
     "source: [0-9a-f]{64}, now [0-9a-f]{64}.$": lambda source: source.write_text(
         source.read_text().replace("9", "8")
     ),
-    "model: [0-9a-f]{64}, now [0-9a-f]{64}.$": {
-        "mirror": {"model": types.SimpleNamespace(get_config=dict, weights=[np.ones(3)])}
+    "weights: [0-9a-f]{64}, now [0-9a-f]{64}.$": {
+        "mirror": {"model": types.SimpleNamespace(get_config=dict, weights=[keras.Variable(np.ones(3))])}
     },
     "strategy: 'greedy', now 'beam'": {"mirror": {"strategy": "beam"}},
     r"constraints: \[\], now \['1'\]": {"mirror": {"constraints": [1]}},

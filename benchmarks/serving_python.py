@@ -1,0 +1,52 @@
+"""What serving.py needs of TensorFlow's Python, which its own process must not hold.
+
+usage: serving_python.py translations RUN EXPORT  < sentences
+       serving_python.py records EXPORT
+
+Sentences come in, and the answer goes out, as JSON: what `Translator.translate` makes of them when it searches as the
+export does; or the requests with which the export warms up, each a signature's name and its inputs.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+
+def translations(run, export):
+    """Translates what comes in as an export of the run would."""
+    from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
+    from keras_transformer.serving import Translator
+
+    made = json.loads((Path(export) / "assets.extra" / "export.json").read_text())
+    translator = Translator.load(run).searching(
+        STRATEGIES[made["strategy"]].from_config(made["strategy_arguments"]),
+        [CONSTRAINTS[name].from_config(config) for name, config in made["constraints"]],
+        max_source_length=made["max_source_length"],
+        max_length=made["max_length"],
+    )
+    return translator.translate(json.load(sys.stdin), jit_compile=made["xla"])
+
+
+def records(export):
+    """The requests of `assets.extra/tf_serving_warmup_requests`."""
+    import tensorflow as tf
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    path = Path(export) / "assets.extra" / "tf_serving_warmup_requests"
+    found = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+        inputs = {name: plain(tf.make_ndarray(value).tolist()) for name, value in request.inputs.items()}
+        found.append([request.model_spec.signature_name, inputs])
+    return found
+
+
+def plain(x):
+    """As JSON holds it."""
+    if isinstance(x, list):
+        return [plain(each) for each in x]
+    return x.decode() if isinstance(x, bytes) else x
+
+
+if __name__ == "__main__":
+    print(json.dumps({"translations": translations, "records": records}[sys.argv[1]](*sys.argv[2:])))
