@@ -69,13 +69,52 @@ def layer_norm(weights, x, epsilon=1e-6):
     return centred / np.sqrt(variance + epsilon) * weights["gamma"] + weights["beta"]
 
 
+def rms_norm(weights, x, epsilon=1e-6):
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * weights["gamma"]
+
+
 def relu(x):
     return np.maximum(x, 0.0)
 
 
 def feed_forward(weights, x, activation=relu):
-    inner = activation(x @ weights["inner/kernel"] + weights["inner/bias"])
-    return inner @ weights["outer/kernel"] + weights["outer/bias"]
+    return dense(under(weights, "outer"), activation(dense(under(weights, "inner"), x)))
+
+
+def gated_feed_forward(weights, x, activation):
+    gate, inner = (dense(under(weights, name), x) for name in ("gate", "inner"))
+    return dense(under(weights, "outer"), activation(gate) * inner)
+
+
+def dense(weights, x):
+    return x @ weights["kernel"] + weights.get("bias", 0.0)
+
+
+def routing(weights, x, top_k):
+    """The share of each expert in each token, and its softmax over all experts."""
+    logits = x @ weights["router"]
+    likely = softmax(logits, np.ones(logits.shape, bool))
+    top = np.argsort(-logits, axis=-1, kind="stable")[..., :top_k]
+    chosen = np.zeros(logits.shape, bool)
+    np.put_along_axis(chosen, top, True, axis=-1)
+    return (softmax(logits, chosen) if top_k > 1 else likely * chosen), likely
+
+
+def mixture(weights, x, top_k, expert=feed_forward):
+    """One token at a time, by its own experts alone."""
+    shares, _ = routing(weights, x, top_k)
+    output = np.zeros(x.shape)
+    for *token, i in np.argwhere(shares):
+        token = tuple(token)
+        output[token] += shares[(*token, i)] * expert(under(weights, f"expert_{i}"), x[token])
+    return output
+
+
+def imbalance(weights, x, top_k, real):
+    """Switch Transformers, equation 4 without its alpha, over the real tokens."""
+    shares, likely = routing(weights, x, top_k)
+    choices = (shares[real] > 0).sum(axis=0) / (top_k * real.sum())
+    return shares.shape[-1] * np.sum(choices * likely[real].mean(axis=0))
 
 
 def residual(weights, x, sublayer, normalize_first=False, epsilon=1e-6):

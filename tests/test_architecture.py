@@ -23,6 +23,7 @@ FLOORS = {
     "decoding": 1,
     "layers": 1,
     "models": 2,
+    "huggingface": 3,
     "text": 3,
     "data": 3,
     "training": 3,

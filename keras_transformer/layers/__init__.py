@@ -1,28 +1,42 @@
 """Layers: keras and the masks, nothing else."""
 
-from keras_transformer.layers.attention import MultiHeadAttention, dot_product_attention
+from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.cache import KVCache, TreeCache, empty_cache
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.norm import LayerNormalization
-from keras_transformer.layers.positions import PositionalEncoding, sinusoidal_positions
-from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
+from keras_transformer.layers.mixture import MixtureOfExperts
+from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
+from keras_transformer.layers.position_bias import ALiBi, RelativePositionBias
+from keras_transformer.layers.positions import LearnedPositions, PositionalEncoding, sinusoidal_positions
+from keras_transformer.layers.residual import Residual, SandwichResidual
+from keras_transformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryPositions
 
 __all__ = [
+    "ALiBi",
     "Decoder",
     "DecoderLayer",
     "Dropout",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "GatedFeedForward",
     "KVCache",
     "LayerNormalization",
+    "LearnedPositions",
+    "LinearScaling",
+    "Llama3Scaling",
+    "MixtureOfExperts",
     "MultiHeadAttention",
     "PositionalEncoding",
+    "RMSNormalization",
+    "RelativePositionBias",
     "Residual",
+    "RotaryPositions",
+    "SandwichResidual",
     "TokenEmbedding",
     "TreeCache",
     "dot_product_attention",

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention and the multi-head layer around it."""
+"""Multi-head attention."""
 
 import math
 
@@ -6,49 +6,17 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
-from keras_transformer.layers.blockwise import blockwise_attention, is_long
 from keras_transformer.layers.cache import KVCache, check_no_index
+from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.parts import clone, described, part
+from keras_transformer.layers.positions import distances_between, positions_of
 from keras_transformer.layers.product import product
-from keras_transformer.layers.shapes import KeepsShape
-from keras_transformer.masks import broadcastable, combine, look_ahead_mask, masked_scores
+from keras_transformer.layers.shapes import KeepsShape, packed
+from keras_transformer.masks import broadcastable, combine, look_ahead_mask
 
 # What Keras's layer takes besides, and its configurations name; only without effect.
-KERAS_ONLY = ("attention_axes", "sliding_window", "flash_attention", "use_gate", "activity_regularizer")
-
-
-def dot_product_attention(query, key, value, mask=None, dropout=None, weights=True):
-    """`softmax(q kᵀ / sqrt(key_dim)) v`, with a float32 softmax.
-
-    "Attention Is All You Need", section 3.2.1, equation 1. A query that may attend to nothing gets zeros. Where the
-    sequences are long, and nobody needs the weights, they are never all there at once (`blockwise_attention`).
-
-    Args:
-        query: `(batch, num_heads, target_len, key_dim)`.
-        key: `(batch, num_heads, source_len, key_dim)`.
-        value: `(batch, num_heads, source_len, value_dim)`.
-        mask: bool, True = may attend, broadcastable to `(batch, num_heads, target_len, source_len)`, or None.
-        dropout: A function of the attention weights, or None.
-        weights: Whether the attention weights are needed.
-
-    Returns:
-        The context `(batch, num_heads, target_len, value_dim)` and the attention weights, float32
-        `(batch, num_heads, target_len, source_len)`, before dropout; they may be None where they are not needed.
-    """
-    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
-    sees_any = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
-    if dropout is None and not weights and is_long(query.shape[2], key.shape[2]):
-        return _where_any(sees_any, blockwise_attention(query, key, value, mask)), None
-    scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
-    shares = ops.softmax(masked_scores(scores, mask), axis=-1)
-    kept = shares if dropout is None else dropout(shares)
-    context = ops.matmul(ops.cast(kept, value.dtype), value)
-    return _where_any(sees_any, context), _where_any(sees_any, shares) if weights else None
-
-
-def _where_any(sees_any, x):
-    """Zeros for the queries that may attend to nothing."""
-    return x if sees_any is None else ops.where(sees_any, x, ops.zeros_like(x))
+KERAS_ONLY = ("attention_axes", "flash_attention", "use_gate", "activity_regularizer")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -74,6 +42,13 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         kernel_constraint: Constraint on the projections.
         bias_constraint: Constraint on the biases.
         seed: Seed of the dropout.
+        num_key_value_heads: Number of heads of keys and values, each for as many heads of queries (Ainslie et al.,
+            2023, "GQA"; one: Shazeer, 2019); `num_heads` when None.
+        positions: `RotaryPositions`, `ALiBi` or `RelativePositionBias`; None where the inputs tell their positions.
+        sliding_window: A query sees the keys less than so many positions before and after it; all when None.
+        head_norm: A template of a norm, such as `RMSNormalization()`, for each head's queries and keys (Dehghani
+            et al., 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2), or None.
+        scale: What the scores are multiplied by; `1 / sqrt(key_dim)` when None.
 
     Call arguments:
         query: `(batch, target_len, features)`.
@@ -87,9 +62,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         return_attention_scores: Whether to return the attention weights too.
         training: Whether to drop out.
         use_causal_mask: Whether to hide the keys that come after the query.
-        cache: `KVCache` of the positions before `index`; the keys and values of this call are written into
-            it, and it is attended to. Needs `use_causal_mask=True`. The three implicit masks are
-            not used then: give `attention_mask`, `(batch, length of the cache)`.
+        cache: `KVCache` of the positions before `index`, which the keys and values of this call are written into. Needs
+            `use_causal_mask=True`; instead of the implicit masks give `attention_mask`, `(batch, length of the cache)`.
         index: Position of the first query; with a cache only.
 
     Returns:
@@ -117,6 +91,11 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         kernel_constraint=None,
         bias_constraint=None,
         seed=None,
+        num_key_value_heads=None,
+        positions=None,
+        sliding_window=None,
+        head_norm=None,
+        scale=None,
         **kwargs,
     ):
         for name in KERAS_ONLY:
@@ -124,7 +103,15 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
                 raise ValueError(f"`{name}` is not supported: leave it at Keras's default.")
         super().__init__(**kwargs)
         value_dim = key_dim if value_dim is None else value_dim
-        check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        shared = num_heads if num_key_value_heads is None else num_key_value_heads
+        check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, num_key_value_heads=shared)
+        if num_heads % shared:
+            raise ValueError(
+                "`num_heads` must be divisible by `num_key_value_heads`. "
+                f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}."
+            )
+        if sliding_window is not None:
+            check_positive(sliding_window=sliding_window)
         check_share(dropout=dropout)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -139,6 +126,14 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = seed
+        self.num_key_value_heads = shared
+        self.positions = part(positions)
+        self.sliding_window = sliding_window
+        self.query_norm = self.key_norm = None
+        if head_norm is not None:
+            self.query_norm = clone(head_norm, name="query_norm", dtype=self.dtype_policy)
+            self.key_norm = clone(head_norm, name="key_norm", dtype=self.dtype_policy)
+        self.scale = scale
         self.supports_masking = True
 
     def build(self, query_shape, value_shape, key_shape=None):
@@ -148,11 +143,16 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
                 raise ValueError(
                     f"`{name}` must have shape `(batch, length, features)`. Received: shape={tuple(shape)}."
                 )
-        heads, features = self.num_heads, tuple(self.features or (query_shape[-1],))
+        heads, shared = self.num_heads, self.num_key_value_heads
+        features = tuple(self.features or (query_shape[-1],))
         self.query_weights = self._add_projection("query", query_shape[-1:], (heads, self.key_dim))
-        self.key_weights = self._add_projection("key", key_shape[-1:], (heads, self.key_dim))
-        self.value_weights = self._add_projection("value", value_shape[-1:], (heads, self.value_dim))
+        self.key_weights = self._add_projection("key", key_shape[-1:], (shared, self.key_dim))
+        self.value_weights = self._add_projection("value", value_shape[-1:], (shared, self.value_dim))
         self.output_weights = self._add_projection("attention_output", (heads, self.value_dim), features)
+        for norm in filter(None, (self.query_norm, self.key_norm)):
+            norm.build((None, None, None, self.key_dim))
+        if self.positions is not None and not self.positions.built:  # layers may share them
+            self.positions.build()
         if self.dropout:
             self.drop = Dropout(self.dropout, seed=self.seed, dtype="float32")
         self.built = True
@@ -180,18 +180,45 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         )
         return kernel, bias
 
-    def project_query(self, query):
-        """Queries of all heads, `(batch, num_heads, target_len, key_dim)`."""
-        return _swap_length_and_heads(self._project(query, self.query_weights))
+    def project_query(self, query, positions=None):
+        """Queries of all heads, `(batch, num_heads, target_len, key_dim)`.
 
-    def project_memory(self, value, key=None):
-        """Keys and values of all heads, a `KVCache`: computed once for a memory, attended to many times."""
-        return KVCache(
-            _swap_length_and_heads(self._project(value if key is None else key, self.key_weights)),
-            _swap_length_and_heads(self._project(value, self.value_weights)),
-        )
+        Args:
+            query: `(batch, target_len, features)`.
+            positions: int `(target_len,)` or `(batch, target_len)`, where they stand; from 0 on when None.
+        """
+        query = _swap_length_and_heads(self._project(query, self.query_weights))
+        return self._placed(query, self.query_norm, positions)
 
-    def attend(self, query, memory, mask=None, query_mask=None, training=None, return_attention_scores=True):
+    def project_memory(self, value, key=None, positions=None):
+        """Keys and values of all heads, a `KVCache`: computed once for a memory, attended to many times.
+
+        Args:
+            value: `(batch, source_len, features)`.
+            key: Likewise; `value` when None.
+            positions: int `(source_len,)` or `(batch, source_len)`, where they stand; from 0 on when None.
+        """
+        key = _swap_length_and_heads(self._project(value if key is None else key, self.key_weights))
+        value = _swap_length_and_heads(self._project(value, self.value_weights))
+        return KVCache(self._placed(key, self.key_norm, positions), value)
+
+    def _placed(self, x, norm, positions):
+        """Heads, normalised, and turned to where they stand."""
+        x = x if norm is None else norm(x)
+        return x if self.positions is None else self.positions.rotated(x, positions)
+
+    def attend(
+        self,
+        query,
+        memory,
+        mask=None,
+        query_mask=None,
+        training=None,
+        return_attention_scores=True,
+        *,
+        positions=None,
+        key_positions=None,
+    ):
         """Attends with projected queries to projected keys and values, and projects the result.
 
         Args:
@@ -201,15 +228,33 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             query_mask: bool `(batch, target_len)`, or None.
             training: Whether to drop out.
             return_attention_scores: Whether the attention weights are needed.
+            positions: As in `project_query`.
+            key_positions: int `(source_len,)` or `(batch, source_len)`, where the keys stand; from 0 on when None.
 
         Returns:
             The output `(batch, target_len, *output_shape)` and the attention weights, or None for these.
         """
-        drop = None
+        drop = bias = None
         if self.dropout and training:
             drop = lambda weights: self.drop(weights, training=training)  # noqa: E731
+        if self.positions is not None or self.sliding_window is not None:
+            distances = distances_between(
+                ops.arange(ops.shape(query)[2], dtype="int32") if positions is None else positions,
+                ops.arange(memory.length, dtype="int32") if key_positions is None else key_positions,
+            )
+            if self.sliding_window is not None:
+                mask = combine(mask, ops.abs(distances) < self.sliding_window)
+            if self.positions is not None:
+                bias = self.positions.bias(distances, self.num_heads)
         context, weights = dot_product_attention(
-            query, memory.key, memory.value, mask, drop, weights=return_attention_scores
+            query,
+            memory.key,
+            memory.value,
+            mask,
+            drop,
+            weights=return_attention_scores,
+            bias=bias,
+            scale=self.scale,
         )
         if query_mask is not None:
             real = query_mask[:, None, :, None]
@@ -232,15 +277,15 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         cache=None,
         index=0,
     ):
-        memory = self.project_memory(value, key)
+        positions = None if cache is None else positions_of(query, index)
+        memory = self.project_memory(value, key, positions)
         if cache is None:
             check_no_index(index)
             masks = [broadcastable(value_mask), broadcastable(key_mask)]
         else:
             if not use_causal_mask:
                 raise ValueError(
-                    "`cache` needs `use_causal_mask=True`: its later slots are still empty. "
-                    "Received: use_causal_mask=False."
+                    "`cache` needs `use_causal_mask=True`: its later slots are empty. Received: use_causal_mask=False."
                 )
             memory = cache = cache.write(memory, index)
             masks, query_mask = [], None
@@ -248,7 +293,13 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             masks.append(look_ahead_mask(ops.shape(query)[1], memory.length, index))
         mask = combine(broadcastable(attention_mask), *masks)
         output, weights = self.attend(
-            self.project_query(query), memory, mask, query_mask, training, return_attention_scores
+            self.project_query(query, positions),
+            memory,
+            mask,
+            query_mask,
+            training,
+            return_attention_scores,
+            positions=positions,
         )
         return packed(output, scores=weights, cache=cache)
 
@@ -277,19 +328,12 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             "seed": self.seed,
+            "num_key_value_heads": self.num_key_value_heads,
+            "positions": described(self.positions),
+            "sliding_window": self.sliding_window,
+            "head_norm": described(self.query_norm),
+            "scale": self.scale,
         }
-
-
-def packed(output, scores=None, cache=None):
-    """What a layer returns: its output, then the attention scores and the cache where there are any."""
-    results = [output] + [extra for extra in (scores, cache) if extra is not None]
-    return results[0] if len(results) == 1 else tuple(results)
-
-
-def unpacked(results, scores, cache):
-    """The output, attention scores and cache of what `packed` gave; None for what was not asked for."""
-    output, *extras = results if scores or cache else (results,)
-    return output, extras.pop(0) if scores else None, extras.pop(0) if cache else None
 
 
 def _swap_length_and_heads(x):

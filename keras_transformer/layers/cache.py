@@ -58,11 +58,13 @@ class Place(NamedTuple):
 
     slot: The first slot to write, an int or an int scalar tensor.
     positions: int32 `(length,)` or `(batch, length)`, where they stand in their sequences.
+    key_positions: int32 `(slots,)` or `(batch, slots)`, where the keys of all slots stand.
     mask: bool `(batch, 1, width, slots)`, what they may see, beside what a causal mask says; None for all.
     """
 
     slot: Any
     positions: Any
+    key_positions: Any
     mask: Any
 
 
@@ -94,13 +96,20 @@ class TreeCache(NamedTuple):
         """
         positions = ops.arange(length, dtype="int32") + index
         mask, cache, slots = None, self, self.layers[0].length
-        if starts is not None:
-            positions = ops.maximum(positions - starts[:, None], 0)
-            mask = (ops.arange(slots, dtype="int32") >= starts[:, None])[:, None, None]
+        key_positions = ops.arange(slots, dtype="int32")
         in_trunk = isinstance(self.steps, int) and self.steps == 0
-        if in_trunk or self.width == 1:
-            return cache, Place(index, positions, mask)
+        branched = not in_trunk and self.width > 1
         trunk = slots - self.steps * self.width
+        if branched:
+            beyond = key_positions - trunk
+            key_positions = ops.where(beyond < 0, key_positions, trunk + beyond // self.width)
+        if starts is not None:
+            mask = (key_positions >= starts[:, None])[:, None, None]
+            positions, key_positions = (
+                ops.maximum(x - starts[:, None], 0) for x in (positions, key_positions)
+            )
+        if not branched:
+            return cache, Place(index, positions, key_positions, mask)
         step = index - trunk
         own = ops.arange(self.width, dtype="int32")[:, None]
         now = ops.equal(ops.arange(self.steps, dtype="int32"), step)
@@ -109,7 +118,7 @@ class TreeCache(NamedTuple):
         if not (isinstance(trunk, int) and trunk == 0):
             shape = (ops.shape(branches)[0], 1, self.width, trunk)
             branches = ops.concatenate([ops.ones(shape, "bool"), branches], axis=-1)
-        return cache, Place(trunk + step * self.width, positions, combine(mask, branches))
+        return cache, Place(trunk + step * self.width, positions, key_positions, combine(mask, branches))
 
     @property
     def steps(self):

@@ -20,6 +20,7 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         vocab_size: Number of ids.
         d_model: Width of an embedding.
         pad_id: The id that Keras's implicit mask marks as padding; None for no mask.
+        scale: What the vectors are multiplied by; `sqrt(d_model)` when None.
 
     Call arguments:
         token_ids: int `(batch, length)`; with `reverse`, a decoder's output `(batch, length, d_model)`.
@@ -32,12 +33,13 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         ValueError: If `vocab_size` or `d_model` is not positive.
     """
 
-    def __init__(self, vocab_size, d_model, pad_id=None, **kwargs):
+    def __init__(self, vocab_size, d_model, pad_id=None, *, scale=None, **kwargs):
         super().__init__(**kwargs)
         check_positive(vocab_size=vocab_size, d_model=d_model)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.pad_id = pad_id
+        self.scale = math.sqrt(d_model) if scale is None else scale
         self.supports_masking = True
         self.autocast = False  # ids keep their dtype
 
@@ -53,7 +55,7 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         if reverse:
             return self.logits(token_ids)
         vectors = ops.take(self.embeddings, ops.cast(token_ids, "int32"), axis=0)
-        return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
+        return ops.cast(vectors, self.compute_dtype) * self.scale
 
     def output_kernel(self):
         """The output projection `(d_model, vocab_size)`; decoding asks for it once, before its loop."""
@@ -86,4 +88,5 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
             "vocab_size": self.vocab_size,
             "d_model": self.d_model,
             "pad_id": self.pad_id,
+            "scale": self.scale,
         }

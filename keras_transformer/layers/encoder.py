@@ -3,11 +3,12 @@
 import keras
 
 from keras_transformer.checks import check_positive, check_share
-from keras_transformer.layers.attention import MultiHeadAttention, packed, unpacked
-from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.norm import LayerNormalization
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.feed_forward import FeedForward, activation_of
+from keras_transformer.layers.mixture import MixtureOfExperts
+from keras_transformer.layers.parts import clone, described, part
 from keras_transformer.layers.residual import Residual
-from keras_transformer.layers.shapes import KeepsShape
+from keras_transformer.layers.shapes import KeepsShape, packed, unpacked
 from keras_transformer.masks import broadcastable, combine, implicit_mask
 
 
@@ -27,6 +28,12 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         attention_dropout: Share of the attention weights dropped in training.
         activation_dropout: Share of the feed-forward network's inner activations dropped in training.
         kernel_initializer: Initializer of every matrix.
+        attention: A template instead of what `num_heads` and `attention_dropout` describe, such as
+            `MultiHeadAttention(8, 64, positions=RotaryPositions())`. What is made of one template shares its positions.
+        feed_forward: A template instead of what `d_ff`, `activation` and `activation_dropout` describe, such as
+            `GatedFeedForward(2048)` or `MixtureOfExperts(FeedForward(2048), 8)`.
+        residual: A template instead of what `dropout`, `normalize_first` and `layer_norm_epsilon` describe, such as
+            `Residual(0.1, normalize_first=True, norm=RMSNormalization())`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
@@ -47,8 +54,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        d_ff,
+        num_heads=None,
+        d_ff=None,
         dropout=0.1,
         activation="relu",
         normalize_first=False,
@@ -57,72 +64,90 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         attention_dropout=0.0,
         activation_dropout=0.0,
         kernel_initializer="glorot_uniform",
+        attention=None,
+        feed_forward=None,
+        residual=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads, d_ff=d_ff)
+        if attention is None:
+            check_positive(num_heads=num_heads)
+        if feed_forward is None:
+            check_positive(d_ff=d_ff)
         check_share(
             dropout=dropout, attention_dropout=attention_dropout, activation_dropout=activation_dropout
         )
         self.num_heads = num_heads
         self.d_ff = d_ff
         self.dropout = dropout
-        self.activation = keras.activations.get(activation)
+        self.activation = activation_of(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
+        templates = {
+            "attention": part(attention),
+            "feed_forward": part(feed_forward),
+            "residual": part(residual),
+        }
+        self._described = {name: described(template) for name, template in templates.items()}
+        self._template = (
+            templates.get
+        )  # a function, in which Keras looks for no layers: a template is no part of this one
 
     def build(self, x_shape):
-        d_model = x_shape[-1]
+        self.self_attention = self._own_attention(x_shape[-1])
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_residual = self._own_residual("self_attention_residual", x_shape)
+        self.feed_forward = self._own_feed_forward()
+        self.feed_forward.build(x_shape)
+        self.feed_forward_residual = self._own_residual("feed_forward_residual", x_shape)
+        self.built = True
+
+    def _own_attention(self, d_model):
+        own = {"name": "self_attention", "dtype": self.dtype_policy}
+        if template := self._template("attention"):
+            return clone(template, **own, positions=template.positions, seed=None)
         if d_model % self.num_heads:
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`. "
                 f"Received: d_model={d_model}, num_heads={self.num_heads}."
             )
-        self.self_attention, self.self_attention_residual = self._add_attention(
-            "self_attention", x_shape, x_shape
+        return MultiHeadAttention(
+            self.num_heads,
+            d_model // self.num_heads,
+            dropout=self.attention_dropout,
+            kernel_initializer=self.kernel_initializer,
+            **own,
         )
-        self.feed_forward = FeedForward(
+
+    def _own_feed_forward(self):
+        own = {"name": "feed_forward", "dtype": self.dtype_policy}
+        if template := self._template("feed_forward"):
+            return clone(template, **own)
+        return FeedForward(
             self.d_ff,
             self.activation,
             self.activation_dropout,
             kernel_initializer=self.kernel_initializer,
-            dtype=self.dtype_policy,
-            name="feed_forward",
+            **own,
         )
-        self.feed_forward.build(x_shape)
-        self.feed_forward_residual = self._add_residual("feed_forward_residual", x_shape)
-        self.built = True
 
-    def _add_attention(self, name, x_shape, memory_shape):
-        """An attention sublayer, from `x` to a memory, and the residual connection around it."""
-        attention = MultiHeadAttention(
-            self.num_heads,
-            x_shape[-1] // self.num_heads,
-            dropout=self.attention_dropout,
-            kernel_initializer=self.kernel_initializer,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        attention.build(x_shape, memory_shape)
-        return attention, self._add_residual(f"{name}_residual", x_shape)
-
-    def _add_residual(self, name, x_shape):
-        residual = Residual(
-            self.dropout,
-            self.normalize_first,
-            self.layer_norm_epsilon,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+    def _own_residual(self, name, x_shape):
+        own = {"name": name, "dtype": self.dtype_policy}
+        if template := self._template("residual"):
+            residual = clone(template, **own)
+        else:
+            residual = Residual(self.dropout, self.normalize_first, self.layer_norm_epsilon, **own)
         residual.build(x_shape)
         return residual
 
-    def _feed_forward_block(self, x, training):
-        y = self.feed_forward(self.feed_forward_residual.before(x), training=training)
+    def _feed_forward_block(self, x, padding_mask, training):
+        h = self.feed_forward_residual.before(x)
+        of_experts = {"padding_mask": padding_mask} if isinstance(self.feed_forward, MixtureOfExperts) else {}
+        y = self.feed_forward(h, **of_experts, training=training)
         return self.feed_forward_residual(x, y, training=training)
 
     def call(
@@ -144,7 +169,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             return_attention_scores=return_attention_scores,
         )
         x = self.self_attention_residual(x, y, training=training)
-        x = self._feed_forward_block(x, training)
+        x = self._feed_forward_block(x, padding_mask, training)
         return packed(x, scores=scores)
 
     def get_config(self):
@@ -159,6 +184,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             "attention_dropout": self.attention_dropout,
             "activation_dropout": self.activation_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            **self._described,
         }
 
 
@@ -177,7 +203,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
         normalize_first: True for pre-norm.
         layer_norm_epsilon: Added to the variance in the norms.
         **kwargs: What else `EncoderLayer` takes (`attention_dropout`, `activation_dropout`,
-            `kernel_initializer`), and Keras's own `name`, `dtype`, `trainable`.
+            `kernel_initializer`, `attention`, `feed_forward`, `residual`), and Keras's own `name`, `dtype`,
+            `trainable`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
@@ -198,8 +225,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
     def __init__(
         self,
         num_layers,
-        num_heads,
-        d_ff,
+        num_heads=None,
+        d_ff=None,
         dropout=0.1,
         activation="relu",
         normalize_first=False,
@@ -210,6 +237,10 @@ class Encoder(KeepsShape, keras.layers.Layer):
         super().__init__(**keras_arguments)
         check_positive(num_layers=num_layers)
         self.num_layers = num_layers
+        if attention := part(kwargs.get("attention")):
+            kwargs["attention"] = clone(
+                attention
+            )  # the stack's own: its layers share the positions, no other stack does
         self.layers = [
             self.layer_class(
                 num_heads,
@@ -230,10 +261,9 @@ class Encoder(KeepsShape, keras.layers.Layer):
         for layer in self.layers:
             layer.build(x_shape, **more_shapes)
         self.norm = None
-        if self.layers[0].normalize_first:
-            self.norm = LayerNormalization(
-                epsilon=self.layers[0].layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
-            )
+        residual = self.layers[0].feed_forward_residual
+        if residual.normalize_first:
+            self.norm = clone(residual.norm, name="norm")
             self.norm.build(x_shape)
         self.built = True
 

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network."""
+"""Position-wise feed-forward networks, plain and gated."""
 
 import keras
 from keras import ops
@@ -9,6 +9,17 @@ from keras_transformer.layers.product import product
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
+def gelu_tanh(x):
+    """GELU in the form with tanh (Hendrycks and Gimpel, 2016, section 2); Keras's "gelu" is the exact one."""
+    return ops.gelu(x, approximate=True)
+
+
+def activation_of(identifier):
+    """`keras.activations.get`, to which "gelu_tanh" is a name too."""
+    return gelu_tanh if identifier == "gelu_tanh" else keras.activations.get(identifier)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(keras.layers.Layer):
     """`activation(x W1 + b1) W2 + b2`, the same at each position.
 
@@ -16,8 +27,9 @@ class FeedForward(keras.layers.Layer):
 
     Args:
         d_ff: Width of the inner layer.
-        activation: Name or function of the activation.
+        activation: Name or function of the activation: Keras's, or "gelu_tanh".
         dropout: Share of the inner activations dropped in training.
+        use_bias: Whether there are `b1` and `b2`.
         kernel_initializer: Initializer of both matrices.
 
     Call arguments:
@@ -36,6 +48,7 @@ class FeedForward(keras.layers.Layer):
         activation="relu",
         dropout=0.0,
         *,
+        use_bias=True,
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
@@ -43,35 +56,40 @@ class FeedForward(keras.layers.Layer):
         check_positive(d_ff=d_ff)
         check_share(dropout=dropout)
         self.d_ff = d_ff
-        self.activation = keras.activations.get(activation)
+        self.activation = activation_of(activation)
         self.dropout = dropout
+        self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
 
     def build(self, x_shape):
-        common = {"dtype": self.dtype_policy}
-        self.inner = keras.layers.Dense(
-            self.d_ff,
-            activation=self.activation,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="inner",
-            **common,
-        )
-        self.outer = keras.layers.Dense(
-            x_shape[-1], kernel_initializer=self.kernel_initializer.clone(), name="outer", **common
-        )
-        self.drop = Dropout(self.dropout, name="drop", **common)
-        self.inner.build(x_shape)
-        self.outer.build((*x_shape[:-1], self.d_ff))
+        self.inner = self._add_dense("inner", x_shape, self.d_ff)
+        self.outer = self._add_dense("outer", (*x_shape[:-1], self.d_ff), x_shape[-1])
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
         self.built = True
 
+    def _add_dense(self, name, x_shape, features):
+        dense = keras.layers.Dense(
+            features,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build(x_shape)
+        return dense
+
     def call(self, x, training=None):
-        return self._dense(self.outer, self.drop(self._dense(self.inner, x), training=training))
+        return self._dense(self.outer, self.drop(self._inner_values(x), training=training))
+
+    def _inner_values(self, x):
+        """`(batch, length, d_ff)`: what `outer` is to be called with."""
+        return self.activation(self._dense(self.inner, x))
 
     def _dense(self, layer, x):
         """Keras's layer, but for its product."""
-        x = product(x, layer.kernel, self.compute_dtype) + ops.cast(layer.bias, self.compute_dtype)
-        return layer.activation(x)
+        x = product(x, layer.kernel, self.compute_dtype)
+        return x + ops.cast(layer.bias, self.compute_dtype) if self.use_bias else x
 
     def compute_output_shape(self, x_shape):
         return x_shape
@@ -82,5 +100,51 @@ class FeedForward(keras.layers.Layer):
             "d_ff": self.d_ff,
             "activation": keras.activations.serialize(self.activation),
             "dropout": self.dropout,
+            "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class GatedFeedForward(FeedForward):
+    """`(activation(x W) * (x V)) W2`, the same at each position: SwiGLU with "silu", GEGLU with "gelu".
+
+    Shazeer, 2020, "GLU Variants Improve Transformer", equation 6.
+
+    Args:
+        d_ff: Width of the inner layer; two thirds of a `FeedForward`'s make a layer of its size.
+        activation: As in `FeedForward`, of the gate alone.
+        dropout: Share of the gated values dropped in training.
+        use_bias: Whether a bias is added to each of the three products.
+        kernel_initializer: Initializer of the three matrices.
+
+    Call arguments:
+        x: `(batch, length, d_model)`; `d_model` is read from it.
+
+    Returns:
+        `(batch, length, d_model)`.
+
+    Raises:
+        ValueError: If `d_ff` is not positive or `dropout` not in [0, 1).
+    """
+
+    def __init__(
+        self,
+        d_ff,
+        activation="silu",
+        dropout=0.0,
+        *,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(
+            d_ff, activation, dropout, use_bias=use_bias, kernel_initializer=kernel_initializer, **kwargs
+        )
+
+    def build(self, x_shape):
+        self.gate = self._add_dense("gate", x_shape, self.d_ff)
+        super().build(x_shape)
+
+    def _inner_values(self, x):
+        return self.activation(self._dense(self.gate, x)) * self._dense(self.inner, x)

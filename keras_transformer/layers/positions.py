@@ -5,6 +5,54 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_positive
+
+
+def positions_of(x, start_index=0):
+    """Where the elements of `x`, `(batch, length, ...)`, stand: int32 `(length,)` from `start_index` on."""
+    return ops.arange(ops.shape(x)[1], dtype="int32") + start_index
+
+
+def distances_between(positions, key_positions):
+    """How far each key stands after each query, int32 `(batch or 1, 1, target_len, source_len)`.
+
+    Args:
+        positions: int32 `(target_len,)` or `(batch, target_len)`, where the queries stand.
+        key_positions: int32 `(source_len,)` or `(batch, source_len)`, where the keys stand.
+    """
+    queries, keys = (
+        x if len(x.shape) == 2 else x[None] for x in map(ops.convert_to_tensor, (positions, key_positions))
+    )
+    return (keys[:, None, :] - queries[:, :, None])[:, None]
+
+
+class AttentionPositions(keras.layers.Layer):
+    """What tells attention where its queries and keys stand, instead of their values: the base of all such schemes.
+
+    `MultiHeadAttention(positions=...)` asks for both ways; a scheme has one of them.
+    """
+
+    def build(self, x_shape=None):
+        self.built = True
+
+    def rotated(self, x, positions=None):
+        """Queries or keys `(batch, num_heads, length, dim)`, turned to where they stand.
+
+        Args:
+            x: The queries or keys.
+            positions: int `(length,)` or `(batch, length)`; from 0 on when None.
+        """
+        return x
+
+    def bias(self, distances, num_heads):
+        """What is added to the scores, float32 `(batch or 1, num_heads, target_len, source_len)`, or None.
+
+        Args:
+            distances: What `distances_between` gave.
+            num_heads: Number of heads.
+        """
+        return None
+
 
 def sinusoidal_positions(positions, d_model, max_wavelength=10000.0):
     """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`, in float32.
@@ -57,7 +105,7 @@ class PositionalEncoding(keras.layers.Layer):
 
     def call(self, x, start_index=0, positions=None):
         if positions is None:
-            positions = ops.arange(ops.shape(x)[1], dtype="int32") + start_index
+            positions = positions_of(x, start_index)
         table = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength)
         return ops.cast(ops.cast(x, "float32") + table, self.compute_dtype)
 
@@ -66,3 +114,51 @@ class PositionalEncoding(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "max_wavelength": self.max_wavelength}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LearnedPositions(keras.layers.Layer):
+    """Adds a learned vector for each position to `x` (Gehring et al., 2017, section 3.1; Devlin et al., 2019).
+
+    Args:
+        max_length: Number of positions.
+
+    Call arguments: as `PositionalEncoding`.
+
+    Returns:
+        `(batch, length, d_model)`, `x` plus its positions. A position after the last takes the last one's vector.
+
+    Raises:
+        ValueError: If `max_length` is not positive, or `x` is known to be longer.
+    """
+
+    def __init__(self, max_length, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(max_length=max_length)
+        self.max_length = max_length
+        self.autocast = False  # the sum is rounded once
+        self.supports_masking = True
+
+    def build(self, x_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_length, x_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+        self.built = True
+
+    def call(self, x, start_index=0, positions=None):
+        if positions is None and x.shape[1] is not None and x.shape[1] > self.max_length:
+            raise ValueError(
+                f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
+            )
+        if positions is None:
+            positions = positions_of(x, start_index)
+        vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
+        return ops.cast(ops.cast(x, "float32") + vectors, self.compute_dtype)
+
+    def compute_output_shape(self, x_shape):
+        return x_shape
+
+    def get_config(self):
+        return {**super().get_config(), "max_length": self.max_length}

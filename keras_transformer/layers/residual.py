@@ -5,6 +5,7 @@ import keras
 from keras_transformer.checks import check_share
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.norm import LayerNormalization
+from keras_transformer.layers.parts import clone, described
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -22,6 +23,8 @@ class Residual(keras.layers.Layer):
         dropout: Share of the sublayer's output that is dropped in training.
         normalize_first: True for pre-norm.
         layer_norm_epsilon: Added to the variance.
+        norm: A template of the norm, such as `RMSNormalization()`; None for `LayerNormalization`, the only one that
+            `layer_norm_epsilon` is for.
 
     Call arguments:
         x: The sublayer's input, `(batch, length, d_model)`.
@@ -31,17 +34,19 @@ class Residual(keras.layers.Layer):
         `(batch, length, d_model)`.
 
     Raises:
-        ValueError: If `dropout` is not in [0, 1).
+        ValueError: If `dropout` is not in [0, 1), or `norm` not a layer.
     """
 
-    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, **kwargs):
+    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, *, norm=None, **kwargs):
         super().__init__(**kwargs)
         check_share(dropout=dropout)
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True
-        self.norm = LayerNormalization(epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.own_norm = norm is not None
+        template = norm if self.own_norm else LayerNormalization(epsilon=layer_norm_epsilon)
+        self.norm = clone(template, dtype=self.dtype_policy, name="norm")
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, x_shape, y_shape=None):
@@ -66,4 +71,45 @@ class Residual(keras.layers.Layer):
             "dropout": self.dropout,
             "normalize_first": self.normalize_first,
             "layer_norm_epsilon": self.layer_norm_epsilon,
+            "norm": described(self.norm) if self.own_norm else None,
         }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SandwichResidual(Residual):
+    """`x + norm_after(dropout(sublayer(norm(x))))`: a norm on either side of the sublayer, none on the skip.
+
+    Ding et al., 2021, "CogView", section 2.4; the norms of Gemma 2 (Gemma Team, 2024, section 2) stand in the same
+    places. It is used as `Residual` is.
+
+    Args:
+        dropout: Share of the sublayer's output that is dropped in training.
+        layer_norm_epsilon: Added to the variance.
+        norm: A template of both norms, as in `Residual`.
+
+    Call arguments:
+        x: The sublayer's input, `(batch, length, d_model)`.
+        y: Its output, of the same shape.
+
+    Returns:
+        `(batch, length, d_model)`.
+
+    Raises:
+        ValueError: If `dropout` is not in [0, 1), or `norm` not a layer.
+    """
+
+    def __init__(self, dropout=0.1, layer_norm_epsilon=1e-6, *, norm=None, **kwargs):
+        super().__init__(dropout, True, layer_norm_epsilon, norm=norm, **kwargs)
+        self.norm_after = clone(self.norm, name="norm_after")
+
+    def build(self, x_shape, y_shape=None):
+        super().build(x_shape, y_shape)
+        self.norm_after.build(x_shape)
+
+    def call(self, x, y, training=None):
+        return x + self.norm_after(self.drop(y, training=training))
+
+    def get_config(self):
+        config = super().get_config()
+        del config["normalize_first"]
+        return config

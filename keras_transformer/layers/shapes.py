@@ -1,4 +1,4 @@
-"""Symbolic shapes of layers that can return more than one tensor."""
+"""Layers that can return more than one tensor: what they return, and its symbolic shape."""
 
 import keras
 
@@ -15,3 +15,15 @@ class KeepsShape:
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+def packed(output, scores=None, cache=None):
+    """What a layer returns: its output, then the attention scores and the cache where there are any."""
+    results = [output] + [extra for extra in (scores, cache) if extra is not None]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def unpacked(results, scores, cache):
+    """The output, attention scores and cache of what `packed` gave; None for what was not asked for."""
+    output, *extras = results if scores or cache else (results,)
+    return output, extras.pop(0) if scores else None, extras.pop(0) if cache else None

@@ -1,5 +1,6 @@
 """Models: compositions of the layers."""
 
+from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.transformer import Transformer
 
-__all__ = ["Transformer"]
+__all__ = ["LanguageModel", "Transformer"]

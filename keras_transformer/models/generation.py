@@ -62,17 +62,14 @@ class Generation:
         Raises:
             ValueError: If the strategy draws and neither it nor the caller names a seed.
         """
-        if seed is None:
-            seed = getattr(strategy, "seed", 0)
-            if seed is None:
-                raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
         batch_size = ops.shape(source)[0]
         source_lengths = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
         prompt, starts = ops.full((batch_size, 1), self.bos_id, "int32"), None
         prefix_len = prefix_lengths = 0
         if prefix is not None:
             prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
-            prompt, starts = _left_padded(prefix, prefix_lengths, self.bos_id, self.pad_id)
+            prompt = ops.concatenate([prompt, prefix], axis=1)
+            prompt, starts = left_padded(prompt, prefix_lengths + 1, self.pad_id)
         row_limits = max_length
         if max_length is None:
             max_length = default_limit(ops.shape(source)[1], prefix_len, constraints)
@@ -91,7 +88,7 @@ class Generation:
             row_limits=row_limits,
             source_lengths=source_lengths,
             keys=row_keys(source, self.pad_id),
-            seed=seed,
+            seed=seed_of(strategy, seed),
             eos_id=self.eos_id,
             pad_id=self.pad_id,
         )
@@ -253,6 +250,18 @@ def check_constraints(constraints, max_length=None):
     return constraints
 
 
+def seed_of(strategy, seed):
+    """The seed that was given, or the strategy's own.
+
+    Raises:
+        ValueError: If it draws, and there is neither.
+    """
+    seed = getattr(strategy, "seed", 0) if seed is None else seed
+    if seed is None:
+        raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
+    return seed
+
+
 def _matrix(x, name, shape):
     """int32 `x`, if it has rank 2 and no empty axis."""
     x = ops.convert_to_tensor(x, "int32")
@@ -275,13 +284,12 @@ def lengths_of(token_ids, pad_id):
     return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=1)
 
 
-def _left_padded(prefix, lengths, bos_id, pad_id):
-    """`bos_id` and the prefix of each row, moved to the right end, and where each row starts."""
-    batch_size, prefix_len = ops.shape(prefix)
-    prompt = ops.concatenate([ops.full((batch_size, 1), bos_id, "int32"), prefix], axis=1)
-    starts = prefix_len - lengths
-    places = ops.arange(prefix_len + 1, dtype="int32") - starts[:, None]
-    moved = ops.take_along_axis(prompt, ops.maximum(places, 0), axis=1)
+def left_padded(tokens, lengths, pad_id):
+    """Each row's tokens, int32 `(batch, length)`, moved to its right end, and where they start there."""
+    length = ops.shape(tokens)[1]
+    starts = length - lengths
+    places = ops.arange(length, dtype="int32") - starts[:, None]
+    moved = ops.take_along_axis(tokens, ops.maximum(places, 0), axis=1)
     return ops.where(places >= 0, moved, pad_id), starts
 
 

@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
-from keras_transformer.layers.attention import packed, unpacked
 from keras_transformer.layers.cache import TreeCache, check_no_index
+from keras_transformer.layers.shapes import packed, unpacked
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.generation import Generation
 from keras_transformer.models.layouts import layout_map
@@ -195,6 +195,7 @@ class Transformer(Generation, keras.Model):
         index=0,
         *,
         positions=None,
+        key_positions=None,
         attention_mask=None,
         output_kernel=None,
         training=None,
@@ -209,6 +210,7 @@ class Transformer(Generation, keras.Model):
             index: Slot of the first token; with a cache only.
             positions: int `(target_len,)` or `(batch, target_len)`, where the tokens stand in their sequences,
                 where that is not their slot.
+            key_positions: int `(slots,)` or `(batch, slots)`, likewise for the keys.
             attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`: what self-attention may see
                 of what came before, or None for all.
             output_kernel: What `target_embedding.output_kernel` gave, or None.
@@ -231,6 +233,8 @@ class Transformer(Generation, keras.Model):
             return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
+            positions=positions,
+            key_positions=key_positions,
         )
         x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
         return packed(self.target_embedding.logits(x, output_kernel), scores=scores, cache=cache)
@@ -276,6 +280,7 @@ class Transformer(Generation, keras.Model):
                 cache.layers,
                 place.slot,
                 positions=place.positions,
+                key_positions=place.key_positions,
                 attention_mask=place.mask,
                 output_kernel=kernel,
                 training=False,

@@ -420,7 +420,7 @@ def test_index_without_a_cache_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("attention_axes", (2,)), ("sliding_window", 3), ("flash_attention", True)]
+    ("name", "value"), [("attention_axes", (2,)), ("use_gate", True), ("flash_attention", True)]
 )
 def test_what_only_keras_has_is_refused_where_it_would_act(name, value):
     with pytest.raises(ValueError, match=f"`{name}` is not supported"):

@@ -6,7 +6,7 @@ import pytest
 from contracts import as_numpy
 from keras import ops
 
-from keras_transformer.layers import attention, blockwise
+from keras_transformer.layers import attention, blockwise, dot_product
 
 SHAPES = [(2, 3, 7, 7), (1, 2, 10, 4), (2, 1, 5, 11)]
 
@@ -42,10 +42,10 @@ def block_size(request, monkeypatch):
 
 
 def both(query, key, value, mask, monkeypatch):
-    whole = as_numpy(attention.dot_product_attention(query, key, value, mask)[0])
+    whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
     with monkeypatch.context() as patch:
         patch.setattr(blockwise, "LONG", 0)
-        return whole, as_numpy(attention.dot_product_attention(query, key, value, mask, weights=False)[0])
+        return whole, as_numpy(dot_product.dot_product_attention(query, key, value, mask, weights=False)[0])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -78,7 +78,7 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
         @tf.function
         def gradients(variables=variables):
             with tf.GradientTape() as tape:
-                context, _ = attention.dot_product_attention(*variables, mask, weights=False)
+                context, _ = dot_product.dot_product_attention(*variables, mask, weights=False)
                 loss = tf.reduce_sum(tf.sin(context) * tf.range(4.0))
             return tape.gradient(loss, variables)
 
@@ -99,7 +99,7 @@ def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
         monkeypatch.setattr(blockwise, "LONG", long)
         variables = [tf.Variable(tf.cast(x, dtype)) for x in values]
         with tf.GradientTape() as tape:
-            context, _ = attention.dot_product_attention(*variables, weights=False)
+            context, _ = dot_product.dot_product_attention(*variables, weights=False)
             loss = tf.reduce_sum(tf.cast(context, "float32") ** 2)
         found.append([as_numpy(g) for g in tape.gradient(loss, variables)])
     for one, other in list(zip(*found, strict=True))[1:]:  # of keys and values: sums over all blocks
@@ -114,7 +114,7 @@ def test_the_layer_takes_blocks_by_itself(monkeypatch):
         taken.append(ops.shape(arguments[0]))
         return real(*arguments)
 
-    monkeypatch.setattr(attention, "blockwise_attention", watched)
+    monkeypatch.setattr(dot_product, "blockwise_attention", watched)
     layer = attention.MultiHeadAttention(2, 4)
     layer(np.zeros((1, 16, 8), "float32"), np.zeros((1, 16, 8), "float32"))
     assert taken == []

@@ -67,8 +67,48 @@ CASES = {
         lambda: [hidden(), memory()],
     ),
 }
+# Their values are compared with those of independent references in their own tests.
+CASES |= {
+    "rms_norm": (layers.RMSNormalization, lambda: [hidden()]),
+    "learned_positions": (lambda **kwargs: layers.LearnedPositions(7, **kwargs), lambda: [hidden()]),
+    "rotary": (
+        lambda **kwargs: layers.RotaryPositions(scaling=layers.LinearScaling(2.0), **kwargs),
+        lambda: [hidden()],
+    ),
+    "gated_feed_forward": (lambda **kwargs: layers.GatedFeedForward(17, **kwargs), lambda: [hidden()]),
+    "experts": (
+        lambda **kwargs: layers.MixtureOfExperts(layers.FeedForward(5), 3, **kwargs),
+        lambda: [hidden()],
+    ),
+    "sandwich": (
+        lambda **kwargs: layers.SandwichResidual(0.0, **kwargs),
+        lambda: [hidden(), normal(BATCH, TARGET_LEN, D_MODEL, seed=1)],
+    ),
+    "attention_of_parts": (
+        attention(
+            num_key_value_heads=1,
+            positions=layers.ALiBi(),
+            sliding_window=2,
+            head_norm=layers.RMSNormalization(),
+            scale=0.3,
+        ),
+        lambda: [hidden(), memory()],
+    ),
+    "decoder_of_parts": (
+        lambda **kwargs: layers.Decoder(
+            2,
+            attention=layers.MultiHeadAttention(
+                2, 3, positions=layers.RelativePositionBias(2, 8, 5, bidirectional=False)
+            ),
+            feed_forward=layers.GatedFeedForward(17),
+            residual=layers.Residual(0.0, True, norm=layers.RMSNormalization(1e-5)),
+            **kwargs,
+        ),
+        lambda: [hidden()],
+    ),
+}
 # Bfloat16 keeps 8 bits: what a stack adds up and normalises again may be off by more than one layer.
-DEEP = ("encoder_pre_norm", "decoder_pre_norm")
+DEEP = ("encoder_pre_norm", "decoder_pre_norm", "decoder_of_parts")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -93,7 +133,7 @@ def test_every_public_layer_is_in_the_contract():
         if isinstance(value, type) and issubclass(value, keras.layers.Layer)
     }
     checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding}
-    assert checked == public
+    assert checked == public - {layers.ALiBi, layers.RelativePositionBias}  # parts of an attention above
 
 
 CONFIGURED = [
@@ -111,10 +151,17 @@ CONFIGURED = [
         kernel_constraint="non_neg",
         bias_constraint="unit_norm",
         seed=23,
+        num_key_value_heads=1,
+        positions=layers.RotaryPositions(7.0, layers.Llama3Scaling(2.0, 1.5, 3.0, 99)),
+        sliding_window=4,
+        head_norm=layers.RMSNormalization(1e-3),
+        scale=0.5,
     ),
-    layers.FeedForward(17, "gelu", 0.3, kernel_initializer="he_normal"),
-    layers.Residual(0.3, True, 1e-3),
-    layers.TokenEmbedding(13, 6, pad_id=1),
+    layers.FeedForward(17, "gelu", 0.3, use_bias=False, kernel_initializer="he_normal"),
+    layers.Residual(0.3, True, 1e-3, norm=layers.RMSNormalization(1e-3)),
+    layers.TokenEmbedding(13, 6, pad_id=1, scale=2.0),
+    layers.LearnedPositions(5),
+    layers.RelativePositionBias(3, 8, 20, bidirectional=False),
     layers.PositionalEncoding(max_wavelength=7.0),
     *(
         cls(
@@ -128,6 +175,9 @@ CONFIGURED = [
             attention_dropout=0.2,
             activation_dropout=0.4,
             kernel_initializer="he_normal",
+            attention=layers.MultiHeadAttention(3, 2, positions=layers.ALiBi()),
+            feed_forward=layers.GatedFeedForward(5),
+            residual=layers.SandwichResidual(0.2),
         )
         for cls, sizes in (
             (layers.EncoderLayer, ()),
@@ -151,13 +201,15 @@ def test_config_keeps_every_argument(layer):
 
 def _arguments(layer):
     keras_own = set(keras.layers.Layer().get_config())
-    return set(layer.get_config()) - keras_own - {"num_layers", "num_heads", "d_ff", "key_dim"}
+    return set(layer.get_config()) - keras_own - {"num_layers", "num_heads", "d_ff", "key_dim", "max_length"}
 
 
 def _default_config(cls, config):
     required = {
         layers.MultiHeadAttention: ("num_heads", "key_dim"),
         layers.FeedForward: ("d_ff",),
+        layers.LearnedPositions: ("max_length",),
+        layers.RelativePositionBias: ("num_heads",),
         layers.EncoderLayer: ("num_heads", "d_ff"),
         layers.DecoderLayer: ("num_heads", "d_ff"),
         layers.Encoder: ("num_layers", "num_heads", "d_ff"),

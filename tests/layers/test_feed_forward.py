@@ -1,24 +1,57 @@
+import json
+import math
+
+import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, normal, randomized
-from reference import feed_forward, weights_of
+from contracts import as_numpy, assert_close, check_layer_contract, normal, randomized
+from reference import feed_forward, gated_feed_forward, weights_of
 
-from keras_transformer.layers import FeedForward
+from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward, gelu_tanh
 
 
-def built(*arguments, **keywords):
-    layer = FeedForward(*arguments, **keywords)
+def built(*arguments, layer_class=FeedForward, **keywords):
+    layer = layer_class(*arguments, **keywords)
     layer.build((None, None, 5))
     return randomized(layer)
 
 
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
+}
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize(
-    ("name", "function"),
-    [("relu", lambda x: np.maximum(x, 0)), ("tanh", np.tanh), ("silu", lambda x: x / (1 + np.exp(-x)))],
+    ("layer_class", "reference"), [(FeedForward, feed_forward), (GatedFeedForward, gated_feed_forward)]
 )
-def test_agrees_with_numpy(name, function):
-    layer, x = built(11, name), normal(2, 3, 5)
-    assert_close(layer(x), feed_forward(weights_of(layer), x, function))
+def test_agrees_with_numpy(layer_class, reference, name, use_bias):
+    layer, x = built(11, name, layer_class=layer_class, use_bias=use_bias), normal(2, 3, 5)
+    assert_close(layer(x), reference(weights_of(layer), x.astype("float64"), ACTIVATIONS[name]), 3e-6)
+    kernels = 2 if layer_class is FeedForward else 3
+    assert len(layer.weights) == kernels * (1 + use_bias)
+
+
+def test_the_two_forms_of_gelu_differ_by_more_than_the_tolerance():
+    x = np.linspace(-3, 3, 61)
+    assert np.abs(ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_tanh"](x)).max() > 1e-4
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", gelu_tanh, "gelu", "silu"])
+@pytest.mark.parametrize("layer_class", [FeedForward, GatedFeedForward])
+def test_an_activation_survives_as_json(layer_class, activation):
+    layer = built(11, activation, layer_class=layer_class)
+    again = layer_class.from_config(json.loads(json.dumps(layer.get_config())))
+    again.build((None, None, 5))
+    again.set_weights(layer.get_weights())
+    x = normal(2, 3, 5)
+    assert_close(again(x), layer(x), 0.0)
+    assert again.activation is (gelu_tanh if "tanh" in str(activation) else keras.activations.get(activation))
 
 
 def test_small_values_by_hand():
@@ -62,3 +95,53 @@ def test_both_kernels_are_drawn_apart():
 def test_width_must_be_positive():
     with pytest.raises(ValueError, match=r"`d_ff` must be a positive integer. Received: d_ff=0\."):
         FeedForward(0)
+
+
+def test_gated_small_values_by_hand():
+    """x = (2, -1): the gate, relu of (3, -3), times (2, 9) is (6, 0); times (5, 7), that is (30, 42)."""
+    layer = GatedFeedForward(2, "relu")
+    layer.build((None, None, 2))
+    assert list(weights_of(layer)) == ["gate/kernel", "inner/kernel", "outer/kernel"]
+    gate, inner, outer = [[1, 3], [-1, 9]], [[1, 4], [0, -1]], [[5, 7], [1, 1]]
+    layer.set_weights([np.array(kernel) for kernel in (gate, inner, outer)])
+    assert_close(layer(np.array([[[2.0, -1.0]]], "float32")), np.array([[[30.0, 42.0]]]))
+
+
+def test_gated_dropout_acts_in_training_alone_and_on_the_gated_values():
+    x = normal(8, 16, 5)
+    layer = built(1, "relu", 0.5, layer_class=GatedFeedForward, use_bias=True)
+    ones, zeros = np.ones(1), np.zeros((5, 1))
+    layer.set_weights([zeros, ones, zeros, ones, np.ones((1, 5)), np.zeros(5)])
+    assert_close(layer(x), np.ones((8, 16, 5)))
+    dropped = as_numpy(layer(x, training=True))
+    assert set(np.unique(dropped)) == {0.0, 2.0}  # dropped twice, some were 4
+    assert np.all(dropped == dropped[..., :1])
+
+
+def test_gated_kernels_are_drawn_apart():
+    layer = GatedFeedForward(5)
+    layer.build((None, None, 5))
+    gate, inner, outer = layer.get_weights()
+    assert min(np.abs(a - b).max() for a, b in ((gate, inner), (gate, outer), (inner, outer))) > 0.01
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    ("layer_class", "use_bias"), [(GatedFeedForward, True), (GatedFeedForward, False), (FeedForward, False)]
+)
+def test_keeps_the_contract(layer_class, use_bias, activation, tmp_path):
+    mask = np.array([[True, True, True], [True, False, False]])
+
+    def make(**kwargs):
+        return layer_class(11, activation, use_bias=use_bias, **kwargs)
+
+    check_layer_contract(make, lambda: [normal(2, 3, 5)], tmp_path, mask=mask)
+
+
+def test_gated_config_keeps_every_argument():
+    layer = GatedFeedForward(11, "gelu", 0.3, use_bias=True, kernel_initializer="he_normal")
+    config = GatedFeedForward.from_config(layer.get_config()).get_config()
+    assert config == layer.get_config()
+    kept = [config[name] for name in ("d_ff", "activation", "dropout", "use_bias")]
+    assert kept == [11, "gelu", 0.3, True]
+    assert config["kernel_initializer"]["class_name"] == "HeNormal"

@@ -1,12 +1,13 @@
-"""Layer normalisation: Keras's results and gradients, on any leading shape."""
+"""Norms: Keras's or NumPy's results, and derived gradients, on any leading shape."""
 
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, gradient_of
+from contracts import as_numpy, assert_close, check_layer_contract, gradient_of, normal, randomized
 from keras import ops
+from reference import rms_norm, weights_of
 
-from keras_transformer.layers import LayerNormalization
+from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
 
 FEATURES = 24
 
@@ -66,3 +67,80 @@ def test_config():
     layer = LayerNormalization(epsilon=0.5, name="mine", dtype="mixed_bfloat16")
     again = LayerNormalization.from_config(layer.get_config())
     assert (again.epsilon, again.name, again.dtype_policy.name) == (0.5, "mine", "mixed_bfloat16")
+
+
+def rms(*shape, **arguments):
+    """The layer for inputs of a shape, with other weights than at first, and inputs whose mean is not 0."""
+    layer = RMSNormalization(**arguments)
+    layer.build(shape)
+    return randomized(layer), 2.0 + normal(*shape)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (7, 5), (2, 3, 4, 5), (0, 3, 5), (1, 1)])
+def test_rms_agrees_with_numpy(shape):
+    layer, x = rms(*shape)
+    assert_close(layer(x), rms_norm(weights_of(layer), x.astype("float64")))
+
+
+def test_rms_small_values_by_hand():
+    """The mean square of (3, 4, 0, 0) is 25 / 4, its root 2.5; nothing is subtracted."""
+    layer = RMSNormalization(epsilon=0.0)
+    layer.build((None, 4))
+    layer.set_weights([np.array([1, 1, 7, -1])])
+    x = np.array([[3, 4, 0, 0], [1, 1, 1, 1], [-2, 2, 2, 2]], "float32")
+    assert_close(layer(x), np.array([[1.2, 1.6, 0, 0], [1, 1, 7, -1], [-1, 1, 7, -1]]))
+
+
+def test_rms_epsilon_counts_where_values_are_small():
+    layer, x = rms(2, 3, 5, epsilon=0.5)
+    assert_close(layer(0.1 * x), rms_norm(weights_of(layer), 0.1 * x.astype("float64"), 0.5))
+    assert_close(layer(0 * x), 0 * x)
+
+
+def test_rms_gradients_are_the_derived_ones():
+    layer, x = rms(2, 3, 5, epsilon=0.1)
+    upstream, gamma = normal(*x.shape, seed=1), as_numpy(layer.gamma).astype("float32")
+
+    def written_out(x, gamma):
+        with keras.StatelessScope(state_mapping=[(layer.gamma, ops.convert_to_tensor(gamma))]):
+            return ops.sum(layer.call(ops.convert_to_tensor(x)) * upstream)
+
+    def derived(x, gamma):
+        squares = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        return ops.sum(x / ops.sqrt(squares + 0.1) * gamma * upstream)
+
+    for of_x in (True, False):
+        found, expected = (
+            gradient_of(
+                (lambda v, f=f: f(v, gamma)) if of_x else (lambda v, f=f: f(x, v)), x if of_x else gamma
+            )
+            for f in (written_out, derived)
+        )
+        assert_close(found, expected)
+
+
+def test_rms_of_bfloat16_is_taken_in_float32():
+    """Each square of 300 is rounded off by more than 100 in bfloat16."""
+    layer, _ = rms(8, FEATURES, dtype="mixed_bfloat16")
+    x = ops.cast(300.0 + normal(8, FEATURES), "bfloat16")
+    found = layer(x)
+    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+    gamma = as_numpy(ops.cast(ops.cast(layer.gamma, "bfloat16"), "float32"))
+    expected = rms_norm({"gamma": gamma}, as_numpy(x))
+    np.testing.assert_allclose(as_numpy(found), expected, rtol=2**-8, atol=1e-6)
+
+
+def test_rms_keeps_the_contract(tmp_path):
+    mask = np.array([[True, True, True], [True, False, False]])
+    check_layer_contract(RMSNormalization, lambda: [normal(2, 3, 5)], tmp_path, mask=mask)
+
+
+def test_rms_config():
+    layer = RMSNormalization(epsilon=0.5, name="mine", dtype="mixed_bfloat16")
+    again = RMSNormalization.from_config(layer.get_config())
+    assert (again.epsilon, again.name, again.dtype_policy.name) == (0.5, "mine", "mixed_bfloat16")
+
+
+def test_rms_epsilon_must_not_be_negative():
+    with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
+        RMSNormalization(-1)

@@ -1,0 +1,107 @@
+"""Hugging Face checkpoints in and out.
+
+A family is a module with
+
+- `model(config, **kwargs)`: our model of a config.json,
+- `config(model)`: the way back, read off the model's parts,
+- `tensors(model)`: the `Tensor`s of its checkpoints, each with the weights of ours that lie in it,
+- `PREFIX`: what the tensors' names may leave out; `BUFFERS`: patterns of the names of tensors that are no weights;
+- `FREE`: keys that `config` guesses.
+"""
+
+from pathlib import Path
+
+from keras_transformer.checks import check_positive
+from keras_transformer.files import replaced
+from keras_transformer.huggingface import gpt2, llama
+from keras_transformer.huggingface.configs import check_config
+from keras_transformer.huggingface.files import (
+    read_config,
+    stored_tensors,
+    write_config,
+    write_tensors,
+)
+from keras_transformer.huggingface.tensors import fill, without_copies
+
+FAMILIES = {"gpt2": gpt2, "llama": llama}
+
+__all__ = ["FAMILIES", "from_huggingface", "to_huggingface"]
+
+
+def from_huggingface(folder, **kwargs):
+    """Makes a model of a checkpoint, and fills it tensor by tensor.
+
+    A prompt ends at its last token that is no padding. Where config.json has no `pad_token_id`, `pad_id` is
+    `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then padding.
+
+    Args:
+        folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
+            `model_type` among `FAMILIES`. Values are float64, float32, float16 or bfloat16.
+        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` where those of config.json
+            are not to hold, or it has several.
+
+    Returns:
+        A `LanguageModel`.
+
+    Raises:
+        ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
+            tensor is missing, left over, of another shape, or differs from the one it is tied to.
+        ImportError: If safetensors is not installed.
+    """
+    config = read_config(folder)
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r}."
+        )
+    check_config(config, quantization_config=None)
+    stored = stored_tensors(folder)
+    family = FAMILIES[model_type]
+    model = family.model(config, **kwargs)
+    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS)
+    return model
+
+
+def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
+    """Writes a checkpoint that transformers loads, in float32, tensor by tensor.
+
+    Dropout that the family has no key for is left out: it changes nothing but training.
+
+    Args:
+        model: A `LanguageModel` of the parts of one of `FAMILIES`.
+        folder: A new folder, which appears whole or not at all.
+        max_shard_bytes: Most bytes of tensors in a file.
+        config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for
+            Llama, whose positions have no end.
+
+    Raises:
+        ValueError: If the folder exists, no family has all of the model's parts, or `config` says what the model does.
+    """
+    check_positive(max_shard_bytes=max_shard_bytes)
+    folder = Path(folder)
+    if folder.exists():
+        raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
+    family, said = _described(model)
+    said["dtype"] = "float32"
+    config = {} if config is None else config
+    taken = sorted(config.keys() & said.keys() - set(family.FREE))
+    if taken:
+        raise ValueError(
+            f"`config` must not say what the model does. Received: {taken[0]}={config[taken[0]]!r}, "
+            f"where the model has {said[taken[0]]!r}."
+        )
+    with replaced(folder) as temporary:
+        temporary.mkdir()
+        write_config(temporary, {**said, **config})
+        write_tensors(temporary, list(without_copies(family.tensors(model))), max_shard_bytes)
+
+
+def _described(model):
+    """The family of a model, and its configuration there."""
+    reasons = []
+    for family in FAMILIES.values():
+        try:
+            return family, family.config(model)
+        except ValueError as error:
+            reasons.append(str(error))
+    raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")

@@ -1,0 +1,156 @@
+"""GPT-2: Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"."""
+
+import re
+
+from keras_transformer.huggingface.configs import (
+    activation,
+    activation_name,
+    check_config,
+    check_parts,
+    check_sizes,
+    token_ids,
+    with_token_ids,
+)
+from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.layers import (
+    Decoder,
+    FeedForward,
+    LayerNormalization,
+    LearnedPositions,
+    MultiHeadAttention,
+    Residual,
+)
+from keras_transformer.models import LanguageModel
+
+PREFIX = "transformer."
+BUFFERS = (re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),)  # a causal mask
+FREE = ()
+DEFAULTS = {
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_inner": None,
+    "activation_function": "gelu_new",
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "tie_word_embeddings": True,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
+}
+
+
+def model(config, dtype=None, **kwargs):
+    """The model that a configuration describes."""
+    config = {**DEFAULTS, **config}
+    check_config(
+        config,
+        scale_attn_by_inverse_layer_idx=False,
+        reorder_and_upcast_attn=False,
+        add_cross_attention=False,
+    )
+    vocab_size, d_model, num_layers, num_heads, max_length = check_sizes(
+        config, "vocab_size", "n_embd", "n_layer", "n_head", "n_positions"
+    )
+    if d_model % num_heads:
+        raise ValueError(
+            f"`n_embd` must be divisible by `n_head`. Received: n_embd={d_model}, n_head={num_heads}."
+        )
+    attention = MultiHeadAttention(
+        num_heads,
+        d_model // num_heads,
+        dropout=config["attn_pdrop"],
+        scale=None if config["scale_attn_weights"] else 1.0,
+    )
+    feed_forward = FeedForward(config["n_inner"] or 4 * d_model, activation(config, "activation_function"))
+    residual = Residual(
+        config["resid_pdrop"], normalize_first=True, layer_norm_epsilon=config["layer_norm_epsilon"]
+    )
+    return LanguageModel(
+        vocab_size,
+        d_model,
+        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual, dtype=dtype),
+        LearnedPositions(max_length, dtype=dtype),
+        dropout=config["embd_pdrop"],
+        tie_embeddings=config["tie_word_embeddings"],
+        dtype=dtype,
+        **with_token_ids(config, **kwargs),
+    )
+
+
+def config(model):
+    """The configuration that describes a model."""
+    check_parts("gpt2", model=(model, LanguageModel))
+    check_parts("gpt2", positions=(model.positions, LearnedPositions), decoder=(model.decoder, Decoder))
+    layer = model.decoder.layers[0]
+    attention, feed_forward, residual = (
+        layer.self_attention,
+        layer.feed_forward,
+        layer.self_attention_residual,
+    )
+    check_parts(
+        "gpt2",
+        feed_forward=(feed_forward, FeedForward),
+        attention=(attention, MultiHeadAttention),
+        residual=(residual, Residual),
+        norm=(residual.norm, LayerNormalization),
+        normalize_first=(residual.normalize_first, True),
+    )
+    plain = attention.key_dim**-0.5
+    scale = plain if attention.scale is None else attention.scale
+    check_parts(
+        "gpt2",
+        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
+        key_dim=(attention.key_dim * attention.num_heads, model.d_model),
+        value_dim=(attention.value_dim, attention.key_dim),
+        attention_positions=(attention.positions, None),
+        sliding_window=(attention.sliding_window, None),
+        head_norm=(attention.query_norm, None),
+        scale=(scale, plain if scale != 1.0 else 1.0),
+        attention_bias=(attention.use_bias, True),
+        feed_forward_bias=(feed_forward.use_bias, True),
+    )
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": model.vocab_size,
+        "n_positions": model.positions.max_length,
+        "n_embd": model.d_model,
+        "n_layer": model.decoder.num_layers,
+        "n_head": attention.num_heads,
+        "n_inner": feed_forward.d_ff,
+        "activation_function": activation_name("gpt2", feed_forward),
+        "resid_pdrop": residual.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": attention.dropout,
+        "layer_norm_epsilon": residual.norm.epsilon,
+        "scale_attn_weights": scale == plain,
+        "tie_word_embeddings": model.tie_embeddings,
+        **token_ids(model),
+    }
+
+
+def tensors(model):
+    """The tensors of its checkpoints; matrices are `(inputs, outputs)`, and one holds queries, keys and values."""
+    yield matrix("transformer.wte.weight", model.token_embedding.embeddings)
+    yield matrix("lm_head.weight", model.output_embedding.embeddings)
+    yield matrix("transformer.wpe.weight", model.positions.embeddings)
+    for i, layer in enumerate(model.decoder.layers):
+        name, attention, feed_forward = f"transformer.h.{i}", layer.self_attention, layer.feed_forward
+        yield from norm(f"{name}.ln_1", layer.self_attention_residual.norm)
+        yield from dense(
+            f"{name}.attn.c_attn",
+            attention.query_weights,
+            attention.key_weights,
+            attention.value_weights,
+            transposed=False,
+        )
+        yield from dense(f"{name}.attn.c_proj", attention.output_weights, inputs=2, transposed=False)
+        yield from norm(f"{name}.ln_2", layer.feed_forward_residual.norm)
+        for part, own in (("c_fc", feed_forward.inner), ("c_proj", feed_forward.outer)):
+            yield from dense(f"{name}.mlp.{part}", (own.kernel, own.bias), transposed=False)
+    yield from norm("transformer.ln_f", model.decoder.norm)

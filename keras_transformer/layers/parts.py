@@ -1,0 +1,40 @@
+"""Layers that are handed in: as they are, as templates, as a configuration describes them."""
+
+import keras
+
+
+def part(given):
+    """What a constructor was handed, where it may be as `described` gave it: None, an object or its description."""
+    return keras.saving.deserialize_keras_object(given) if isinstance(given, dict) else given
+
+
+def described(layer):
+    """What `part` makes the layer of again, unbuilt; None stays None."""
+    return None if layer is None else _lasting(keras.saving.serialize_keras_object(layer))
+
+
+def _lasting(description):
+    """A copy without what Keras writes into a description while it saves or loads, true of that very object alone."""
+    if isinstance(description, dict):
+        passing = ("build_config", "shared_object_id")
+        return {name: _lasting(value) for name, value in description.items() if name not in passing}
+    return description
+
+
+def clone(template, **changes):
+    """A layer like a template, with weights of its own.
+
+    Args:
+        template: A layer, built or not, or its description; it stays as it is.
+        **changes: Arguments of its constructor that shall differ: `name`, `dtype`.
+
+    Returns:
+        An unbuilt layer of the template's class.
+
+    Raises:
+        ValueError: If `template` is not a layer.
+    """
+    template = part(template)
+    if not isinstance(template, keras.layers.Layer):
+        raise ValueError(f"`template` must be a Keras layer. Received: template={template!r}.")
+    return type(template).from_config({**template.get_config(), **changes})

@@ -1,0 +1,94 @@
+"""Small models of each family, ours and theirs, whose weights hide nothing."""
+
+import keras
+import numpy as np
+from contracts import randomized
+
+from keras_transformer.huggingface import FAMILIES
+
+VOCAB, EOS = 31, 29
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": VOCAB,
+    "n_positions": 23,
+    "n_embd": 15,
+    "n_layer": 2,
+    "n_head": 5,
+    "bos_token_id": 30,
+    "eos_token_id": EOS,
+}
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": 18,
+    "intermediate_size": 13,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 30,
+    "eos_token_id": EOS,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 50.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0,
+    "original_max_position_embeddings": 16,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
+CONFIGS = {
+    "gpt2": GPT2,
+    "gpt2-untied": {**GPT2, "tie_word_embeddings": False, "n_inner": 19, "layer_norm_epsilon": 1e-3},
+    "gpt2-relu-unscaled": {**GPT2, "activation_function": "relu", "scale_attn_weights": False},
+    "gpt2-gelu": {**GPT2, "activation_function": "gelu"},
+    "llama": LLAMA,
+    "llama-tied": {
+        **LLAMA,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": None,
+        "num_attention_heads": 3,
+        "head_dim": None,
+    },
+    "llama-one-key": {
+        **LLAMA,
+        "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    },
+    "llama-linear": {**LLAMA, "rope_parameters": LINEAR},
+    "llama-llama3": {**LLAMA, "rope_parameters": LLAMA3},
+    "llama-biases": {**LLAMA, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"},
+}
+
+
+def ours(config, seed=0, **kwargs):
+    """Our model of a configuration, with random weights."""
+    return randomized(FAMILIES[config["model_type"]].model(config, **kwargs), seed, scale=0.3)
+
+
+def theirs(config, seed=0):
+    """transformers' model of a configuration, with random weights."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    config = {"attn_implementation": "eager", **config}
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            of_norm = ("norm" in name or "ln_" in name) and name.endswith("weight")
+            parameter.normal_(1.0 if of_norm else 0.0, 0.3)
+    return model.eval()
+
+
+def assert_same_weights(model, expected):
+    """Two of our models hold the same values in the same order, bit for bit."""
+    for weight, other in zip(model.weights, expected.weights, strict=True):
+        assert (weight.name, weight.dtype) == (other.name, other.dtype)
+        found, value = (keras.ops.convert_to_numpy(each) for each in (weight, other))
+        np.testing.assert_array_equal(found, value, err_msg=weight.path)
