@@ -47,8 +47,8 @@ class Tensor(NamedTuple):
         return np.transpose(joined, np.argsort(self.axes))
 
     def values(self):
-        """What the checkpoint is to hold now, float32."""
-        return self.to_theirs([value_of(weight).astype("float32", copy=False) for weight in self.weights])
+        """What the checkpoint is to hold now, in the weights' dtype."""
+        return self.to_theirs([value_of(weight) for weight in self.weights])
 
 
 def value_of(weight):

@@ -109,7 +109,7 @@ def test_a_model_of_plain_arguments_is_a_gpt2(tmp_path, caplog):
 @pytest.mark.parametrize("case", ["gpt2", "llama-llama3"])
 def test_half_precision_is_read_as_they_round_it(case, tmp_path):
     their_model = theirs(CONFIGS[case])
-    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):  # each rounds what the one before left
         folder = tmp_path / str(dtype)  # "torch.bfloat16"
         their_model.to(dtype).save_pretrained(folder)
         rounded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
