@@ -589,3 +589,17 @@ def test_a_start_that_does_not_fit_is_refused_and_takes_no_folder(
     with pytest.raises(ValueError, match=message):
         train(recipe, pairs, tmp_path / "run", say=quiet)
     assert kept_in(tmp_path / "run") == set()
+
+
+def test_the_description_follows_what_may_change(finished, tmp_path, pairs):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    train(changed(epochs=3), pairs, folder, say=quiet)
+    assert json.loads((folder / "run.json").read_text())["recipe"]["epochs"] == 3
+
+
+def test_what_another_file_format_is_called_is_not_a_missing_file(tmp_path):
+    (tmp_path / "model.keras").write_text("nothing")
+    with pytest.raises(ValueError, match=r"no \.keras file, or damaged"):
+        load_model(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="no such file"):
+        load_model(tmp_path / "other.keras")

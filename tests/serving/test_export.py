@@ -361,3 +361,13 @@ def test_unusable_arguments_are_refused_before_anything_is_written(tmp_path, arg
     with pytest.raises(ValueError, match=message):
         small_translator().export(tmp_path / "model", **arguments)
     assert not (tmp_path / "model").exists()
+
+
+def test_source_lengths_are_for_a_compiled_search(translator, tmp_path):
+    with pytest.raises(ValueError, match=r"`source_lengths` is for a compiled search.*\[16, 32\]"):
+        translator.export(tmp_path, source_lengths=[16, 32])
+
+
+def test_a_loaded_export_warns_of_nothing(export, caplog):
+    tf.saved_model.load(str(export))
+    assert not [record for record in caplog.records if "gradient" in record.getMessage()]
