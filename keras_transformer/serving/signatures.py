@@ -108,7 +108,8 @@ class Signatures:
     def score(self, text, target):
         """Texts and targets `(batch,)` to log probabilities `(batch,)`, and of each piece `(batch, target_len)`.
 
-        An empty target is the end at once, and has that one's probability; an empty text's is 0, as in translation.
+        An empty target is the end at once, and has that one's probability; as the target of an empty text it scores 0,
+        as that text's translation does.
         """
         source, truncated = self._source(text)
         limit = default_limit(self._translator.max_source_length, 0, ())

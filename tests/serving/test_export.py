@@ -354,7 +354,10 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
             {"batch_sizes": range(1, 101), "xla": True, "source_lengths": [*range(16, 30), 256]},
             r"at most 990: a server .* Received: 100 times 15",
         ),
-        ({"source_lengths": [16]}, r"must end with max_source_length=256\. Received: source_lengths=\[16\]"),
+        (
+            {"xla": True, "source_lengths": [16]},
+            r"must end with max_source_length=256\. Received: source_lengths=\[16\]",
+        ),
     ],
 )
 def test_unusable_arguments_are_refused_before_anything_is_written(tmp_path, arguments, message):
