@@ -12,7 +12,9 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMP
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
-# Both backends at once, as much of either is waiting; what JAX's part says comes at the end.
+# Both backends at once, as much of either is waiting; what JAX's part says comes at the end. A test runs what XLA compiles
+# once or twice: the compiling is to be quick, not the program.
+test: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 test: $(VENV)/.test
 	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 -m 'not tensorflow' \
 		tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers tests/models \

@@ -18,8 +18,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main(arguments=None):
     """Runs one command and returns its exit code: 0 done, 2 unusable input, 3 diverged, 130 interrupted, 143
     terminated with the state saved."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:  # said by the command's own parser, which shows what it knows
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         return options.command(options) or 0
@@ -50,7 +51,7 @@ def _parser():
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
             **more,
         )
-        sub.set_defaults(command=function)
+        sub.set_defaults(command=function, parser=sub)
         return sub
 
     sub = command(
@@ -79,7 +80,9 @@ def _parser():
         "Give a run's translator the mean weights of its newest epochs (--average-last).",
     )
     sub.add_argument("run", metavar="RUN", help="folder of a run")
-    sub.add_argument("--last", type=int, default=5, help="how many epochs")
+    sub.add_argument(
+        "--last", type=int, default=argparse.SUPPRESS, help="how many epochs (all whose checkpoints are kept)"
+    )
 
     sub = command(
         "translate",
@@ -95,6 +98,9 @@ def _parser():
         "--restart", action="store_true", help="throw away the beginning of another translation"
     )
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
+    sub.add_argument(
+        "--window", type=int, default=4096, help="lines that are sorted by length, and saved, together"
+    )
     _add_decoding(sub)
 
     sub = command(
@@ -140,7 +146,10 @@ def _parser():
         default=True,
         help="write the requests with which a server warms up",
     )
-    _add_decoding(sub)
+    decoding = _add_decoding(sub)
+    decoding.add_argument(
+        "--n-best", type=int, metavar="N", help="with a beam: results of `n_best`, at most its width"
+    )
 
     sub = command(
         "server-files",
@@ -186,8 +195,8 @@ def _add_decoding(sub):
         choices=NORMALIZATIONS,
         help="with a beam: Wu et al.'s length penalty, or plain length",
     )
-    group.add_argument("--n-best", type=int, metavar="N", help="with a beam: results, at most its width")
     group.add_argument("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row occur twice")
+    return group
 
 
 def _add_fields(group, recipe_class):

@@ -57,7 +57,7 @@ def average(options):
     """Gives a run's translator the mean weights of its newest epochs."""
     from keras_transformer.runs import average as mean
 
-    mean(options.run, options.last, say=_say)
+    mean(options.run, getattr(options, "last", None), say=_say)
 
 
 def _loaded(options):
@@ -92,14 +92,14 @@ def translate(options):
     files = {name for name in ("input", "output", "restart") if name in options}
     if files and not {"input", "output"} <= files:
         raise ValueError("Give --input and --output, with or without --restart, or none of them.")
-    translator, size = _loaded(options), options.batch_size
+    translator, sizes = _loaded(options), {"batch_size": options.batch_size, "window": options.window}
     if not files:
         lines = iterate_lines(sys.stdin.buffer, LONGEST_LINE)
-        for line in translate_lines(translator, lines, size, verbose=sys.stderr.isatty()):
+        for line in translate_lines(translator, lines, **sizes, verbose=sys.stderr.isatty()):
             sys.stdout.buffer.write(line.encode() + b"\n")
             sys.stdout.buffer.flush()
         return 0
-    more = {"batch_size": size, "restart": "restart" in files, "say": _say, "verbose": True}
+    more = {**sizes, "restart": "restart" in files, "say": _say, "verbose": True}
     try:
         print(translate_file(translator, options.input, options.output, **more))
     except Terminated as end:

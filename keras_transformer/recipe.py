@@ -36,7 +36,7 @@ class Recipe:
     activation: str = _option("relu", "activation of the feed-forward networks")
     normalize_first: bool = _option(False, "pre-norm instead of the paper's post-norm")
     tokenizer: str = _option("unigram", "kind of subwords", choices=("unigram", "bpe", "byte"))
-    vocab_size: int = _option(8000, "ids of each vocabulary; a unigram model of little text gets fewer")
+    vocab_size: int = _option(8000, "ids of each vocabulary; little text gets fewer")
     character_coverage: float = _option(0.9995, "share of the text's characters that get an id, in [0.98, 1]")
     separate_vocabularies: bool = _option(False, "one vocabulary for each side instead of a joint one")
     init_from: str | None = _option(

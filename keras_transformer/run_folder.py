@@ -49,10 +49,19 @@ class RunFolder:
                 f"{self} holds a run of another recipe; use that or another folder. Changed: {'; '.join(changed)}."
             )
 
-    def begin(self, recipe, description, tokenizers):
-        """Writes what a run has before its first step: its description and its tokenizers."""
+    def describe(self, description):
+        """Brings the description of a run that has begun up to date."""
+        path = self.path / DESCRIPTION
+        if path.exists() and json.loads(path.read_text(encoding="utf-8"))["recipe"] != description["recipe"]:
+            self._write_description(description)
+
+    def _write_description(self, description):
         with replaced(self.path / DESCRIPTION) as temporary:
             temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+    def begin(self, recipe, description, tokenizers):
+        """Writes what a run has before its first step: its description and its tokenizers."""
+        self._write_description(description)
         for path, tokenizer in zip(self._tokenizer_paths(recipe), tokenizers, strict=False):
             with replaced(path) as temporary:
                 tokenizer.save(temporary)

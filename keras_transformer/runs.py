@@ -1,5 +1,6 @@
 """A training run: a folder with everything to go on training, to translate and to export."""
 
+import contextlib
 import dataclasses
 import hashlib
 import platform
@@ -58,6 +59,11 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         Terminated: If SIGTERM came; the same call goes on.
         Diverged: If the loss or a weight is no number; the checkpoints before it are whole.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A run needs Keras's TensorFlow backend; `model.fit` trains on others. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}."
+        )
     if recipe.patience is not None and not val_pairs:
         raise ValueError(
             f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
@@ -68,6 +74,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
     with locked(folder.path):
         folder.check(description, recipe)  # it may have become another run's
         remove_temporaries(folder.path)
+        folder.describe(description)  # what may change between two calls
         _finish(recipe, pairs, val_pairs, folder, description, say)
         return Translator.load(folder.path)
 
@@ -78,7 +85,11 @@ def _finish(recipe, pairs, val_pairs, folder, description, say):
         say(f"{folder}: nothing to do, {folder.epochs_done} epochs are done.")
     with Termination() as termination:
         while not folder.is_finished(recipe):
-            _fit(recipe, pairs, val_pairs, folder, description, termination, say)
+            try:
+                _fit(recipe, pairs, val_pairs, folder, description, termination, say)
+            except KeyboardInterrupt:
+                say(f"{folder}: {folder.epochs_done} epochs are saved; the same command goes on.")
+                raise
     if folder.lacks_average(recipe):  # also where an earlier call ended between its last epoch and the mean
         last = min(recipe.average_last, len(folder.whole_epochs()))
         if last < recipe.average_last:
@@ -88,22 +99,29 @@ def _finish(recipe, pairs, val_pairs, folder, description, say):
         average(folder.path, last, say)
 
 
-def average(folder, last, say=print):
+def average(folder, last=None, say=print):
     """Makes the mean of the newest checkpoints the model of a run's translator; the checkpoints stay as they are.
 
     "Attention Is All You Need", section 6.1.
 
     Args:
         folder: The run's folder.
-        last: How many checkpoints, of whole epochs. A run keeps as many as its recipe's `average_last`.
+        last: How many checkpoints, of whole epochs; all that are kept when None. A run keeps two, or as many as its
+            recipe's `average_last`.
         say: Called with each line of news.
 
     Raises:
-        ValueError: If there are fewer.
+        ValueError: If there are fewer, or none.
     """
     folder = RunFolder(folder)
+    whole = folder.whole_epochs()
+    if not whole:
+        raise ValueError(
+            f"`folder` must be a run's, with checkpoints of whole epochs. Received: folder={folder}."
+        )
+    last = len(whole) if last is None else last
     check_count(1, last=last)
-    whole = folder.whole_epochs()[:last]
+    whole = whole[:last]
     if len(whole) < last:
         raise ValueError(
             f"`last` must be at most the number of checkpoints that {folder} keeps, {len(whole)} (more with "
@@ -178,39 +196,41 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
                 "may learn little. Less warm-up and a highest learning rate of some 0.002 suit few sentences."
             )
     max_source_length = max(256, recipe.max_length)
-    model.fit(
-        batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
-        steps_per_epoch=batches.steps - saved.steps,
-        epochs=saved.epochs + 1 if saved.steps else recipe.epochs,
-        initial_epoch=saved.epochs,
-        validation_data=val_batches.dataset(epochs=1).cache() if val_batches else None,
-        callbacks=[
-            StopOnNaN(batches.texts, first_step=saved.steps),
-            *([ValidateAverage()] if recipe.ema is not None else []),
-            # In this order: a checkpoint says that all of its epoch is there.
-            Results(
-                folder.path,
-                saved.epochs,
-                lambda model: Translator(model, *tokenizers, max_source_length=max_source_length),
-            ),
-            Checkpoint(
-                folder.path,
-                keep=max(KEPT, recipe.average_last),
-                every=recipe.checkpoint_steps,
-                resumed=saved,
-                termination=termination,
-            ),
-            TensorBoard(
-                folder.path / "tensorboard",
-                translator=Translator(model, *tokenizers, max_source_length=max_source_length),
-                val_pairs=val_pairs,
-            ),
-            Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs),
-            _Patience(folder, recipe),
-        ],
-        shuffle=False,
-        verbose=0,
-    )
+    progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs)
+    with contextlib.closing(progress):
+        model.fit(
+            batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
+            steps_per_epoch=batches.steps - saved.steps,
+            epochs=saved.epochs + 1 if saved.steps else recipe.epochs,
+            initial_epoch=saved.epochs,
+            validation_data=val_batches.dataset(epochs=1).cache() if val_batches else None,
+            callbacks=[
+                StopOnNaN(batches.texts, first_step=saved.steps),
+                *([ValidateAverage()] if recipe.ema is not None else []),
+                # In this order: a checkpoint says that all of its epoch is there.
+                Results(
+                    folder.path,
+                    saved.epochs,
+                    lambda model: Translator(model, *tokenizers, max_source_length=max_source_length),
+                ),
+                Checkpoint(
+                    folder.path,
+                    keep=max(KEPT, recipe.average_last),
+                    every=recipe.checkpoint_steps,
+                    resumed=saved,
+                    termination=termination,
+                ),
+                TensorBoard(
+                    folder.path / "tensorboard",
+                    translator=Translator(model, *tokenizers, max_source_length=max_source_length),
+                    val_pairs=val_pairs,
+                ),
+                progress,
+                _Patience(folder, recipe),
+            ],
+            shuffle=False,
+            verbose=0,
+        )
 
 
 def _description(recipe, pairs, val_pairs):

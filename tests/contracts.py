@@ -71,6 +71,7 @@ def check_layer_contract(make_layer, make_inputs, path, *, mask=None, bfloat16=B
     check_symbolic_shapes(make_layer, arrays, expected)
     check_mixed_precision(make_layer, layer, tensors, expected, bfloat16)
     check_compiled(layer, tensors, expected)
+    check_summary(layer, tensors)
     if mask is not None:
         check_mask_passes(layer, tensors, mask)
 
@@ -119,6 +120,23 @@ def check_mixed_precision(make_layer, layer, tensors, expected, bfloat16):
     assert_close(outputs, expected, bfloat16)
     first = tree.flatten(outputs)[0]
     assert keras.backend.standardize_dtype(first.dtype) == "bfloat16"
+
+
+def check_summary(layer, tensors):
+    """A subclassed model that holds the layer shows it in its summary, with its shape."""
+
+    class Holder(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.held = layer
+
+        def call(self, *tensors):
+            return self.held(*tensors)
+
+    model, lines = Holder(), []
+    model(*tensors)
+    model.summary(print_fn=lines.append, line_length=200)
+    assert type(layer).__name__ in "".join(lines)
 
 
 def check_compiled(layer, tensors, expected):

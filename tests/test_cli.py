@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import warnings
@@ -420,3 +421,24 @@ def test_the_module_reports_a_mistake_by_its_exit_code(tmp_path):
     done = module("translate", tmp_path)
     assert done.returncode == 2 and done.stdout == b""
     assert b"holds no translator" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_an_option_that_a_command_lacks_is_named_beside_those_it_has(capsys):
+    for command, option in (
+        (["translate", "RUN"], "--n-best"),
+        (["train", "--output", "RUN"], "--lerning-rate"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, option, "3"])
+        shown = capsys.readouterr().err
+        assert ended.value.code == 2 and f"unrecognized arguments: {option} 3" in shown
+        assert f"usage: keras-transformer {command[0]}" in shown
+
+
+def test_average_takes_all_that_is_kept_and_wants_a_run(tiny_run, tmp_path):
+    code, _, err = run("average", tmp_path)
+    assert code == 2 and is_one_clean_message(err, named="must be a run's")
+    folder = shutil.copytree(tiny_run, tmp_path / "run")
+    code, _, err = run("average", folder)
+    kept = len(list(folder.glob("checkpoint-*.keras")))
+    assert code == 0 and f"the mean weights of the last {kept} epochs" in err

@@ -59,13 +59,13 @@ def kept_in(folder):
 
 @pytest.fixture
 def batches_made(monkeypatch):
-    """Every batch that is made for training, in order."""
+    """Every batch that is made for training, in order, each after whose it is."""
     made = []
     batch = Batches.batch
 
     def recorded(self, *arguments):
         x, y = batch(self, *arguments)
-        made.append([array.tolist() for array in (x["source"], x["target"], y)])
+        made.append((self, [array.tolist() for array in (x["source"], x["target"], y)]))
         return x, y
 
     monkeypatch.setattr(Batches, "batch", recorded)
@@ -119,15 +119,16 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     killed_in(1, monkeypatch, RECIPE, pairs, tmp_path / "run")
     assert checkpoints(tmp_path / "run")[0].epochs == 1
     assert len(read_history(tmp_path / "run")) == 1
-    before = list(batches_made)
-    batches_made.clear()
+    killed = batches_made[0][0]  # whose threads may still be making some
+    before = [batch for _, batch in batches_made]
     said = []
     train(RECIPE, pairs, tmp_path / "run", say=said.append)
     assert "1 epochs done, going on" in said[0]
 
     steps = Batches(pairs, *RECIPE.tokenizers(pairs), batch_tokens=512, max_length=40, seed=1).steps
     second_epoch = before[steps : 2 * steps]
-    assert len(second_epoch) >= 1 and batches_made[: len(second_epoch)] == second_epoch
+    made = [batch for owner, batch in batches_made if owner is not killed]
+    assert len(second_epoch) >= 1 and made[: len(second_epoch)] == second_epoch
     assert [row["epoch"] for row in read_history(tmp_path / "run")] == ["0", "1"]
     resumed, whole = ([float(row["loss"]) for row in read_history(f)] for f in (tmp_path / "run", finished))
     assert resumed == pytest.approx(whole, rel=1e-4)
@@ -589,3 +590,17 @@ def test_a_start_that_does_not_fit_is_refused_and_takes_no_folder(
     with pytest.raises(ValueError, match=message):
         train(recipe, pairs, tmp_path / "run", say=quiet)
     assert kept_in(tmp_path / "run") == set()
+
+
+def test_the_description_follows_what_may_change(finished, tmp_path, pairs):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    train(changed(epochs=3), pairs, folder, say=quiet)
+    assert json.loads((folder / "run.json").read_text())["recipe"]["epochs"] == 3
+
+
+def test_what_another_file_format_is_called_is_not_a_missing_file(tmp_path):
+    (tmp_path / "model.keras").write_text("nothing")
+    with pytest.raises(ValueError, match=r"no \.keras file, or damaged"):
+        load_model(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="no such file"):
+        load_model(tmp_path / "other.keras")

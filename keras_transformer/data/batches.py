@@ -77,6 +77,9 @@ class Batches:
         self._special = pad_id, bos_id, eos_id
         self._limit = max_length - 1  # room for bos or eos
         self._tokenizers = source_tokenizer, target_tokenizer or source_tokenizer
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:
+                raise ValueError(f"`pairs` must hold pairs (source, target) of str. Received: {pair!r:.200}.")
         sides = zip(*pairs, strict=True) if pairs else ((), ())
         sides = [_tokenized(t, side) for t, side in zip(self._tokenizers, sides, strict=True)]
         self._texts, self._pairs = self._fitting(pairs, list(zip(*sides, strict=True)), too_long)

@@ -103,6 +103,9 @@ class PositionalEncoding(keras.layers.Layer):
         self.max_wavelength = max_wavelength
         self.supports_masking = True
 
+    def build(self, x_shape):
+        self.built = True
+
     def call(self, x, start_index=0, positions=None):
         if positions is None:
             positions = positions_of(x, start_index)

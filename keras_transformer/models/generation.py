@@ -5,6 +5,7 @@ import functools
 import random
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.backend import compiled, compiles
@@ -125,6 +126,12 @@ class Generation:
                 is not padded on the right or too long, or the constraints contradict one another.
         """
         source = _matrix(source, "source", "(batch, source_len)")
+        ids = ops.convert_to_numpy(source)
+        if ids.min() < 0 or ids.max() >= self.source_vocab_size:
+            raise ValueError(
+                f"`source` must hold ids from 0 to {self.source_vocab_size - 1}. "
+                f"Received: ids from {ids.min()} to {ids.max()}."
+            )
         if max_length is not None:
             check_positive(max_length=max_length)
         if not isinstance(strategy, Strategy):
@@ -263,8 +270,12 @@ def seed_of(strategy, seed):
 
 
 def _matrix(x, name, shape):
-    """int32 `x`, if it has rank 2 and no empty axis."""
-    x = ops.convert_to_tensor(x, "int32")
+    """int32 `x`, if it holds ints, has rank 2 and no empty axis."""
+    x = ops.convert_to_tensor(x)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must hold ids, ints. Received: dtype={dtype}.")
+    x = ops.cast(x, "int32")
     if len(x.shape) != 2 or 0 in x.shape:
         raise ValueError(
             f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."

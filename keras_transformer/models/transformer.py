@@ -244,6 +244,10 @@ class Transformer(Generation, keras.Model):
         return self.drop(x, training=training)
 
     def call(self, inputs, training=None, return_attention_scores=False):
+        if not isinstance(inputs, dict) or not {"source", "target"} <= inputs.keys():
+            raise ValueError(
+                f"`inputs` must be a dict with `source` and `target`. Received: {inputs!r:.200}."
+            )
         source, target = (ops.cast(inputs[side], "int32") for side in ("source", "target"))
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), training=training)

@@ -65,6 +65,10 @@ def export(
         raise ValueError(
             f"`version` must be new; versions are never overwritten. Received: version={version}; {path} exists."
         )
+    if source_lengths and not xla:
+        raise ValueError(
+            f"`source_lengths` is for a compiled search, `xla=True`. Received: source_lengths={list(source_lengths)}."
+        )
     batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
     longest = translator.max_source_length
     lengths = _increasing("source_lengths", source_lengths or _doubles(SHORTEST, longest))
@@ -112,6 +116,7 @@ def write_saved_model(module, signatures, path, xla):
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # nobody trains an export
     tf.saved_model.save(module, str(path), signatures=signatures, options=options)
+    _forget_gradients(path)
     found = compiled_parts(path)
     if found and not xla:
         raise ValueError(
@@ -185,10 +190,23 @@ def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
     }
 
 
-def _graphs(path):
+def _forget_gradients(path):
+    """Takes the names of gradients that are not saved out of the graph: TensorFlow warns of each when it loads one."""
+    saved = _parsed(path)
+    for meta_graph in saved.meta_graphs:
+        for node in _nodes(meta_graph.graph_def):
+            node.attr.pop("_gradient_op_type", None)
+    (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
+
+
+def _parsed(path):
     saved = saved_model_pb2.SavedModel()
     saved.ParseFromString((Path(path) / "saved_model.pb").read_bytes())
-    return [meta_graph.graph_def for meta_graph in saved.meta_graphs]
+    return saved
+
+
+def _graphs(path):
+    return [meta_graph.graph_def for meta_graph in _parsed(path).meta_graphs]
 
 
 def _nodes(graph):

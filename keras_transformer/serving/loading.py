@@ -1,5 +1,8 @@
 """Loading models without executing code from their files."""
 
+import zipfile
+from pathlib import Path
+
 import keras
 
 
@@ -14,6 +17,10 @@ def load_model(path, model_class=keras.Model, compile=False):
     Raises:
         ValueError: If the file is missing, damaged, of another class, or needs code that is not registered.
     """
+    if not Path(path).is_file():
+        raise ValueError(f"Cannot load {path}: there is no such file.")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"Cannot load {path}: it is no .keras file, or damaged.")
     try:
         model = keras.models.load_model(path, compile=compile, safe_mode=True)
     except Exception as error:  # Keras raises many kinds, some with pages of configuration

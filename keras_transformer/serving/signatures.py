@@ -106,11 +106,18 @@ class Signatures:
         }
 
     def score(self, text, target):
-        """Texts and targets `(batch,)` to log probabilities `(batch,)`, and of each piece `(batch, target_len)`."""
+        """Texts and targets `(batch,)` to log probabilities `(batch,)`, and of each piece `(batch, target_len)`.
+
+        An empty target is the end at once, and has that one's probability; as the target of an empty text it scores 0,
+        as that text's translation does.
+        """
         source, truncated = self._source(text)
         limit = default_limit(self._translator.max_source_length, 0, ())
         target, cut = self._ids(
-            target, self._translator.target_tokenizer, self._translator.max_length or limit
+            target,
+            self._translator.target_tokenizer,
+            self._translator.max_length or limit,
+            ends=tf.reduce_any(source != self._model.pad_id, axis=1),
         )
         score, token_scores, _ = self._score(source, target)
         return {
@@ -133,10 +140,10 @@ class Signatures:
     def _source_ids(self, text):
         return self._ids(text, self._translator.source_tokenizer, self._translator.max_source_length)
 
-    def _ids(self, text, tokenizer, limit):
+    def _ids(self, text, tokenizer, limit, ends=False):
         """Texts as ids, int32 `(batch, length)`, each cut to the limit and ended by eos; and which were cut.
 
-        A text without a token gets no eos either: a row of padding, to which the answer is empty.
+        A text without a token gets no eos either, unless `ends` says so: a row of padding, whose answer is empty.
         """
         text = valid_utf8(text)
         characters = limit * CHARACTERS_A_TOKEN
@@ -144,7 +151,7 @@ class Signatures:
         ids = tokenizer.tokenize(tf.strings.substr(text, 0, characters, unit="UTF8_CHAR"))
         lengths = ids.row_lengths()
         truncated |= lengths >= limit
-        ends = tf.cast(lengths > 0, tf.int64)
+        ends = tf.cast((lengths > 0) | ends, tf.int64)
         ends = tf.RaggedTensor.from_row_lengths(tf.fill((tf.reduce_sum(ends),), self._model.eos_id), ends)
         ids = tf.concat([ids[:, : limit - 1], ends], axis=1).to_tensor(self._model.pad_id)
         empty = tf.cast(tf.shape(ids)[1] == 0, tf.int32)  # at least one column

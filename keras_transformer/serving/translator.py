@@ -120,8 +120,8 @@ class Translator:
         Raises:
             ValueError: If `sentences` is a single string, or `batch_size` is not positive.
         """
-        if isinstance(sentences, (str, bytes)):
-            raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r}.")
+        if isinstance(sentences, (str, bytes)) or not all(isinstance(s, (str, bytes)) for s in sentences):
+            raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}.")
         check_positive(batch_size=batch_size)
         texts = [s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s for s in sentences]
         if not texts:
@@ -252,8 +252,8 @@ class Translator:
             raise ValueError(f"{folder} holds no whole translator: {error!r}") from None
 
     def export(self, folder, version=1, xla=False, **options):
-        """Writes a SavedModel for TensorFlow Serving, `folder/version/`, that TensorFlow alone can load: see
-        `serving.export.export`."""
+        """Writes a SavedModel for TensorFlow Serving, `folder/version/`; arguments as `serving.export.export`:
+        `weights`, `batch_sizes`, `source_lengths`, `warmup`."""
         return export(self, folder, version, xla, **options)
 
 

@@ -64,7 +64,7 @@ class SentencePieceTokenizer(tf.Module):
 
         Args:
             sentences: Iterable of str.
-            vocab_size: Number of ids, the four special ones included; a unigram model of little text gets fewer.
+            vocab_size: Number of ids, the four special ones included; little text gets fewer.
             model_type: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
             character_coverage: Share of the text's characters that get an id.
             byte_fallback: Whether to spell the others as bytes, at 256 ids, instead of as unk.

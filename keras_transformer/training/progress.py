@@ -68,6 +68,10 @@ class Progress(keras.callbacks.Callback):
         self.file.flush()
 
     def on_train_end(self, logs=None):
+        self.close()
+
+    def close(self):
+        """Takes the bar away; a training that was stopped does not say that it ended."""
         if self.first_epoch is not None:
             self.bar.close()
 

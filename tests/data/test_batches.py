@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.data import Batches
+from keras_transformer.text import ByteTokenizer
 
 BOS, EOS = 2, 3
 
@@ -331,3 +332,9 @@ def test_nothing_is_lost_or_invented(lengths, max_length, more_tokens, num_bucke
     assert len(epoch) == batches.steps
     assert all(max(s.size, t.size) <= max_length + more_tokens for s, _, t in epoch)
     assert batches.tokens == sum((t != 0).sum() for _, _, t in epoch)
+
+
+@pytest.mark.parametrize("wrong", [("a",), ("a", None), "ab", ("a", "b", "c")])
+def test_what_is_no_pair_is_named(wrong):
+    with pytest.raises(ValueError, match="`pairs` must hold pairs"):
+        Batches([("a", "b"), wrong], ByteTokenizer(), batch_tokens=256)

@@ -329,3 +329,12 @@ def test_a_target_that_does_not_fit_is_refused(model, shape):
     with pytest.raises(ValueError) as error:
         model.score(SOURCE, np.ones(shape, "int32"))
     assert f"shape={shape}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [([[5, 23]], "from 5 to 23"), ([[-1]], "from -1 to -1"), ([[5.0, 6.0]], "dtype=float32")],
+)
+def test_ids_that_the_vocabulary_lacks_are_refused(model, source, named):
+    with pytest.raises(ValueError, match=f"`source` must hold ids.*{named}"):
+        model.generate(source)

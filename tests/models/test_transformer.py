@@ -429,3 +429,17 @@ def test_source_of_padding_alone_gives_numbers():
     logits = logits_of(model, np.zeros((3, 7), "int32"))
     assert np.all(np.isfinite(logits))
     assert_close(logits, logits_of(model, np.zeros((3, 2), "int32")))
+
+
+def test_what_is_no_pair_of_inputs_is_named():
+    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    for wrong in (np.ones((1, 2), "int32"), {"source": np.ones((1, 2), "int32")}):
+        with pytest.raises(ValueError, match="`inputs` must be a dict with `source` and `target`"):
+            model(wrong)
+
+
+def test_the_summary_names_the_parts():
+    lines = []
+    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    model.summary(print_fn=lines.append)
+    assert "PositionalEncoding" in "".join(lines)

@@ -354,10 +354,23 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
             {"batch_sizes": range(1, 101), "xla": True, "source_lengths": [*range(16, 30), 256]},
             r"at most 990: a server .* Received: 100 times 15",
         ),
-        ({"source_lengths": [16]}, r"must end with max_source_length=256\. Received: source_lengths=\[16\]"),
+        (
+            {"xla": True, "source_lengths": [16]},
+            r"must end with max_source_length=256\. Received: source_lengths=\[16\]",
+        ),
     ],
 )
 def test_unusable_arguments_are_refused_before_anything_is_written(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         small_translator().export(tmp_path / "model", **arguments)
     assert not (tmp_path / "model").exists()
+
+
+def test_source_lengths_are_for_a_compiled_search(translator, tmp_path):
+    with pytest.raises(ValueError, match=r"`source_lengths` is for a compiled search.*\[16, 32\]"):
+        translator.export(tmp_path, source_lengths=[16, 32])
+
+
+def test_a_loaded_export_warns_of_nothing(export, caplog):
+    tf.saved_model.load(str(export))
+    assert not [record for record in caplog.records if "gradient" in record.getMessage()]

@@ -115,7 +115,7 @@ def test_score_is_the_log_probability_of_a_given_translation(functions, beam, te
     targets = ["a", "", "I am a student.", "The", "\xff", "x", "long " * 20]
     found = call(functions["score"], text=texts, target=targets)
     for row, (text, target) in enumerate(zip(texts, targets, strict=True)):
-        if not text or not target:
+        if not text:
             continue
         ids = beam.target_tokenizer.tokenize([target])[0].numpy().tolist()
         ids = [*ids[: beam.max_length - 1], 3]
@@ -126,7 +126,6 @@ def test_score_is_the_log_probability_of_a_given_translation(functions, beam, te
         )
         assert decoded(found["target_pieces"][row])[: len(ids)] == beam.target_tokenizer.pieces(ids)
         assert not found["token_scores"][row, len(ids) :].any()
-    assert found["score"][1] == 0.0 and not found["token_scores"][1].any()
     assert found["truncated"].tolist() == [False] * 6 + [True]
     of_two = call(functions["score"], text=[texts[-1], texts[0]], target=["a", "long " * 20])
     assert of_two["truncated"].tolist() == [True, True]
@@ -244,3 +243,10 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
         for name in ("translation", "truncated"):
             assert found[name].tolist() == [expected[name][texts.index(row)] for row in rows]
     assert shapes == {(3, 4), (3, 24), (1, 4)}
+
+
+def test_an_empty_target_has_the_probability_of_the_end_and_of_an_empty_text_none(functions, beam, texts):
+    found = call(functions["score"], text=[texts[0], texts[0], ""], target=["", "I am", ""])
+    expected = beam.model.score([ids_of(beam, texts[0])], [[3]], jit_compile=False)
+    np.testing.assert_allclose(found["score"][0], expected.scores[0], rtol=1e-4)
+    assert found["score"][0] < 0 and found["score"][2] == 0
