@@ -1,0 +1,74 @@
+"""Rotary positions beside complex numbers, and their scalings by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from contracts import as_numpy, normal
+
+from keras_transformer.layers import LinearScaling, Llama3Scaling, RotaryPositions
+
+
+def turned(x, positions, rates):
+    """Channel i and channel i + dim/2 as one complex number, times e**(i * position * rate)."""
+    half = x.shape[-1] // 2
+    numbers = x[..., :half].astype("complex128") + 1j * x[..., half:]
+    numbers = numbers * np.exp(1j * np.asarray(positions)[..., None] * np.asarray(rates))
+    return np.concatenate([numbers.real, numbers.imag], axis=-1)
+
+
+@pytest.mark.parametrize("positions", [None, [3, 7, 19, 100, 5]])
+def test_agrees_with_complex_numbers(positions):
+    x = normal(2, 3, 5, 8)
+    rates = [50.0 ** (-2 * i / 8) for i in range(4)]
+    given = None if positions is None else np.array(positions, "int32")
+    expected = turned(x, range(5) if positions is None else positions, rates)
+    np.testing.assert_allclose(as_numpy(RotaryPositions(50.0).rotated(x, given)), expected, atol=1e-5)
+
+
+def test_rows_may_stand_elsewhere():
+    x = normal(2, 3, 4, 6)
+    positions = np.array([[0, 1, 2, 3], [9, 8, 7, 6]], "int32")
+    found = as_numpy(RotaryPositions().rotated(x, positions))
+    for row in range(2):
+        alone = RotaryPositions().rotated(x[row : row + 1], positions[row])
+        np.testing.assert_allclose(found[row], as_numpy(alone)[0], atol=1e-6)
+
+
+def test_scores_know_distances_alone():
+    query, key = normal(1, 1, 1, 6), normal(1, 1, 1, 6, seed=1)
+    rotary = RotaryPositions()
+
+    def score(i, j):
+        q, k = (rotary.rotated(x, np.array([p], "int32")) for x, p in ((query, i), (key, j)))
+        return float((as_numpy(q) * as_numpy(k)).sum())
+
+    assert score(3, 1) == pytest.approx(score(12, 10), abs=1e-4)
+    assert abs(score(3, 1) - score(1, 3)) > 1e-3
+
+
+def test_linear_scaling_divides_each_rate():
+    assert LinearScaling(4.0).scaled([1.0, 0.5]) == [0.25, 0.125]
+
+
+def test_llama3_scaling_in_its_three_regimes():
+    """1,000 tokens: a wave of 100 fits 10 times and stays, one of 2,000 half a time and is stretched by 8; one of 400
+    fits 2.5 times, half way from 1 to 4."""
+    scaling = Llama3Scaling(8.0, 1.0, 4.0, 1000)
+    short, long, between = (2 * math.pi / wave for wave in (100, 2000, 400))
+    expected = [short, long / 8, 0.5 * between + 0.5 * between / 8]
+    np.testing.assert_allclose(scaling.scaled([short, long, between]), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: RotaryPositions(0.0), "max_wavelength=0.0"),
+        (lambda: LinearScaling(-1), "factor=-1"),
+        (lambda: Llama3Scaling(8.0, 4.0, 4.0), "high_frequency_factor=4.0, low_frequency_factor=4.0"),
+        (lambda: RotaryPositions().rotated(np.zeros((1, 1, 2, 3), "float32")), "even number of channels"),
+    ],
+)
+def test_wrong_arguments_are_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
