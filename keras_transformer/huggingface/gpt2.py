@@ -44,7 +44,7 @@ DEFAULTS = {
 }
 
 
-def model(config, dtype=None, **kwargs):
+def model(config, **kwargs):
     """The model that a configuration describes."""
     config = {**DEFAULTS, **config}
     check_config(
@@ -73,11 +73,10 @@ def model(config, dtype=None, **kwargs):
     return LanguageModel(
         vocab_size,
         d_model,
-        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual, dtype=dtype),
-        LearnedPositions(max_length, dtype=dtype),
+        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual),
+        LearnedPositions(max_length),
         dropout=config["embd_pdrop"],
         tie_embeddings=config["tie_word_embeddings"],
-        dtype=dtype,
         **with_token_ids(config, **kwargs),
     )
 

@@ -60,7 +60,7 @@ ROPE = {
 }
 
 
-def model(config, dtype=None, **kwargs):
+def model(config, **kwargs):
     """The model that a configuration describes."""
     config = {**DEFAULTS, **config}
     vocab_size, d_model, d_ff, num_layers, num_heads = check_sizes(
@@ -84,9 +84,8 @@ def model(config, dtype=None, **kwargs):
     return LanguageModel(
         vocab_size,
         d_model,
-        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual, dtype=dtype),
+        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual),
         tie_embeddings=config["tie_word_embeddings"],
-        dtype=dtype,
         **with_token_ids(config, **kwargs),
     )
 

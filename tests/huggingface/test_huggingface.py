@@ -499,10 +499,12 @@ def gpt2_like(**changes):
     )
 
 
+@keras.saving.register_keras_serializable("tests")
 class OtherDecoder(layers.Decoder):
     """One whose layers may do what no family's do."""
 
 
+@keras.saving.register_keras_serializable("tests")
 class Tripled(layers.LinearScaling):
     """A scaling that no family has."""
 
