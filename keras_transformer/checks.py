@@ -35,3 +35,17 @@ def check_count(low=0, high=math.inf, **values):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= value <= high:
             rule = f"at least {low}" + ("" if high == math.inf else f", at most {high}")
             raise ValueError(f"`{name}` must be an integer {rule}. Received: {name}={value!r}.")
+
+
+def check_ids(vocab_size, **token_ids):
+    """Raises `ValueError` for a token id that is not in a vocabulary of this size."""
+    for name, token_id in token_ids.items():
+        if (
+            isinstance(token_id, bool)
+            or not isinstance(token_id, numbers.Integral)
+            or not 0 <= token_id < vocab_size
+        ):
+            raise ValueError(
+                f"`{name}` must be an id of the vocabulary, from 0 to {vocab_size - 1}. "
+                f"Received: {name}={token_id!r}."
+            )

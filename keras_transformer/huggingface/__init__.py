@@ -6,7 +6,9 @@ A family is a module with
 - `config(model)`: the way back, read off the model's parts,
 - `tensors(model)`: the `Tensor`s of its checkpoints, each with the weights of ours that lie in it,
 - `PREFIX`: what the tensors' names may leave out; `BUFFERS`: patterns of the names of tensors that are no weights;
-- `FREE`: keys that `config` guesses.
+- `FREE`: keys that `config` guesses;
+- `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
+  for both.
 """
 
 from pathlib import Path
@@ -25,7 +27,7 @@ from keras_transformer.huggingface.tensors import fill, without_copies
 
 FAMILIES = {"gpt2": gpt2, "llama": llama}
 
-__all__ = ["FAMILIES", "from_huggingface", "to_huggingface"]
+__all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_huggingface"]
 
 
 def from_huggingface(folder, **kwargs):
@@ -48,18 +50,33 @@ def from_huggingface(folder, **kwargs):
             tensor is missing, left over, of another shape, or differs from the one it is tied to.
         ImportError: If safetensors is not installed.
     """
-    config = read_config(folder)
-    model_type = config.get("model_type")
-    if model_type not in FAMILIES:
-        raise ValueError(
-            f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r}."
-        )
+    config, family = _read(folder)
     check_config(config, quantization_config=None)
     stored = stored_tensors(folder)
-    family = FAMILIES[model_type]
     model = family.model(config, **kwargs)
     fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS)
     return model
+
+
+def tokenizers_from_huggingface(folder):
+    """The tokenizers of a checkpoint's folder, as ours: the source's and the target's, or one for both.
+
+    Args:
+        folder: As for `from_huggingface`, with the tokenizer's files beside.
+
+    Returns:
+        A tuple of one or two, whose ids are the model's.
+
+    Raises:
+        ValueError: If tensorflow-text has no such tokenizer, or a file is missing or damaged.
+    """
+    config, family = _read(folder)
+    if not hasattr(family, "tokenizers"):
+        raise ValueError(
+            f"`folder` must have a tokenizer that tensorflow-text has. Received: {folder}, a "
+            f"{config['model_type']!r} model, whose byte-level pieces it has not."
+        )
+    return family.tokenizers(Path(folder), config)
 
 
 def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
@@ -94,6 +111,17 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
         temporary.mkdir()
         write_config(temporary, {**said, **config})
         write_tensors(temporary, list(without_copies(family.tensors(model))), max_shard_bytes)
+
+
+def _read(folder):
+    """A folder's configuration, and its family."""
+    config = read_config(folder)
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r}."
+        )
+    return config, FAMILIES[model_type]
 
 
 def _described(model):

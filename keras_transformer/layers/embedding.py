@@ -21,6 +21,8 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         d_model: Width of an embedding.
         pad_id: The id that Keras's implicit mask marks as padding; None for no mask.
         scale: What the vectors are multiplied by; `sqrt(d_model)` when None.
+        output_scale: What a decoder's output is multiplied by before its product with the matrix.
+        output_bias: Whether each id has a bias in the output projection.
 
     Call arguments:
         token_ids: int `(batch, length)`; with `reverse`, a decoder's output `(batch, length, d_model)`.
@@ -33,13 +35,25 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         ValueError: If `vocab_size` or `d_model` is not positive.
     """
 
-    def __init__(self, vocab_size, d_model, pad_id=None, *, scale=None, **kwargs):
+    def __init__(
+        self,
+        vocab_size,
+        d_model,
+        pad_id=None,
+        *,
+        scale=None,
+        output_scale=1.0,
+        output_bias=False,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         check_positive(vocab_size=vocab_size, d_model=d_model)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if scale is None else scale
+        self.output_scale = output_scale
+        self.output_bias = output_bias
         self.supports_masking = True
         self.autocast = False  # ids keep their dtype
 
@@ -49,6 +63,8 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
             shape=(self.vocab_size, self.d_model),
             initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
         )
+        if self.output_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
         self.built = True
 
     def call(self, token_ids, reverse=False):
@@ -72,7 +88,9 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
             float32 `(batch, length, vocab_size)`.
         """
         kernel = self.output_kernel() if kernel is None else kernel
-        return ops.cast(product(x, kernel, self.compute_dtype), "float32")
+        x = x if self.output_scale == 1.0 else x * self.output_scale
+        logits = ops.cast(product(x, kernel, self.compute_dtype), "float32")
+        return logits + ops.cast(self.bias, "float32") if self.output_bias else logits
 
     def compute_mask(self, token_ids, mask=None):
         if self.pad_id is None or len(token_ids.shape) == 3:  # reversed: no ids
@@ -89,4 +107,6 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
             "d_model": self.d_model,
             "pad_id": self.pad_id,
             "scale": self.scale,
+            "output_scale": self.output_scale,
+            "output_bias": self.output_bias,
         }

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.decoding import Greedy, decode, row_keys
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
 from keras_transformer.layers.cache import TreeCache
@@ -69,12 +69,7 @@ class LanguageModel(Generation, keras.Model):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
         check_positive(vocab_size=vocab_size, d_model=d_model)
-        for name, token_id in (("pad_id", pad_id), ("bos_id", bos_id), ("eos_id", eos_id)):
-            if not 0 <= token_id < vocab_size:
-                raise ValueError(
-                    f"`{name}` must be an id of the vocabulary. "
-                    f"Received: {name}={token_id}, vocab_size={vocab_size}."
-                )
+        check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         decoder = part(decoder)
         if not isinstance(decoder, Decoder):
             raise ValueError(f"`decoder` must be a `Decoder`. Received: decoder={decoder!r}.")

@@ -1,17 +1,10 @@
 """The encoder-decoder Transformer."""
 
-from typing import Any, NamedTuple
-
 import keras
-from keras import ops
 
-from keras_transformer.checks import check_positive
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
-from keras_transformer.layers.cache import TreeCache, check_no_index
-from keras_transformer.layers.shapes import packed, unpacked
-from keras_transformer.masks import padding_mask
-from keras_transformer.models.generation import Generation
-from keras_transformer.models.layouts import layout_map
+from keras_transformer.layers.parts import clone, described
+from keras_transformer.models.encoder_decoder import EncoderDecoder
 
 PRESETS = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3},
@@ -20,19 +13,8 @@ PRESETS = {
 }
 
 
-class Memory(NamedTuple):
-    """An encoded source.
-
-    states: `(batch, source_len, d_model)`, or what the decoder's `project_memory` made of it.
-    mask: bool `(batch, 1, 1, source_len)`, True where a token is real.
-    """
-
-    states: Any
-    mask: Any
-
-
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(Generation, keras.Model):
+class Transformer(EncoderDecoder):
     """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017): ids in, logits out.
 
     The output projection is tied to the target embedding (section 3.4). One forward pass serves training,
@@ -41,18 +23,21 @@ class Transformer(Generation, keras.Model):
     Args:
         source_vocab_size: Number of source ids.
         target_vocab_size: Number of target ids; None for one vocabulary and one embedding for both.
-        num_layers: Number of encoder layers, and of decoder layers.
+        num_layers: Number of encoder layers.
         d_model: Width of the model.
         num_heads: Number of attention heads; must divide `d_model`.
         d_ff: Width of the feed-forward networks' inner layers.
+        num_decoder_layers: Number of decoder layers; `num_layers` when None.
         dropout: Share dropped, in training, of each sublayer's output and of the embeddings.
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
+        positions: A template of what adds positions to embeddings; `PositionalEncoding()` when None.
+        output_bias: Whether each id has a bias in the output projection.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
         **kwargs: What else `EncoderLayer` takes (`activation`, `normalize_first`, `layer_norm_epsilon`,
-            `attention_dropout`, `activation_dropout`, `kernel_initializer`), and Keras's own
-            `name`, `dtype`, `trainable`.
+            `attention_dropout`, `activation_dropout`, `kernel_initializer`, `attention`, `feed_forward`,
+            `residual`), and Keras's own `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
@@ -79,56 +64,54 @@ class Transformer(Generation, keras.Model):
         target_vocab_size=None,
         *,
         num_layers=6,
+        num_decoder_layers=None,
         d_model=512,
         num_heads=8,
         d_ff=2048,
         dropout=0.1,
         share_embeddings=False,
+        positions=None,
+        output_bias=False,
         pad_id=0,
         bos_id=2,
         eos_id=3,
         **kwargs,
     ):
         keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
-        super().__init__(**keras_arguments)
-        self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
         share_embeddings = share_embeddings or target_vocab_size is None
         target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
-        check_positive(source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size)
+        super().__init__(
+            source_vocab_size,
+            target_vocab_size,
+            d_model,
+            pad_id=pad_id,
+            bos_id=bos_id,
+            eos_id=eos_id,
+            **keras_arguments,
+        )
         if share_embeddings and source_vocab_size != target_vocab_size:
             raise ValueError(
                 "`share_embeddings=True` needs one vocabulary. Received: "
                 f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
             )
-        for name, token_id in (("pad_id", pad_id), ("bos_id", bos_id), ("eos_id", eos_id)):
-            if not 0 <= token_id < target_vocab_size:
-                raise ValueError(
-                    f"`{name}` must be an id of the vocabulary. "
-                    f"Received: {name}={token_id}, target_vocab_size={target_vocab_size}."
-                )
-        self.source_vocab_size = source_vocab_size
-        self.target_vocab_size = target_vocab_size
-        self.d_model = d_model
         self.dropout = dropout
         self.share_embeddings = share_embeddings
-        self.pad_id = pad_id
-        self.bos_id = bos_id
-        self.eos_id = eos_id
+        self.output_bias = output_bias
 
         policy = self.dtype_policy
-        self.target_embedding = TokenEmbedding(
-            target_vocab_size, d_model, dtype=policy, name="target_embedding"
+        self.target_embedding = self.output_embedding = self.source_embedding = TokenEmbedding(
+            target_vocab_size, d_model, output_bias=output_bias, dtype=policy, name="target_embedding"
         )
-        self.source_embedding = self.target_embedding
         if not share_embeddings:
             self.source_embedding = TokenEmbedding(
                 source_vocab_size, d_model, dtype=policy, name="source_embedding"
             )
-        self.positions = PositionalEncoding(dtype=policy, name="positions")
+        positions = PositionalEncoding() if positions is None else positions
+        self.positions = clone(positions, dtype=policy, name="positions")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
-        stack = {"num_layers": num_layers, "num_heads": num_heads, "d_ff": d_ff, "dropout": dropout}
-        self.encoder = Encoder(**stack, **kwargs, dtype=policy, name="encoder")
-        self.decoder = Decoder(**stack, **kwargs, dtype=policy, name="decoder")
+        stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
+        self.encoder = Encoder(num_layers, **stack, dtype=policy, name="encoder")
+        self.decoder = Decoder(num_decoder_layers or num_layers, **stack, dtype=policy, name="decoder")
         self.build()
 
     @classmethod
@@ -149,184 +132,12 @@ class Transformer(Generation, keras.Model):
             raise ValueError(f"`preset` must be one of {sorted(PRESETS)}. Received: preset={preset!r}.")
         return cls(source_vocab_size, target_vocab_size, **{**PRESETS[preset], **kwargs})
 
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        self.target_embedding.build()
-        if not self.share_embeddings:
-            self.source_embedding.build()
-        shape = (None, None, self.d_model)
-        self.positions.build(shape)
-        self.drop.build(shape)
-        self.encoder.build(shape)
-        self.decoder.build(shape, shape)
-        self.built = True
-
-    def make_train_function(self, force=False):
-        """As Keras's, with the optimizer's variables made before the step is traced: else it would be traced twice."""
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
-        return super().make_train_function(force)
-
-    def encode(self, source, training=None, return_attention_scores=False):
-        """Encodes sources.
-
-        Args:
-            source: int `(batch, source_len)`.
-            training: Whether to drop out.
-            return_attention_scores: Whether to return each layer's attention weights too.
-
-        Returns:
-            A `Memory`.
-        """
-        mask = padding_mask(source, self.pad_id)
-        x = self._embed(self.source_embedding, source, 0, training)
-        results = self.encoder(
-            x, attention_mask=mask, training=training, return_attention_scores=return_attention_scores
-        )
-        x, scores, _ = unpacked(results, return_attention_scores, cache=False)
-        return packed(Memory(x, mask), scores=scores)
-
-    def decode(
-        self,
-        target,
-        memory,
-        cache=None,
-        index=0,
-        *,
-        positions=None,
-        key_positions=None,
-        attention_mask=None,
-        output_kernel=None,
-        training=None,
-        return_attention_scores=False,
-    ):
-        """Scores the next token after each target position: all at once, in chunks or step by step.
-
-        Args:
-            target: int `(batch, target_len)`, the tokens at slot `index` and after.
-            memory: What `encode` gave, for every row.
-            cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; with a cache only.
-            positions: int `(target_len,)` or `(batch, target_len)`, where the tokens stand in their sequences,
-                where that is not their slot.
-            key_positions: int `(slots,)` or `(batch, slots)`, likewise for the keys.
-            attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`: what self-attention may see
-                of what came before, or None for all.
-            output_kernel: What `target_embedding.output_kernel` gave, or None.
-            training: Whether to drop out.
-            return_attention_scores: Whether to return each layer's pair of attention weights too.
-
-        Returns:
-            Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
-            asked for or given.
-        """
-        if cache is None:
-            check_no_index(index)
-        x = self._embed(self.target_embedding, target, index, training, positions)
-        results = self.decoder(
-            x,
-            memory=memory.states,
-            memory_padding_mask=memory.mask,
-            attention_mask=attention_mask,
-            training=training,
-            return_attention_scores=return_attention_scores,
-            cache=cache,
-            index=index,
-            positions=positions,
-            key_positions=key_positions,
-        )
-        x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
-        return packed(self.target_embedding.logits(x, output_kernel), scores=scores, cache=cache)
-
-    def _embed(self, embedding, token_ids, index, training, positions=None):
-        x = self.positions(embedding(token_ids), start_index=index, positions=positions)
-        return self.drop(x, training=training)
-
-    def call(self, inputs, training=None, return_attention_scores=False):
-        if not isinstance(inputs, dict) or not {"source", "target"} <= inputs.keys():
-            raise ValueError(
-                f"`inputs` must be a dict with `source` and `target`. Received: {inputs!r:.200}."
-            )
-        source, target = (ops.cast(inputs[side], "int32") for side in ("source", "target"))
-        if not return_attention_scores:
-            return self.decode(target, self.encode(source, training), training=training)
-        memory, encoder = self.encode(source, training, return_attention_scores=True)
-        logits, pairs = self.decode(target, memory, training=training, return_attention_scores=True)
-        decoder, cross = map(list, zip(*pairs, strict=True))
-        return logits, {"encoder": encoder, "decoder": decoder, "cross": cross}
-
-    def start(self, source, width=1, prompt_len=1, starts=None):
-        """Encodes sources and prepares the step that continues them.
-
-        Args:
-            source: int `(batch, source_len)`.
-            width: Number of hypotheses for each source; all attend to one memory, which is not repeated.
-            prompt_len: Number of tokens that each target begins with, an int or an int scalar tensor.
-            starts: int `(batch,)`, where each row's prompt starts, when rows are padded on the left.
-
-        Returns:
-            `step(tokens, cache, index) -> (logits, cache)`, as `decoding.decode` takes it, and the first cache, a
-            `TreeCache` with room for all of the prompt but its last token. It must grow before a step.
-        """
-        memory = self.encode(source, training=False)
-        memory = Memory(self.decoder.project_memory(memory.states), memory.mask)
-        # Transposed here, outside the loop: with few rows a product with a transposed matrix takes 2-4 times as long.
-        kernel = self.target_embedding.output_kernel()
-        batch_size = ops.shape(source)[0]
-
-        def step(tokens, cache, index):
-            _, branches, length = ops.shape(tokens)
-            cache, place = cache.at(index, length, starts)
-            logits, layers = self.decode(
-                ops.reshape(tokens, (batch_size, -1)),
-                memory,
-                cache.layers,
-                place.slot,
-                positions=place.positions,
-                key_positions=place.key_positions,
-                attention_mask=place.mask,
-                output_kernel=kernel,
-                training=False,
-            )
-            logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
-            return logits, cache._replace(layers=layers)
-
-        ancestors = ops.zeros((batch_size, width, 0), "int32")
-        return step, TreeCache(self.decoder.empty_cache(batch_size, prompt_len - 1), ancestors)
-
-    def layout_map(self, mesh, axis="model"):
-        """Where each weight lives under `keras.distribution.ModelParallel` (JAX): docs/scaling.md.
-
-        Heads, `d_ff` and vocabularies are split over one axis of the mesh, where they divide by its size; all else is
-        whole on every device.
-
-        Args:
-            mesh: A `keras.distribution.DeviceMesh`.
-            axis: Name of the axis of the mesh to split over.
-
-        Returns:
-            A `keras.distribution.LayoutMap` with a layout for every weight.
-
-        Raises:
-            ValueError: If the mesh has no such axis.
-        """
-        return layout_map(self, mesh, axis)
-
     def get_config(self):
-        of_stack = self.encoder.get_config()
         return {
-            **of_stack,
-            **super(keras.Model, self).get_config(),  # the layer's: name, dtype, trainable
-            "source_vocab_size": self.source_vocab_size,
-            "target_vocab_size": self.target_vocab_size,
-            "d_model": self.d_model,
+            **self.encoder.get_config(),
+            **super().get_config(),
+            "num_decoder_layers": self.decoder.num_layers,
             "share_embeddings": self.share_embeddings,
-            "pad_id": self.pad_id,
-            "bos_id": self.bos_id,
-            "eos_id": self.eos_id,
+            "positions": described(self.positions),
+            "output_bias": self.output_bias,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.backend import compiled
 from keras_transformer.models.generation import default_limit, lengths_of
-from keras_transformer.text.base import UNK_ID, valid_utf8
+from keras_transformer.text.base import valid_utf8
 
 # No piece of a SentencePiece model is longer unless its training was told so. Runs of blanks and of unknown characters
 # can be, as they become one token: what a text holds after more of them is lost, and its row says that it was cut.
@@ -131,7 +131,7 @@ class Signatures:
         """Ids `(batch, source_len)` to ids `(batch, n, target_len)`, their lengths and scores `(batch, n)`."""
         limit, pad_id = self._translator.max_source_length, self._model.pad_id
         known = (source >= 0) & (source < self._model.source_vocab_size)
-        source = tf.where(known, source, UNK_ID)
+        source = tf.where(known, source, self._translator.source_tokenizer.unk_id)
         truncated = tf.reduce_any(source[:, limit:] != pad_id, axis=1)
         source = tf.pad(source, [[0, 0], [0, 1]], constant_values=pad_id)[:, :limit]
         tokens, lengths, scores = self._search(source)
@@ -163,7 +163,9 @@ class Signatures:
         def pieces(ids):
             table = tf.constant(tokenizer.pieces(range(tokenizer.vocab_size)))
             known = (ids >= 0) & (ids < tokenizer.vocab_size)
-            return tf.where(ids == self._model.pad_id, "", tf.gather(table, tf.where(known, ids, UNK_ID)))
+            return tf.where(
+                ids == self._model.pad_id, "", tf.gather(table, tf.where(known, ids, tokenizer.unk_id))
+            )
 
         return _function(pieces, ids=tf.TensorSpec((None, None), tf.int32))
 

@@ -1,5 +1,7 @@
 """What the tokenizers share."""
 
+import functools
+
 import tensorflow as tf
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -10,11 +12,13 @@ def valid_utf8(strings):
     return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
 
 
-def as_ragged(ids):
-    """Ids as int32 ragged rows without padding, bos and eos.
+def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID):
+    """Ids as int32 ragged rows without the special ones.
 
     Args:
         ids: int, ragged or dense, `(batch, length)` or `(length,)`; anything that becomes such a tensor.
+        special: The ids to leave out: padding, what starts and ends a text.
+        unk_id: What stands for an id that is no int32.
 
     Returns:
         int32 ragged `(batch, None)` and whether the input was a single row.
@@ -31,7 +35,7 @@ def as_ragged(ids):
         ids = tf.RaggedTensor.from_tensor(ids)
     if ids.dtype == tf.int64:  # a cast alone would wrap an id out of range into another
         inside = (ids >= 0) & (ids <= tf.int32.max)
-        ids = tf.where(inside, ids, tf.ones_like(ids) * UNK_ID)
+        ids = tf.where(inside, ids, tf.ones_like(ids) * unk_id)
     ids = tf.cast(ids, tf.int32)
-    special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)
-    return tf.ragged.boolean_mask(ids, ~special), single
+    left_out = functools.reduce(tf.logical_or, [ids == token_id for token_id in special])
+    return tf.ragged.boolean_mask(ids, ~left_out), single

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_transformer.text.base import UNK_ID, as_ragged, valid_utf8
+from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, as_ragged, valid_utf8
 
 FIRST_BYTE = 4  # after pad, unk, bos and eos
 
@@ -17,6 +17,7 @@ class ByteTokenizer(tf.Module):
     """
 
     vocab_size = FIRST_BYTE + 256
+    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
 
     def tokenize(self, strings):
         """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""

@@ -43,6 +43,7 @@ class SentencePieceTokenizer(tf.Module):
                 "`model` must have the ids 0 pad, 1 unk, 2 bos, 3 eos. "
                 "Received: {} pad, {} unk, {} bos, {} eos.".format(*found)
             )
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = found
         self.model = model
         self._processor = processor
         self.vocab_size = processor.GetPieceSize()

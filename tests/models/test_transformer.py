@@ -400,7 +400,9 @@ def test_sizes_that_cannot_be_are_refused(arguments, said):
 
 @pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id"])
 def test_ids_outside_the_vocabulary_are_refused(name):
-    with pytest.raises(ValueError, match=rf"`{name}` must be an id of the vocabulary. Received: {name}=11,"):
+    with pytest.raises(
+        ValueError, match=rf"`{name}` must be an id of the vocabulary, from 0 to 10. Received: {name}=11\."
+    ):
         small(**{name: TARGET_VOCAB})
 
 
