@@ -1,4 +1,4 @@
-"""The command line: keras-transformer train | average | translate | evaluate | export | server-files | ask."""
+"""The command line: keras-transformer train, average, translate, evaluate, convert, export, server-files, ask."""
 
 import argparse
 import dataclasses
@@ -122,8 +122,22 @@ def _parser():
     sub.add_argument("--batch-size", type=int, default=32, help="sentences at once")
     _add_decoding(sub)
 
-    sub = command("export", commands.export, "Write a SavedModel for TensorFlow Serving: text in, text out.")
-    sub.add_argument("run", metavar="RUN", help="folder of a run or of a saved translator")
+    sub = command(
+        "convert",
+        commands.convert,
+        "Make a folder that `export` takes of a Hugging Face folder, or the other way round.",
+    )
+    sub.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="with config.json and safetensors files; or of a run or what `save` wrote",
+    )
+    sub.add_argument("target", metavar="TARGET", help="new folder; appears when it is whole")
+
+    sub = command(
+        "export", commands.export, "Write a SavedModel for TensorFlow Serving: text in, answers out."
+    )
+    sub.add_argument("run", metavar="RUN", help="folder of a run, of `convert` or of what `save` wrote")
     sub.add_argument(
         "folder", metavar="FOLDER", help="the model's base path; gets a folder named after the version"
     )

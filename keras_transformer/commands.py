@@ -60,16 +60,24 @@ def average(options):
     mean(options.run, getattr(options, "last", None), say=_say)
 
 
-def _loaded(options):
+def _loaded(options, kind=None):
+    """The servable of a folder, a translator unless said otherwise, with what the options say of its search."""
     from keras_transformer.decoding import Beam, NoRepeatNgram
     from keras_transformer.serving import Translator
 
-    translator = Translator.load(options.run)
     given = vars(options)
+    searching = {"beam_width", "length_penalty", "normalization", "n_best", "no_repeat_ngram"} & given.keys()
+    limits = {name: given[name] for name in ("max_source_length", "max_length") if name in given}
+    servable = (kind or Translator).load(options.run)
+    if not hasattr(servable, "searching"):
+        if searching or limits:
+            option = sorted(searching | limits.keys())[0].replace("_", "-")
+            raise ValueError(f"--{option} is for what writes texts, no {type(servable).__name__}.")
+        return servable
     names = {"beam_width": "width"}
     names |= {name: name for name in ("length_penalty", "normalization", "n_best")}
     changes = {field: given[name] for name, field in names.items() if name in given}
-    strategy, constraints = translator.strategy, list(translator.constraints)
+    strategy, constraints = servable.strategy, list(servable.constraints)
     if changes and "width" not in changes and not isinstance(strategy, Beam):
         raise ValueError(
             "--length-penalty, --normalization and --n-best are for a beam: give --beam-width too."
@@ -79,8 +87,7 @@ def _loaded(options):
     if "no_repeat_ngram" in given:
         constraints = [c for c in constraints if not isinstance(c, NoRepeatNgram)]
         constraints.append(NoRepeatNgram(options.no_repeat_ngram))
-    limits = {name: given[name] for name in ("max_source_length", "max_length") if name in given}
-    return translator.searching(strategy, constraints, **limits)
+    return servable.searching(strategy, constraints, **limits)
 
 
 def translate(options):
@@ -122,9 +129,21 @@ def evaluate(options):
 
 def export(options):
     """Writes a SavedModel."""
+    from keras_transformer import serving
+
     names = ("weights", "batch_sizes", "source_lengths", "warmup")
     given = {name: value for name, value in vars(options).items() if name in names}
-    print(_loaded(options).export(options.folder, options.version, options.xla, **given))
+    print(_loaded(options, serving).export(options.folder, options.version, options.xla, **given))
+
+
+def convert(options):
+    """Makes a servable of a Hugging Face folder, or the other way round."""
+    from keras_transformer.convert import convert
+
+    servable = convert(options.source, options.target)
+    kind = "Hugging Face checkpoint, without a tokenizer" if servable is None else type(servable).__name__
+    _say(f"{kind}, {options.target}")
+    print(options.target)
 
 
 def server_files(options):

@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer.files import LOCK, replaced, temporaries
 from keras_transformer.results import read_history, val_perplexities
 from keras_transformer.serving.loading import load_model
-from keras_transformer.serving.translator import DESCRIPTION as TRANSLATOR
+from keras_transformer.serving.translator import Translator
 from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import checkpoints
 
@@ -105,7 +105,9 @@ class RunFolder:
         if recipe.average_last == 1:
             return False
         try:
-            averaged = json.loads((self.path / TRANSLATOR).read_text(encoding="utf-8")).get("averaged_epochs")
+            averaged = json.loads((self.path / Translator.DESCRIPTION).read_text(encoding="utf-8")).get(
+                "averaged_epochs"
+            )
         except (OSError, ValueError, AttributeError):
             averaged = None
         return not averaged or averaged[-1] != self.epochs_done

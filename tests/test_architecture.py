@@ -23,13 +23,14 @@ FLOORS = {
     "decoding": 1,
     "layers": 1,
     "models": 2,
-    "huggingface": 3,
+    "huggingface": 4,
     "text": 3,
     "data": 3,
     "training": 3,
     "recipe": 4,
     "results": 4,
     "serving": 4,
+    "convert": 5,
     "run_folder": 5,
     "runs": 6,
     "commands": 7,
@@ -39,7 +40,7 @@ FLOORS = {
 }
 # Files of floor 0 share a folder, so they may use one another; a folder never uses its neighbour.
 FLAT = {"masks", "schedules", "losses", "metrics", "backend", "checks", "files", "version"}
-WITH_TENSORFLOW = {"text", "data", "training", "serving", "run_folder", "runs", "commands", "cli"}
+WITH_TENSORFLOW = {"text", "data", "training", "serving", "convert", "run_folder", "runs", "commands", "cli"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
 

@@ -9,7 +9,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import locked, remove_temporaries, replaced
-from keras_transformer.serving.signatures import SIGNATURES, Signatures
 from keras_transformer.serving.warmup import MOST_RECORDS, write_warmup
 from keras_transformer.serving.weights import fingerprint, stored
 from keras_transformer.version import __version__
@@ -23,7 +22,7 @@ PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 
 
 def export(
-    translator,
+    servable,
     folder,
     version=1,
     xla=False,
@@ -39,7 +38,7 @@ def export(
     the export was made of.
 
     Args:
-        translator: A `Translator`: its strategy, constraints and limits are the export's.
+        servable: A `Servable`, such as a `Translator`: its strategy, constraints and limits are the export's.
         folder: The model's base path; created when missing.
         version: Positive int.
         xla: False for a graph that runs everywhere, without any XLA op or compiled function. True for a compiled
@@ -70,9 +69,11 @@ def export(
             f"`source_lengths` is for a compiled search, `xla=True`. Received: source_lengths={list(source_lengths)}."
         )
     batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
-    longest = translator.max_source_length
-    lengths = _increasing("source_lengths", source_lengths or _doubles(SHORTEST, longest))
-    if lengths[-1] != longest:
+    longest = servable.max_source_length
+    if xla and longest is None:
+        raise ValueError(f"`xla` is for what reads texts, no {type(servable).__name__}. Received: xla={xla}.")
+    lengths = _increasing("source_lengths", source_lengths or _doubles(SHORTEST, longest or SHORTEST))
+    if xla and lengths[-1] != longest:
         raise ValueError(
             f"`source_lengths` must end with max_source_length={longest}. Received: source_lengths={lengths}."
         )
@@ -83,21 +84,21 @@ def export(
             f"`batch_sizes` times `source_lengths` must be at most {MOST_RECORDS}: a server refuses more to warm up "
             f"with. Received: {len(batch_sizes)} times {len(lengths)}."
         )
-    values, module = stored(translator.model, weights)
-    signatures = Signatures(translator, batch_sizes, lengths if xla else None, values)
+    values, module = stored(servable.model, weights)
+    signatures = servable.signatures(batch_sizes, lengths if xla else None, values)
     # Traced here, once: `save` would trace what is not.
     functions = {name: function.get_concrete_function() for name, function in signatures.functions().items()}
-    module.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
+    module.tokenizers = list(servable.tokenizers)
     with locked(folder):
         remove_temporaries(folder)  # of an export that was killed
         with replaced(path) as temporary:
             write_saved_model(module, functions, temporary, xla)
             extra = temporary / "assets.extra"
             extra.mkdir()
-            description = describe(translator, functions, xla, weights, batch_sizes, lengths if xla else None)
+            description = describe(servable, functions, xla, weights, batch_sizes, lengths if xla else None)
             (extra / "export.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
             if warmup:
-                write_warmup(extra, translator, shapes)
+                write_warmup(extra, servable, shapes)
     return path
 
 
@@ -154,7 +155,7 @@ def foreign_ops(path):
     return sorted(found - (known - PYTHON_OPS))
 
 
-def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
+def describe(servable, functions, xla, weights, batch_sizes, source_lengths):
     """What an export is, for people and programs: what its signatures take and give, and what it was made of."""
 
     def specs(nest):
@@ -167,21 +168,21 @@ def describe(translator, functions, xla, weights, batch_sizes, source_lengths):
         arguments, keywords = function.structured_input_signature
         inputs = {**{spec.name: spec for spec in arguments}, **keywords}
         signatures[name] = {
-            "about": SIGNATURES[name],
+            "about": servable.signatures_class.about[name],
             "inputs": specs(inputs),
             "outputs": specs(function.structured_outputs),
         }
     return {
         "format": 1,
         "signatures": signatures,
-        **translator.describe(),
+        **servable.describe(),
         "xla": xla,
         "batch_sizes": list(batch_sizes),
         "source_lengths": source_lengths and list(source_lengths),
         "weights": {
             "stored": weights,
-            "parameters": translator.model.count_params(),
-            "sha256": fingerprint(translator.model),
+            "parameters": servable.model.count_params(),
+            "sha256": fingerprint(servable.model),
         },
         "versions": {
             "keras_transformer": __version__,

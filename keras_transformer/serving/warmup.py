@@ -7,40 +7,28 @@ FILE = "tf_serving_warmup_requests"
 MOST_RECORDS = 990  # a server refuses a version with more than 1,000 in all
 
 
-def write_warmup(folder, translator, shapes):
+def write_warmup(folder, servable, shapes):
     """Writes `folder/tf_serving_warmup_requests`.
 
     Args:
         folder: The `assets.extra` of a SavedModel.
-        translator: The `Translator` that is exported.
-        shapes: Pairs of a batch size and a source length in tokens. Each gets a request for translations; the other
-            signatures, which search with the same function, get one each, of the first shape.
+        servable: The `Servable` that is exported.
+        shapes: Pairs of a batch size and a source length in tokens. Each gets a request of the first signature; the
+            others, which compute with the same functions, get one each, of the first shape.
     """
     with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
-        for log in requests(translator, shapes):
+        for log in logs(servable.requests(shapes)):
             writer.write(log.SerializeToString())
 
 
-def requests(translator, shapes):
-    """The `PredictionLog`s of `write_warmup`, in order."""
-
-    def log(signature, **inputs):
+def logs(requests):
+    """The `PredictionLog`s of pairs of a signature and its inputs."""
+    for signature, inputs in requests:
         request = predict_pb2.PredictRequest()
         request.model_spec.signature_name = signature
         for name, value in inputs.items():
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-        return prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
-
-    tokenizer = translator.source_tokenizer
-    for batch_size, length in shapes:
-        yield log("serving_default", text=[text_of(tokenizer, length)] * batch_size)
-    batch_size, length = shapes[0]
-    texts = [text_of(tokenizer, length)] * batch_size
-    yield log("n_best", text=texts)
-    yield log("alignment", text=texts)
-    yield log("score", text=texts, target=[text_of(translator.target_tokenizer, length)] * batch_size)
-    ids = tokenizer.tokenize(texts)[:, : length - 1].to_tensor()
-    yield log("tokens", source=ids.numpy())
+        yield prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
 
 
 def text_of(tokenizer, length):

@@ -268,7 +268,7 @@ def test_cut_sentences_are_counted_over_a_resume(source, tmp_path):
     expected = sum(len(line) >= 9 for line in source.read_text().splitlines())
     assert expected == 3
     assert [str(w.message) for w in warned] == [
-        "3 of 10 sentences are longer than `max_source_length`=9 tokens; what follows is not translated."
+        "3 of 10 sentences are longer than `max_source_length`=9 tokens; what follows is not read."
     ]
 
 

@@ -1,0 +1,102 @@
+"""Text generators: prompts in, what follows them out, in Python and in the runtime of the server."""
+
+import json
+
+import pytest
+from contracts import randomized
+from runtimes import answers
+
+from keras_transformer.decoding import Beam, NoRepeatNgram
+from keras_transformer.layers import Decoder, LearnedPositions
+from keras_transformer.models import LanguageModel
+from keras_transformer.serving import TextGenerator
+from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
+
+PROMPTS = ["ab", "", "  ", "one two three four", "한국어", "ab"]
+
+
+def language_model(vocab_size=260, seed=0):
+    decoder = Decoder(1, 2, 16, dropout=0.0, normalize_first=True)
+    model = LanguageModel(vocab_size, 8, decoder, LearnedPositions(64))
+    return randomized(model, seed, scale=0.3)
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return TextGenerator(language_model(), ByteTokenizer(), Beam(3, n_best=2), 24, max_length=9)
+
+
+@pytest.fixture(scope="module")
+def export(generator, tmp_path_factory):
+    return generator.export(tmp_path_factory.mktemp("exports"), xla=False)
+
+
+def test_rows_stand_alone(generator):
+    together = generator.generate(PROMPTS)
+    assert together == [generator.generate([prompt])[0] for prompt in PROMPTS]
+    assert together[0] == together[5]
+    assert len(set(together)) > 3
+
+
+def test_what_follows_is_what_the_model_finds(generator):
+    ids = [2, *generator.tokenizer.tokenize("ab").numpy()]
+    found = generator.model.generate([ids], generator.strategy, 9, jit_compile=False)
+    tokens = found.tokens.numpy()[0, 0, : found.lengths.numpy()[0, 0]]
+    whole = generator.tokenizer.detokenize([[*ids, *tokens]]).numpy()[0].decode()
+    assert generator.generate(["ab"]) == [whole.removeprefix("ab")]
+
+
+def test_a_blank_between_prompt_and_continuation_is_kept():
+    text = ["one two three", "two three one", "three one two two"] * 20
+    tokenizer = SentencePieceTokenizer.train(text, 20)
+    model = language_model(tokenizer.vocab_size)
+    generator = TextGenerator(model, tokenizer, max_length=12)
+    (continuation,) = generator.generate(["one two"])
+    ids = [2, *tokenizer.tokenize("one two").numpy()]
+    found = model.generate([ids], max_length=12, jit_compile=False)
+    tokens = found.tokens.numpy()[0, 0, : found.lengths.numpy()[0, 0]]
+    assert "one two" + continuation == tokenizer.detokenize([[*ids, *tokens]]).numpy()[0].decode()
+
+
+def test_of_a_long_prompt_the_end_is_read(generator):
+    end = "x" * 23
+    with pytest.warns(UserWarning, match="1 of 1 prompts are longer than `max_source_length`=24 tokens"):
+        assert generator.generate(["abc" * 5000 + end]) == generator.generate([end])
+
+
+def test_without_bos_only_an_empty_prompt_begins_with_it():
+    generator = TextGenerator(language_model(), ByteTokenizer(), max_length=5, starts_with_bos=False)
+    ids = generator.tokenizer.tokenize("ab").numpy()
+    source, _ = generator.signatures([4])._source_ids(["ab", ""])
+    assert source.numpy().tolist() == [ids.tolist(), [2, 0]]
+
+
+def test_saves_and_loads_everything(generator, tmp_path):
+    changed = generator.searching(Beam(2), [NoRepeatNgram(2)], max_length=7)
+    assert generator.max_length == 9
+    changed.save(tmp_path / "saved")
+    again = TextGenerator.load(tmp_path / "saved")
+    assert again.describe() == changed.describe()
+    assert again.generate(PROMPTS) == changed.generate(PROMPTS)
+    with pytest.raises(ValueError, match="holds no translator"):
+        from keras_transformer.serving import Translator
+
+        Translator.load(tmp_path / "saved")
+
+
+def test_the_export_answers_as_python_does(generator, export, tmp_path):
+    found = answers(export, tmp_path, text=PROMPTS)
+    assert found["continuation"] == generator.generate(PROMPTS)
+    assert found["truncated"] == [False] * 6
+    several = answers(export, tmp_path, "n_best", text=PROMPTS)
+    assert [row[0] for row in several["continuations"]] == found["continuation"]
+    assert {len(row) for row in several["scores"]} == {2}
+    described = json.loads((export / "assets.extra" / "export.json").read_text())
+    assert set(described["signatures"]) == {"serving_default", "n_best", "tokens"}
+    assert described["starts_with_bos"] is True
+
+
+def test_a_compiled_export_answers_the_same(generator, tmp_path):
+    export = generator.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[24])
+    found = answers(export, tmp_path, xla=True, text=PROMPTS)
+    assert found["continuation"] == generator.generate(PROMPTS)
