@@ -6,7 +6,8 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.backend import compiled
-from keras_transformer.models.generation import default_limit, lengths_of
+from keras_transformer.models.generation import lengths_of
+from keras_transformer.models.limits import default_limit
 from keras_transformer.text.base import valid_utf8
 
 # No piece of a SentencePiece model is longer unless its training was told so. Runs of blanks and of unknown characters
@@ -112,7 +113,7 @@ class Signatures:
         as that text's translation does.
         """
         source, truncated = self._source(text)
-        limit = default_limit(self._translator.max_source_length, 0, ())
+        limit = default_limit(self._translator.max_source_length, 0, (), self._model.longest)
         target, cut = self._ids(
             target,
             self._translator.target_tokenizer,
@@ -196,7 +197,7 @@ class Signatures:
         width = tf.shape(source)[1]
         if self._source_lengths:
             width = self._next(self._source_lengths, width)
-        longest = translator.max_length or default_limit(width, 0, constraints)
+        longest = translator.max_length or default_limit(width, 0, constraints, self._model.longest)
         n = strategy.n_best
         with self._computing():
             tokens, lengths, scores = self._in_chunks(

@@ -14,7 +14,8 @@ from keras_transformer.checks import check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
 from keras_transformer.files import replaced
 from keras_transformer.models import Transformer
-from keras_transformer.models.generation import SOURCE_LENGTH_STEP, check_constraints
+from keras_transformer.models.generation import SOURCE_LENGTH_STEP
+from keras_transformer.models.limits import check_constraints
 from keras_transformer.serving.export import export
 from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.signatures import Signatures, measured
