@@ -114,6 +114,25 @@ def branch_mask(ancestors, step):
     return ops.reshape(ops.logical_and(mine, past), (batch_size, 1, width, steps * width))
 
 
+def segment_mask(segment_ids):
+    """Lets each token of a row that holds several texts see those of its own text.
+
+        segment_ids      mask
+        1 1 2 0          1 1 0 0
+                         1 1 0 0
+                         0 0 1 0
+                         0 0 0 1
+
+    Args:
+        segment_ids: int `(batch, length)`, the number of each token's text.
+
+    Returns:
+        bool `(batch, 1, length, length)`.
+    """
+    segment_ids = ops.convert_to_tensor(segment_ids)
+    return ops.equal(segment_ids[:, None, :, None], segment_ids[:, None, None, :])
+
+
 def _distances(length, source_len, start_index):
     """How far each key stands after each query, int32 `(1, 1, length, source_len)`."""
     queries = ops.arange(length, dtype="int32") + start_index

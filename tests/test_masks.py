@@ -166,3 +166,10 @@ def test_implicit_mask_is_read_and_left_where_it_is():
     masked = with_mask(x, mask)
     assert masks.implicit_mask(masked) is mask
     assert mask_of(masked) is mask
+
+
+def test_segment_mask_shows_each_text_itself_alone():
+    mask = as_numpy(masks.segment_mask([[1, 1, 2, 0], [3, 3, 3, 3]]))
+    assert mask.shape == (2, 1, 4, 4)
+    np.testing.assert_array_equal(mask[0, 0], matrix("1 1 0 0\n1 1 0 0\n0 0 1 0\n0 0 0 1"))
+    assert mask[1].all()

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check_positive
+from keras_transformer.data.epochs import dataset_of
 
 TOKENIZED_AT_ONCE = 4096
 
@@ -233,19 +234,13 @@ class Batches:
         rows, *lengths = self.shapes[0] if len(self.shapes) == 1 else (None, None, None)
         source, target = (tf.TensorSpec((rows, length), tf.int32) for length in lengths)
 
-        def generate():
-            epoch, skipped = first_epoch, first_step
-            while epochs is None or epoch < first_epoch + epochs:
-                pairs = self.segmented(epoch)
-                for bucket, indices in self.plan(epoch, pairs)[skipped:]:
-                    yield self.batch(bucket, indices, pairs)
-                epoch, skipped = epoch + 1, 0
+        def batches_of(epoch, skipped):
+            pairs = self.segmented(epoch)
+            for bucket, indices in self.plan(epoch, pairs)[skipped:]:
+                yield self.batch(bucket, indices, pairs)
 
-        dataset = tf.data.Dataset.from_generator(
-            generate, output_signature=({"source": source, "target": target}, target)
-        )
-        count = tf.data.INFINITE_CARDINALITY if epochs is None else self.steps * epochs - first_step
-        return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+        signature = ({"source": source, "target": target}, target)
+        return dataset_of(batches_of, self.steps, signature, first_epoch, epochs, first_step)
 
 
 def _tokenized(tokenizer, sentences):

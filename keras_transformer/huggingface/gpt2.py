@@ -108,7 +108,7 @@ def config(model):
         value_dim=(attention.value_dim, attention.key_dim),
         attention_positions=(attention.positions, None),
         sliding_window=(attention.sliding_window, None),
-        head_norm=(attention.query_norm, None),
+        query_key_norm=(attention.query_norm, None),
         scale=(scale, plain if scale != 1.0 else 1.0),
         attention_bias=(attention.use_bias, True),
         feed_forward_bias=(feed_forward.use_bias, True),

@@ -137,7 +137,7 @@ def config(model):
         "llama",
         value_dim=(attention.value_dim, attention.key_dim),
         sliding_window=(attention.sliding_window, None),
-        head_norm=(attention.query_norm, None),
+        query_key_norm=(attention.query_norm, None),
         scale=(plain if attention.scale is None else attention.scale, plain),
     )
     if model.d_model % attention.num_heads:

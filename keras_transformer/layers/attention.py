@@ -10,7 +10,7 @@ from keras_transformer.layers.cache import KVCache, check_no_index
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.parts import clone, described, part
-from keras_transformer.layers.positions import distances_between, positions_of
+from keras_transformer.layers.positions import AttentionPositions, positions_of
 from keras_transformer.layers.product import product
 from keras_transformer.layers.shapes import KeepsShape, packed
 from keras_transformer.masks import broadcastable, combine, look_ahead_mask
@@ -46,7 +46,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             2023, "GQA"; one: Shazeer, 2019); `num_heads` when None.
         positions: `RotaryPositions`, `ALiBi` or `RelativePositionBias`; None where the inputs tell their positions.
         sliding_window: A query sees the keys less than so many positions before and after it; all when None.
-        head_norm: A template of a norm, such as `RMSNormalization()`, for each head's queries and keys (Dehghani
+        query_key_norm: A template of a norm, such as `RMSNormalization()`, for each head's queries and keys (Dehghani
             et al., 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2), or None.
         scale: What the scores are multiplied by; `1 / sqrt(key_dim)` when None.
 
@@ -71,8 +71,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         `(batch, num_heads, target_len, source_len)` after it; with `cache` the new cache last.
 
     Raises:
-        ValueError: If an argument is out of range, an input is not of rank 3, or a cache is given without
-            `use_causal_mask`.
+        ValueError: If an argument is out of range or does not fit `positions`, an input is not of rank 3, or a cache is
+            given without `use_causal_mask`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         num_key_value_heads=None,
         positions=None,
         sliding_window=None,
-        head_norm=None,
+        query_key_norm=None,
         scale=None,
         **kwargs,
     ):
@@ -127,12 +127,14 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = seed
         self.num_key_value_heads = shared
-        self.positions = part(positions)
+        self.positions = part(positions, "positions", AttentionPositions)
+        if self.positions is not None:
+            self.positions.check_heads(num_heads, key_dim)
         self.sliding_window = sliding_window
         self.query_norm = self.key_norm = None
-        if head_norm is not None:
-            self.query_norm = clone(head_norm, name="query_norm", dtype=self.dtype_policy)
-            self.key_norm = clone(head_norm, name="key_norm", dtype=self.dtype_policy)
+        if query_key_norm is not None:
+            self.query_norm = clone(query_key_norm, name="query_norm", dtype=self.dtype_policy)
+            self.key_norm = clone(query_key_norm, name="key_norm", dtype=self.dtype_policy)
         self.scale = scale
         self.supports_masking = True
 
@@ -237,15 +239,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         drop = bias = None
         if self.dropout and training:
             drop = lambda weights: self.drop(weights, training=training)  # noqa: E731
-        if self.positions is not None or self.sliding_window is not None:
-            distances = distances_between(
-                ops.arange(ops.shape(query)[2], dtype="int32") if positions is None else positions,
-                ops.arange(memory.length, dtype="int32") if key_positions is None else key_positions,
-            )
-            if self.sliding_window is not None:
-                mask = combine(mask, ops.abs(distances) < self.sliding_window)
-            if self.positions is not None:
-                bias = self.positions.bias(distances, self.num_heads)
+        if self.positions is not None:
+            bias = self.positions.bias_of(self.num_heads)
         context, weights = dot_product_attention(
             query,
             memory.key,
@@ -255,6 +250,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             weights=return_attention_scores,
             bias=bias,
             scale=self.scale,
+            window=self.sliding_window,
+            positions=positions,
+            key_positions=key_positions,
         )
         if query_mask is not None:
             real = query_mask[:, None, :, None]
@@ -331,7 +329,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             "num_key_value_heads": self.num_key_value_heads,
             "positions": described(self.positions),
             "sliding_window": self.sliding_window,
-            "head_norm": described(self.query_norm),
+            "query_key_norm": described(self.query_norm),
             "scale": self.scale,
         }
 

@@ -37,6 +37,8 @@ class DecoderLayer(EncoderLayer):
         index: Slot of the first query, an int or an int scalar tensor; with a cache only.
         positions: int `(target_len,)` or `(batch, target_len)`, where the queries stand, where that is not their slot.
         key_positions: int `(length,)` or `(batch, length)`, where the keys stand, where that is not their slot.
+        token_mask: bool `(batch, target_len)`, True where a token is real, for a feed-forward network that asks for it;
+            it hides nothing. `padding_mask` when None.
 
     Returns:
         `(batch, target_len, d_model)`; with `return_attention_scores` the weights of self-attention and of
@@ -44,7 +46,7 @@ class DecoderLayer(EncoderLayer):
         cache last.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`, or `index` is given without a cache.
+        ValueError: As `EncoderLayer`, or if `index` is given without a cache.
     """
 
     def build(self, x_shape, memory_shape=None):
@@ -87,6 +89,7 @@ class DecoderLayer(EncoderLayer):
         attention_mask=None,
         positions=None,
         key_positions=None,
+        token_mask=None,
     ):
         if (memory is None) != (self.cross_attention is None):
             raise ValueError(
@@ -129,7 +132,9 @@ class DecoderLayer(EncoderLayer):
             )
             x = self.cross_attention_residual(x, y, training=training)
 
-        x = self._feed_forward_block(x, padding_mask if cache is None else None, training)
+        if token_mask is None and cache is None:
+            token_mask = padding_mask
+        x = self._feed_forward_block(x, token_mask, training)
         scores = (self_scores, cross_scores) if return_attention_scores else None
         return packed(x, scores=scores, cache=cache)
 
@@ -174,6 +179,7 @@ class Decoder(Encoder):
         attention_mask=None,
         positions=None,
         key_positions=None,
+        token_mask=None,
     ):
         if padding_mask is None and cache is None:
             padding_mask = implicit_mask(x)
@@ -195,6 +201,7 @@ class Decoder(Encoder):
                 index=index,
                 positions=positions,
                 key_positions=key_positions,
+                token_mask=token_mask,
             )
             x, scores, written = unpacked(results, return_attention_scores, cache is not None)
             all_scores.append(scores)

@@ -1,15 +1,23 @@
 """The encoder layer and the stack of them."""
 
+import inspect
+
 import keras
 
 from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward, activation_of
-from keras_transformer.layers.mixture import MixtureOfExperts
-from keras_transformer.layers.parts import clone, described, part
+from keras_transformer.layers.parts import check_replaced, clone, described, part
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.shapes import KeepsShape, packed, unpacked
 from keras_transformer.masks import broadcastable, combine, implicit_mask
+
+# What each template stands for, and the defaults of that.
+REPLACED = {
+    "attention": {"num_heads": None, "attention_dropout": 0.0},
+    "feed_forward": {"d_ff": None, "activation": activation_of("relu"), "activation_dropout": 0.0},
+    "residual": {"dropout": 0.1, "normalize_first": False, "layer_norm_epsilon": 1e-6},
+}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -31,14 +39,15 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         attention: A template instead of what `num_heads` and `attention_dropout` describe, such as
             `MultiHeadAttention(8, 64, positions=RotaryPositions())`. What is made of one template shares its positions.
         feed_forward: A template instead of what `d_ff`, `activation` and `activation_dropout` describe, such as
-            `GatedFeedForward(2048)` or `MixtureOfExperts(FeedForward(2048), 8)`.
+            `GatedFeedForward(2048)` or `MixtureOfExperts(FeedForward(2048), 8)`. If its call has a `padding_mask`,
+            it is told which tokens are real.
         residual: A template instead of what `dropout`, `normalize_first` and `layer_norm_epsilon` describe, such as
             `Residual(0.1, normalize_first=True, norm=RMSNormalization())`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
-        padding_mask: bool `(batch, source_len)`, True where a token is real; Keras's implicit mask of `x`
-            when None.
+        padding_mask: bool `(batch, source_len)`, True where a token is real, or as `masks.padding_mask` gives it;
+            Keras's implicit mask of `x` when None.
         attention_mask: bool `(batch, source_len)`, `(batch, source_len, source_len)` or of rank 4,
             True = may attend; applied beside `padding_mask`.
         training: Whether to drop out.
@@ -49,7 +58,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         `(batch, num_heads, source_len, source_len)`.
 
     Raises:
-        ValueError: If a size is not positive, a dropout not in [0, 1), or `num_heads` does not divide `d_model`.
+        ValueError: If a size is not positive, a dropout not in [0, 1), a template of another kind or beside an argument
+            that it stands for, or `num_heads` does not divide `d_model`.
     """
 
     def __init__(
@@ -88,10 +98,17 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
         templates = {
-            "attention": part(attention),
-            "feed_forward": part(feed_forward),
-            "residual": part(residual),
+            "attention": part(attention, "attention", MultiHeadAttention),
+            "feed_forward": part(feed_forward, "feed_forward", keras.layers.Layer),
+            "residual": part(residual, "residual", Residual),
         }
+        for name, plain in REPLACED.items():
+            given = {argument: (getattr(self, argument), default) for argument, default in plain.items()}
+            check_replaced(name, templates[name], **given)
+        if templates["attention"] and templates["feed_forward"]:
+            initializers = self.kernel_initializer, keras.initializers.get("glorot_uniform")
+            given = {"kernel_initializer": tuple(map(keras.initializers.serialize, initializers))}
+            check_replaced("attention", templates["attention"], **given)
         self._described = {name: described(template) for name, template in templates.items()}
         self._template = (
             templates.get
@@ -103,6 +120,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.self_attention_residual = self._own_residual("self_attention_residual", x_shape)
         self.feed_forward = self._own_feed_forward()
         self.feed_forward.build(x_shape)
+        self.counts_tokens = "padding_mask" in inspect.signature(self.feed_forward.call).parameters
         self.feed_forward_residual = self._own_residual("feed_forward_residual", x_shape)
         self.built = True
 
@@ -146,8 +164,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
 
     def _feed_forward_block(self, x, padding_mask, training):
         h = self.feed_forward_residual.before(x)
-        of_experts = {"padding_mask": padding_mask} if isinstance(self.feed_forward, MixtureOfExperts) else {}
-        y = self.feed_forward(h, **of_experts, training=training)
+        real = {"padding_mask": padding_mask} if self.counts_tokens else {}
+        y = self.feed_forward(h, **real, training=training)
         return self.feed_forward_residual(x, y, training=training)
 
     def call(
@@ -208,7 +226,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
-        padding_mask: bool `(batch, source_len)`; Keras's implicit mask of `x` when None.
+        padding_mask: As in `EncoderLayer`.
         attention_mask: As in `EncoderLayer`.
         training: Whether to drop out.
         return_attention_scores: Whether to return each layer's attention weights too.
@@ -289,6 +307,11 @@ class Encoder(KeepsShape, keras.layers.Layer):
             x, scores, _ = unpacked(results, return_attention_scores, cache=False)
             all_scores.append(scores)
         return packed(self.normalized(x), scores=all_scores if return_attention_scores else None)
+
+    @property
+    def counts_tokens(self):
+        """Whether a feed-forward network of the stack wants to know which tokens are real."""
+        return any(layer.counts_tokens for layer in self.layers)
 
     def normalized(self, x):
         """The stack's output: `x`, after the last norm of a pre-norm stack."""

@@ -34,8 +34,8 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
 
     Call arguments:
         x: `(batch, length, d_model)`; `d_model` is read from it.
-        padding_mask: bool `(batch, length)`, True where a token is real; Keras's implicit mask of `x` when None.
-            It is for the balance loss alone.
+        padding_mask: bool `(batch, length)`, True where a token is real, or as `masks.padding_mask` gives it; Keras's
+            implicit mask of `x` when None. It is for the balance loss alone.
         training: Whether to drop out and to add the balance loss.
 
     Returns:
@@ -97,7 +97,8 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
 
     def _imbalance(self, likely, chosen, real):
         """float32 scalar, 1 where all experts have the same."""
-        real = ops.ones_like(likely[..., :1]) if real is None else ops.cast(real, "float32")[..., None]
+        shape = (*ops.shape(likely)[:2], 1)
+        real = ops.ones(shape, "float32") if real is None else ops.reshape(ops.cast(real, "float32"), shape)
         count = ops.maximum(ops.sum(real), 1.0)
         choices = ops.sum(chosen * real, axis=(0, 1)) / (count * self.top_k)
         mean = ops.sum(likely * real, axis=(0, 1)) / count

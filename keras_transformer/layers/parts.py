@@ -3,9 +3,37 @@
 import keras
 
 
-def part(given):
-    """What a constructor was handed, where it may be as `described` gave it: None, an object or its description."""
-    return keras.saving.deserialize_keras_object(given) if isinstance(given, dict) else given
+def part(given, name=None, kind=None):
+    """What a constructor was handed, where it may be as `described` gave it: None, an object or its description.
+
+    Args:
+        given: What was handed in.
+        name: Name of the argument, where its class is to be checked.
+        kind: The class that it must be of.
+
+    Raises:
+        ValueError: If it is neither None nor of that class.
+    """
+    given = keras.saving.deserialize_keras_object(given) if isinstance(given, dict) else given
+    if given is not None and kind is not None and not isinstance(given, kind):
+        raise ValueError(f"`{name}` must be a `{kind.__name__}`. Received: {name}={given!r}.")
+    return given
+
+
+def check_replaced(name, template, **plain):
+    """Raises `ValueError` for an argument that a template stands for, where it is not at its default.
+
+    Args:
+        name: Name of the template's argument.
+        template: What was given for it, or None.
+        **plain: For each argument what was given, and its default.
+    """
+    for argument, (value, default) in plain.items():
+        if template is not None and value != default:
+            raise ValueError(
+                f"`{argument}` has no effect beside `{name}`, which stands for it: leave it at its default. "
+                f"Received: {argument}={value!r}."
+            )
 
 
 def described(layer):

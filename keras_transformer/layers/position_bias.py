@@ -72,11 +72,14 @@ class RelativePositionBias(AttentionPositions):
         )
         self.built = True
 
-    def bias(self, distances, num_heads):
+    def check_heads(self, num_heads, key_dim):
         if num_heads != self.num_heads:
             raise ValueError(
                 f"`positions` must have a bias for each head. Received: {self.num_heads} for num_heads={num_heads}."
             )
+
+    def bias(self, distances, num_heads):
+        self.check_heads(num_heads, None)
         by_head = ops.take(ops.cast(self.embeddings, "float32"), self.buckets(distances), axis=0)
         return ops.transpose(by_head[:, 0], (0, 3, 1, 2))
 

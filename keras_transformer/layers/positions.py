@@ -6,11 +6,22 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive
+from keras_transformer.masks import combine, look_ahead_mask, segment_mask
 
 
 def positions_of(x, start_index=0):
     """Where the elements of `x`, `(batch, length, ...)`, stand: int32 `(length,)` from `start_index` on."""
     return ops.arange(ops.shape(x)[1], dtype="int32") + start_index
+
+
+def positions_in_segments(segment_ids):
+    """Where each token stands in its own text, int32 `(batch, length)`: how many of that text come before it.
+
+    Args:
+        segment_ids: int `(batch, length)`, the number of each token's text.
+    """
+    before = combine(segment_mask(segment_ids), look_ahead_mask(ops.shape(segment_ids)[1]))
+    return ops.sum(ops.cast(before[:, 0], "int32"), axis=-1) - 1
 
 
 def distances_between(positions, key_positions):
@@ -34,6 +45,20 @@ class AttentionPositions(keras.layers.Layer):
 
     def build(self, x_shape=None):
         self.built = True
+
+    def check_heads(self, num_heads, key_dim):
+        """Raises `ValueError` for heads that it cannot serve.
+
+        Args:
+            num_heads: Number of heads.
+            key_dim: Size of a head's queries and keys.
+        """
+
+    def bias_of(self, num_heads):
+        """`bias` as a function of distances alone, or None for a scheme that has none."""
+        if type(self).bias is AttentionPositions.bias:
+            return None
+        return lambda distances: self.bias(distances, num_heads)
 
     def rotated(self, x, positions=None):
         """Queries or keys `(batch, num_heads, length, dim)`, turned to where they stand.
@@ -129,7 +154,8 @@ class LearnedPositions(keras.layers.Layer):
     Call arguments: as `PositionalEncoding`.
 
     Returns:
-        `(batch, length, d_model)`, `x` plus its positions. A position after the last takes the last one's vector.
+        `(batch, length, d_model)`, `x` plus its positions. A position after the last takes the last one's vector: in
+        a graph nothing can be refused. `generate` and `score` refuse what would go so far.
 
     Raises:
         ValueError: If `max_length` is not positive, or `x` is known to be longer.

@@ -5,7 +5,7 @@ import keras
 from keras_transformer.checks import check_share
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.norm import LayerNormalization
-from keras_transformer.layers.parts import clone, described
+from keras_transformer.layers.parts import check_replaced, clone, described
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -34,12 +34,13 @@ class Residual(keras.layers.Layer):
         `(batch, length, d_model)`.
 
     Raises:
-        ValueError: If `dropout` is not in [0, 1), or `norm` not a layer.
+        ValueError: If `dropout` is not in [0, 1), or `norm` not a layer, or beside an epsilon of its own.
     """
 
     def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, *, norm=None, **kwargs):
         super().__init__(**kwargs)
         check_share(dropout=dropout)
+        check_replaced("norm", norm, layer_norm_epsilon=(layer_norm_epsilon, 1e-6))
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon

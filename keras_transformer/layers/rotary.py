@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive, check_range
 from keras_transformer.layers.parts import described, part
 from keras_transformer.layers.positions import AttentionPositions
 
@@ -41,7 +41,7 @@ class LinearScaling(Scaling):
     factor: float
 
     def __post_init__(self):
-        check_above_zero(factor=self.factor)
+        check_range(0, above=True, factor=self.factor)
 
     def scaled(self, rates):
         return [rate / self.factor for rate in rates]
@@ -69,7 +69,7 @@ class Llama3Scaling(Scaling):
     original_max_length: int = 8192
 
     def __post_init__(self):
-        check_above_zero(factor=self.factor, low_frequency_factor=self.low_frequency_factor)
+        check_range(0, above=True, factor=self.factor, low_frequency_factor=self.low_frequency_factor)
         check_positive(original_max_length=self.original_max_length)
         if not self.high_frequency_factor > self.low_frequency_factor:
             raise ValueError(
@@ -113,10 +113,14 @@ class RotaryPositions(AttentionPositions):
 
     def __init__(self, max_wavelength=10000.0, scaling=None, **kwargs):
         super().__init__(**kwargs)
-        check_above_zero(max_wavelength=max_wavelength)
+        check_range(0, above=True, max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
         self.scaling = part(scaling)
         self.supports_masking = True
+
+    def check_heads(self, num_heads, key_dim):
+        if key_dim % 2:
+            raise ValueError(f"`key_dim` must be even for `RotaryPositions`. Received: key_dim={key_dim}.")
 
     def call(self, x, positions=None):
         return self.rotated(x, positions)
@@ -147,10 +151,3 @@ class RotaryPositions(AttentionPositions):
             "max_wavelength": self.max_wavelength,
             "scaling": described(self.scaling),
         }
-
-
-def check_above_zero(**arguments):
-    """Raises `ValueError` for an argument that is not a number greater than 0."""
-    for name, value in arguments.items():
-        if not value > 0:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")

@@ -2,15 +2,14 @@
 
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.layers.cache import TreeCache, check_no_index
 from keras_transformer.layers.shapes import packed, unpacked
 from keras_transformer.masks import padding_mask
+from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation
-from keras_transformer.models.layouts import layout_map
 
 
 class Memory(NamedTuple):
@@ -24,7 +23,7 @@ class Memory(NamedTuple):
     mask: Any
 
 
-class EncoderDecoder(Generation, keras.Model):
+class EncoderDecoder(Generation, BaseModel):
     """An encoder over an embedding, a decoder over another: ids in, logits out. The base of `Transformer` and `T5`.
 
     One forward pass serves training, prefill and single steps: `decode` with a cache or without.
@@ -85,12 +84,6 @@ class EncoderDecoder(Generation, keras.Model):
         self.decoder.build(shape, shape)
         self.built = True
 
-    def make_train_function(self, force=False):
-        """As Keras's, with the optimizer's variables made before the step is traced: else it would be traced twice."""
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
-        return super().make_train_function(force)
-
     def encode(self, source, training=None, return_attention_scores=False):
         """Encodes sources.
 
@@ -105,7 +98,7 @@ class EncoderDecoder(Generation, keras.Model):
         mask = padding_mask(source, self.pad_id)
         x = self._embed(self.source_embedding, source, 0, training)
         results = self.encoder(
-            x, attention_mask=mask, training=training, return_attention_scores=return_attention_scores
+            x, padding_mask=mask, training=training, return_attention_scores=return_attention_scores
         )
         x, scores, _ = unpacked(results, return_attention_scores, cache=False)
         return packed(Memory(x, mask), scores=scores)
@@ -147,6 +140,9 @@ class EncoderDecoder(Generation, keras.Model):
         if cache is None:
             check_no_index(index)
         x = self._embed(self.target_embedding, target, index, training, positions)
+        token_mask = None
+        if cache is None and self.decoder.counts_tokens:
+            token_mask = ops.not_equal(target, self.pad_id)
         results = self.decoder(
             x,
             memory=memory.states,
@@ -158,6 +154,7 @@ class EncoderDecoder(Generation, keras.Model):
             index=index,
             positions=positions,
             key_positions=key_positions,
+            token_mask=token_mask,
         )
         x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
         return packed(self.output_embedding.logits(x, output_kernel), scores=scores, cache=cache)
@@ -220,27 +217,9 @@ class EncoderDecoder(Generation, keras.Model):
         ancestors = ops.zeros((batch_size, width, 0), "int32")
         return step, TreeCache(self.decoder.empty_cache(batch_size, prompt_len - 1), ancestors)
 
-    def layout_map(self, mesh, axis="model"):
-        """Where each weight lives under `keras.distribution.ModelParallel` (JAX): docs/scaling.md.
-
-        Heads, `d_ff` and vocabularies are split over one axis of the mesh, where they divide by its size; all else is
-        whole on every device.
-
-        Args:
-            mesh: A `keras.distribution.DeviceMesh`.
-            axis: Name of the axis of the mesh to split over.
-
-        Returns:
-            A `keras.distribution.LayoutMap` with a layout for every weight.
-
-        Raises:
-            ValueError: If the mesh has no such axis.
-        """
-        return layout_map(self, mesh, axis)
-
     def get_config(self):
         return {
-            **super(keras.Model, self).get_config(),  # the layer's: name, dtype, trainable
+            **super().get_config(),
             "source_vocab_size": self.source_vocab_size,
             "target_vocab_size": self.target_vocab_size,
             "d_model": self.d_model,
@@ -248,7 +227,3 @@ class EncoderDecoder(Generation, keras.Model):
             "bos_id": self.bos_id,
             "eos_id": self.eos_id,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)

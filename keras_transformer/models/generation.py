@@ -6,18 +6,18 @@ import random
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.backend import compiled, compiles
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import (
-    Constraint,
-    Greedy,
-    MaxLength,
-    MinLength,
-    Strategy,
-    decode,
-    row_keys,
+from keras_transformer.decoding import Greedy, Strategy, decode, row_keys
+from keras_transformer.models.limits import (
+    at_most,
+    check_constraints,
+    check_targets,
+    default_limit,
+    most_tokens,
 )
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
@@ -31,7 +31,8 @@ class Scores(NamedTuple):
     token_scores: float32 `(batch, target_len)` or `(batch, n, target_len)`, the log probability of each token, 0
         where there is none.
     alignments: float32, the same with one more axis, `source_len`: how much each target token attends to each
-        source token, the mean over the heads of the last layer but one (Garg et al., 2019, section 4.1).
+        source token, the mean over the heads of the last layer but one (Garg et al., 2019, section 4.1). None of a
+        language model, which has no source.
     """
 
     scores: Any
@@ -46,13 +47,26 @@ class Generation:
     def _functions(self):
         return functools.lru_cache(maxsize=32)(self._compile)
 
+    @property
+    def longest(self):
+        """How many positions a sequence may take where they are learned, else None."""
+        return getattr(getattr(self, "positions", None), "max_length", None)
+
+    def room(self, source):
+        """How long the output of each source may get, int NumPy `(batch,)`; None where there is no end.
+
+        Args:
+            source: int NumPy `(batch, source_len)`.
+        """
+        return None if self.longest is None else np.full(len(source), self.longest)
+
     def search(self, source, strategy, max_length=None, *, constraints=(), prefix=None, seed=None):
         """What `generate` compiles: tensors in, tensors out, for use inside a graph.
 
         Args:
             source: int32 `(batch, source_len)`. A row of padding alone gets an empty output.
             strategy: As in `generate`.
-            max_length: As in `generate`.
+            max_length: As in `generate`; where there is a last position, a row ends there instead.
             constraints: As in `generate`.
             prefix: As in `generate`.
             seed: int32 scalar, for a strategy that draws; its own when None.
@@ -71,10 +85,10 @@ class Generation:
             prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
             prompt = ops.concatenate([prompt, prefix], axis=1)
             prompt, starts = left_padded(prompt, prefix_lengths + 1, self.pad_id)
-        row_limits = max_length
+        row_limits = at_most(max_length, self.longest)
         if max_length is None:
-            max_length = default_limit(ops.shape(source)[1], prefix_len, constraints)
-            row_limits = default_limit(source_lengths, prefix_lengths, constraints)
+            max_length = default_limit(ops.shape(source)[1], prefix_len, constraints, self.longest)
+            row_limits = default_limit(source_lengths, prefix_lengths, constraints, self.longest)
         # Nothing is said of an empty source: a row that fills up a batch costs no step.
         row_limits = ops.where(source_lengths > 0, row_limits, prefix_lengths)
         step, cache = self.start(source, strategy.width, ops.shape(prompt)[1], starts)
@@ -110,7 +124,8 @@ class Generation:
             source: int `(batch, source_len)`, padded on the right.
             strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
             max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16, beside
-                its prefix, or what `MinLength` asks for if that is more.
+                its prefix, or what `MinLength` asks for if that is more; never beyond the last position of a model
+                that learned its positions.
             jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
                 graph, None for XLA where there is an accelerator.
             constraints: What every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
@@ -122,8 +137,9 @@ class Generation:
             `(batch, n_best)`, float32 `(batch, n_best)`.
 
         Raises:
-            ValueError: If `source` is not of rank 2 or empty, `max_length` is not positive, `prefix` holds no ids,
-                is not padded on the right or too long, or the constraints contradict one another.
+            ValueError: If `source` is not of rank 2 or empty, `max_length` is not positive or beyond the last position,
+                `prefix` holds no ids, is not padded on the right or too long, or the constraints contradict one
+                another.
         """
         source = _matrix(source, "source", "(batch, source_len)")
         ids = ops.convert_to_numpy(source)
@@ -134,21 +150,24 @@ class Generation:
             )
         if max_length is not None:
             check_positive(max_length=max_length)
+        most = most_tokens(self.room(ids), max_length, self.longest)
         if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
-        constraints = check_constraints(constraints, max_length)
+        constraints = check_constraints(constraints, most)
         jit_compile = compiles(jit_compile)
         length = source.shape[1]
-        inputs = {"source": _to_step(source, self.pad_id) if jit_compile else source}
+        inputs = {"source": _to_step(source, self.pad_id, self.longest) if jit_compile else source}
         prefix_len = 0
         if prefix is not None:
-            inputs["prefix"] = prefix = self._checked_prefix(prefix, source, max_length)
+            inputs["prefix"] = prefix = self._checked_prefix(prefix, source, most)
             prefix_len = prefix.shape[1]
         if hasattr(strategy, "seed"):
             seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
             inputs["seed"] = ops.convert_to_tensor(seed, "int32")
             strategy = dataclasses.replace(strategy, seed=None)  # one function for every seed
-        limit = default_limit(length, prefix_len, constraints) if max_length is None else max_length
+        limit = (
+            default_limit(length, prefix_len, constraints, self.longest) if max_length is None else max_length
+        )
         found = self._functions("search", jit_compile, strategy, max_length, constraints)(inputs)
         return found._replace(tokens=found.tokens[:, :, :limit])
 
@@ -188,7 +207,7 @@ class Generation:
             `Scores(scores, token_scores, alignments)`.
 
         Raises:
-            ValueError: If a shape does not fit.
+            ValueError: If a shape does not fit, or a target goes beyond the last position of a model that learned them.
         """
         source = _matrix(source, "source", "(batch, source_len)")
         target = ops.convert_to_tensor(target, "int32")
@@ -198,8 +217,15 @@ class Generation:
                 f"and the batch of `source`. Received: shape={tuple(target.shape)} for {source.shape[0]} sources."
             )
         several = target if len(target.shape) == 3 else target[:, None]
+        check_targets(
+            ops.convert_to_numpy(several), self.pad_id, self.room(ops.convert_to_numpy(source)), self.longest
+        )
         scores = self._functions("score_all", compiles(jit_compile))({"source": source, "target": several})
-        return scores if several is target else Scores(*(part[:, 0] for part in scores))
+        return (
+            scores
+            if several is target
+            else Scores(*(part if part is None else part[:, 0] for part in scores))
+        )
 
     def score_all(self, source, target):
         """`score` inside a graph, for `(batch, n, target_len)`."""
@@ -209,9 +235,7 @@ class Generation:
         flat = ops.reshape(target, (batch_size * n, target_len))
         shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
-        log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), flat[..., None], axis=-1)[..., 0]
-        real = ops.arange(target_len, dtype="int32") < lengths_of(flat, self.pad_id)[:, None]
-        log_probs = ops.where(real, log_probs, 0.0)
+        log_probs, real = log_probs_of(flat, logits, self.pad_id)
         _, cross = attention[-2:][0]
         alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
         return Scores(
@@ -228,33 +252,6 @@ class Generation:
                 function, strategy=strategy, max_length=max_length, constraints=constraints
             )
         return compiled(lambda inputs: function(**inputs), self, jit_compile)
-
-
-def check_constraints(constraints, max_length=None):
-    """The constraints as a tuple.
-
-    Raises:
-        ValueError: If one is no constraint, or a minimum length lies above a maximum.
-    """
-    if not isinstance(constraints, (list, tuple)):
-        raise ValueError(
-            f"`constraints` must be a list or a tuple of constraints. Received: {constraints!r}."
-        )
-    constraints = tuple(constraints)
-    for constraint in constraints:
-        if not isinstance(constraint, Constraint):
-            raise ValueError(
-                f"`constraints` must hold constraints such as `MinLength(5)`. Received: {constraint!r}."
-            )
-    least = max((c.length for c in constraints if isinstance(c, MinLength)), default=0)
-    most = [c.length for c in constraints if isinstance(c, MaxLength) and not c.ratio]
-    most = min(most + ([] if max_length is None else [max_length]), default=least)
-    if least > most:
-        raise ValueError(
-            f"No output is at least {least} and at most {most} tokens long. "
-            f"Received: constraints={list(constraints)}, max_length={max_length}."
-        )
-    return constraints
 
 
 def seed_of(strategy, seed):
@@ -283,9 +280,10 @@ def _matrix(x, name, shape):
     return x
 
 
-def _to_step(source, pad_id):
-    """Sources padded to a length that recurs."""
-    padding = -source.shape[1] % SOURCE_LENGTH_STEP
+def _to_step(source, pad_id, longest):
+    """Sources padded to a length that recurs, and has a position."""
+    length = source.shape[1]
+    padding = max(at_most(length + -length % SOURCE_LENGTH_STEP, longest) - length, 0)
     return ops.pad(source, ((0, 0), (0, padding)), constant_values=pad_id)
 
 
@@ -295,6 +293,13 @@ def lengths_of(token_ids, pad_id):
     return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=1)
 
 
+def log_probs_of(target, logits, pad_id):
+    """The log probability of each token, 0 where there is none, and where there is one: `(batch, target_len)` each."""
+    log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), target[..., None], axis=-1)[..., 0]
+    real = ops.arange(ops.shape(target)[1], dtype="int32") < lengths_of(target, pad_id)[:, None]
+    return ops.where(real, log_probs, 0.0), real
+
+
 def left_padded(tokens, lengths, pad_id):
     """Each row's tokens, int32 `(batch, length)`, moved to its right end, and where they start there."""
     length = ops.shape(tokens)[1]
@@ -302,16 +307,3 @@ def left_padded(tokens, lengths, pad_id):
     places = ops.arange(length, dtype="int32") - starts[:, None]
     moved = ops.take_along_axis(tokens, ops.maximum(places, 0), axis=1)
     return ops.where(places >= 0, moved, pad_id), starts
-
-
-def default_limit(source_len, prefix_len, constraints):
-    """How long an output may get where nobody said: generous for any pair of languages, never endless.
-
-    For ints an int, for tensors a tensor.
-    """
-    limit = 2 * source_len + 16 + prefix_len
-    for constraint in constraints:
-        if isinstance(constraint, MinLength):
-            least = constraint.of(source_len)
-            limit = max(limit, least) if isinstance(limit, int) else ops.maximum(limit, least)
-    return limit

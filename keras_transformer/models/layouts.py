@@ -16,15 +16,23 @@ SPLIT_AXIS = {
     "attention_output_kernel": 0,
     "inner/kernel": 1,
     "inner/bias": 0,
+    "gate/kernel": 1,
+    "gate/bias": 0,
     "outer/kernel": 0,
-    "embeddings": 0,
+    # Not every table: those of positions are whole.
+    **{
+        f"{tokens}_embedding/{weight}": 0
+        for tokens in ("token", "source", "target", "output")
+        for weight in ("embeddings", "bias")
+    },
 }
 
 
 def layout_map(model, mesh, axis="model"):
     """A layout for every weight of a model: split over one axis of the mesh, or whole on every device.
 
-    What does not divide by the size of the axis stays whole.
+    What does not divide by the size of the axis stays whole, such as fewer heads of keys and values than devices. Each
+    expert is split as any feed-forward network; the router is whole, as are tables of positions.
 
     Args:
         model: A built model.

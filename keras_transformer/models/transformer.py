@@ -11,6 +11,8 @@ PRESETS = {
     "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout": 0.1},
     "big": {"num_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
 }
+# What a template stands for; the defaults are those of "base".
+REPLACED = {"attention": "num_heads", "feed_forward": "d_ff"}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -28,7 +30,8 @@ class Transformer(EncoderDecoder):
         num_heads: Number of attention heads; must divide `d_model`.
         d_ff: Width of the feed-forward networks' inner layers.
         num_decoder_layers: Number of decoder layers; `num_layers` when None.
-        dropout: Share dropped, in training, of each sublayer's output and of the embeddings.
+        dropout: Share dropped, in training, of each sublayer's output, where there is no `residual`, and of the
+            embeddings.
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
         positions: A template of what adds positions to embeddings; `PositionalEncoding()` when None.
         output_bias: Whether each id has a bias in the output projection.
@@ -110,6 +113,11 @@ class Transformer(EncoderDecoder):
         self.positions = clone(positions, dtype=policy, name="positions")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
+        for template, argument in REPLACED.items():
+            if kwargs.get(template) is not None and stack[argument] == PRESETS["base"][argument]:
+                del stack[argument]  # nobody asked for it
+        if kwargs.get("residual") is not None:
+            del stack["dropout"]  # it is the embeddings'
         self.encoder = Encoder(num_layers, **stack, dtype=policy, name="encoder")
         self.decoder = Decoder(num_decoder_layers or num_layers, **stack, dtype=policy, name="decoder")
         self.build()
@@ -130,13 +138,18 @@ class Transformer(EncoderDecoder):
         """
         if preset not in PRESETS:
             raise ValueError(f"`preset` must be one of {sorted(PRESETS)}. Received: preset={preset!r}.")
-        return cls(source_vocab_size, target_vocab_size, **{**PRESETS[preset], **kwargs})
+        sizes = dict(PRESETS[preset])
+        for template, argument in REPLACED.items():
+            if kwargs.get(template) is not None:
+                del sizes[argument]
+        return cls(source_vocab_size, target_vocab_size, **{**sizes, **kwargs})
 
     def get_config(self):
         return {
             **self.encoder.get_config(),
             **super().get_config(),
             "num_decoder_layers": self.decoder.num_layers,
+            "dropout": self.dropout,
             "share_embeddings": self.share_embeddings,
             "positions": described(self.positions),
             "output_bias": self.output_bias,

@@ -4,7 +4,7 @@ import copy
 
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
-from keras_transformer.models.generation import check_constraints
+from keras_transformer.models.limits import check_constraints
 from keras_transformer.serving.servable import Servable, named
 from keras_transformer.serving.signatures import measured
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_transformer.models.generation import default_limit
+from keras_transformer.models.limits import default_limit
 from keras_transformer.serving.rows import CHARACTERS_A_TOKEN, Rows, function_of, readable
 
 # Rows that are scored at once: each holds a logit for each token of its target and each of the vocabulary.
@@ -52,7 +52,7 @@ class Searches(Rows):
         as that text's translation does.
         """
         source, truncated = self._source(text)
-        limit = default_limit(self._servable.max_source_length, 0, ())
+        limit = default_limit(self._servable.max_source_length, 0, (), self._model.longest)
         target, cut = self._ids(
             target,
             self._servable.target_tokenizer,
@@ -122,7 +122,9 @@ class Searches(Rows):
             )
 
         step = self._shaped(search)
-        longest = servable.max_length or default_limit(self._padded_length(source), 0, constraints)
+        longest = servable.max_length or default_limit(
+            self._padded_length(source), 0, constraints, self._model.longest
+        )
         n = strategy.n_best
         with self._computing():
             tokens, lengths, scores = self._in_chunks(

@@ -533,7 +533,7 @@ WRONG_PARTS = [
     (lambda: gpt2_like(value_dim=5), "value_dim=5"),
     (lambda: gpt2_like(positions=layers.ALiBi()), "attention_positions=<ALiBi"),
     (lambda: gpt2_like(sliding_window=3), "sliding_window=3"),
-    (lambda: gpt2_like(head_norm=layers.RMSNormalization()), "head_norm=<RMSNormalization"),
+    (lambda: gpt2_like(query_key_norm=layers.RMSNormalization()), "query_key_norm=<RMSNormalization"),
     (lambda: gpt2_like(scale=0.3), "`scale` of a 'gpt2' model must be 0.5. Received: scale=0.3"),
     (lambda: llama_like(feed_forward=layers.FeedForward(7)), "feed_forward=<FeedForward"),
     (
@@ -559,7 +559,7 @@ WRONG_PARTS = [
     (lambda: gpt2_like(decoder=OtherDecoder), "`decoder` of a 'gpt2' model must be a `Decoder`"),
     (lambda: llama_like(value_dim=5), "value_dim=5"),
     (lambda: llama_like(sliding_window=3), "sliding_window=3"),
-    (lambda: llama_like(head_norm=layers.RMSNormalization()), "head_norm=<RMSNormalization"),
+    (lambda: llama_like(query_key_norm=layers.RMSNormalization()), "query_key_norm=<RMSNormalization"),
     (lambda: llama_like(scale=1.0), "scale=1.0"),
     (lambda: llama_like(heads=5), "d_model=12, num_heads=5"),
 ]

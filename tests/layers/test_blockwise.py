@@ -6,7 +6,15 @@ import pytest
 from contracts import as_numpy
 from keras import ops
 
-from keras_transformer.layers import attention, blockwise, dot_product
+from keras_transformer.layers import (
+    ALiBi,
+    RelativePositionBias,
+    RotaryPositions,
+    attention,
+    blockwise,
+    dot_product,
+)
+from keras_transformer.masks import local_mask
 
 SHAPES = [(2, 3, 7, 7), (1, 2, 10, 4), (2, 1, 5, 11)]
 
@@ -143,3 +151,123 @@ def test_gradients_on_any_backend_move_a_layer_the_same(monkeypatch):
         weights.append(model.get_weights())
     for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def of_distance(distances):
+    """A bias of four heads that tells the sides apart."""
+    slopes = ops.reshape(ops.convert_to_tensor([0.3, -0.2, 0.1, 0.5], "float32"), (1, 4, 1, 1))
+    return slopes * ops.cast(distances, "float32")
+
+
+def in_blocks(monkeypatch, long, *arguments, **options):
+    with monkeypatch.context() as patch:
+        patch.setattr(blockwise, "LONG", 0 if long else 10**9)
+        return as_numpy(dot_product.dot_product_attention(*arguments, weights=False, **options)[0])
+
+
+@pytest.fixture
+def few_queries(monkeypatch):
+    """Windows cut into blocks of as many queries as the window, however few."""
+    monkeypatch.setattr(blockwise, "FEWEST_QUERIES", 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "window", "bias"),
+    [
+        ((2, 4, 13, 13), "causal", 3, None),
+        ((2, 4, 13, 13), "all", 3, of_distance),
+        ((2, 4, 13, 13), "rows", None, of_distance),
+        ((2, 4, 13, 13), "none", 1, of_distance),
+        ((1, 4, 10, 4), "padding", 2, of_distance),
+        ((1, 4, 5, 11), "heads", 4, of_distance),
+        ((1, 4, 5, 11), "padding", 20, None),
+    ],
+)
+@pytest.mark.parametrize("size", [5, 60], ids=["tiny", "some"])
+def test_blocks_of_a_window_with_a_bias_change_nothing(
+    shape, kind, window, bias, size, few_queries, monkeypatch
+):
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", size)
+    options = {"window": window, "bias": bias}
+    whole, blocks = (
+        in_blocks(monkeypatch, long, *inputs(shape), masks(shape, kind), **options) for long in (False, True)
+    )
+    np.testing.assert_allclose(blocks, whole, atol=2e-6)
+
+
+def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 60)
+    shape = (2, 3, 13, 13)
+    expected = as_numpy(dot_product.dot_product_attention(*inputs(shape), local_mask(13, 4))[0])
+    for long in (False, True):
+        found = in_blocks(monkeypatch, long, *inputs(shape), window=4)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_block_of_a_window_computes_what_is_in_it_alone():
+    """Of 1000 keys a block of 64 queries has 64 + 2 * 9."""
+    query, key, _ = (ops.zeros((1, 1, 1000, 4)) for _ in range(3))
+    blocks = blockwise._Blocks(query, key, None, 10)
+    assert (blocks.size, blocks.span, blocks.count) == (64, 82, 16)
+    assert [int(blocks._first(block)) for block in (0, 1, 8, 15)] == [0, 55, 503, 918]
+
+
+def test_grouped_queries_in_blocks_are_those_of_the_whole(monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
+    query, _, _ = inputs((2, 6, 7, 7))
+    _, key, value = inputs((2, 2, 7, 7), seed=1)
+    mask = masks((2, 6, 7, 7), "all")
+    whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
+    repeated = (np.repeat(x, 3, axis=1) for x in (key, value))
+    np.testing.assert_allclose(
+        as_numpy(dot_product.dot_product_attention(query, *repeated, mask)[0]), whole, atol=1e-6
+    )
+    np.testing.assert_allclose(in_blocks(monkeypatch, True, query, key, value, mask), whole, atol=1e-6)
+
+
+def test_where_positions_are_given_a_window_and_a_bias_follow_them(monkeypatch):
+    shape = (2, 4, 7, 7)
+    positions = np.array([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6]], "int32")
+    options = {"window": 2, "bias": of_distance, "positions": positions, "key_positions": positions}
+    distances = positions[:, None, None] - positions[:, None, :, None]
+    expected = dot_product.dot_product_attention(
+        *inputs(shape), np.abs(distances) < 2, bias=of_distance(distances)
+    )
+    for long in (False, True):
+        found = in_blocks(monkeypatch, long, *inputs(shape), **options)
+        np.testing.assert_allclose(found, as_numpy(expected[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("positions", ["alibi", "relative"])
+def test_fit_in_blocks_moves_the_bias_too(positions, window, few_queries, monkeypatch):
+    """On any backend: the weights of `fit` through blocks are those of `fit` without."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(4, 9, 6)).astype("float32")
+    found = []
+    for long in (10**9, 0):
+        monkeypatch.setattr(blockwise, "LONG", long)
+        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
+        keras.utils.set_random_seed(1)
+        scheme = {"alibi": ALiBi, "relative": lambda: RelativePositionBias(2, 8, 5)}[positions]()
+        source = keras.Input((9, 6))
+        layer = attention.MultiHeadAttention(2, 3, positions=scheme, sliding_window=window)
+        model = keras.Model(source, layer(source, source, use_causal_mask=True))
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        model.fit(x, x[:, ::-1], epochs=3, batch_size=2, shuffle=False, verbose=0)
+        found.append({weight.path: as_numpy(weight) for weight in model.weights})
+    for one, other in zip(*(f.values() for f in found), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    tables = [value for path, value in found[1].items() if "embeddings" in path]
+    assert len(tables) == (positions == "relative")
+
+
+def test_rotary_positions_need_no_distances(monkeypatch):
+    def never(*arguments):
+        raise AssertionError("distances for positions without a bias")
+
+    monkeypatch.setattr(dot_product, "distances_between", never)
+    x = np.ones((1, 5, 8), "float32")
+    attention.MultiHeadAttention(2, 4, positions=RotaryPositions())(x, x)
+    with pytest.raises(AssertionError, match="distances"):
+        attention.MultiHeadAttention(2, 4, positions=ALiBi())(x, x)

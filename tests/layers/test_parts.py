@@ -5,10 +5,11 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, normal, randomized
+from contracts import as_numpy, assert_close, compilations, normal, randomized
 from keras import ops
 
 from keras_transformer import layers
+from keras_transformer.backend import compiled
 
 BATCH, LENGTH, D_MODEL, HEADS, DIM = 2, 7, 12, 6, 4
 
@@ -27,7 +28,7 @@ ATTENTION = {
     "grouped_query": {"num_key_value_heads": 2, "use_bias": False},
     "multi_query": {"num_key_value_heads": 1},
     "sliding_window": {"sliding_window": 3},
-    "head_norm": {"head_norm": layers.RMSNormalization(1e-5)},
+    "query_key_norm": {"query_key_norm": layers.RMSNormalization(1e-5)},
     "scale": {"scale": 1.0},
 }
 RESIDUALS = {
@@ -197,3 +198,112 @@ def test_a_beam_sees_its_own_branch_at_its_own_positions():
             expected = as_numpy(layer(alone))[0, -steps:]
             for i in range(steps):
                 np.testing.assert_allclose(found[i][row, branch], expected[i], atol=1e-5)
+
+
+# What is handed in
+
+
+class Wrong(keras.layers.Layer):
+    """A layer, but no part."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"attention": Wrong()}, "`attention` must be a `MultiHeadAttention`. Received: attention=<Wrong"),
+        (
+            {"attention": keras.layers.MultiHeadAttention(2, 2)},
+            "`attention` must be a `MultiHeadAttention`. Received: attention=<MultiHeadAttention",
+        ),
+        ({"residual": Wrong()}, "`residual` must be a `Residual`. Received: residual=<Wrong"),
+        ({"feed_forward": "relu"}, "`feed_forward` must be a `Layer`. Received: feed_forward='relu'"),
+        (
+            {"attention": attention(), "num_heads": 3},
+            "`num_heads` has no effect beside `attention`.*num_heads=3",
+        ),
+        ({"attention": attention(), "attention_dropout": 0.1}, "`attention_dropout` has no effect"),
+        ({"feed_forward": FEED_FORWARD["gated"](), "d_ff": 5}, "`d_ff` has no effect beside `feed_forward`"),
+        ({"feed_forward": FEED_FORWARD["gated"](), "activation": "gelu"}, "`activation` has no effect"),
+        ({"feed_forward": FEED_FORWARD["gated"](), "activation_dropout": 0.1}, "`activation_dropout` has no"),
+        ({"residual": RESIDUALS["post"](), "dropout": 0.2}, "`dropout` has no effect beside `residual`"),
+        ({"residual": RESIDUALS["post"](), "normalize_first": True}, "`normalize_first` has no effect"),
+        ({"residual": RESIDUALS["post"](), "layer_norm_epsilon": 1e-5}, "`layer_norm_epsilon` has no effect"),
+        (
+            {
+                "attention": attention(),
+                "feed_forward": FEED_FORWARD["gated"](),
+                "kernel_initializer": "he_normal",
+            },
+            "`kernel_initializer` has no effect beside `attention`",
+        ),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else None,
+)
+@pytest.mark.parametrize("make", [layers.EncoderLayer, lambda **kwargs: layers.Decoder(2, **kwargs)])
+def test_what_does_not_fit_is_refused_at_once(make, arguments, named):
+    sizes = {
+        **({} if "attention" in arguments else {"num_heads": 3}),
+        **({} if "feed_forward" in arguments else {"d_ff": 5}),
+    }
+    with pytest.raises(ValueError, match=named):
+        make(**{**sizes, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"key_dim": 5, "positions": layers.RotaryPositions()}, "`key_dim` must be even .* key_dim=5"),
+        ({"positions": layers.RelativePositionBias(2)}, "Received: 2 for num_heads=6"),
+        (
+            {"positions": layers.PositionalEncoding()},
+            "`positions` must be a `AttentionPositions`. Received: positions=<PositionalEncoding",
+        ),
+    ],
+)
+def test_positions_that_do_not_fit_the_heads_are_refused_at_once(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        layers.MultiHeadAttention(**{"num_heads": 6, "key_dim": 4, **arguments})
+
+
+def test_an_epsilon_beside_a_norm_is_refused():
+    with pytest.raises(ValueError, match="`layer_norm_epsilon` has no effect beside `norm`"):
+        layers.Residual(layer_norm_epsilon=1e-5, norm=layers.RMSNormalization())
+
+
+def test_a_feed_forward_of_ones_own_is_told_which_tokens_are_real():
+    told = []
+
+    class Watching(keras.layers.Layer):
+        def call(self, x, padding_mask=None):
+            told.append(padding_mask)
+            return x
+
+    mask = np.arange(LENGTH) < np.array([[LENGTH], [4]])
+    x = normal(BATCH, LENGTH, D_MODEL)
+    layers.EncoderLayer(3, feed_forward=Watching())(x, padding_mask=mask)
+    layers.DecoderLayer(3, feed_forward=Watching())(x, token_mask=mask)
+    for found in told[-2:]:
+        np.testing.assert_array_equal(as_numpy(found), mask)
+
+
+def test_a_token_mask_hides_nothing():
+    stack, x = decoder(feed_forward="experts"), normal(BATCH, LENGTH, D_MODEL)
+    mask = np.arange(LENGTH) >= np.array([[0], [4]])
+    assert_close(stack(x, token_mask=mask), stack(x), 0.0)
+    assert np.abs(as_numpy(stack(x, padding_mask=mask)) - as_numpy(stack(x))).max() > 1e-3
+
+
+# Compiled, at a slot known late
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_compiled_steps_at_an_index_tensor_are_all_at_once(kind, positions):
+    stack, x = decoder(kind, positions), normal(BATCH, LENGTH, D_MODEL)
+    expected = as_numpy(stack(x))
+    for jit_compile in compilations()[:1]:
+        step = compiled(lambda x, cache, index: stack(x, cache=cache, index=index), stack, jit_compile)
+        cache = stack.empty_cache(BATCH, LENGTH + 1)
+        for i in range(LENGTH):
+            y, cache = step(ops.convert_to_tensor(x[:, i : i + 1]), cache, ops.convert_to_tensor(i, "int32"))
+            np.testing.assert_allclose(as_numpy(y)[:, 0], expected[:, i], rtol=1e-4, atol=1e-5)

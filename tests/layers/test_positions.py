@@ -6,6 +6,7 @@ from keras import ops
 from reference import positions as reference_positions
 
 from keras_transformer.layers import PositionalEncoding, sinusoidal_positions
+from keras_transformer.layers.positions import positions_in_segments
 
 
 def table(length, d_model, **arguments):
@@ -81,3 +82,8 @@ def test_implicit_mask_is_passed_on():
 def test_wavelength_must_be_positive(wavelength):
     with pytest.raises(ValueError, match=f"must be positive. Received: max_wavelength={wavelength}"):
         PositionalEncoding(max_wavelength=wavelength)
+
+
+def test_positions_begin_anew_with_each_text():
+    found = as_numpy(positions_in_segments(np.array([[1, 1, 1, 2, 3, 3, 0, 0], [7] * 8], "int32")))
+    assert found.tolist() == [[0, 1, 2, 0, 0, 1, 0, 1], list(range(8))]

@@ -4,10 +4,13 @@ import keras
 import numpy as np
 import pytest
 from contracts import as_numpy, assert_close, compilations, randomized
-from reference import log_softmax
+from keras import ops
+from reference import imbalance, log_softmax, under, weights_of
 
 from keras_transformer import layers
+from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, Greedy, MinLength, NoRepeatNgram, Sample
+from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import LanguageModel
 
 VOCAB, D_MODEL, EOS = 29, 12, 3
@@ -138,3 +141,194 @@ def test_wrong_arguments_are_named(change, named):
     arguments = {"vocab_size": VOCAB, "d_model": 12, "decoder": layers.Decoder(1, 3, 17), **change}
     with pytest.raises(ValueError, match=named):
         LanguageModel(**arguments)
+
+
+# Given continuations
+
+TARGETS = np.array([[5, 9, 3, 0], [8, 3, 0, 0], [4, 4, 12, 28], [0, 0, 0, 0]], "int32")
+
+
+@EACH_MODEL
+@pytest.mark.parametrize("jit_compile", compilations())
+def test_continuations_score_as_each_would_alone(make, jit_compile):
+    model = make()
+    found = model.score(PROMPTS, TARGETS, jit_compile=jit_compile)
+    assert found.alignments is None
+    for row, (prompt, target) in enumerate(zip(PROMPTS, TARGETS, strict=True)):
+        prompt = [int(token) for token in prompt if token] or [model.bos_id]
+        target = [int(token) for token in target if token]
+        log_probs = log_softmax(as_numpy(model(np.array([prompt + target], "int32")))[0])
+        expected = [log_probs[len(prompt) - 1 + i, token] for i, token in enumerate(target)]
+        expected += [0.0] * (4 - len(target))
+        np.testing.assert_allclose(as_numpy(found.token_scores)[row], expected, atol=1e-4)
+        np.testing.assert_allclose(as_numpy(found.scores)[row], sum(expected), atol=2e-4)
+
+
+@EACH_MODEL
+def test_scores_are_what_generate_gives(make):
+    model = make()
+    written = model.generate(PROMPTS, Beam(3, n_best=3, length_penalty=0.0), max_length=6, jit_compile=False)
+    found = model.score(PROMPTS, written.tokens, jit_compile=False)
+    assert tuple(found.token_scores.shape) == (4, 3, 6)
+    np.testing.assert_allclose(as_numpy(found.scores), as_numpy(written.scores), rtol=1e-4)
+
+
+# Positions that end
+
+
+def test_a_generation_ends_with_the_last_position():
+    """Of 16 positions 5 are the first prompt's: 12 tokens, the last of which needs none."""
+    decoder = layers.Decoder(1, 3, 17, 0.0, normalize_first=True)
+    model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(16)), seed=5)
+    never_end = [MinLength(12)]
+    found = model.generate(PROMPTS, Greedy(), jit_compile=False, constraints=never_end)
+    assert as_numpy(found.lengths)[:, 0].max() <= 16
+    for jit_compile in compilations():
+        found = model.generate(PROMPTS[:2], Greedy(), 12, jit_compile, constraints=never_end)
+        assert as_numpy(found.lengths)[:, 0].tolist() == [12, 12]
+    with pytest.raises(ValueError, match=r"16 positions.*max_length=13, where there is room for 12"):
+        model.generate(PROMPTS, Greedy(), 13)
+    with pytest.raises(ValueError, match="at least 13 and at most 12"):
+        model.generate(PROMPTS, Greedy(), constraints=[MinLength(13)])
+    with pytest.raises(ValueError, match="max_length=None, where there is room for 0"):
+        model.generate(np.full((1, 17), 5, "int32"))
+    with pytest.raises(ValueError, match=r"targets of \[12, 13\] tokens, where there is room for \[12, 12\]"):
+        targets = np.full((2, 13), 7, "int32")
+        targets[0, 12] = 0
+        model.score(np.repeat(PROMPTS[:1], 2, axis=0), targets)
+    model.score(PROMPTS[:1], np.full((1, 12), 7, "int32"), jit_compile=False)
+
+
+def test_in_a_graph_each_row_ends_with_its_last_position():
+    decoder = layers.Decoder(1, 3, 17, 0.0, normalize_first=True)
+    model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(8)), seed=5)
+    search = compiled(
+        lambda source: model.search(source, Greedy(), 20, constraints=(MinLength(20),)), model, False
+    )
+    found = search(ops.convert_to_tensor(PROMPTS))
+    assert as_numpy(found.lengths)[:, 0].tolist() == [4, 7, 8, 8]
+    default = compiled(lambda source: model.search(source, Greedy()), model, False)
+    assert as_numpy(default(ops.convert_to_tensor(PROMPTS)).lengths).max() <= 8
+
+
+# Several texts in a row
+
+IN_ROWS = {
+    "learned": (layers.LearnedPositions(64), {}),
+    "sinusoidal": (layers.PositionalEncoding(), {}),
+    "rotary": (None, {"positions": layers.RotaryPositions(), "num_key_value_heads": 2}),
+    "alibi": (None, {"positions": layers.ALiBi()}),
+    "relative": (None, {"positions": layers.RelativePositionBias(6, 8, 5, bidirectional=False)}),
+    "window": (layers.LearnedPositions(64), {"sliding_window": 2}),
+}
+TEXTS = [[5, 7, 11, 4], [8], [13, 6, 21], [9, 9, 4, 5, 28, 17]]
+PACKED = {
+    "token_ids": np.array([[5, 7, 11, 4, 8, 13, 6, 21], [9, 9, 4, 5, 28, 17, 0, 0]], "int32"),
+    "segment_ids": np.array([[1, 1, 1, 1, 2, 3, 3, 3], [1, 1, 1, 1, 1, 1, 0, 0]], "int32"),
+}
+
+
+def of_parts(positions=None, feed_forward=None, **arguments):
+    decoder = layers.Decoder(
+        2,
+        attention=layers.MultiHeadAttention(6, 4, **arguments),
+        feed_forward=feed_forward or layers.GatedFeedForward(17),
+        residual=layers.Residual(0.0, True, norm=layers.RMSNormalization(1e-5)),
+    )
+    return LanguageModel(VOCAB, D_MODEL, decoder, positions)
+
+
+@pytest.mark.parametrize("parts", IN_ROWS)
+def test_texts_in_a_row_are_each_as_alone(parts):
+    positions, arguments = IN_ROWS[parts]
+    model = randomized(of_parts(positions, **arguments), seed=5)
+    found = as_numpy(model(PACKED))
+    segments = iter([found[0, :4], found[0, 4:5], found[0, 5:], found[1, :6]])
+    for text, logits in zip(TEXTS, segments, strict=True):
+        np.testing.assert_allclose(logits, as_numpy(model(np.array([text], "int32")))[0], atol=1e-5)
+    with pytest.raises(ValueError, match=r"Received: \['token_ids'\]"):
+        model({"token_ids": PACKED["token_ids"]})
+
+
+def test_attention_of_texts_in_a_row_stays_inside_each():
+    _, scores = llama()(PACKED, return_attention_scores=True)
+    same = PACKED["segment_ids"][:, :, None] == PACKED["segment_ids"][:, None]
+    for layer in scores:
+        np.testing.assert_array_equal(as_numpy(layer)[:, 0] > 0, same & np.tri(8, dtype=bool))
+
+
+# A mixture of experts
+
+
+def mixture(balance=0.7):
+    return layers.MixtureOfExperts(layers.GatedFeedForward(5), 3, balance=balance)
+
+
+@pytest.mark.parametrize("inputs", [PROMPTS[:3], PACKED], ids=["padded", "packed"])
+def test_fit_balances_the_experts_over_real_tokens(inputs):
+    """The mixture of the first layer has the embeddings, normalised, for its inputs: attention gives nothing."""
+    model = randomized(of_parts(layers.LearnedPositions(64), mixture()), seed=5)
+    for layer in model.decoder.layers:
+        for weight in layer.self_attention.output_weights:
+            weight.assign(ops.zeros_like(weight))
+    model.decoder.layers[1].feed_forward.balance = 0.0
+    packed_ = isinstance(inputs, dict)
+    ids = inputs["token_ids"] if packed_ else inputs
+    real = inputs["segment_ids"] > 0 if packed_ else ids > 0
+    positions = np.array([[0, 1, 2, 3, 0, 0, 1, 2], range(8)]) if packed_ else np.arange(5)[None]
+    x = as_numpy(model.token_embedding.embeddings)[ids] + as_numpy(model.positions.embeddings)[positions]
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    first = model.decoder.layers[0]
+    x = x * as_numpy(first.feed_forward_residual.norm.gamma)
+    expected = 0.7 * imbalance(under(weights_of(model), "decoder/layer_0/feed_forward"), x, 2, real)
+    model.compile(keras.optimizers.SGD(0.0), lambda y, found: 0.0 * found[..., 0])
+    history = model.fit(inputs, ids, batch_size=len(ids), verbose=0)
+    np.testing.assert_allclose(history.history["loss"][0], expected, rtol=1e-4)
+
+
+def test_experts_in_mixed_precision_learn_and_go_on():
+    """Texts that repeat one token: learned in bfloat16, with a mixture, and gone on with."""
+    keras.utils.set_random_seed(0)
+    decoder = layers.Decoder(
+        1,
+        attention=layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions()),
+        feed_forward=mixture(0.01),
+        residual=layers.Residual(0.1, True),
+    )
+    model = LanguageModel(VOCAB, D_MODEL, decoder, dtype="mixed_bfloat16")
+    texts = np.random.default_rng(0).integers(4, VOCAB, size=(64, 1)) + np.zeros((1, 6), "int32")
+    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy())
+    history = model.fit(texts[:, :-1].astype("int32"), texts[:, 1:], epochs=25, verbose=0, batch_size=16)
+    assert history.history["loss"][-1] < history.history["loss"][0] / 2
+    for jit_compile in compilations():
+        found = model.generate(texts[:8, :3].astype("int32"), Greedy(), 3, jit_compile)
+        assert (as_numpy(found.tokens)[:, 0] == texts[:8, :1]).mean() > 0.8
+    assert all(keras.backend.standardize_dtype(w.dtype) == "float32" for w in model.weights)
+
+
+@pytest.mark.parametrize("parts", IN_ROWS)
+def test_a_file_keeps_every_part(parts, tmp_path):
+    positions, arguments = IN_ROWS[parts]
+    model = of_parts(positions, mixture(), query_key_norm=layers.RMSNormalization(), **arguments)
+    randomized(model, seed=5)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_config() == model.get_config()
+    assert [w.path for w in again.weights] == [w.path for w in model.weights]
+    assert_close(again(PACKED), model(PACKED), 1e-6)
+    found, expected = (m.generate(PROMPTS, Greedy(), 5, jit_compile=False) for m in (again, model))
+    np.testing.assert_array_equal(as_numpy(found.tokens), as_numpy(expected.tokens))
+
+
+def test_a_step_is_traced_once():
+    traced = []
+
+    class Watched(LanguageModel):
+        def call(self, inputs, **options):
+            traced.append(1)
+            return super().call(inputs, **options)
+
+    model = Watched(VOCAB, D_MODEL, layers.Decoder(1, 3, 17))
+    model.compile("adam", MaskedCrossentropy())
+    model.fit(PROMPTS[:2], PROMPTS[:2], epochs=3, verbose=0)
+    assert len(traced) <= 1 + (keras.backend.backend() == "jax")

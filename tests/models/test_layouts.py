@@ -1,7 +1,8 @@
 import keras
 import pytest
 
-from keras_transformer import Transformer
+from keras_transformer import Transformer, layers
+from keras_transformer.models import LanguageModel
 
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 6, "d_ff": 10, "normalize_first": True}
 
@@ -53,3 +54,62 @@ def test_a_mesh_without_the_axis_is_refused():
     mesh = keras.distribution.DeviceMesh((2,), ("batch",), ["cpu:0", "cpu:1"])
     with pytest.raises(ValueError, match=r"'model'.*\['batch'\]"):
         Transformer(14, **SIZES).layout_map(mesh)
+
+
+def language_model(num_key_value_heads=2, **arguments):
+    decoder = layers.Decoder(
+        1,
+        attention=layers.MultiHeadAttention(
+            6,
+            4,
+            num_key_value_heads=num_key_value_heads,
+            query_key_norm=layers.RMSNormalization(),
+            positions=layers.RelativePositionBias(6, 8, 5),
+        ),
+        feed_forward=layers.MixtureOfExperts(layers.GatedFeedForward(10, use_bias=True), 4),
+        residual=layers.Residual(0.0, True),
+    )
+    return LanguageModel(14, 12, decoder, layers.LearnedPositions(16), **arguments)
+
+
+def test_a_language_model_is_split_where_it_has_heads_widths_and_ids():
+    """Tables of positions, 16 and 8 rows of them, are no vocabularies; a router is whole, each expert is split."""
+    model = language_model(tie_embeddings=False)
+    layouts = layouts_by_path(model, mesh_of(4, 2))
+    layer = "decoder/layer_0"
+    split = {
+        "token_embedding/embeddings": ("model", None),
+        "output_embedding/embeddings": ("model", None),
+        f"{layer}/self_attention/query_kernel": (None, "model", None),
+        f"{layer}/self_attention/query_bias": ("model", None),
+        f"{layer}/self_attention/key_kernel": (None, "model", None),
+        f"{layer}/self_attention/key_bias": ("model", None),
+        f"{layer}/self_attention/value_kernel": (None, "model", None),
+        f"{layer}/self_attention/value_bias": ("model", None),
+        f"{layer}/self_attention/attention_output_kernel": ("model", None, None),
+    }
+    for i in range(4):
+        expert = f"{layer}/feed_forward/expert_{i}"
+        split |= {
+            f"{expert}/inner/kernel": (None, "model"),
+            f"{expert}/inner/bias": ("model",),
+            f"{expert}/gate/kernel": (None, "model"),
+            f"{expert}/gate/bias": ("model",),
+            f"{expert}/outer/kernel": ("model", None),
+        }
+    assert {path: axes for path, axes in layouts.items() if "model" in axes} == split
+    assert len(layouts) == len(model.weights) > len(split)
+    assert sum(path.endswith("/embeddings") for path in layouts) == 4
+
+
+def test_fewer_heads_of_keys_than_devices_stay_whole():
+    layouts = layouts_by_path(language_model(1), mesh_of(1, 2))
+    assert layouts["decoder/layer_0/self_attention/query_kernel"] == (None, "model", None)
+    for name in ("key", "value"):
+        assert layouts[f"decoder/layer_0/self_attention/{name}_kernel"] == (None, None, None)
+        assert layouts[f"decoder/layer_0/self_attention/{name}_bias"] == (None, None)
+
+
+def test_an_output_bias_goes_with_its_vocabulary():
+    layouts = layouts_by_path(Transformer(14, **SIZES, output_bias=True), mesh_of(1, 2))
+    assert layouts["target_embedding/bias"] == ("model",)

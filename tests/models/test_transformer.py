@@ -5,7 +5,9 @@ from contracts import as_numpy, assert_close, compilations, randomized
 from keras import ops
 from reference import log_softmax, transformer, weights_of
 
+from keras_transformer import layers
 from keras_transformer.backend import compiled
+from keras_transformer.decoding import Greedy, MinLength
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import Transformer
@@ -445,3 +447,88 @@ def test_the_summary_names_the_parts():
     model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     model.summary(print_fn=lines.append)
     assert "PositionalEncoding" in "".join(lines)
+
+
+# Parts
+
+
+def test_templates_stand_for_sizes_that_nobody_asked_for():
+    attention = layers.MultiHeadAttention(3, 2)
+    parts = {
+        "attention": attention,
+        "feed_forward": layers.GatedFeedForward(5),
+        "residual": layers.Residual(0.2),
+    }
+    model = Transformer(SOURCE_VOCAB, num_layers=1, d_model=D_MODEL, dropout=0.3, **parts)
+    assert model.decoder.layers[0].self_attention.num_heads == 3
+    assert model.drop.rate == 0.3 and model.encoder.layers[0].self_attention_residual.dropout == 0.2
+    again = Transformer.from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    assert again.drop.rate == 0.3
+    preset = Transformer.from_preset("tiny", SOURCE_VOCAB, num_layers=1, d_model=D_MODEL, attention=attention)
+    assert preset.encoder.layers[0].self_attention.num_heads == 3
+    for asked in ({"num_heads": 4}, {"d_ff": 7}, {"normalize_first": True}):
+        with pytest.raises(ValueError, match=f"`{next(iter(asked))}` has no effect"):
+            Transformer(SOURCE_VOCAB, num_layers=1, d_model=D_MODEL, **parts, **asked)
+
+
+def of_experts(balance=0.7, **arguments):
+    experts = layers.MixtureOfExperts(layers.FeedForward(5), 3, balance=balance)
+    model = Transformer(
+        SOURCE_VOCAB,
+        TARGET_VOCAB,
+        num_layers=1,
+        d_model=D_MODEL,
+        num_heads=HEADS,
+        dropout=0.0,
+        feed_forward=experts,
+        **arguments,
+    )
+    return randomized(model)
+
+
+@pytest.mark.parametrize("jit_compile", compilations())
+def test_fit_balances_experts_over_real_tokens_alone(jit_compile):
+    """More padding, on either side, changes no loss."""
+    found = []
+    for source, target in (
+        (SOURCE, TARGET),
+        (np.pad(SOURCE, ((0, 0), (0, 4))), np.pad(TARGET, ((0, 0), (0, 3)))),
+    ):
+        model = of_experts()
+        model.compile(
+            keras.optimizers.SGD(0.0), lambda y, found: 0.0 * found[..., 0], jit_compile=jit_compile
+        )
+        inputs = {"source": source, "target": target}
+        found.append(model.fit(inputs, target, batch_size=3, verbose=0).history["loss"][0])
+    assert found[0] > 0.5
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_plain_networks_pay_nothing_for_what_experts_ask():
+    """One comparison with `pad_id`, of the source: attention's. Experts ask for the target's too."""
+    import tensorflow as tf
+
+    def comparisons(model):
+        step = tf.function(lambda source, target: model({"source": source, "target": target}, training=True))
+        graph = step.get_concrete_function(SOURCE, TARGET).graph
+        return sum(op.type == "NotEqual" for op in graph.get_operations())
+
+    assert comparisons(small()) == 1
+    assert comparisons(of_experts()) == 2
+
+
+def test_what_goes_beyond_learned_positions_is_refused():
+    model = small(positions=layers.LearnedPositions(16))
+    never_end = [MinLength(16)]
+    for jit_compile in compilations():
+        found = model.generate(SOURCE, Greedy(), None, jit_compile, constraints=never_end)
+        assert as_numpy(found.lengths)[:, 0].tolist() == [16, 16, 16]
+        model.generate(np.full((1, 15), 5, "int32"), Greedy(), 3, jit_compile)
+    with pytest.raises(ValueError, match=r"16 positions.*max_length=17, where there is room for 16"):
+        model.generate(SOURCE, Greedy(), 17)
+    with pytest.raises(ValueError, match="at least 17 and at most 16"):
+        model.generate(SOURCE, Greedy(), constraints=[MinLength(17)])
+    with pytest.raises(ValueError, match=r"targets of \[17\] tokens, where there is room for \[16\]"):
+        model.score(SOURCE[:1], np.full((1, 17), 7, "int32"))
