@@ -23,7 +23,7 @@ FLOORS = {
     "decoding": 1,
     "layers": 1,
     "models": 2,
-    "huggingface": 3,
+    "huggingface": 4,
     "text": 3,
     "data": 3,
     "training": 3,

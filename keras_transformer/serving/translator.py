@@ -13,7 +13,7 @@ from keras_transformer.backend import compiles
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
 from keras_transformer.files import replaced
-from keras_transformer.models import Transformer
+from keras_transformer.models import EncoderDecoder
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP, check_constraints
 from keras_transformer.serving.export import export
 from keras_transformer.serving.loading import load_model
@@ -33,7 +33,7 @@ class Translator:
     cut at `max_source_length`, and no row changes another's translation.
 
     Args:
-        model: A `Transformer`.
+        model: A `Transformer` or `T5`: an `EncoderDecoder`.
         source_tokenizer: From `keras_transformer.text`.
         target_tokenizer: Likewise; the source's when None.
         strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
@@ -42,8 +42,8 @@ class Translator:
         constraints: What every translation must satisfy, such as `[NoRepeatNgram(3)]`.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model, a limit is
-            out of range, or the constraints contradict one another.
+        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model or other
+            special ones, a limit is out of range, or the constraints contradict one another.
     """
 
     def __init__(
@@ -71,6 +71,13 @@ class Translator:
                     f"`{side}_tokenizer` has more ids than the model embeds. "
                     f"Received: {tokenizer.vocab_size} ids, {side}_vocab_size={size}."
                 )
+            for name in ("pad_id", "eos_id"):
+                own, expected = getattr(tokenizer, name), getattr(model, name)
+                if own not in (None, expected):
+                    raise ValueError(
+                        f"`{side}_tokenizer` must have the model's `{name}`, or none. "
+                        f"Received: {name}={own}, the model's is {expected}."
+                    )
         if max_source_length < 2:
             raise ValueError(
                 f"`max_source_length` must be at least 2. Received: max_source_length={max_source_length}."
@@ -240,7 +247,7 @@ class Translator:
                 for name, config in description.get("constraints", ())
             ]
             return cls(
-                load_model(folder / MODEL, Transformer),
+                load_model(folder / MODEL, EncoderDecoder),
                 tokenizer("source_tokenizer"),
                 tokenizer("target_tokenizer") if "target_tokenizer" in description else None,
                 strategy_class.from_config(description["strategy_arguments"]),
