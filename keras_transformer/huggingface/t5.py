@@ -104,9 +104,9 @@ def config(model):
     attention, feed_forward = layer.self_attention, layer.feed_forward
     gated = isinstance(feed_forward, GatedFeedForward)
     scale, plain = model.output_embedding.output_scale, model.d_model**-0.5
+    check_parts("t5", feed_forward=(feed_forward, GatedFeedForward if gated else FeedForward))
     check_parts(
         "t5",
-        feed_forward=(feed_forward, GatedFeedForward if gated else FeedForward),
         feed_forward_bias=(feed_forward.use_bias, False),
         output_scale=(scale, 1.0 if scale == 1.0 else plain),
     )

@@ -170,7 +170,7 @@ def written(model, source, prefix=(), length=9):
 
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_each_source_is_answered_as_it_would_be_alone(jit_compile):
-    model = small(seed=3)
+    model = small(seed=6)
     found = model.generate(SOURCE, Greedy(), max_length=9, jit_compile=jit_compile)
     for row, source in enumerate(SOURCE):
         tokens, score = written(model, source)
@@ -180,7 +180,7 @@ def test_each_source_is_answered_as_it_would_be_alone(jit_compile):
 
 
 def test_prefixes_are_gone_on_with_though_targets_begin_with_padding():
-    model = small(seed=3)
+    model = small(seed=6)
     prefix = np.array([[5, 0, 0], [7, 9, 4], [0, 0, 0]], "int32")
     found = model.generate(SOURCE, Greedy(), max_length=9, jit_compile=False, prefix=prefix)
     for row, source in enumerate(SOURCE):
@@ -189,7 +189,7 @@ def test_prefixes_are_gone_on_with_though_targets_begin_with_padding():
 
 
 def test_scores_are_those_of_the_search():
-    model = small(seed=3)
+    model = small(seed=6)
     found = model.generate(SOURCE, Beam(3, n_best=3), max_length=7, jit_compile=False)
     scored = model.score(SOURCE, found.tokens, jit_compile=False)
     assert_close(scored.scores, found.scores, 1e-4)
