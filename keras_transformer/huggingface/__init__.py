@@ -7,6 +7,9 @@ A family is a module with
 - `tensors(model)`: the `Tensor`s of its checkpoints, each with the weights of ours that lie in it,
 - `PREFIX`: what the tensors' names may leave out; `BUFFERS`: patterns of the names of tensors that are no weights;
 - `FREE`: keys that `config` guesses;
+- `computed(model)`, where there are any: the `Computed`s that its checkpoints may hold;
+- `completed(config, names)`, where config.json alone does not tell: the configuration with what the names of the stored
+  tensors tell;
 - `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
   for both.
 """
@@ -15,7 +18,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface import gpt2, llama
+from keras_transformer.huggingface import gpt2, llama, marian, t5
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import (
     read_config,
@@ -25,7 +28,7 @@ from keras_transformer.huggingface.files import (
 )
 from keras_transformer.huggingface.tensors import fill, without_copies
 
-FAMILIES = {"gpt2": gpt2, "llama": llama}
+FAMILIES = {"gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5}
 
 __all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_huggingface"]
 
@@ -33,8 +36,13 @@ __all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_hu
 def from_huggingface(folder, **kwargs):
     """Makes a model of a checkpoint, and fills it tensor by tensor.
 
-    A prompt ends at its last token that is no padding. Where config.json has no `pad_token_id`, `pad_id` is
-    `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then padding.
+    The prompt of a `LanguageModel` ends at its last token that is no padding. Where config.json has no `pad_token_id`,
+    `pad_id` is `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then
+    padding.
+
+    What generation_config.json asks for is handed to `generate`, or to a `Translator`. Marian's forbids padding
+    (`bad_words_ids`), which would else be likely: `constraints=[SuppressTokens([model.pad_id])]`. Its `num_beams` and
+    `length_penalty` are `Beam(num_beams, length_penalty, normalization="length")`.
 
     Args:
         folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
@@ -43,18 +51,22 @@ def from_huggingface(folder, **kwargs):
             are not to hold, or it has several.
 
     Returns:
-        A `LanguageModel`.
+        A `LanguageModel` for GPT-2 and Llama, a `Transformer` for Marian, a `T5`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
-            tensor is missing, left over, of another shape, or differs from the one it is tied to.
+            tensor is missing, left over, of another shape, or differs from the one it is tied to or from what is
+            computed in its place.
         ImportError: If safetensors is not installed.
     """
     config, family = _read(folder)
     check_config(config, quantization_config=None)
     stored = stored_tensors(folder)
+    if hasattr(family, "completed"):
+        config = family.completed(config, {each.name for each in stored})
     model = family.model(config, **kwargs)
-    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS)
+    computed = family.computed(model) if hasattr(family, "computed") else ()
+    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS, computed)
     return model
 
 
@@ -68,7 +80,7 @@ def tokenizers_from_huggingface(folder):
         A tuple of one or two, whose ids are the model's.
 
     Raises:
-        ValueError: If tensorflow-text has no such tokenizer, or a file is missing or damaged.
+        ValueError: If tensorflow-text has no such tokenizer, as Llama 3's, or a file is missing or damaged.
     """
     config, family = _read(folder)
     if not hasattr(family, "tokenizers"):
@@ -85,7 +97,7 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
     Dropout that the family has no key for is left out: it changes nothing but training.
 
     Args:
-        model: A `LanguageModel` of the parts of one of `FAMILIES`.
+        model: A `LanguageModel`, `Transformer` or `T5` of the parts of one of `FAMILIES`.
         folder: A new folder, which appears whole or not at all.
         max_shard_bytes: Most bytes of tensors in a file.
         config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for

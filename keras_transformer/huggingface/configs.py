@@ -68,8 +68,8 @@ def activation_name(family, feed_forward):
     )
 
 
-def with_token_ids(config, pad_id=None, bos_id=None, eos_id=None, **kwargs):
-    """Arguments of a language model: what is given, and the ids that are not from config.json.
+def with_token_ids(config, pad_id=None, bos_id=None, eos_id=None, *, start="bos_token_id", **kwargs):
+    """Arguments of a model: what is given, and the ids that are not from config.json, `bos_id` from the key `start`.
 
     Without a token for padding, eos is: other than all the rest, it stands in no text. Without one to begin with, eos
     is, as texts follow one another in the training.
@@ -84,7 +84,7 @@ def with_token_ids(config, pad_id=None, bos_id=None, eos_id=None, **kwargs):
                 f"Received: eos_token_id={eos_id!r}."
             )
     if bos_id is None:
-        bos_id = config.get("bos_token_id")
+        bos_id = config.get(start)
     if pad_id is None:
         pad_id = config.get("pad_token_id")
         pad_id = None if pad_id == -1 else pad_id  # early Llamas' word for none
@@ -92,10 +92,10 @@ def with_token_ids(config, pad_id=None, bos_id=None, eos_id=None, **kwargs):
     return {**kwargs, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
 
 
-def token_ids(model):
-    """A language model's ids, as config.json has them."""
+def token_ids(model, start="bos_token_id"):
+    """A model's ids, as config.json has them; `bos_id` at the key `start`."""
     return {
         "pad_token_id": None if model.pad_id == model.eos_id else model.pad_id,
-        "bos_token_id": model.bos_id,
+        start: model.bos_id,
         "eos_token_id": model.eos_id,
     }

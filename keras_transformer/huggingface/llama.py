@@ -207,3 +207,10 @@ def tensors(model):
         ):
             yield from dense(f"{name}.mlp.{part}", (own.kernel, own.bias))
     yield from norm("model.norm", model.decoder.norm)
+
+
+def tokenizers(folder, config):
+    """The tokenizer of tokenizer.model, a SentencePiece model as those of Llama 1 and 2."""
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+    return (SentencePieceTokenizer(folder / "tokenizer.model"),)

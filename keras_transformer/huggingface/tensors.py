@@ -1,12 +1,13 @@
 """Tensors of a checkpoint and the weights of ours that lie in them, described once for both ways."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
 MOST_LISTED = 10
+ROUNDING = 5e-3  # of values up to 1 in bfloat16, and then some
 
 
 class Tensor(NamedTuple):
@@ -49,6 +50,23 @@ class Tensor(NamedTuple):
     def values(self):
         """What the checkpoint is to hold now, in the weights' dtype."""
         return self.to_theirs([value_of(weight) for weight in self.weights])
+
+
+class Computed(NamedTuple):
+    """A tensor that a checkpoint may hold, and that is computed here: a table with a row for each position.
+
+    name: Its name there, prefix included.
+    width: Number of columns.
+    values: A function of a number of rows to the table, `(rows, width)`.
+    """
+
+    name: str
+    width: int
+    values: Any
+
+    def equals(self, array):
+        """Whether a checkpoint's table is the one that is computed, but for its rounding."""
+        return np.allclose(array, self.values(len(array)), rtol=0, atol=ROUNDING)
 
 
 def value_of(weight):
@@ -108,7 +126,7 @@ def without_copies(tensors):
             yield tensor
 
 
-def fill(tensors, stored, prefix="", buffers=()):
+def fill(tensors, stored, prefix="", buffers=(), computed=()):
     """Gives weights the values of a checkpoint, tensor by tensor.
 
     Nothing is read before all names, shapes and dtypes fit. Of tensors with the same weights, one must be stored; all
@@ -119,18 +137,24 @@ def fill(tensors, stored, prefix="", buffers=()):
         stored: What the checkpoint holds: `files.Stored`s.
         prefix: What their names may leave out.
         buffers: Compiled patterns of the names of what is stored and is no weight.
+        computed: What may be stored and must then be what is computed: `Computed`s.
 
     Raises:
         ValueError: If a tensor is missing, left over, of another shape, of no float dtype, or differs from the one it
-            is tied to.
+            is tied to or from what is computed.
     """
     tensors = {tensor.name: tensor for tensor in tensors}
-    found, problems = {}, []
-    for each in sorted(stored, key=lambda each: each.name not in tensors):  # whole names first
-        name = each.name if each.name in tensors else prefix + each.name
+    computed = {each.name: each for each in computed}
+    known = tensors.keys() | computed.keys()
+    found, tables, problems = {}, {}, []
+    for each in sorted(stored, key=lambda each: each.name not in known):  # whole names first
+        name = each.name if each.name in known else prefix + each.name
         if name in tensors and name not in found:
             found[name] = each
             problems += each.problems(tensors[name].shape)
+        elif name in computed and name not in tables:
+            tables[name] = each
+            problems += each.problems((*each.shape[:1], computed[name].width))
         elif not any(pattern.search(each.name) for pattern in buffers):
             problems.append(f"{each.name!r} is left over")
     held = {_holds(tensors[name]) for name in found}
@@ -146,6 +170,9 @@ def fill(tensors, stored, prefix="", buffers=()):
             _assign(tensor, found[name].read())
         elif not _equals(tensor, found[name].read()):
             problems.append(f"{name!r} differs from {filled[_holds(tensor)]!r}, which it is tied to")
+    for name, each in tables.items():
+        if not computed[name].equals(each.read()):
+            problems.append(f"{name!r} differs from what is computed in its place")
     _check(problems)
 
 

@@ -23,6 +23,7 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         scale: What the vectors are multiplied by; `sqrt(d_model)` when None.
         output_scale: What a decoder's output is multiplied by before its product with the matrix.
         output_bias: Whether each id has a bias in the output projection.
+        embeddings_initializer: Initializer of the matrix; normal, of deviation `1 / sqrt(d_model)`, when None.
 
     Call arguments:
         token_ids: int `(batch, length)`; with `reverse`, a decoder's output `(batch, length, d_model)`.
@@ -44,6 +45,7 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         scale=None,
         output_scale=1.0,
         output_bias=False,
+        embeddings_initializer=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -54,14 +56,18 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         self.scale = math.sqrt(d_model) if scale is None else scale
         self.output_scale = output_scale
         self.output_bias = output_bias
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.supports_masking = True
         self.autocast = False  # ids keep their dtype
 
     def build(self, token_ids_shape=None):
+        initializer = self.embeddings_initializer
+        if initializer is None:
+            initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.vocab_size, self.d_model),
-            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            initializer=initializer,
         )
         if self.output_bias:
             self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
@@ -109,4 +115,5 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
             "scale": self.scale,
             "output_scale": self.output_scale,
             "output_bias": self.output_bias,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
         }

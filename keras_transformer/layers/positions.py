@@ -79,7 +79,7 @@ class AttentionPositions(keras.layers.Layer):
         return None
 
 
-def sinusoidal_positions(positions, d_model, max_wavelength=10000.0):
+def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):
     """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`, in float32.
 
     "Attention Is All You Need", section 3.5.
@@ -88,11 +88,13 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0):
         positions: int, of any shape.
         d_model: Number of channels; an odd one has one sine more than cosines.
         max_wavelength: `w`; wavelengths run from 2π to 2π times it.
+        interleaved: False for the same channels in another order: all sines, then all cosines.
 
     Returns:
         float32 `(*positions.shape, d_model)`.
     """
-    channels = ops.arange(d_model, dtype="int32")
+    channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
+    channels = ops.convert_to_tensor(channels, "int32")
     even = ops.cast(channels - channels % 2, "float32")
     rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
     angles = ops.cast(positions, "float32")[..., None] * rates
@@ -107,6 +109,8 @@ class PositionalEncoding(keras.layers.Layer):
 
     Args:
         max_wavelength: The longest wavelength divided by 2π.
+        interleaved: Whether sines and cosines alternate, as in the paper; False for all sines, then all cosines, as
+            tensor2tensor and Marian have them: weights learned with one order are of no use with the other.
 
     Call arguments:
         x: `(batch, length, d_model)`.
@@ -121,11 +125,12 @@ class PositionalEncoding(keras.layers.Layer):
     TensorShape([1, 2, 4])
     """
 
-    def __init__(self, max_wavelength=10000.0, **kwargs):
+    def __init__(self, max_wavelength=10000.0, interleaved=True, **kwargs):
         super().__init__(**kwargs)
         if not max_wavelength > 0:
             raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}.")
         self.max_wavelength = max_wavelength
+        self.interleaved = interleaved
         self.supports_masking = True
 
     def build(self, x_shape):
@@ -134,14 +139,18 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, x, start_index=0, positions=None):
         if positions is None:
             positions = positions_of(x, start_index)
-        table = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength)
+        table = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
         return ops.cast(ops.cast(x, "float32") + table, self.compute_dtype)
 
     def compute_output_shape(self, x_shape):
         return x_shape
 
     def get_config(self):
-        return {**super().get_config(), "max_wavelength": self.max_wavelength}
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "interleaved": self.interleaved,
+        }
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -34,6 +34,7 @@ class Transformer(EncoderDecoder):
             embeddings.
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
         positions: A template of what adds positions to embeddings; `PositionalEncoding()` when None.
+        embedding_scale: What the embeddings are multiplied by; `sqrt(d_model)` when None.
         output_bias: Whether each id has a bias in the output projection.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
@@ -74,6 +75,7 @@ class Transformer(EncoderDecoder):
         dropout=0.1,
         share_embeddings=False,
         positions=None,
+        embedding_scale=None,
         output_bias=False,
         pad_id=0,
         bos_id=2,
@@ -99,15 +101,17 @@ class Transformer(EncoderDecoder):
             )
         self.dropout = dropout
         self.share_embeddings = share_embeddings
+        self.embedding_scale = embedding_scale
         self.output_bias = output_bias
 
         policy = self.dtype_policy
+        embedded = {"scale": embedding_scale, "dtype": policy}
         self.target_embedding = self.output_embedding = self.source_embedding = TokenEmbedding(
-            target_vocab_size, d_model, output_bias=output_bias, dtype=policy, name="target_embedding"
+            target_vocab_size, d_model, output_bias=output_bias, **embedded, name="target_embedding"
         )
         if not share_embeddings:
             self.source_embedding = TokenEmbedding(
-                source_vocab_size, d_model, dtype=policy, name="source_embedding"
+                source_vocab_size, d_model, **embedded, name="source_embedding"
             )
         positions = PositionalEncoding() if positions is None else positions
         self.positions = clone(positions, dtype=policy, name="positions")
@@ -152,5 +156,6 @@ class Transformer(EncoderDecoder):
             "dropout": self.dropout,
             "share_embeddings": self.share_embeddings,
             "positions": described(self.positions),
+            "embedding_scale": self.embedding_scale,
             "output_bias": self.output_bias,
         }

@@ -27,5 +27,7 @@ def load_model(path, model_class=keras.Model, compile=False):
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"Cannot load {path}: {reason}") from error
     if not isinstance(model, model_class):
-        raise ValueError(f"{path} must hold a {model_class.__name__}. Received: a {type(model).__name__}.")
+        raise ValueError(
+            f"{path} must hold a model of class {model_class.__name__}. Received: a {type(model).__name__}."
+        )
     return model

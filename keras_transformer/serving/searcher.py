@@ -40,6 +40,13 @@ class Searcher(Servable):
                     f"`{side}_tokenizer` has more ids than the model embeds. "
                     f"Received: {tokenizer.vocab_size} ids, {side}_vocab_size={size}."
                 )
+            for name in ("pad_id", "eos_id"):
+                own, expected = getattr(tokenizer, name), getattr(model, name)
+                if own not in (None, expected):
+                    raise ValueError(
+                        f"`{side}_tokenizer` must have the model's `{name}`, or none. "
+                        f"Received: {name}={own}, the model's is {expected}."
+                    )
         check_count(2, max_source_length=max_source_length)
         if max_length is not None:
             check_positive(max_length=max_length)

@@ -48,7 +48,9 @@ class Servable:
                 f"Received: KERAS_BACKEND={keras.backend.backend()}."
             )
         if not isinstance(model, self.model_class):
-            raise ValueError(f"`model` must be a `{self.model_class.__name__}`. Received: {model!r:.200}.")
+            raise ValueError(
+                f"`model` must be of class {self.model_class.__name__}. Received: {model!r:.200}."
+            )
         self.model = model
 
     @property

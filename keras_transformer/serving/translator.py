@@ -1,7 +1,7 @@
 """A model with its tokenizers and its strategy: text in, its translation out."""
 
 from keras_transformer.decoding import Greedy
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models import EncoderDecoder
 from keras_transformer.serving.searcher import Searcher
 from keras_transformer.serving.signatures import Signatures
 from keras_transformer.serving.warmup import text_of
@@ -14,7 +14,7 @@ class Translator(Searcher):
     cut at `max_source_length`, and no row changes another's translation.
 
     Args:
-        model: A `Transformer`, or another model with an encoder and a decoder.
+        model: A `Transformer`, `T5` or another `EncoderDecoder`.
         source_tokenizer: From `keras_transformer.text`.
         target_tokenizer: Likewise; the source's when None.
         strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
@@ -23,8 +23,8 @@ class Translator(Searcher):
         constraints: What every translation must satisfy, such as `[NoRepeatNgram(3)]`.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model, a limit is
-            out of range, or the constraints contradict one another.
+        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model or other
+            special ones, a limit is out of range, or the constraints contradict one another.
     """
 
     DESCRIPTION = "translator.json"

@@ -5,6 +5,7 @@ import numpy as np
 from contracts import randomized
 
 from keras_transformer.huggingface import FAMILIES
+from keras_transformer.models import EncoderDecoder
 
 VOCAB, EOS = 31, 29
 GPT2 = {
@@ -30,6 +31,37 @@ LLAMA = {
     "rms_norm_eps": 1e-5,
     "bos_token_id": 30,
     "eos_token_id": EOS,
+}
+T5 = {
+    "model_type": "t5",
+    "vocab_size": VOCAB,
+    "d_model": 15,
+    "d_kv": 7,
+    "d_ff": 19,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+    "decoder_start_token_id": 0,
+}
+MARIAN = {
+    "model_type": "marian",
+    "vocab_size": VOCAB,
+    "d_model": 18,
+    "encoder_layers": 2,
+    "encoder_ffn_dim": 13,
+    "encoder_attention_heads": 3,
+    "decoder_layers": 1,
+    "decoder_ffn_dim": 13,
+    "decoder_attention_heads": 3,
+    "activation_function": "silu",
+    "scale_embedding": True,
+    "max_position_embeddings": 64,
+    "pad_token_id": 30,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+    "decoder_start_token_id": 30,
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -61,7 +93,38 @@ CONFIGS = {
     "llama-linear": {**LLAMA, "rope_parameters": LINEAR},
     "llama-llama3": {**LLAMA, "rope_parameters": LLAMA3},
     "llama-biases": {**LLAMA, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"},
+    "t5": T5,
+    "t5-1.1": {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "t5-tied-unscaled": {**T5, "feed_forward_proj": "gated-silu", "scale_decoder_outputs": False},
+    "marian": MARIAN,
+    "marian-two-vocabularies": {
+        **MARIAN,
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": 37,
+        "scale_embedding": False,
+        "activation_function": "gelu",
+    },
+    "marian-odd": {
+        **MARIAN,
+        "d_model": 15,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "activation_function": "relu",
+    },
 }
+SEQ2SEQ = ("t5", "marian")
+
+
+def inputs_of(model, ids):
+    """What a model of any family is called with."""
+    return {"source": ids, "target": ids[:, ::-1]} if isinstance(model, EncoderDecoder) else ids
+
+
+def auto_class(model_type):
+    """The class of transformers that a model of some type is loaded with."""
+    import transformers
+
+    return transformers.AutoModelForSeq2SeqLM if model_type in SEQ2SEQ else transformers.AutoModelForCausalLM
 
 
 def ours(config, seed=0, **kwargs):
@@ -76,11 +139,18 @@ def theirs(config, seed=0):
 
     torch.manual_seed(seed)
     config = {"attn_implementation": "eager", **config}
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(config.pop("model_type"), **config)
-    )
+    model_type = config.pop("model_type")
+    model = auto_class(model_type).from_config(transformers.AutoConfig.for_model(model_type, **config))
+    if (
+        model_type == "t5" and config.get("tie_word_embeddings") is False
+    ):  # transformers 5 ties them all the same
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+        model.all_tied_weights_keys.pop("lm_head.weight")
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        biases = [(name, buffer) for name, buffer in model.named_buffers() if name == "final_logits_bias"]
+        for name, parameter in (*model.named_parameters(), *biases):
+            if "embed_positions" in name:
+                continue
             of_norm = ("norm" in name or "ln_" in name) and name.endswith("weight")
             parameter.normal_(1.0 if of_norm else 0.0, 0.3)
     return model.eval()

@@ -44,6 +44,10 @@ CASES = {
         lambda **kwargs: layers.PositionalEncoding(max_wavelength=7.0, **kwargs),
         lambda: [hidden()],
     ),
+    "positions_in_halves": (
+        lambda **kwargs: layers.PositionalEncoding(interleaved=False, **kwargs),
+        lambda: [hidden()],
+    ),
     "dropout": (lambda **kwargs: layers.Dropout(0.3, **kwargs), lambda: [hidden()]),
     "norm": (layers.LayerNormalization, lambda: [hidden()]),
     "feed_forward": (lambda **kwargs: layers.FeedForward(17, "gelu", **kwargs), lambda: [hidden()]),

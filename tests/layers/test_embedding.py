@@ -81,6 +81,17 @@ def test_scaled_embeddings_start_with_unit_variance():
     np.testing.assert_allclose(table.std(), 1.0, rtol=0.05)
 
 
+def test_another_initializer_makes_the_matrix():
+    layer = TokenEmbedding(
+        1009, 101, scale=1.0, embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0)
+    )
+    layer.build()
+    np.testing.assert_allclose(as_numpy(layer.embeddings).std(), 1.0, rtol=0.05)
+    again = TokenEmbedding.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert again.embeddings_initializer.stddev == 1.0
+
+
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 0), ("d_model", -1), ("vocab_size", None)])
 def test_sizes_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):

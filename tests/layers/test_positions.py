@@ -24,6 +24,15 @@ def test_table_agrees_with_numpy(d_model):
     np.testing.assert_allclose(table(53, d_model), reference_positions(53, d_model), atol=1e-5)
 
 
+@pytest.mark.parametrize("d_model", [1, 2, 7, 12])
+def test_all_sines_may_come_before_all_cosines(d_model):
+    expected = reference_positions(53, d_model)
+    expected = np.concatenate([expected[:, 0::2], expected[:, 1::2]], axis=1)
+    np.testing.assert_allclose(table(53, d_model, interleaved=False), expected, atol=1e-5)
+    found = PositionalEncoding(interleaved=False)(np.zeros((1, 5, d_model), "float32"), start_index=48)
+    np.testing.assert_allclose(as_numpy(found)[0], expected[48:], atol=1e-5)
+
+
 def test_wavelength_is_configurable():
     found = as_numpy(PositionalEncoding(max_wavelength=7.0)(np.zeros((2, 11, 5), "float32")))
     np.testing.assert_allclose(found[1], reference_positions(11, 5, max_wavelength=7.0), atol=1e-6)

@@ -8,6 +8,7 @@ from reference import log_softmax, transformer, weights_of
 from keras_transformer import layers
 from keras_transformer.backend import compiled
 from keras_transformer.decoding import Greedy, MinLength
+from keras_transformer.layers import PositionalEncoding
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import Transformer
@@ -47,6 +48,26 @@ def test_one_vocabulary_has_one_embedding():
     twin = small(vocabularies=(SOURCE_VOCAB, SOURCE_VOCAB), share_embeddings=True)
     assert twin.count_params() == model.count_params()
     assert small(vocabularies=(13, 13)).count_params() == model.count_params() + 13 * D_MODEL
+
+
+def test_embeddings_are_scaled_as_asked():
+    model, expected = small(embedding_scale=1.0), small()
+    for side in ("source_embedding", "target_embedding"):
+        table = as_numpy(getattr(expected, side).embeddings)
+        getattr(model, side).embeddings.assign(table * D_MODEL**0.5)
+    assert_close(logits_of(model), logits_of(expected) * D_MODEL**0.5, 1e-4)
+
+
+def test_a_models_variant_is_saved(tmp_path):
+    """Marian's: the other order of positions, embeddings as they are, a bias for each id, fewer decoder layers."""
+    positions = PositionalEncoding(interleaved=False)
+    model = small(positions=positions, embedding_scale=1.0, output_bias=True, num_decoder_layers=1)
+    plain = small(num_decoder_layers=1)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(logits_of(again), logits_of(model), 1e-6)
+    assert again.get_config() == model.get_config()
+    assert len(model.weights) == len(plain.weights) + 1
 
 
 def test_another_pad_id_is_padding():

@@ -1,13 +1,11 @@
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text
-from runtimes import answers
+from alone import answers, run_alone
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
@@ -19,37 +17,6 @@ from keras_transformer.serving.signatures import SIGNATURES
 from keras_transformer.serving.warmup import FILE, text_of
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
-
-# Runs an export as a server does that knows TensorFlow and tensorflow-text and nothing of this package.
-ALONE = """
-import ctypes, json, pathlib, sys
-import tensorflow as tf
-import tensorflow_text
-
-folder, with_xla, texts = sys.argv[1], sys.argv[2] == "xla", json.loads(sys.argv[3])
-if not with_xla:  # what tensorflow_model_server does unless it is started with --xla_cpu_compilation_enabled
-    library = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_cc.so.2")))
-    library._ZN10tensorflow21DisableXlaCompilationEv()
-function = tf.saved_model.load(folder).signatures["serving_default"]
-try:
-    found = function(text=tf.constant(texts))
-    result = {name: value.numpy().tolist() for name, value in found.items()}
-    result["translation"] = [text.decode() for text in result["translation"]]
-except tf.errors.OpError as error:
-    result = {"error": str(error)}
-result["modules"] = [name for name in sys.modules if name.split(".")[0] == "keras_transformer"]
-print("RESULT" + json.dumps(result))
-"""
-
-
-def run_alone(folder, texts, xla, tmp_path):
-    """Calls the export in a process of its own, which cannot import this package."""
-    command = [sys.executable, "-I", "-c", ALONE, str(folder), "xla" if xla else "no xla", json.dumps(texts)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout.split("RESULT")[1])
-    assert result.pop("modules") == []
-    return result
 
 
 def names(folder):

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from alone import answers
 from contracts import randomized
-from runtimes import answers
 
 from keras_transformer.decoding import Beam, NoRepeatNgram
 from keras_transformer.layers import Decoder, LearnedPositions

@@ -142,7 +142,7 @@ def test_a_module_in_reach_is_not_imported(saved, sentinel, monkeypatch, place):
 
 def test_another_model_is_refused(saved):
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(saved / "model.keras")
-    check_refused(saved, "must hold a Transformer. Received: a Sequential")
+    check_refused(saved, "must hold a model of class EncoderDecoder. Received: a Sequential")
 
 
 class Payload:

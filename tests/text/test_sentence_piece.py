@@ -1,5 +1,6 @@
 import io
 
+import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
@@ -143,14 +144,192 @@ def test_bytes_that_are_no_model_are_refused(tokenizer, content, tmp_path):
         SentencePieceTokenizer.load(tmp_path / "model")
 
 
-def test_a_model_with_other_special_ids_is_refused_with_its_ids(sentences):
+def trained(sentences, **options):
+    """A SentencePiece model that was trained elsewhere."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=model, vocab_size=260, hard_vocab_limit=False,
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        **{"vocab_size": 260, **options},
+        hard_vocab_limit=False,
         minloglevel=2,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="Received: -1 pad, 0 unk, 1 bos, 2 eos"):
-        SentencePieceTokenizer(model.getvalue())
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (None, 0, 1, 2)),
+        ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, (0, 2, None, 1)),
+        ({"pad_id": 3, "eos_id": -1, "unk_id": 0, "bos_id": -1}, (3, 0, None, None)),
+        ({"pad_id": -1, "eos_id": -1, "unk_id": 1, "bos_id": -1}, (None, 1, None, None)),
+    ],
+)
+def test_a_models_own_special_ids_are_the_tokenizers(sentences, options, expected, tmp_path):
+    tokenizer = SentencePieceTokenizer(trained(sentences, **options))
+    tokenizer.save(tmp_path / "model")
+    for each in (tokenizer, SentencePieceTokenizer.load(tmp_path / "model")):
+        special = (each.pad_id, each.unk_id, each.bos_id, each.eos_id)
+        assert special == expected
+        ids = each.tokenize("Garten").numpy().tolist()
+        assert not set(special) & set(ids)
+        there = [i for i in (each.pad_id, each.bos_id, each.eos_id) if i is not None]
+        assert each.detokenize([[*there, *ids, *there]]).numpy().tolist() == [b"Garten"]
+        assert each.detokenize([[each.unk_id]]).numpy() == each.detokenize([[each.vocab_size]]).numpy()
+
+
+def of_vocabulary(sentences, **options):
+    """A tokenizer whose ids are not its model's, and the model's."""
+    own = SentencePieceTokenizer(trained(sentences, **options))
+    pieces = own.pieces(range(3, own.vocab_size))
+    vocabulary = [
+        "</s>",
+        "<unk>",
+        *reversed(pieces),
+        "▁überzählig",
+        ">>de<<",
+        ">>d.e<<",
+        "<extra_id_12>",
+        "<pad>",
+    ]
+    return SentencePieceTokenizer(own.model, vocabulary), own
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def reversed_ids(request, sentences):
+    return of_vocabulary(sentences, model_type=request.param, character_coverage=1.0)
+
+
+def test_a_vocabulary_says_the_ids_of_the_models_pieces(reversed_ids, sentences):
+    tokenizer, own = reversed_ids
+    assert tokenizer.vocab_size == own.vocab_size - 3 + 7
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (
+        tokenizer.vocab_size - 1,
+        1,
+        None,
+        0,
+    )
+    expected = [[own.vocab_size + 1 - i for i in row] for row in own.tokenize(sentences).to_list()]
+    assert tokenizer.tokenize(sentences).to_list() == expected
+    for ids, row in zip(expected, own.tokenize(sentences).to_list(), strict=True):
+        assert tokenizer.pieces(ids) == own.pieces(row)
+    assert read_back(tokenizer, sentences) == read_back(own, sentences) == sentences
+
+
+def test_a_piece_that_the_vocabulary_has_not_is_unk(sentences):
+    own = SentencePieceTokenizer(trained(sentences))
+    ids = own.tokenize("Die Kinder").numpy().tolist()
+    missing = own.pieces(ids[:1])[0]
+    pieces = [piece for piece in own.pieces(range(3, own.vocab_size)) if piece != missing]
+    tokenizer = SentencePieceTokenizer(own.model, ["<unk>", *pieces])
+    assert tokenizer.tokenize("Die Kinder").numpy()[0] == tokenizer.unk_id == 0
+    assert tokenizer.pieces(tokenizer.tokenize("Die Kinder")[1:].numpy()) == own.pieces(ids[1:])
+
+
+def test_an_unknown_character_that_the_vocabulary_has_is_its_id(sentences):
+    """As a joint vocabulary has pieces that the model of one language does not make."""
+    own = SentencePieceTokenizer(trained(sentences))
+    tokenizer = SentencePieceTokenizer(own.model, [*own.pieces(range(own.vocab_size)), "🎉"])
+    assert tokenizer.tokenize("Garten 🎉").numpy()[-1] == own.vocab_size
+    assert read_back(tokenizer, ["Garten 🎉"]) == ["Garten 🎉"]
+
+
+def test_symbols_of_a_vocabulary_are_spelled_out(reversed_ids):
+    tokenizer, _ = reversed_ids
+    german, dotted, sentinel = range(tokenizer.vocab_size - 4, tokenizer.vocab_size - 1)
+    words = tokenizer.tokenize("Die Kinder").numpy().tolist()
+    rows = ["Die Kinder", ">>de<< Die Kinder", "", "Die Kinder<extra_id_12>Die Kinder", ">>d.e<<>>dxe<<"]
+    found = tokenizer.tokenize(rows).to_list()
+    assert found[:4] == [words, [german, *words], [], [*words, sentinel, *words]]
+    assert found[4][0] == dotted and not {german, dotted, sentinel} & set(found[4][1:])
+    assert tokenizer.tokenize(rows[1]).numpy().tolist() == found[1]
+    assert read_back(tokenizer, rows[3:4]) == ["Die Kinder<extra_id_12> Die Kinder"]
+
+
+def test_no_text_becomes_a_special_id_of_a_vocabulary(sentences):
+    """Unknown characters in a row are one piece, which may read like a special one."""
+    own = SentencePieceTokenizer(trained(["가나 다라", "마바 사아"] * 9))
+    tokenizer = SentencePieceTokenizer(
+        own.model, ["</s>", *own.pieces(range(3, own.vocab_size)), "<unk>", "<pad>"]
+    )
+    ids = tokenizer.tokenize(["</s>", "가 <pad> 나", "<unk></s>"])
+    assert not {tokenizer.eos_id, tokenizer.pad_id} & set(ids.flat_values.numpy())
+
+
+@pytest.mark.parametrize("out_of_range", [-1, 10**6, 2**31 - 1])
+def test_an_id_past_a_vocabulary_reads_as_unk(reversed_ids, out_of_range):
+    tokenizer, _ = reversed_ids
+    ids = tokenizer.tokenize("Die Kinder").numpy().tolist()
+    with_unk, with_other = tokenizer.detokenize([[*ids, 1], [*ids, out_of_range]]).numpy()
+    assert with_other == with_unk == "Die Kinder ⁇".encode()
+
+
+def test_bytes_of_a_vocabulary_are_read_as_bytes(sentences):
+    tokenizer, _ = of_vocabulary(sentences, byte_fallback=True, vocab_size=600)
+    assert read_back(tokenizer, ["Garten 🎉"]) == ["Garten 🎉"]
+
+
+def test_a_vocabulary_is_saved_and_loaded(reversed_ids, sentences, tmp_path):
+    tokenizer, own = reversed_ids
+    tokenizer.save(tmp_path / "model")
+    loaded = SentencePieceTokenizer.load(tmp_path / "model")
+    assert (loaded.model, loaded.vocabulary) == (own.model, tokenizer.vocabulary)
+    rows = [*sentences, ">>de<< Garten"]
+    assert loaded.tokenize(rows).to_list() == tokenizer.tokenize(rows).to_list()
+    assert (loaded.pad_id, loaded.eos_id) == (tokenizer.pad_id, tokenizer.eos_id)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "holds no tokenizer"),
+        (b"{}", "holds no tokenizer: KeyError"),
+        (b'{"model": "?", "vocabulary": ["<unk>"]}', "holds no tokenizer"),
+        (b'{"model": "AAAA", "vocabulary": ["<unk>"]}', "not a SentencePiece model"),
+        (b'{"model": 3, "vocabulary": ["<unk>"]}', "holds no tokenizer: TypeError"),
+    ],
+)
+def test_files_that_hold_no_tokenizer_are_refused(content, message, tmp_path):
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("vocabulary", [["a", "b"], ["<unk>", "a", "a"], ["<unk>", 3], []])
+def test_a_vocabulary_is_of_different_pieces(tokenizer, vocabulary):
+    with pytest.raises(ValueError, match="`vocabulary` must be of different str, '<unk>' among them"):
+        SentencePieceTokenizer(tokenizer.model, vocabulary)
+
+
+def test_a_vocabularys_segmentations_are_drawn_too(reversed_ids, sentences):
+    tokenizer, own = reversed_ids
+    drawn, expected = (each.sampled(sentences, 0.3, seed=5) for each in (tokenizer, own))
+    for row, other in zip(drawn, expected, strict=True):
+        assert row.dtype == np.int32
+        assert tokenizer.pieces(row) == own.pieces(other.tolist())
+
+
+def test_a_vocabulary_works_in_a_saved_module_and_outlives_a_new_seed(reversed_ids, sentences, tmp_path):
+    tokenizer, _ = reversed_ids
+    rows = [*sentences, "", b"\xff", ">>de<< 🎉"]
+    expected = tokenizer.tokenize(rows).to_tensor(tokenizer.pad_id).numpy()
+    module = tf.Module()
+    module.tokenizer = tokenizer
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+    def there_and_back(strings):
+        ids = tokenizer.tokenize(strings).to_tensor(tokenizer.pad_id)
+        return tokenizer.detokenize(ids), ids
+
+    module.there_and_back = there_and_back
+    tf.saved_model.save(module, str(tmp_path / "module"))
+    loaded = tf.saved_model.load(str(tmp_path / "module")).there_and_back
+    tf.random.set_seed(7)  # clears TensorFlow's cache of kernels
+    for function in (there_and_back, loaded):
+        strings, ids = function(tf.constant(rows))
+        assert (ids.numpy() == expected).all()
+        assert [s.decode() for s in strings.numpy()[: len(sentences)]] == sentences
 
 
 def test_a_missing_file_is_named(tmp_path):

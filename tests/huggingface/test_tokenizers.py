@@ -1,0 +1,181 @@
+"""The same ids as the tokenizers of transformers, of SentencePiece models that are trained here."""
+
+import gzip
+import io
+import json
+import pathlib
+
+import pytest
+import sentencepiece
+
+from keras_transformer.huggingface import tokenizers_from_huggingface
+
+transformers = pytest.importorskip("transformers")
+
+DATA = pathlib.Path(__file__).parents[3] / "shared" / "data"
+ODD = ["", "🎉", "two  blanks", "1984 and 3.14", "naïve Ｆｕｌｌ ﬁne", "a\tb", "Garten 🎉🎉 Straße"]
+
+
+def stored_lines():
+    """Some hundred lines of each language of the corpora that are there."""
+    found = {}
+    for language in ("en", "de"):
+        path = DATA / "multi30k" / f"test_2016_flickr.{language}.gz"
+        if path.exists():
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                found[language] = file.read().splitlines()[:400]
+    path = DATA / "tatoeba-kor-eng" / "test.ko-en.tsv"
+    if path.exists():
+        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[:400]]
+        found["ko"] = [max(row, key=lambda text: sum("가" <= c <= "힣" for c in text)) for row in rows]
+    return found
+
+
+@pytest.fixture(scope="module")
+def lines(sentences):
+    return stored_lines() or {"en": sentences[1::2], "de": sentences[::2]}
+
+
+@pytest.fixture(scope="module")
+def texts(lines):
+    return [text for each in lines.values() for text in each]
+
+
+def train(path, sentences, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=900,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    path.write_bytes(model.getvalue())
+
+
+def described(folder, model_type, **options):
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+
+
+def assert_same(ours, theirs, texts, read=True):
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    found = ours.tokenize(texts).to_list()
+    assert sum(map(len, found)) > 5 * len(texts)
+    for text, own, other in zip(texts, found, expected, strict=True):
+        assert own == other, text
+    known = [ids for ids in found if ids and ours.unk_id not in ids]
+    if read:
+        back = [text.decode() for text in ours.detokenize(known).numpy()]
+        assert back == theirs.batch_decode(
+            known, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+
+@pytest.fixture(scope="module")
+def t5(texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t5")
+    train(folder / "spiece.model", texts, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    described(folder, "t5", extra_ids=7)
+    return folder
+
+
+def test_t5s_ids_are_theirs(t5, texts):
+    (tokenizer,) = tokenizers_from_huggingface(t5)
+    theirs = transformers.T5Tokenizer.from_pretrained(t5)
+    special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    assert special == (0, 2, None, 1) == (theirs.pad_token_id, theirs.unk_token_id, None, theirs.eos_token_id)
+    assert tokenizer.vocab_size == len(theirs)
+    assert_same(tokenizer, theirs, texts + ODD)
+
+
+def test_t5s_sentinels_are_ids_past_the_pieces(t5):
+    (tokenizer,) = tokenizers_from_huggingface(t5)
+    theirs = transformers.T5Tokenizer.from_pretrained(t5)
+    texts = ["A man <extra_id_0> in <extra_id_1> park", "<extra_id_6>", "x<extra_id_0>y"]
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert tokenizer.tokenize(texts).to_list() == expected
+    assert expected[1] == [tokenizer.vocab_size - 7]
+    assert tokenizer.detokenize(expected[:1]).numpy()[0].decode() == "A man <extra_id_0> in <extra_id_1> park"
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["joint", "separate"])
+def marian(request, lines, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    names = {}
+    for side, language in (("source", "en"), ("target", "de")):
+        train(folder / f"{side}.spm", lines[language])
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
+        names[side] = [processor.IdToPiece(i) for i in range(3, processor.GetPieceSize())]
+    if not request.param:
+        names = {"source": list(dict.fromkeys(names["source"] + names["target"]))}
+    files = {"source": "vocab.json", "target": "target_vocab.json"}
+    for side, pieces in names.items():
+        vocabulary = ["</s>", "<unk>", *reversed(pieces), ">>de<<", "<pad>"]
+        ids = {piece: i for i, piece in enumerate(vocabulary)}
+        (folder / files[side]).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    described(folder, "marian", separate_vocabs=request.param)
+    return folder
+
+
+def test_marians_ids_are_theirs(marian, lines):
+    source, target = tokenizers_from_huggingface(marian)
+    theirs = transformers.MarianTokenizer.from_pretrained(marian)
+    special = (source.pad_id, source.unk_id, source.bos_id, source.eos_id)
+    assert special == (theirs.pad_token_id, 1, None, 0)
+    assert source.vocab_size == len(theirs.encoder)
+    # What the other language's pieces are for shows in the joint vocabulary.
+    assert_same(source, theirs, lines["en"] + lines["de"] + ODD, read=not theirs.separate_vocabs)
+    expected = theirs(text_target=lines["de"] + ODD, add_special_tokens=False)["input_ids"]
+    assert target.tokenize(lines["de"] + ODD).to_list() == expected
+    known = [ids for ids in expected if ids and 1 not in ids]
+    back = [text.decode() for text in target.detokenize(known).numpy()]
+    assert back == theirs.batch_decode(known, skip_special_tokens=True)
+
+
+def test_marians_names_of_languages_begin_a_text(marian):
+    source, _ = tokenizers_from_huggingface(marian)
+    theirs = transformers.MarianTokenizer.from_pretrained(marian)
+    texts = [">>de<< A man runs.", ">>de<<A man", "A man"]
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert source.tokenize(texts).to_list() == expected
+    assert expected[0][0] == source.pad_id - 1
+
+
+@pytest.mark.parametrize("ids", [{"</s>": 0, "<unk>": 2}, {"a": 0}, {"<unk>": "0"}, {"<unk>": [0]}])
+def test_a_vocabulary_with_other_ids_is_refused(marian, ids, tmp_path):
+    for name in ("source.spm", "target.spm", "config.json"):
+        (tmp_path / name).write_bytes((marian / name).read_bytes())
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(ValueError, match=r"from 0 to|'<unk>' among them"):
+        tokenizers_from_huggingface(tmp_path)
+
+
+def test_llamas_ids_are_theirs(texts, tmp_path):
+    train(
+        tmp_path / "tokenizer.model",
+        texts,
+        model_type="bpe",
+        byte_fallback=True,
+        split_digits=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+    )
+    described(tmp_path, "llama")
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    theirs = transformers.LlamaTokenizer.from_pretrained(tmp_path)
+    special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    assert special == (None, 0, 1, 2)
+    assert tokenizer.vocab_size == len(theirs)
+    assert_same(tokenizer, theirs, texts + ODD)
+
+
+def test_a_folder_without_its_tokenizer_is_refused(tmp_path):
+    described(tmp_path, "llama")
+    with pytest.raises(ValueError, match=r"`model` cannot be read: .*tokenizer\.model"):
+        tokenizers_from_huggingface(tmp_path)
+    described(tmp_path, "gpt2")
+    with pytest.raises(ValueError, match="must have a tokenizer that tensorflow-text has"):
+        tokenizers_from_huggingface(tmp_path)

@@ -1,0 +1,63 @@
+"""Exports where this package is not: in a process of TensorFlow and tensorflow-text, in the runtime of TensorFlow Serving."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import tensorflow as tf
+
+CXX_RUN = pathlib.Path(__file__).parents[3] / "shared" / "tools" / "cxx_run.py"
+
+# Runs an export as a server does that knows TensorFlow and tensorflow-text and nothing of this package.
+ALONE = """
+import ctypes, json, pathlib, sys
+import tensorflow as tf
+import tensorflow_text
+
+folder, with_xla, texts = sys.argv[1], sys.argv[2] == "xla", json.loads(sys.argv[3])
+if not with_xla:  # what tensorflow_model_server does unless it is started with --xla_cpu_compilation_enabled
+    library = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_cc.so.2")))
+    library._ZN10tensorflow21DisableXlaCompilationEv()
+function = tf.saved_model.load(folder).signatures["serving_default"]
+try:
+    found = function(text=tf.constant(texts))
+    result = {name: value.numpy().tolist() for name, value in found.items()}
+    result["translation"] = [text.decode() for text in result["translation"]]
+except tf.errors.OpError as error:
+    result = {"error": str(error)}
+result["modules"] = [name for name in sys.modules if name.split(".")[0] == "keras_transformer"]
+print("RESULT" + json.dumps(result))
+"""
+
+
+def run_alone(folder, texts, xla, tmp_path):
+    """Calls the export in a process of its own, which cannot import this package."""
+    command = [sys.executable, "-I", "-c", ALONE, str(folder), "xla" if xla else "no xla", json.dumps(texts)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.split("RESULT")[1])
+    assert result.pop("modules") == []
+    return result
+
+
+def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
+    """What a signature of an export answers, a dict of nested lists: without TensorFlow's Python where the tool for it
+    is at hand, else by the loader of its Python."""
+    if CXX_RUN.exists():
+        command = [sys.executable, str(CXX_RUN), str(export), "--signature", signature, *["--xla"] * xla]
+        done = subprocess.run(
+            command, input=json.dumps(inputs), capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout.splitlines()[-1])["outputs"]
+    function = tf.saved_model.load(str(export)).signatures[signature]
+    specs = function.structured_input_signature[1]
+    found = function(**{name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()})
+    return {name: _plain(value.numpy().tolist()) for name, value in found.items()}
+
+
+def _plain(value):
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.decode() if isinstance(value, bytes) else value

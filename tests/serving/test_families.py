@@ -1,0 +1,149 @@
+"""T5 and Marian's models behind text: translated, saved, loaded, exported."""
+
+import io
+import re
+
+import keras
+import pytest
+import sentencepiece
+import tensorflow as tf
+from alone import run_alone
+from contracts import randomized
+
+from keras_transformer.decoding import Beam, SuppressTokens
+from keras_transformer.layers import GatedFeedForward, PositionalEncoding
+from keras_transformer.models import T5, Transformer
+from keras_transformer.serving import Translator
+from keras_transformer.text import SentencePieceTokenizer
+
+
+def pieces_of(sentences, **ids):
+    """A SentencePiece model with special ids of its own."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=200,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **ids,
+    )
+    return model.getvalue()
+
+
+def t5(sentences):
+    own = SentencePieceTokenizer(pieces_of(sentences, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    vocabulary = [*own.pieces(range(own.vocab_size)), "<extra_id_1>", "<extra_id_0>"]
+    tokenizer = SentencePieceTokenizer(own.model, vocabulary)
+    model = T5(
+        tokenizer.vocab_size + 7,
+        num_layers=1,
+        d_model=12,
+        num_heads=2,
+        key_dim=5,
+        feed_forward=GatedFeedForward(16, "gelu_tanh"),
+        tie_embeddings=False,
+    )
+    # What no piece is for is written by no trained model.
+    beyond = SuppressTokens(range(tokenizer.vocab_size, model.target_vocab_size))
+    return Translator(model, tokenizer, strategy=Beam(3), max_length=9, constraints=[beyond])
+
+
+def marian(sentences):
+    source, target = pieces_of(sentences[::2]), pieces_of(sentences[1::2])
+    names = {}
+    for model in (source, target):
+        own = SentencePieceTokenizer(model)
+        names |= dict.fromkeys(own.pieces(range(3, own.vocab_size)))
+    vocabulary = ["</s>", "<unk>", ">>de<<", *names, "<pad>"]
+    pad_id = len(vocabulary) - 1
+    model = Transformer(
+        len(vocabulary),
+        num_layers=2,
+        num_decoder_layers=1,
+        d_model=12,
+        num_heads=2,
+        d_ff=16,
+        positions=PositionalEncoding(interleaved=False),
+        output_bias=True,
+        pad_id=pad_id,
+        bos_id=pad_id,
+        eos_id=0,
+    )
+    tokenizers = (SentencePieceTokenizer(model, vocabulary) for model in (source, target))
+    return Translator(model, *tokenizers, max_length=9, constraints=[SuppressTokens([pad_id])])
+
+
+@pytest.fixture(scope="module", params=[t5, marian], ids=["t5", "marian"])
+def translator(request, sentences):
+    keras.utils.set_random_seed(0)
+    made = request.param(sentences)
+    randomized(made.model, 1, 0.6)
+    return made
+
+
+TEXTS = [
+    "Die Kinder spielen im Garten.",
+    ">>de<< Zwei Hunde rennen.",
+    "",
+    "an <extra_id_0> of 🎉",
+    "Garten " * 30,
+]
+
+
+@pytest.fixture(scope="module")
+def translations(translator):
+    found = translator.translate(TEXTS)
+    assert found[2] == "" and len(set(found)) > 3
+    return found
+
+
+def test_a_text_is_translated_as_its_ids_are(translator, translations):
+    model = translator.model
+    for text, translation in zip(TEXTS, translations, strict=True):
+        ids = translator.source_tokenizer.tokenize(text).numpy().tolist()
+        if not ids:
+            continue
+        alone = model.generate(
+            [[*ids, model.eos_id]],
+            translator.strategy,
+            translator.max_length,
+            jit_compile=False,
+            constraints=translator.constraints,
+        )
+        read = translator.target_tokenizer.detokenize(alone.tokens[:, 0]).numpy()[0].decode()
+        assert translation == read
+
+
+def test_what_is_saved_translates_the_same_when_loaded(translator, translations, tmp_path):
+    translator.save(tmp_path / "translator")
+    loaded = Translator.load(tmp_path / "translator")
+    assert type(loaded.model) is type(translator.model)
+    for old, new in zip(translator.tokenizers, loaded.tokenizers, strict=True):
+        assert (new.vocabulary, new.model) == (old.vocabulary, old.model)
+    assert loaded.translate(TEXTS) == translations
+
+
+def test_an_export_translates_the_same_without_the_package(translator, translations, tmp_path):
+    path = translator.export(tmp_path / "export")
+    result = run_alone(path, TEXTS, xla=False, tmp_path=tmp_path)
+    assert result["translation"] == translations
+    signatures = tf.saved_model.load(str(path)).signatures
+    ids = translator.source_tokenizer.tokenize(TEXTS[:1]).numpy()
+    ids = tf.concat([ids, [[translator.model.eos_id]]], axis=1)
+    tokens = signatures["tokens"](source=ids)["tokens"]
+    read = translator.target_tokenizer.detokenize(tokens[:, 0]).numpy()[0].decode()
+    assert read == translations[0]
+
+
+def test_compiled_it_translates_the_same(translator, translations):
+    assert translator.translate(TEXTS[:2], jit_compile=True) == translations[:2]
+
+
+def test_a_tokenizer_with_other_special_ids_is_refused(translator, sentences):
+    other = SentencePieceTokenizer.train(sentences, 150)
+    own, expected = other.pad_id, translator.model.pad_id
+    if own == expected:
+        own, expected = other.eos_id, translator.model.eos_id
+    with pytest.raises(ValueError, match=re.escape(f"={own}, the model's is {expected}")):
+        Translator(translator.model, other)
