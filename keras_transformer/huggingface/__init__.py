@@ -7,6 +7,7 @@ A family is a module with
 - `tensors(model)`: the `Tensor`s of its checkpoints, each with the weights of ours that lie in it,
 - `PREFIX`: what the tensors' names may leave out; `BUFFERS`: patterns of the names of tensors that are no weights;
 - `FREE`: keys that `config` guesses;
+- `found(names)`, where there is one: arguments of `model` that follow from the names of a checkpoint's tensors;
 - `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
   for both.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface import gpt2, llama
+from keras_transformer.huggingface import gpt2, llama, vit
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import (
     read_config,
@@ -23,11 +24,18 @@ from keras_transformer.huggingface.files import (
     write_config,
     write_tensors,
 )
+from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.tensors import fill, without_copies
 
-FAMILIES = {"gpt2": gpt2, "llama": llama}
+FAMILIES = {"gpt2": gpt2, "llama": llama, "vit": vit}
 
-__all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_huggingface"]
+__all__ = [
+    "FAMILIES",
+    "from_huggingface",
+    "preprocessing_from_huggingface",
+    "to_huggingface",
+    "tokenizers_from_huggingface",
+]
 
 
 def from_huggingface(folder, **kwargs):
@@ -39,11 +47,12 @@ def from_huggingface(folder, **kwargs):
     Args:
         folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
             `model_type` among `FAMILIES`. Values are float64, float32, float16 or bfloat16.
-        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` where those of config.json
-            are not to hold, or it has several.
+        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` of a language
+            model, where those of config.json are not to hold, or it has several.
 
     Returns:
-        A `LanguageModel`.
+        A `LanguageModel`; of a "vit" a `VisionTransformer`, with the classes of a `ViTForImageClassification`, with or
+        without the pooler of a `ViTModel`. Images are `(batch, height, width, channels)`, as everywhere in Keras.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
@@ -53,6 +62,8 @@ def from_huggingface(folder, **kwargs):
     config, family = _read(folder)
     check_config(config, quantization_config=None)
     stored = stored_tensors(folder)
+    if hasattr(family, "found"):
+        kwargs |= family.found([each.name for each in stored])
     model = family.model(config, **kwargs)
     fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS)
     return model
@@ -85,7 +96,7 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
     Dropout that the family has no key for is left out: it changes nothing but training.
 
     Args:
-        model: A `LanguageModel` of the parts of one of `FAMILIES`.
+        model: A model of the parts of one of `FAMILIES`.
         folder: A new folder, which appears whole or not at all.
         max_shard_bytes: Most bytes of tensors in a file.
         config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for

@@ -1,6 +1,8 @@
 """Models: compositions of the layers."""
 
 from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.vision_transformer import VisionTransformer
 
-__all__ = ["LanguageModel", "Transformer"]
+__all__ = ["LanguageModel", "RecurrentSeq2Seq", "Transformer", "VisionTransformer"]
