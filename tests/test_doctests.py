@@ -24,7 +24,9 @@ MODULES = [
     "layers.positions",
     "layers.residual",
     "models.generation",
+    "models.recurrent_seq2seq",
     "models.transformer",
+    "models.vision_transformer",
     "decoding.loop",
     "decoding.strategies",
 ]

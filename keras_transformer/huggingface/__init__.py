@@ -18,7 +18,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface import gpt2, llama, marian, t5
+from keras_transformer.huggingface import gpt2, llama, marian, t5, vit
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import (
     read_config,
@@ -26,11 +26,18 @@ from keras_transformer.huggingface.files import (
     write_config,
     write_tensors,
 )
+from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.tensors import fill, without_copies
 
-FAMILIES = {"gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5}
+FAMILIES = {"gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5, "vit": vit}
 
-__all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_huggingface"]
+__all__ = [
+    "FAMILIES",
+    "from_huggingface",
+    "preprocessing_from_huggingface",
+    "to_huggingface",
+    "tokenizers_from_huggingface",
+]
 
 
 def from_huggingface(folder, **kwargs):
@@ -47,11 +54,12 @@ def from_huggingface(folder, **kwargs):
     Args:
         folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
             `model_type` among `FAMILIES`. Values are float64, float32, float16 or bfloat16.
-        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` where those of config.json
-            are not to hold, or it has several.
+        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` of a language
+            model, where those of config.json are not to hold, or it has several.
 
     Returns:
-        A `LanguageModel` for GPT-2 and Llama, a `Transformer` for Marian, a `T5`.
+        A `LanguageModel` for GPT-2 and Llama; a `Transformer` for Marian; a `T5`; a `VisionTransformer`, with the classes of
+        a `ViTForImageClassification`, with or without the pooler of a `ViTModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
@@ -97,7 +105,7 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
     Dropout that the family has no key for is left out: it changes nothing but training.
 
     Args:
-        model: A `LanguageModel`, `Transformer` or `T5` of the parts of one of `FAMILIES`.
+        model: A model of the parts of one of `FAMILIES`.
         folder: A new folder, which appears whole or not at all.
         max_shard_bytes: Most bytes of tensors in a file.
         config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for

@@ -35,13 +35,13 @@ class Stored(NamedTuple):
             return file.get_tensor(self.name).astype("float32", copy=False)
 
 
-def read_config(folder):
-    """What a checkpoint's config.json says, a dict.
+def read_config(folder, name=CONFIG):
+    """What a checkpoint's config.json, or another file of its folder, says, a dict.
 
     Raises:
         ValueError: If there is none, or it is no JSON object.
     """
-    return read_object(Path(folder) / CONFIG)
+    return read_object(Path(folder) / name)
 
 
 def stored_tensors(folder):

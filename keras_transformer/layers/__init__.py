@@ -8,10 +8,13 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
+from keras_transformer.layers.images import ImagePreprocessing
 from keras_transformer.layers.mixture import MixtureOfExperts
 from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
+from keras_transformer.layers.patches import PatchEmbedding
 from keras_transformer.layers.position_bias import ALiBi, RelativePositionBias
 from keras_transformer.layers.positions import LearnedPositions, PositionalEncoding, sinusoidal_positions
+from keras_transformer.layers.recurrent import LSTMStack, LuongAttention
 from keras_transformer.layers.residual import Residual, SandwichResidual
 from keras_transformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryPositions
 
@@ -24,13 +27,17 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "GatedFeedForward",
+    "ImagePreprocessing",
     "KVCache",
+    "LSTMStack",
     "LayerNormalization",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
+    "LuongAttention",
     "MixtureOfExperts",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "PositionalEncoding",
     "RMSNormalization",
     "RelativePositionBias",

@@ -193,7 +193,7 @@ class LearnedPositions(keras.layers.Layer):
         if positions is None:
             positions = positions_of(x, start_index)
         vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
-        return ops.cast(ops.cast(x, "float32") + vectors, self.compute_dtype)
+        return ops.cast(ops.cast(x, "float32") + ops.cast(vectors, "float32"), self.compute_dtype)
 
     def compute_output_shape(self, x_shape):
         return x_shape

@@ -2,7 +2,16 @@
 
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.t5 import T5
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.vision_transformer import VisionTransformer
 
-__all__ = ["T5", "EncoderDecoder", "LanguageModel", "Transformer"]
+__all__ = [
+    "T5",
+    "EncoderDecoder",
+    "LanguageModel",
+    "RecurrentSeq2Seq",
+    "Transformer",
+    "VisionTransformer",
+]

@@ -328,7 +328,7 @@ CONFIG_ERRORS = [
     (
         GPT2,
         {"model_type": "gpt3"},
-        "must be one of ['gpt2', 'llama', 'marian', 't5']. Received: model_type='gpt3'",
+        "must be one of ['gpt2', 'llama', 'marian', 't5', 'vit']. Received: model_type='gpt3'",
     ),
     (LLAMA, {"hidden_act": "mish"}, "hidden_act='mish'"),
     (LLAMA, {"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),

@@ -73,6 +73,8 @@ CASES = {
 }
 # Their values are compared with those of independent references in their own tests.
 CASES |= {
+    "lstm": (lambda **kwargs: layers.LSTMStack(2, 7, **kwargs), lambda: [hidden()]),
+    "luong_attention": (layers.LuongAttention, lambda: [hidden(), normal(BATCH, SOURCE_LEN, D_MODEL)]),
     "rms_norm": (layers.RMSNormalization, lambda: [hidden()]),
     "learned_positions": (lambda **kwargs: layers.LearnedPositions(7, **kwargs), lambda: [hidden()]),
     "rotary": (
@@ -137,7 +139,9 @@ def test_every_public_layer_is_in_the_contract():
         if isinstance(value, type) and issubclass(value, keras.layers.Layer)
     }
     checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding}
-    assert checked == public - {layers.ALiBi, layers.RelativePositionBias}  # parts of an attention above
+    parts_of_attention = {layers.ALiBi, layers.RelativePositionBias}
+    of_images = {layers.ImagePreprocessing, layers.PatchEmbedding}  # test_images.py, test_patches.py
+    assert checked == public - parts_of_attention - of_images
 
 
 STACKS = (
@@ -196,6 +200,10 @@ CONFIGURED = [
     layers.Residual(0.3, True, norm=layers.RMSNormalization(1e-3)),
     layers.TokenEmbedding(13, 6, pad_id=1, scale=2.0),
     layers.LearnedPositions(5),
+    layers.LSTMStack(2, 5, 0.3),
+    layers.LuongAttention("he_normal"),
+    layers.PatchEmbedding((2, 3), 5, "he_normal"),
+    layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
     layers.PositionalEncoding(max_wavelength=7.0),
     *(cls(*sizes, **arguments) for cls, sizes in STACKS for arguments in (PLAIN, TEMPLATES)),
@@ -229,8 +237,9 @@ def _default_config(cls, config):
         layers.Encoder: ("num_layers", "num_heads", "d_ff"),
         layers.Decoder: ("num_layers", "num_heads", "d_ff"),
     }.get(cls, ())
-    if cls is layers.TokenEmbedding:
-        return layers.TokenEmbedding(2, 3).get_config()
+    sizes = {layers.TokenEmbedding: (2, 3), layers.PatchEmbedding: (1, 1), layers.LSTMStack: (1, 1)}
+    if cls in sizes:
+        return cls(*sizes[cls]).get_config()
     return cls(*(config[name] or 3 for name in required)).get_config()
 
 

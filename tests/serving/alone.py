@@ -1,4 +1,4 @@
-"""Exports where this package is not: in a process of TensorFlow and tensorflow-text, in the runtime of TensorFlow Serving."""
+"""Exports where this package is not: in a process of TensorFlow alone, in the runtime of TensorFlow Serving."""
 
 import json
 import pathlib

@@ -1,0 +1,313 @@
+"""Time and memory of one layer against length and width, beside what the paper's table 1 says of its kind.
+
+usage: layers.py [--rounds 5] [--lengths 64,...,2048] [--widths 64,...,1024] [--output layers.json]
+       [--picture docs/images/layer_types.png] [--quick]
+       layers.py --draw layers.json --picture layer_types.png
+
+Self-attention, O(n² d); restricted to a window of r, O(r n d); recurrent (Keras's LSTM), O(n d²); convolutional
+(Keras's, causal, of k), O(k n d²). The length grows at one width and the width at one length; each layer maps
+`(batch, n, d)` to the same, with every projection that it has. Forward and a training step are medians of rounds in
+which all take turns, in one process; memory is the peak of a training step in a process of its own.
+"""
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BATCH, HEAD = 4, 64  # the heads grow in number, not in size
+LENGTH, WIDTH = 256, 256  # what stays while the other grows
+LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512, 1024)
+QUICK_LENGTHS, QUICK_WIDTHS = (16, 32), (64, 128)
+WINDOW, KERNEL = 32, 3  # r and k
+# Multiplications of a layer for each row, up to a factor: what table 1 counts, and the projections that it leaves out.
+ARITHMETIC = {
+    "self-attention": ("O(n² d)", lambda n, d: n * n * d, lambda n, d: 2 * n * n * d + 4 * n * d * d),
+    "restricted, masked": (
+        "O(r n d)",
+        lambda n, d: WINDOW * n * d,
+        lambda n, d: 2 * n * n * d + 4 * n * d * d,
+    ),
+    "restricted, in blocks": (
+        "O(r n d)",
+        lambda n, d: WINDOW * n * d,
+        lambda n, d: 2 * 3 * WINDOW * n * d + 4 * n * d * d,
+    ),
+    "recurrent": ("O(n d²)", lambda n, d: n * d * d, lambda n, d: 8 * n * d * d),
+    "convolutional": ("O(k n d²)", lambda n, d: KERNEL * n * d * d, lambda n, d: KERNEL * n * d * d),
+}
+
+
+def main():
+    """Measures what is asked for, prints tables and draws."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lengths", type=numbers)
+    parser.add_argument("--widths", type=numbers)
+    parser.add_argument("--output", help="JSON of all that was measured")
+    parser.add_argument("--picture", help="a PNG of both beside the arithmetic")
+    parser.add_argument("--draw", metavar="JSON", help="draw what was measured before")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--one", nargs=3, metavar=("LAYER", "LENGTH", "WIDTH"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if options.one:
+        name, length, width = options.one
+        print(json.dumps(peak_of(name, int(length), int(width))))
+        return
+    if options.draw:
+        with open(options.draw, encoding="utf-8") as file:
+            results = json.load(file)
+    else:
+        lengths = options.lengths or (QUICK_LENGTHS if options.quick else LENGTHS)
+        widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
+        if options.quick:
+            print(f"blocks and window differ by {difference():.1e}")
+        results = measured(lengths, widths, 2 if options.quick else options.rounds)
+        if options.output:
+            with open(options.output, "w", encoding="utf-8") as file:
+                json.dump(results, file, indent=1)
+    tables(results)
+    if options.picture:
+        draw(results, options.picture)
+
+
+def numbers(text):
+    """Ints with commas between them."""
+    return tuple(map(int, text.split(",")))
+
+
+def layer_of(name, length, width):
+    """A layer of a kind, built, and a function of its input to its output."""
+    import keras
+
+    import keras_transformer as kt
+
+    heads = max(1, width // HEAD)
+    shape = (BATCH, length, width)
+    if name == "recurrent":
+        layer = keras.layers.LSTM(width, return_sequences=True)
+        layer.build(shape)
+        return layer, layer
+    if name == "convolutional":
+        layer = keras.layers.Conv1D(width, KERNEL, padding="causal")
+        layer.build(shape)
+        return layer, layer
+    window = WINDOW if name == "restricted, masked" else None
+    layer = kt.MultiHeadAttention(heads, width // heads, sliding_window=window)
+    layer.build(shape, shape)
+    if name == "restricted, in blocks":
+        return layer, functools.partial(in_blocks, layer)
+    return layer, lambda x: layer(x, x)
+
+
+def in_blocks(layer, x):
+    """Restricted self-attention that computes what the window lets it see and little more.
+
+    Queries in blocks of r, each with the keys of its own block and of the two beside it: 3 r scores a query, of which
+    the window lets 2 r - 1 through. The layer's own `sliding_window` computes all scores and hides most of them.
+    """
+    from keras import ops
+
+    from keras_transformer.layers import KVCache
+    from keras_transformer.masks import local_mask
+
+    batch, length, _ = x.shape
+    query, memory = layer.project_query(x), layer.project_memory(x)
+    heads, dim = query.shape[1], query.shape[3]
+    blocks = -(-length // WINDOW)
+    filled = blocks * WINDOW - length
+
+    def cut(part, beside):
+        part = ops.pad(part, ((0, 0), (0, 0), (beside * WINDOW, beside * WINDOW + filled), (0, 0)))
+        part = ops.reshape(part, (batch, heads, blocks + 2 * beside, WINDOW, dim))
+        shifted = [part[:, :, i : i + blocks] for i in range(1 + 2 * beside)]
+        part = ops.concatenate(shifted, axis=3)
+        part = ops.reshape(ops.transpose(part, (0, 2, 1, 3, 4)), (batch * blocks, heads, -1, dim))
+        return part
+
+    near = local_mask(WINDOW, WINDOW, 3 * WINDOW, start_index=WINDOW)
+    keys = ops.reshape(ops.arange((blocks + 2) * WINDOW, dtype="int32") - WINDOW, (blocks + 2, WINDOW))
+    keys = ops.concatenate([keys[:-2], keys[1:-1], keys[2:]], axis=1)
+    real = ops.logical_and(keys >= 0, keys < length)
+    real = ops.tile(real, (batch, 1))[:, None, None]
+    memory = KVCache(*(cut(part, 1) for part in memory))
+    context, _ = layer.attend(
+        cut(query, 0), memory, ops.logical_and(near, real), return_attention_scores=False
+    )
+    return ops.reshape(context, (batch, blocks * WINDOW, -1))[:, :length]
+
+
+def steps_of(name, length, width):
+    """Two functions without arguments: forward, and forward and backward."""
+    import tensorflow as tf
+
+    layer, call = layer_of(name, length, width)
+    x = tf.random.stateless_normal((BATCH, length, width), (1, 2))
+
+    @tf.function
+    def forward():
+        return tf.reduce_sum(call(x))
+
+    @tf.function
+    def training():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_mean(call(x) ** 2)
+        return tape.gradient(loss, [x, *layer.trainable_variables])
+
+    return {"forward": forward, "training": training}
+
+
+def difference():
+    """The largest difference between the blocks and the layer's own window."""
+    import numpy as np
+    import tensorflow as tf
+
+    (windowed, plainly), (blocked, blockwise) = (
+        layer_of(f"restricted, {how}", 5 * WINDOW + 7, HEAD) for how in ("masked", "in blocks")
+    )
+    blocked.set_weights(windowed.get_weights())
+    x = tf.random.stateless_normal((BATCH, 5 * WINDOW + 7, HEAD), (1, 2))
+    return float(np.abs(plainly(x) - blockwise(x)).max())
+
+
+def measured(lengths, widths, rounds):
+    """Milliseconds of each layer and size, medians, and megabytes of a training step: a list of dicts."""
+    import keras
+    import tensorflow as tf
+
+    sizes = sorted(
+        {(n, WIDTH) for n in lengths} | {(LENGTH if LENGTH in lengths else lengths[-1], d) for d in widths}
+    )
+    cases = [(name, n, d) for n, d in sizes for name in ARITHMETIC]
+    steps = {case: steps_of(*case) for case in cases}
+
+    def once(function):
+        start = time.perf_counter()
+        tf.nest.map_structure(lambda part: part.numpy(), function())
+        return 1e3 * (time.perf_counter() - start)
+
+    times = {(case, kind): [] for case in cases for kind in ("forward", "training")}
+    progress = keras.utils.Progbar((rounds + 1) * len(times), unit_name="step")
+    for number in range(rounds + 1):
+        for case, kind in list(times)[:: -1 if number % 2 else 1]:
+            took = once(steps[case][kind])
+            if number:  # the first traces
+                times[case, kind].append(took)
+            progress.add(1)
+    del steps
+    results = []
+    progress = keras.utils.Progbar(len(cases), unit_name="process")
+    for case in cases:
+        name, n, d = case
+        command = [sys.executable, __file__, "--one", name, str(n), str(d)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        peak = json.loads(done.stdout.splitlines()[-1])["MB"] if done.returncode == 0 else None
+        milliseconds = {kind: statistics.median(times[case, kind]) for kind in ("forward", "training")}
+        results.append({"layer": name, "length": n, "width": d, **milliseconds, "MB": peak})
+        progress.add(1)
+    return results
+
+
+def peak_of(name, length, width):
+    """Megabytes that a training step takes at its peak, beside what is there before; the layer and its input are."""
+    steps_of(name, 8, HEAD)["training"]()  # what starts once
+    training = steps_of(name, length, width)["training"].get_concrete_function()
+    before = megabytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    training()
+    return {"MB": megabytes("VmHWM") - before}
+
+
+def megabytes(kind):
+    """What Linux says of this process's memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
+
+
+def series(results, name, axis):
+    """What was measured of a layer while one axis grew, and the other, which stayed."""
+    other, kept = ("width", WIDTH) if axis == "length" else ("length", fixed_length(results))
+    rows = [row for row in results if row["layer"] == name and row[other] == kept]
+    return sorted(rows, key=lambda row: row[axis])
+
+
+def fixed_length(results):
+    """The length at which the width grew."""
+    return next(row["length"] for row in results if row["width"] != WIDTH)
+
+
+def growth(name, row, base, counted):
+    """How many times the arithmetic of one size is that of another; as table 1 has it, or with the projections."""
+    arithmetic = ARITHMETIC[name][2 if counted == "all" else 1]
+    return arithmetic(row["length"], row["width"]) / arithmetic(base["length"], base["width"])
+
+
+def tables(results):
+    """Prints one table for each axis: milliseconds, megabytes, and the growth of the last doubling."""
+    for axis in ("length", "width"):
+        rows = series(results, "recurrent", axis)
+        print(
+            f"\n| {axis} | "
+            + " | ".join(str(row[axis]) for row in rows)
+            + " | last doubling (table 1; with projections) |"
+        )
+        print("| --- " * (len(rows) + 2) + "|")
+        for name in ARITHMETIC:
+            rows = series(results, name, axis)
+            for kind, unit in (("forward", "ms"), ("training", "ms"), ("MB", "MB")):
+                values = [row[kind] for row in rows]
+                cells = " | ".join("killed" if value is None else f"{value:.3g}" for value in values)
+                ratio = (
+                    f"{values[-1] / values[-2]:.1f}" if len(values) > 1 and values[-2] and values[-1] else ""
+                )
+                by_count = [
+                    f"{growth(name, rows[-1], rows[-2], counted):.1f}" for counted in ("table", "all")
+                ]
+                expected = f" ({'; '.join(by_count)})" if kind != "MB" else ""
+                label = kind if kind != "MB" else "peak of training"
+                print(f"| {name}, {label}, {unit} | {cells} | {ratio}{expected} |")
+
+
+def draw(results, path):
+    """A column an axis: training time, and memory, with table 1's growth as a dashed line from the last point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(2, 2, figsize=(11, 8), layout="constrained", sharex="col")
+    kinds = (("training", "training step, ms"), ("MB", "peak of a training step, MB"))
+    for column, axis in enumerate(("length", "width")):
+        for panel, (kind, label) in zip(panels[:, column], kinds, strict=True):
+            for number, (name, (order, *_)) in enumerate(ARITHMETIC.items()):
+                rows = [row for row in series(results, name, axis) if row[kind]]
+                colour, sizes = f"C{number}", [row[axis] for row in rows]
+                panel.plot(sizes, [row[kind] for row in rows], "o-", color=colour, label=f"{name}, {order}")
+                if kind == "training" and rows:
+                    lines = [rows[-1][kind] * growth(name, row, rows[-1], "table") for row in rows]
+                    panel.plot(sizes, lines, "--", color=colour, alpha=0.5, linewidth=1)
+            panel.set(xscale="log", yscale="log", xticks=sizes)
+            panel.set_xticklabels(sizes)
+            panel.minorticks_off()
+            panel.grid(alpha=0.3)
+            panel.set_ylabel(label)
+            floor = [row[kind] for row in results if row[kind]]
+            panel.set_ylim(min(floor) / 2, max(floor) * 2)
+        panels[1, column].set_xlabel("length n" if axis == "length" else "width d")
+        kept = f"d = {WIDTH}" if axis == "length" else f"n = {fixed_length(results)}"
+        panels[0, column].set_title(
+            f"{kept}; dashed: table 1's growth, from the last point back", fontsize=10
+        )
+    panels[0, 0].legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

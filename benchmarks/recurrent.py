@@ -1,0 +1,229 @@
+"""The Transformer and the recurrent model that it replaced, on Multi30k: BLEU and seconds an epoch.
+
+usage: recurrent.py FOLDER [--epochs 12] [--data ../shared/data/multi30k] [--pairs 29000] [--precision float32]
+
+Both read the same batches of one vocabulary, with one loss and optimizer, and take turns epoch by epoch in one process.
+After each of a model's epochs FOLDER holds it; the same command goes on, with more `--epochs` too. At the end each is
+scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parent.parent / "shared" / "data" / "multi30k"
+MODELS = ("Transformer", "RecurrentSeq2Seq")
+
+
+def main():
+    """Trains both to the last epoch, scores them and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--data", type=Path, default=DATA, help="holds train, val and test_2016_flickr, .en.gz and .de.gz"
+    )
+    parser.add_argument(
+        "--pairs", type=int, help="train on the first so many alone, and test on the first hundred"
+    )
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--vocab-size", type=int, default=8000)
+    parser.add_argument("--batch-tokens", type=int, default=2500)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--warmup-steps", type=int, default=1000)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--layers", type=int, default=3, help="of each side of the Transformer")
+    parser.add_argument("--recurrent-layers", type=int, default=2, help="of each side of the other")
+    parser.add_argument(
+        "--d-model", type=int, default=256, help="of the Transformer; d_ff is four times that"
+    )
+    parser.add_argument(
+        "--recurrent-d-model", type=int, default=384, help="of the other: nearly as many parameters"
+    )
+    parser.add_argument("--dropout", type=float, default=0.2)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    kept_settings(options)
+    train, val, test = (pairs_of(options, name) for name in ("train", "val", "test_2016_flickr"))
+    if options.pairs:
+        train, val, test = train[: options.pairs], val[:100], test[:100]
+    tokenizer = tokenizer_of(options, train)
+    histories = trained(options, tokenizer, train, val)
+    results = [scored(options, name, tokenizer, test, histories[name]) for name in MODELS]
+    (options.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    print("| | parameters | s an epoch | best epoch | val perplexity | BLEU greedy (s) | BLEU beam 4 (s) |")
+    print("| --- " * 7 + "|")
+    for row in results:
+        cells = [f"{row[k]['bleu']:.2f} ({row[k]['seconds']:.0f})" for k in ("greedy", "beam 4")]
+        print(
+            f"| {row['model']} | {row['parameters']:,} | {row['seconds']:.1f} | {row['epoch']} of {row['epochs']} | "
+            f"{row['val_perplexity']:.2f} | {cells[0]} | {cells[1]} |"
+        )
+
+
+def kept_settings(options):
+    """Keeps what a run was begun with, and refuses to go on with anything else."""
+    own = {
+        name: str(value) for name, value in vars(options).items() if name not in ("folder", "epochs", "data")
+    }
+    path = options.folder / "settings.json"
+    if path.exists() and json.loads(path.read_text()) != own:
+        raise SystemExit(f"{options.folder} was begun with {path.read_text()}")
+    path.write_text(json.dumps(own) + "\n")
+
+
+def pairs_of(options, name):
+    """English and German sentences of one part of the data."""
+    from keras_transformer.data import read_parallel
+
+    return read_parallel(*(options.data / f"{name}.{language}.gz" for language in ("en", "de")))
+
+
+def tokenizer_of(options, pairs):
+    """One vocabulary for both languages and both models."""
+    from keras_transformer.text import SentencePieceTokenizer
+
+    path = options.folder / "tokenizer.model"
+    if not path.exists():
+        sentences = [sentence for pair in pairs for sentence in pair]
+        SentencePieceTokenizer.train(sentences, options.vocab_size).save(path)
+    return SentencePieceTokenizer.load(path)
+
+
+def compiled(options, name, vocab_size):
+    """A fresh model, compiled."""
+    import keras
+
+    import keras_transformer as kt
+    from keras_transformer.models import RecurrentSeq2Seq
+    from keras_transformer.schedules import InverseSquareRootSchedule
+    from keras_transformer.training import Adam
+
+    keras.utils.set_random_seed(1)
+    common = {"dropout": options.dropout, "dtype": options.precision}
+    if name == "Transformer":
+        sizes = {
+            "num_layers": options.layers,
+            "d_model": options.d_model,
+            "num_heads": options.d_model // 64 or 1,
+        }
+        model = kt.Transformer(vocab_size, d_ff=4 * options.d_model, **sizes, **common)
+    else:
+        sizes = {"num_layers": options.recurrent_layers, "d_model": options.recurrent_d_model}
+        model = RecurrentSeq2Seq(vocab_size, **sizes, **common)
+    schedule = InverseSquareRootSchedule(options.learning_rate, options.warmup_steps)
+    model.compile(
+        Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, global_clipnorm=5.0),
+        kt.MaskedCrossentropy(0.1),
+        metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
+        jit_compile=False,
+    )
+    return model
+
+
+def trained(options, tokenizer, train, val):
+    """Trains each model's missing epochs, in turn; what each epoch took and gave, for each model."""
+    import keras
+
+    from keras_transformer.data import Batches
+    from keras_transformer.files import replaced
+    from keras_transformer.training import Progress
+
+    limits = {"batch_tokens": options.batch_tokens, "max_length": 128}
+    batches, val_batches = (Batches(pairs, tokenizer, seed=1, **limits) for pairs in (train, val))
+    val_data = val_batches.dataset(epochs=1).cache()
+    histories, models = {}, {}
+    for name in MODELS:
+        history, newest = (options.folder / f"{name}.{end}" for end in ("json", "keras"))
+        histories[name] = json.loads(history.read_text()) if history.exists() else []
+        if histories[name]:
+            models[name] = keras.models.load_model(newest)
+        else:
+            models[name] = compiled(options, name, tokenizer.vocab_size)
+        print(
+            f"{name}: {models[name].count_params():,} parameters, {len(histories[name])} epochs done",
+            flush=True,
+        )
+    for epoch in range(options.epochs):
+        for name, model in models.items():
+            history = histories[name]
+            if epoch < len(history):
+                continue
+            seconds = timer()
+            fitted = model.fit(
+                batches.dataset(first_epoch=epoch),
+                steps_per_epoch=batches.steps,
+                initial_epoch=epoch,
+                epochs=epoch + 1,
+                validation_data=val_data,
+                callbacks=[seconds, Progress(batches.steps, batches.tokens, epochs=options.epochs)],
+                shuffle=False,
+                verbose=0,
+            )
+            found = {key: float(values[-1]) for key, values in fitted.history.items()}
+            best = min((row["val_perplexity"] for row in history), default=float("inf"))
+            history.append({"seconds": seconds.trained, **found})
+            if found["val_perplexity"] < best:
+                with replaced(options.folder / f"{name}.best.keras") as temporary:
+                    model.save(temporary, include_optimizer=False)
+            with replaced(options.folder / f"{name}.keras") as temporary:
+                model.save(temporary)
+            with replaced(options.folder / f"{name}.json") as temporary:
+                temporary.write_text(json.dumps(history, indent=1) + "\n")
+            print(
+                f"{name}: epoch {epoch + 1}, {seconds.trained:.1f} s, val {found['val_perplexity']:.3g}",
+                flush=True,
+            )
+    return histories
+
+
+def timer():
+    """A callback whose `trained` is how long the steps of an epoch took, reckoned from the second on."""
+    import keras
+
+    class Timer(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 0:
+                self.began = time.perf_counter()  # the first step traces
+            steps = self.params["steps"]
+            if batch == steps - 1:
+                self.trained = (time.perf_counter() - self.began) * steps / max(1, steps - 1)
+
+    return Timer()
+
+
+def scored(options, name, tokenizer, test, history):
+    """BLEU and seconds of the model of the best epoch, and the median epoch's seconds."""
+    import keras
+
+    from keras_transformer.decoding import Beam, Greedy
+    from keras_transformer.results import in_float32
+    from keras_transformer.serving import Translator
+    from keras_transformer.training import corpus_scores
+
+    model = in_float32(keras.models.load_model(options.folder / f"{name}.best.keras"))
+    best = min(range(len(history)), key=lambda epoch: history[epoch]["val_perplexity"])
+    result = {
+        "model": name,
+        "parameters": model.count_params(),
+        "seconds": statistics.median(row["seconds"] for row in history),
+        "epoch": best + 1,
+        "epochs": len(history),
+        "val_perplexity": history[best]["val_perplexity"],
+    }
+    sources, references = map(list, zip(*test, strict=True))
+    for label, strategy in (("greedy", Greedy()), ("beam 4", Beam(4))):
+        translator = Translator(model, tokenizer, strategy=strategy)
+        translator.translate(sources[:2])  # traces
+        start = time.perf_counter()
+        translations = translator.translate(sources, verbose=True)
+        seconds = time.perf_counter() - start
+        (options.folder / f"{name}.{strategy.width}.txt").write_text("\n".join(translations) + "\n")
+        result[label] = {**corpus_scores(translations, references), "seconds": seconds}
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What a checkpoint's preprocessor_config.json says is done with images."""
+
+from keras_transformer.huggingface.files import read_config
+from keras_transformer.layers import ImagePreprocessing
+
+FILE = "preprocessor_config.json"
+INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
+DEFAULTS = {
+    "do_resize": True,
+    "size": 224,
+    "resample": 2,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+
+
+def preprocessing_from_huggingface(folder):
+    """The layer that does with images what transformers' image processor of a checkpoint does.
+
+    Theirs rounds what it resizes to whole shades: a pixel can differ by one of 256.
+
+    Args:
+        folder: Holds preprocessor_config.json.
+
+    Returns:
+        An `ImagePreprocessing`.
+
+    Raises:
+        ValueError: If the file is missing or damaged, or asks for what the layer does not do.
+    """
+    config = {**DEFAULTS, **read_config(folder, FILE)}
+    for key in ("do_center_crop", "do_pad"):
+        if config.get(key):
+            raise ValueError(
+                f"`{key}` of {FILE} must be False: there is no part for more. Received: {key}=True."
+            )
+    size = config["size"]
+    if isinstance(size, dict):
+        if size.keys() != {"height", "width"}:
+            raise ValueError(f"`size` of {FILE} must have height and width alone. Received: size={size}.")
+        size = (size["height"], size["width"])
+    if config["resample"] not in INTERPOLATIONS:
+        raise ValueError(
+            f"`resample` of {FILE} must be one of {sorted(INTERPOLATIONS)}. "
+            f"Received: resample={config['resample']!r}."
+        )
+    normalizes = config["do_normalize"]
+    return ImagePreprocessing(
+        size if config["do_resize"] else None,
+        config["image_mean"] if normalizes else 0.0,
+        config["image_std"] if normalizes else 1.0,
+        config["rescale_factor"] if config["do_rescale"] else 1.0,
+        INTERPOLATIONS[config["resample"]],
+    )

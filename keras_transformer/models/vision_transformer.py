@@ -1,0 +1,167 @@
+"""The Vision Transformer: images in, classes out."""
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers import Dropout, Encoder, LearnedPositions, PatchEmbedding
+from keras_transformer.layers.parts import clone, described, part
+from keras_transformer.layers.patches import height_and_width
+from keras_transformer.layers.shapes import packed, unpacked
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class VisionTransformer(keras.Model):
+    """A stack of encoder layers over the patches of an image and a class token, whose last state tells the class.
+
+    Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1. ViT-Base (table 1), its stack pre-norm with
+    one more norm at the end:
+
+        encoder = Encoder(12, 12, 3072, dropout=0.1, activation="gelu", normalize_first=True)
+        VisionTransformer(224, 16, 768, encoder, 1000, dropout=0.1)
+
+    Args:
+        image_size: Pixels of an image, an int or `(height, width)`.
+        patch_size: Pixels of a patch, an int or `(height, width)`; must divide the image's.
+        d_model: Width of the model.
+        encoder: An `Encoder`, the template of its own.
+        num_classes: Number of classes; None for a model without a head.
+        channels: Channels of an image: 3 of colour, 1 of grey.
+        dropout: Share dropped, in training, of the embeddings.
+        pooler: A template of a layer that the class token's last state goes through, such as
+            `keras.layers.Dense(768, "tanh")`: the hidden layer that the paper's head has in pretraining. None for none.
+        **kwargs: Keras's own `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        images: `(batch, height, width, channels)`, in the range that the model is trained on.
+        training: Whether to drop out.
+        return_attention_scores: Whether to return each layer's attention weights too,
+            `(batch, num_heads, 1 + patches, 1 + patches)`; the class token comes first.
+
+    Returns:
+        Logits, float32 `(batch, num_classes)`. Without `num_classes` what the pooler makes of the class token,
+        `(batch, features)`; without a pooler too the last states, `(batch, 1 + patches, d_model)`. Then the scores,
+        where asked for.
+
+    Raises:
+        ValueError: If a size is not positive, a patch's does not divide the image's, or images have another size.
+
+    >>> model = VisionTransformer((6, 4), 2, 4, Encoder(1, 2, 8, normalize_first=True), num_classes=5)
+    >>> model(np.ones((3, 6, 4, 3), "float32")).shape
+    TensorShape([3, 5])
+    """
+
+    def __init__(
+        self,
+        image_size,
+        patch_size,
+        d_model,
+        encoder,
+        num_classes=None,
+        *,
+        channels=3,
+        dropout=0.0,
+        pooler=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.image_size = height_and_width(image_size=image_size)
+        check_positive(d_model=d_model, channels=channels)
+        check_share(dropout=dropout)
+        if num_classes is not None:
+            check_positive(num_classes=num_classes)
+        encoder = part(encoder)
+        if not isinstance(encoder, Encoder):
+            raise ValueError(f"`encoder` must be an `Encoder`. Received: encoder={encoder!r}.")
+        policy = self.dtype_policy
+        self.patches = PatchEmbedding(patch_size, d_model, dtype=policy, name="patches")
+        self.patch_size = self.patches.patch_size
+        if any(n % p for n, p in zip(self.image_size, self.patch_size, strict=True)):
+            raise ValueError(
+                "`patch_size` must divide `image_size`. "
+                f"Received: image_size={self.image_size}, patch_size={self.patch_size}."
+            )
+        self.d_model = d_model
+        self.num_classes = num_classes
+        self.channels = channels
+        self.dropout = dropout
+        rows, columns = (n // p for n, p in zip(self.image_size, self.patch_size, strict=True))
+        self.positions = LearnedPositions(1 + rows * columns, dtype=policy, name="positions")
+        self.drop = Dropout(dropout, dtype=policy, name="drop")
+        self.encoder = clone(encoder, name="encoder", dtype=policy)
+        self.pooler = None if pooler is None else clone(pooler, name="pooler", dtype=policy)
+        self.head = None
+        if num_classes is not None:
+            self.head = keras.layers.Dense(num_classes, dtype=policy, name="head")
+        self.build()
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        self.class_token = self.add_weight(
+            name="class_token",
+            shape=(self.d_model,),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+        self.patches.build((None, *self.image_size, self.channels))
+        shape = (None, self.positions.max_length, self.d_model)
+        for layer in (self.positions, self.drop, self.encoder):
+            layer.build(shape)
+        token_shape = (None, self.d_model)
+        if self.pooler is not None:
+            self.pooler.build(token_shape)
+            token_shape = self.pooler.compute_output_shape(token_shape)
+        if self.head is not None:
+            self.head.build(token_shape)
+        self.built = True
+
+    def encode(self, images, training=None, return_attention_scores=False):
+        """The last states of the class token and the patches.
+
+        Args:
+            images: `(batch, height, width, channels)`.
+            training: Whether to drop out.
+            return_attention_scores: Whether to return each layer's attention weights too.
+
+        Returns:
+            `(batch, 1 + patches, d_model)`; then the scores, where asked for.
+        """
+        expected = (*self.image_size, self.channels)
+        if tuple(images.shape[1:]) != expected:
+            raise ValueError(
+                f"`images` must have shape `(batch, {', '.join(map(str, expected))})`. "
+                f"Received: shape={tuple(images.shape)}."
+            )
+        x = self.patches(images)
+        token = ops.cast(self.class_token, x.dtype)
+        tokens = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.d_model))
+        x = self.drop(self.positions(ops.concatenate([tokens, x], axis=1)), training=training)
+        return self.encoder(x, training=training, return_attention_scores=return_attention_scores)
+
+    def call(self, images, training=None, return_attention_scores=False):
+        results = self.encode(ops.convert_to_tensor(images), training, return_attention_scores)
+        x, scores, _ = unpacked(results, return_attention_scores, cache=False)
+        if self.pooler is not None or self.head is not None:
+            x = x[:, 0]
+        if self.pooler is not None:
+            x = self.pooler(x)
+        if self.head is not None:
+            x = ops.cast(self.head(x), "float32")
+        return packed(x, scores=scores)
+
+    def get_config(self):
+        return {
+            **super(keras.Model, self).get_config(),  # the layer's: name, dtype, trainable
+            "image_size": self.image_size,
+            "patch_size": self.patch_size,
+            "d_model": self.d_model,
+            "encoder": described(self.encoder),
+            "num_classes": self.num_classes,
+            "channels": self.channels,
+            "dropout": self.dropout,
+            "pooler": described(self.pooler),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
