@@ -1,4 +1,4 @@
-"""Parallel text to batches; is handed a tokenizer, imports none."""
+"""Parallel text to batches, and ids to masked ones; is handed a tokenizer, imports none."""
 
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.files import (
@@ -10,10 +10,12 @@ from keras_transformer.data.files import (
     split_lines,
     stream_lines,
 )
+from keras_transformer.data.masking import Masking
 
 __all__ = [
     "LONGEST_LINE",
     "Batches",
+    "Masking",
     "iterate_lines",
     "read_lines",
     "read_parallel",

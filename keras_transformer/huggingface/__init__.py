@@ -7,6 +7,7 @@ A family is a module with
 - `tensors(model)`: the `Tensor`s of its checkpoints, each with the weights of ours that lie in it,
 - `PREFIX`: what the tensors' names may leave out; `BUFFERS`: patterns of the names of tensors that are no weights;
 - `FREE`: keys that `config` guesses;
+- `RENAMED`, where there is one: what old names of tensors end with, and what that is now;
 - `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
   for both.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface import gpt2, llama
+from keras_transformer.huggingface import bert, gpt2, llama
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import (
     read_config,
@@ -25,7 +26,7 @@ from keras_transformer.huggingface.files import (
 )
 from keras_transformer.huggingface.tensors import fill, without_copies
 
-FAMILIES = {"gpt2": gpt2, "llama": llama}
+FAMILIES = {"bert": bert, "gpt2": gpt2, "llama": llama}
 
 __all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_huggingface"]
 
@@ -33,17 +34,21 @@ __all__ = ["FAMILIES", "from_huggingface", "to_huggingface", "tokenizers_from_hu
 def from_huggingface(folder, **kwargs):
     """Makes a model of a checkpoint, and fills it tensor by tensor.
 
-    A prompt ends at its last token that is no padding. Where config.json has no `pad_token_id`, `pad_id` is
-    `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then padding.
+    `architectures` decides the head of an encoder: `BertModel`, `BertForMaskedLM`, `BertForSequenceClassification`,
+    `BertForMultipleChoice` or `BertForTokenClassification`. Another head is put on with `EncoderModel.with_head`.
+
+    A language model's prompt ends at its last token that is no padding. Where config.json has no `pad_token_id`,
+    `pad_id` is `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then
+    padding.
 
     Args:
         folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
             `model_type` among `FAMILIES`. Values are float64, float32, float16 or bfloat16.
         **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` where those of config.json
-            are not to hold, or it has several.
+            are not to hold, or it has several; for an encoder `pad_id`, `cls_id`, `sep_id`, which it often has not.
 
     Returns:
-        A `LanguageModel`.
+        A `LanguageModel` or an `EncoderModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
@@ -54,7 +59,7 @@ def from_huggingface(folder, **kwargs):
     check_config(config, quantization_config=None)
     stored = stored_tensors(folder)
     model = family.model(config, **kwargs)
-    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS)
+    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS, getattr(family, "RENAMED", {}))
     return model
 
 
@@ -85,7 +90,7 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
     Dropout that the family has no key for is left out: it changes nothing but training.
 
     Args:
-        model: A `LanguageModel` of the parts of one of `FAMILIES`.
+        model: A `LanguageModel` or `EncoderModel` of the parts of one of `FAMILIES`.
         folder: A new folder, which appears whole or not at all.
         max_shard_bytes: Most bytes of tensors in a file.
         config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for

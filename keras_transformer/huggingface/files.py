@@ -41,7 +41,7 @@ def read_config(folder):
     Raises:
         ValueError: If there is none, or it is no JSON object.
     """
-    return _read_object(Path(folder) / CONFIG)
+    return read_object(Path(folder) / CONFIG)
 
 
 def stored_tensors(folder):
@@ -117,7 +117,7 @@ def _files(folder):
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        places = _read_object(folder / INDEX).get("weight_map")
+        places = read_object(folder / INDEX).get("weight_map")
         names = list(places.values()) if isinstance(places, dict) and places else [None]
         for name in names:
             if not isinstance(name, str) or Path(name).name != name:
@@ -149,7 +149,8 @@ def _opened(path):
         raise ValueError(f"Cannot read {path}: {error}") from error
 
 
-def _read_object(path):
+def read_object(path):
+    """What a JSON file holds, a dict; `ValueError` where it holds no object."""
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -108,7 +108,7 @@ def without_copies(tensors):
             yield tensor
 
 
-def fill(tensors, stored, prefix="", buffers=()):
+def fill(tensors, stored, prefix="", buffers=(), renamed=None):
     """Gives weights the values of a checkpoint, tensor by tensor.
 
     Nothing is read before all names, shapes and dtypes fit. Of tensors with the same weights, one must be stored; all
@@ -119,6 +119,7 @@ def fill(tensors, stored, prefix="", buffers=()):
         stored: What the checkpoint holds: `files.Stored`s.
         prefix: What their names may leave out.
         buffers: Compiled patterns of the names of what is stored and is no weight.
+        renamed: What old names end with, and what that is now, a dict; or None.
 
     Raises:
         ValueError: If a tensor is missing, left over, of another shape, of no float dtype, or differs from the one it
@@ -127,7 +128,10 @@ def fill(tensors, stored, prefix="", buffers=()):
     tensors = {tensor.name: tensor for tensor in tensors}
     found, problems = {}, []
     for each in sorted(stored, key=lambda each: each.name not in tensors):  # whole names first
-        name = each.name if each.name in tensors else prefix + each.name
+        name = each.name
+        for old, new in (renamed or {}).items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        name = name if name in tensors else prefix + name
         if name in tensors and name not in found:
             found[name] = each
             problems += each.problems(tensors[name].shape)

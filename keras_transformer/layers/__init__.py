@@ -14,6 +14,7 @@ from keras_transformer.layers.position_bias import ALiBi, RelativePositionBias
 from keras_transformer.layers.positions import LearnedPositions, PositionalEncoding, sinusoidal_positions
 from keras_transformer.layers.residual import Residual, SandwichResidual
 from keras_transformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryPositions
+from keras_transformer.layers.segments import SegmentEmbedding
 
 __all__ = [
     "ALiBi",
@@ -37,6 +38,7 @@ __all__ = [
     "Residual",
     "RotaryPositions",
     "SandwichResidual",
+    "SegmentEmbedding",
     "TokenEmbedding",
     "TreeCache",
     "dot_product_attention",

@@ -70,6 +70,10 @@ CASES = {
 # Their values are compared with those of independent references in their own tests.
 CASES |= {
     "rms_norm": (layers.RMSNormalization, lambda: [hidden()]),
+    "segments": (
+        lambda **kwargs: layers.SegmentEmbedding(2, **kwargs),
+        lambda: [hidden(), np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]], "int32")],
+    ),
     "learned_positions": (lambda **kwargs: layers.LearnedPositions(7, **kwargs), lambda: [hidden()]),
     "rotary": (
         lambda **kwargs: layers.RotaryPositions(scaling=layers.LinearScaling(2.0), **kwargs),
@@ -161,6 +165,7 @@ CONFIGURED = [
     layers.Residual(0.3, True, 1e-3, norm=layers.RMSNormalization(1e-3)),
     layers.TokenEmbedding(13, 6, pad_id=1, scale=2.0),
     layers.LearnedPositions(5),
+    layers.SegmentEmbedding(3),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
     layers.PositionalEncoding(max_wavelength=7.0),
     *(
