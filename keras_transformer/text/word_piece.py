@@ -17,13 +17,13 @@ LONGEST_WORD = 100  # characters; a longer one is unknown
 LONGEST_PIECE = 256  # bytes without the mark; what the operation takes
 NORMALISED_AT_ONCE = 4096
 
-# What stands alone between words: punctuation, ASCII's signs and the ideographs of Chinese.
+# What is a word by itself: punctuation, ASCII's signs and the ideographs of Chinese.
 _ALONE = (
-    r"!-/:-@\[-`{-~\p{P}\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
-    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
+    r"[!-/:-@\[-`{-~\p{P}\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
+    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
 _NO_TEXT = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\t\n\r]|\x{FFFD}"  # control characters, what was no UTF-8
-_LONG_WORD = rf"[^\s\p{{Z}}{_ALONE}]{{{LONGEST_WORD + 1},}}"
+_LONG_WORD = f"[^ ]{{{LONGEST_WORD + 1},}}"
 _UNKNOWN = "\ue000"  # of private use, which no text has left by then
 
 
@@ -45,7 +45,7 @@ class WordPieceTokenizer(tf.Module):
 
     Raises:
         ValueError: If the file cannot be read, a special piece is missing, or a piece is empty, longer than 256
-            bytes or there twice.
+            bytes, there twice or with a space.
     """
 
     def __init__(self, vocabulary, lower_case=True, strip_accents=None):
@@ -60,9 +60,12 @@ class WordPieceTokenizer(tf.Module):
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special
         self.bos_id, self.eos_id = self.cls_id, self.sep_id
         # A constant, no resource and no table: nothing is to be initialised where it is loaded.
-        self._ops = tf_text.FastWordpieceTokenizer(
-            self._pieces, max_bytes_per_word=4 * LONGEST_WORD, token_out_type=tf.int32, unknown_token="[UNK]"
-        )
+        try:
+            self._ops = tf_text.FastWordpieceTokenizer(
+                self._pieces, max_bytes_per_word=4 * LONGEST_WORD, token_out_type=tf.int32
+            )
+        except RuntimeError as error:
+            raise ValueError(f"`vocabulary` does not suit tensorflow-text, which says: {error}") from None
         self._table = tf.constant(self._pieces)
 
     @classmethod
@@ -87,10 +90,8 @@ class WordPieceTokenizer(tf.Module):
         strip = lower_case if strip_accents is None else strip_accents
         counts = collections.Counter()
         for start in range(0, len(sentences), NORMALISED_AT_ONCE):
-            texts = _normalised(
-                tf.constant(sentences[start : start + NORMALISED_AT_ONCE], tf.string), lower_case, strip
-            )
-            for text in tf.strings.regex_replace(texts, f"[{_ALONE}]", r" \0 ").numpy():
+            texts = tf.constant(sentences[start : start + NORMALISED_AT_ONCE], tf.string)
+            for text in _spaced_words(texts, lower_case, strip).numpy():
                 counts.update(text.decode().split())
         if not counts:
             raise ValueError(
@@ -119,8 +120,9 @@ class WordPieceTokenizer(tf.Module):
 
     def tokenize(self, strings):
         """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""
-        texts = _normalised(tf.convert_to_tensor(strings, tf.string), self.lower_case, self.strip_accents)
-        return self._ops.tokenize(tf.strings.regex_replace(texts, _LONG_WORD, _UNKNOWN))
+        texts = tf.convert_to_tensor(strings, tf.string)
+        words = _spaced_words(texts, self.lower_case, self.strip_accents)
+        return self._ops.tokenize(tf.strings.regex_replace(words, _LONG_WORD, _UNKNOWN))
 
     def detokenize(self, ids):
         """Ids `(batch, length)`, ragged or padded, to strings `(batch,)`; an id out of range reads as unk.
@@ -164,8 +166,8 @@ class WordPieceTokenizer(tf.Module):
             raise ValueError(f"Cannot read a tokenizer from {path}: {error!r}") from None
 
 
-def _normalised(strings, lower_case, strip_accents):
-    """Text as words are looked for in it, as a TensorFlow op."""
+def _spaced_words(strings, lower_case, strip_accents):
+    """The words of texts, with spaces between, as a TensorFlow op."""
     texts = tf.strings.regex_replace(valid_utf8(strings), _NO_TEXT, "")
     if strip_accents:
         texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), r"\p{Mn}", "")
@@ -173,7 +175,7 @@ def _normalised(strings, lower_case, strip_accents):
         # ICU would write a last sigma otherwise, and i as the machine's language does.
         texts = tf.strings.lower(tf.strings.regex_replace(texts, "Σ", "σ"))
         texts = tf.strings.lower(texts, encoding="utf-8")
-    return texts
+    return tf.strings.regex_replace(tf.strings.regex_replace(texts, _ALONE, r" \0 "), r"[\s\p{Z}]+", " ")
 
 
 def _read_lines(path):
@@ -193,8 +195,8 @@ def _check_pieces(pieces):
         raise ValueError(f"`vocabulary` must have {', '.join(SPECIAL)}. Received: {missing[0]} is missing.")
     for piece, count in collections.Counter(pieces).items():
         bare = piece.removeprefix("##") or piece if isinstance(piece, str) else ""
-        if count > 1 or not bare or len(bare.encode(errors="replace")) > LONGEST_PIECE:
+        if count > 1 or not bare or " " in bare or len(bare.encode(errors="replace")) > LONGEST_PIECE:
             raise ValueError(
-                f"`vocabulary` must hold different pieces of 1 to {LONGEST_PIECE} bytes. "
+                f"`vocabulary` must hold different pieces of 1 to {LONGEST_PIECE} bytes, without spaces. "
                 f"Received: {piece!r:.300}, {count} times."
             )

@@ -271,8 +271,10 @@ def test_files_that_hold_no_tokenizer_are_refused(content, tmp_path):
         (SPECIAL[1:], r"\[PAD\] is missing"),
         ([*SPECIAL, "a", "a"], "'a', 2 times"),
         ([*SPECIAL, ""], "'', 1 times"),
+        ([*SPECIAL, "a b"], "'a b', 1 times"),
         ([*SPECIAL, "가" * 86], "가', 1 times"),
         ([*SPECIAL, 3], "3, 1 times"),
+        ([*SPECIAL, "a", "a\0b"], "tensorflow-text, which says"),
         ("nowhere.txt", "nowhere.txt"),
     ],
 )
@@ -282,7 +284,7 @@ def test_vocabularies_that_cannot_be_are_refused(pieces, message):
 
 
 def test_pieces_of_any_kind_are_taken():
-    odd = ["##", "#", "###", "##,", "it's", "a b", "[unused1]", "가" * 85, "\ue000"]
+    odd = ["##", "#", "###", "##,", "it's", "a\u3000b", "[unused1]", "가" * 85, "\ue000"]
     tokenizer = made([*SPECIAL, *odd, "a"])
     assert tokenizer.tokenize(["a", "#", "##"]).to_list()[0] == [5 + len(odd)]
 
@@ -346,10 +348,16 @@ def test_ids_are_theirs_on_sentences(subwords, sentences):
     assert_same_ids(subwords, [s.upper() for s in sentences])
 
 
-def test_ids_are_theirs_for_every_character_of_the_basic_plane(subwords):
-    """A character between letters: kept, dropped, a space, or a word of its own; assigned since their tables or not."""
-    letters = [c for c in map(chr, range(0x10000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
-    pieces = [*SPECIAL, *(f"{mark}{c}" for c in letters if c.strip() for mark in ("", "##"))]
+def test_ids_are_theirs_for_every_character_that_all_tables_know(subwords):
+    """A character between letters: kept, dropped, a space or a word of its own. Theirs are of Unicode 8."""
+    category, before = unicodedata.category, unicodedata.ucd_3_2_0.category
+    letters = [
+        c
+        for c in map(chr, range(0x10000))
+        if category(c) == before(c) and category(c) not in ("Cn", "Cs", "Co")
+    ]
+    assert len(letters) > 45000
+    pieces = [*SPECIAL, *(f"{mark}{c}" for c in letters if c > " " for mark in ("", "##"))]
     tokenizer = WordPieceTokenizer(list(dict.fromkeys(pieces)), subwords.lower_case)
     assert_same_ids(tokenizer, [f"a{c}b" for c in letters])
 
