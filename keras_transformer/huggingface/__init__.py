@@ -10,6 +10,7 @@ A family is a module with
 - `computed(model)`, where there are any: the `Computed`s that its checkpoints may hold;
 - `completed(config, names)`, where config.json alone does not tell: the configuration with what the names of the stored
   tensors tell;
+- `RENAMED`, where there is one: what old names of tensors end with, and what that is now;
 - `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
   for both.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface import gpt2, llama, marian, t5, vit
+from keras_transformer.huggingface import bert, gpt2, llama, marian, t5, vit
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import (
     read_config,
@@ -29,7 +30,7 @@ from keras_transformer.huggingface.files import (
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.tensors import fill, without_copies
 
-FAMILIES = {"gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5, "vit": vit}
+FAMILIES = {"bert": bert, "gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5, "vit": vit}
 
 __all__ = [
     "FAMILIES",
@@ -43,6 +44,9 @@ __all__ = [
 def from_huggingface(folder, **kwargs):
     """Makes a model of a checkpoint, and fills it tensor by tensor.
 
+    `architectures` decides the head of an encoder: `BertModel`, `BertForMaskedLM`, `BertForSequenceClassification`,
+    `BertForMultipleChoice` or `BertForTokenClassification`. Another head is put on with `EncoderModel.with_head`.
+
     The prompt of a `LanguageModel` ends at its last token that is no padding. Where config.json has no `pad_token_id`,
     `pad_id` is `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then
     padding.
@@ -54,12 +58,14 @@ def from_huggingface(folder, **kwargs):
     Args:
         folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
             `model_type` among `FAMILIES`. Values are float64, float32, float16 or bfloat16.
-        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` of a language
-            model, where those of config.json are not to hold, or it has several.
+        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` of a language model where
+            those of config.json are not to hold, or it has several; for an encoder `pad_id`, `cls_id`, `sep_id`, which
+            it often has not.
 
     Returns:
-        A `LanguageModel` for GPT-2 and Llama; a `Transformer` for Marian; a `T5`; a `VisionTransformer`, with the classes of
-        a `ViTForImageClassification`, with or without the pooler of a `ViTModel`.
+        A `LanguageModel` for GPT-2 and Llama; a `Transformer` for Marian; a `T5`; an `EncoderModel` for BERT; a
+        `VisionTransformer`, with the classes of a `ViTForImageClassification`, with or without the pooler of a
+        `ViTModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
@@ -74,7 +80,8 @@ def from_huggingface(folder, **kwargs):
         config = family.completed(config, {each.name for each in stored})
     model = family.model(config, **kwargs)
     computed = family.computed(model) if hasattr(family, "computed") else ()
-    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS, computed)
+    renamed = getattr(family, "RENAMED", {})
+    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS, computed, renamed)
     return model
 
 

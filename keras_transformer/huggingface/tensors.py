@@ -126,7 +126,7 @@ def without_copies(tensors):
             yield tensor
 
 
-def fill(tensors, stored, prefix="", buffers=(), computed=()):
+def fill(tensors, stored, prefix="", buffers=(), computed=(), renamed=None):
     """Gives weights the values of a checkpoint, tensor by tensor.
 
     Nothing is read before all names, shapes and dtypes fit. Of tensors with the same weights, one must be stored; all
@@ -138,6 +138,7 @@ def fill(tensors, stored, prefix="", buffers=(), computed=()):
         prefix: What their names may leave out.
         buffers: Compiled patterns of the names of what is stored and is no weight.
         computed: What may be stored and must then be what is computed: `Computed`s.
+        renamed: What old names end with, and what that is now, a dict; or None.
 
     Raises:
         ValueError: If a tensor is missing, left over, of another shape, of no float dtype, or differs from the one it
@@ -148,7 +149,10 @@ def fill(tensors, stored, prefix="", buffers=(), computed=()):
     known = tensors.keys() | computed.keys()
     found, tables, problems = {}, {}, []
     for each in sorted(stored, key=lambda each: each.name not in known):  # whole names first
-        name = each.name if each.name in known else prefix + each.name
+        name = each.name
+        for old, new in (renamed or {}).items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        name = name if name in known else prefix + name
         if name in tensors and name not in found:
             found[name] = each
             problems += each.problems(tensors[name].shape)

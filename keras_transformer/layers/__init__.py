@@ -17,6 +17,7 @@ from keras_transformer.layers.positions import LearnedPositions, PositionalEncod
 from keras_transformer.layers.recurrent import LSTMStack, LuongAttention
 from keras_transformer.layers.residual import Residual, SandwichResidual
 from keras_transformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryPositions
+from keras_transformer.layers.segments import SegmentEmbedding
 
 __all__ = [
     "ALiBi",
@@ -44,6 +45,7 @@ __all__ = [
     "Residual",
     "RotaryPositions",
     "SandwichResidual",
+    "SegmentEmbedding",
     "TokenEmbedding",
     "TreeCache",
     "dot_product_attention",

@@ -1,6 +1,15 @@
 """Models: compositions of the layers."""
 
 from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.heads import (
+    ClassificationHead,
+    Head,
+    MaskedLanguageHead,
+    MultipleChoiceHead,
+    Pooler,
+    TaggingHead,
+)
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.t5 import T5
@@ -9,9 +18,16 @@ from keras_transformer.models.vision_transformer import VisionTransformer
 
 __all__ = [
     "T5",
+    "ClassificationHead",
     "EncoderDecoder",
+    "EncoderModel",
+    "Head",
     "LanguageModel",
+    "MaskedLanguageHead",
+    "MultipleChoiceHead",
+    "Pooler",
     "RecurrentSeq2Seq",
+    "TaggingHead",
     "Transformer",
     "VisionTransformer",
 ]

@@ -1,8 +1,17 @@
 """Tokenizers that live in the graph; this folder loads tensorflow_text."""
 
 from keras_transformer.text.byte import ByteTokenizer
+from keras_transformer.text.pairs import pack, pack_ids
 from keras_transformer.text.sentence_piece import SentencePieceTokenizer
+from keras_transformer.text.word_piece import WordPieceTokenizer
 
-TOKENIZERS = {cls.__name__: cls for cls in (ByteTokenizer, SentencePieceTokenizer)}
+TOKENIZERS = {cls.__name__: cls for cls in (ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer)}
 
-__all__ = ["TOKENIZERS", "ByteTokenizer", "SentencePieceTokenizer"]
+__all__ = [
+    "TOKENIZERS",
+    "ByteTokenizer",
+    "SentencePieceTokenizer",
+    "WordPieceTokenizer",
+    "pack",
+    "pack_ids",
+]

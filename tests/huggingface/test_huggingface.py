@@ -325,11 +325,7 @@ CONFIG_ERRORS = [
     (GPT2, {"n_embd": "15"}, "n_embd='15'"),
     (GPT2, {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
     (GPT2, {"bos_token_id": VOCAB}, f"bos_id={VOCAB}, vocab_size={VOCAB}"),
-    (
-        GPT2,
-        {"model_type": "gpt3"},
-        "must be one of ['gpt2', 'llama', 'marian', 't5', 'vit']. Received: model_type='gpt3'",
-    ),
+    (GPT2, {"model_type": "gpt3"}, f"must be one of {sorted(FAMILIES)}. Received: model_type='gpt3'"),
     (LLAMA, {"hidden_act": "mish"}, "hidden_act='mish'"),
     (LLAMA, {"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),
     (LLAMA, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'"),

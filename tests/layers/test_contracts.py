@@ -76,6 +76,10 @@ CASES |= {
     "lstm": (lambda **kwargs: layers.LSTMStack(2, 7, **kwargs), lambda: [hidden()]),
     "luong_attention": (layers.LuongAttention, lambda: [hidden(), normal(BATCH, SOURCE_LEN, D_MODEL)]),
     "rms_norm": (layers.RMSNormalization, lambda: [hidden()]),
+    "segments": (
+        lambda **kwargs: layers.SegmentEmbedding(2, **kwargs),
+        lambda: [hidden(), np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]], "int32")],
+    ),
     "learned_positions": (lambda **kwargs: layers.LearnedPositions(7, **kwargs), lambda: [hidden()]),
     "rotary": (
         lambda **kwargs: layers.RotaryPositions(scaling=layers.LinearScaling(2.0), **kwargs),
@@ -204,6 +208,7 @@ CONFIGURED = [
     layers.LuongAttention("he_normal"),
     layers.PatchEmbedding((2, 3), 5, "he_normal"),
     layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
+    layers.SegmentEmbedding(3),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
     layers.PositionalEncoding(max_wavelength=7.0),
     *(cls(*sizes, **arguments) for cls, sizes in STACKS for arguments in (PLAIN, TEMPLATES)),

@@ -1,0 +1,35 @@
+"""Hugging Face folders to folders of servables and back."""
+
+from pathlib import Path
+
+from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface.files import CONFIG
+from keras_transformer.models import VisionTransformer
+from keras_transformer.serving import load, servable_of
+
+
+def convert(source, target, **kwargs):
+    """Makes a folder that `keras-transformer export` takes of a Hugging Face folder, or the other way round.
+
+    Args:
+        source: A folder with config.json, or one that a servable's `save` or a training run wrote.
+        target: A new folder, which appears whole or not at all.
+        **kwargs: What `from_huggingface` or `to_huggingface` takes besides.
+
+    Returns:
+        The servable, which `target` holds now; None for a Hugging Face folder, which holds the model alone.
+
+    Raises:
+        ValueError: If `source` is neither, or `target` exists; else as `from_huggingface` and `to_huggingface`.
+    """
+    source, target = Path(source), Path(target)
+    if target.exists():
+        raise ValueError(f"`target` must not exist yet. Received: {target}.")
+    if not (source / CONFIG).is_file():
+        to_huggingface(load(source).model, target, **kwargs)
+        return None
+    model = from_huggingface(source, **kwargs)
+    tokenizers = () if isinstance(model, VisionTransformer) else tokenizers_from_huggingface(source)
+    servable = servable_of(model, tokenizers)
+    servable.save(target)
+    return servable

@@ -1,0 +1,279 @@
+"""BERT: Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"."""
+
+import re
+
+from keras_transformer.huggingface.configs import (
+    activation,
+    activation_name,
+    check_config,
+    check_parts,
+    check_sizes,
+)
+from keras_transformer.huggingface.tensors import dense, matrix, norm, vector
+from keras_transformer.huggingface.word_piece import word_piece
+from keras_transformer.layers import (
+    Encoder,
+    FeedForward,
+    LayerNormalization,
+    LearnedPositions,
+    MultiHeadAttention,
+    Residual,
+    SegmentEmbedding,
+)
+from keras_transformer.models import (
+    ClassificationHead,
+    EncoderModel,
+    MaskedLanguageHead,
+    MultipleChoiceHead,
+    Pooler,
+    TaggingHead,
+)
+
+PREFIX = "bert."
+BUFFERS = (
+    re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$"),  # counted from 0 on; all 0
+    # What the published checkpoints keep of their pretraining, beside a head that does not read it.
+    re.compile(r"^(bert\.)?pooler\.dense\.(weight|bias)$"),
+    re.compile(r"^cls\.seq_relationship\.(weight|bias)$"),
+)
+RENAMED = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+}  # in the first checkpoints
+FREE = ()
+DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+# Their models: our head, and whether there is a pooler.
+ARCHITECTURES = {
+    "BertModel": (type(None), True),
+    "BertForMaskedLM": (MaskedLanguageHead, False),
+    "BertForSequenceClassification": (ClassificationHead, True),
+    "BertForMultipleChoice": (MultipleChoiceHead, True),
+    "BertForTokenClassification": (TaggingHead, False),
+}
+
+
+def model(config, **kwargs):
+    """The model that a configuration describes."""
+    config = {**DEFAULTS, **config}
+    check_config(
+        config,
+        is_decoder=False,
+        add_cross_attention=False,
+        position_embedding_type="absolute",
+        pruned_heads={},
+    )
+    vocab_size, d_model, num_layers, num_heads, d_ff, max_length, num_segments = check_sizes(
+        config,
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+    )
+    if d_model % num_heads:
+        raise ValueError(
+            "`hidden_size` must be divisible by `num_attention_heads`. "
+            f"Received: hidden_size={d_model}, num_attention_heads={num_heads}."
+        )
+    dropout, epsilon = config["hidden_dropout_prob"], config["layer_norm_eps"]
+    attention = MultiHeadAttention(
+        num_heads, d_model // num_heads, dropout=config["attention_probs_dropout_prob"]
+    )
+    head, has_pooler = _head(config)
+    # Its configurations do not say which ids these are; ours do, under the names that they have for others.
+    ids = {
+        ours: config.get(theirs) for ours, theirs in (("cls_id", "bos_token_id"), ("sep_id", "eos_token_id"))
+    }
+    return EncoderModel(
+        vocab_size,
+        d_model,
+        Encoder(
+            num_layers,
+            attention=attention,
+            feed_forward=FeedForward(d_ff, activation(config, "hidden_act")),
+            residual=Residual(dropout, layer_norm_epsilon=epsilon),
+        ),
+        LearnedPositions(max_length),
+        num_segments=num_segments,
+        norm=LayerNormalization(epsilon),
+        dropout=dropout,
+        pooler=Pooler() if has_pooler else None,
+        head=head,
+        **{"pad_id": config["pad_token_id"], **ids, **kwargs},
+    )
+
+
+def _head(config):
+    """The head that `architectures` asks for, and whether there is a pooler."""
+    names = config.get("architectures") or ["BertModel"]
+    if len(names) != 1 or names[0] not in ARCHITECTURES:
+        raise ValueError(
+            f"`architectures` of config.json must be one of {list(ARCHITECTURES)}. "
+            f"Received: architectures={names}."
+        )
+    kind, has_pooler = ARCHITECTURES[names[0]]
+    dropout = config.get("classifier_dropout")
+    dropout = config["hidden_dropout_prob"] if dropout is None else dropout
+    if kind is MaskedLanguageHead:
+        check_config(config, tie_word_embeddings=True)
+        return kind(activation(config, "hidden_act"), config["layer_norm_eps"]), has_pooler
+    if kind is MultipleChoiceHead:
+        return kind(dropout), has_pooler
+    if kind in (ClassificationHead, TaggingHead):
+        return kind(*_labels(config), dropout), has_pooler
+    return None, has_pooler
+
+
+def _labels(config):
+    """The number of classes, and their names, or None where they are but numbered."""
+    names = config.get("id2label")
+    if names is None:
+        return config.get("num_labels", 2), None
+    names = {str(key): label for key, label in names.items()}
+    if names.keys() != {str(i) for i in range(len(names))}:
+        raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
+    labels = [names[str(i)] for i in range(len(names))]
+    return len(labels), None if labels == _numbered(len(labels)) else labels
+
+
+def _numbered(count):
+    """The names that classes without one have there."""
+    return [f"LABEL_{i}" for i in range(count)]
+
+
+def config(model):
+    """The configuration that describes a model."""
+    check_parts("bert", model=(model, EncoderModel))
+    check_parts(
+        "bert",
+        encoder=(model.encoder, Encoder),
+        positions=(model.positions, LearnedPositions),
+        segments=(model.segments, SegmentEmbedding),
+        norm=(model.norm, LayerNormalization),
+    )
+    layer = model.encoder.layers[0]
+    attention, feed_forward, residual = (
+        layer.self_attention,
+        layer.feed_forward,
+        layer.self_attention_residual,
+    )
+    check_parts(
+        "bert",
+        feed_forward=(feed_forward, FeedForward),
+        attention=(attention, MultiHeadAttention),
+        residual=(residual, Residual),
+        residual_norm=(residual.norm, LayerNormalization),
+        normalize_first=(residual.normalize_first, False),
+    )
+    plain = attention.key_dim**-0.5
+    check_parts(
+        "bert",
+        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
+        key_dim=(attention.key_dim * attention.num_heads, model.d_model),
+        value_dim=(attention.value_dim, attention.key_dim),
+        attention_positions=(attention.positions, None),
+        sliding_window=(attention.sliding_window, None),
+        head_norm=(attention.query_norm, None),
+        scale=(plain if attention.scale is None else attention.scale, plain),
+        attention_bias=(attention.use_bias, True),
+        feed_forward_bias=(feed_forward.use_bias, True),
+        epsilon=(model.norm.epsilon, residual.norm.epsilon),
+    )
+    return {
+        "model_type": "bert",
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.encoder.num_layers,
+        "num_attention_heads": attention.num_heads,
+        "intermediate_size": feed_forward.d_ff,
+        "hidden_act": activation_name("bert", feed_forward),
+        "hidden_dropout_prob": residual.dropout,
+        "attention_probs_dropout_prob": attention.dropout,
+        "max_position_embeddings": model.positions.max_length,
+        "type_vocab_size": model.num_segments,
+        "layer_norm_eps": residual.norm.epsilon,
+        "pad_token_id": model.pad_id,
+        "bos_token_id": model.cls_id,
+        "eos_token_id": model.sep_id,
+        **_of_head(model, feed_forward, residual.norm),
+    }
+
+
+def _of_head(model, feed_forward, norm):
+    """What the configuration says of the head."""
+    head = model.head
+    kinds = {kind: (name, has_pooler) for name, (kind, has_pooler) in ARCHITECTURES.items()}
+    if type(head) not in kinds:
+        raise ValueError(
+            f"`head` of a 'bert' model must be one of {[kind.__name__ for kind in kinds]}. Received: head={head!r}."
+        )
+    name, has_pooler = kinds[type(head)]
+    check_parts("bert", pooler=(model.pooler, Pooler if has_pooler else None))
+    if type(head) is MaskedLanguageHead:
+        check_parts(
+            "bert",
+            head_activation=(head.activation, feed_forward.activation),
+            head_epsilon=(head.layer_norm_epsilon, norm.epsilon),
+        )
+    said = {"architectures": [name]}
+    if type(head) in (ClassificationHead, MultipleChoiceHead, TaggingHead):
+        said["classifier_dropout"] = head.dropout
+    if type(head) in (ClassificationHead, TaggingHead):
+        labels = head.labels or _numbered(head.num_classes)
+        said["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        said["label2id"] = {label: i for i, label in enumerate(labels)}
+    return said
+
+
+def tensors(model):
+    """The tensors of its checkpoints."""
+    embeddings = model.token_embedding
+    yield matrix("bert.embeddings.word_embeddings.weight", embeddings.embeddings)
+    yield matrix("bert.embeddings.position_embeddings.weight", model.positions.embeddings)
+    yield matrix("bert.embeddings.token_type_embeddings.weight", model.segments.embeddings)
+    yield from norm("bert.embeddings.LayerNorm", model.norm)
+    for i, layer in enumerate(model.encoder.layers):
+        name, attention, feed_forward = f"bert.encoder.layer.{i}", layer.self_attention, layer.feed_forward
+        yield from dense(f"{name}.attention.self.query", attention.query_weights)
+        yield from dense(f"{name}.attention.self.key", attention.key_weights)
+        yield from dense(f"{name}.attention.self.value", attention.value_weights)
+        yield from dense(f"{name}.attention.output.dense", attention.output_weights, inputs=2)
+        yield from norm(f"{name}.attention.output.LayerNorm", layer.self_attention_residual.norm)
+        yield from _plain(f"{name}.intermediate.dense", feed_forward.inner)
+        yield from _plain(f"{name}.output.dense", feed_forward.outer)
+        yield from norm(f"{name}.output.LayerNorm", layer.feed_forward_residual.norm)
+    if model.pooler is not None:
+        yield from _plain("bert.pooler.dense", model.pooler.dense)
+    if type(model.head) is MaskedLanguageHead:
+        yield from _plain("cls.predictions.transform.dense", model.head.dense)
+        yield from norm("cls.predictions.transform.LayerNorm", model.head.norm)
+        yield vector("cls.predictions.bias", embeddings.bias)
+        yield matrix("cls.predictions.decoder.weight", embeddings.embeddings)
+        yield vector("cls.predictions.decoder.bias", embeddings.bias)
+    elif model.head is not None:
+        yield from _plain("classifier", model.head.dense)
+
+
+def _plain(name, layer):
+    """The tensors of a layer with a kernel and a bias."""
+    return dense(name, (layer.kernel, layer.bias))
+
+
+def tokenizers(folder, config):
+    """The tokenizer of a checkpoint's folder."""
+    return (word_piece(folder),)

@@ -1,0 +1,224 @@
+"""Heads: what is read off the states of an encoder.
+
+All are called as `head(states, pooled, training=training)`: with the states of all positions,
+`(batch, length, d_model)`, and with the vector of the whole text that the model's pooler made of them,
+`(batch, d_model)`, or None.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers import Dropout, LayerNormalization
+from keras_transformer.layers.feed_forward import activation_of
+
+INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
+
+
+class Head(keras.layers.Layer):
+    """The base of all heads.
+
+    Attributes:
+        tied: Whether its output is still to be scored with the token embedding.
+    """
+
+    tied = False
+
+    def build(self, states_shape, pooled_shape=None):
+        self.built = True
+
+    def get_config(self):
+        return super().get_config()  # Keras wants one of a layer whose dtype is a policy
+
+    def _add_dense(self, name, features, d_model, activation=None):
+        """A dense layer over vectors of `d_model`, built."""
+        dense = keras.layers.Dense(
+            features,
+            activation,
+            kernel_initializer=keras.initializers.get(INITIALIZER),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build((None, d_model))
+        return dense
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Pooler(Head):
+    """`tanh(W h + b)` of the first position's state, the vector of a text (Devlin et al., 2019, "BERT", section 3).
+
+    A model is handed one as its `pooler`; as its `head` it makes vectors the model's output.
+
+    Call arguments:
+        states: `(batch, length, d_model)`; the first position, `[CLS]`, is read.
+
+    Returns:
+        `(batch, d_model)`.
+    """
+
+    def build(self, states_shape, pooled_shape=None):
+        self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1], "tanh")
+        self.built = True
+
+    def call(self, states, pooled=None, training=None):
+        return self.dense(states[:, 0])
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MaskedLanguageHead(Head):
+    """`norm(activation(W h + b))` at each position, which the token embedding then scores, with a bias for each id.
+
+    Devlin et al., 2019, "BERT", section 3.1, task 1; the layer before the scores is that of the published code.
+
+    Args:
+        activation: Name or function of the activation: Keras's, or "gelu_tanh".
+        layer_norm_epsilon: Added to the variance.
+
+    Call arguments:
+        states: `(batch, length, d_model)`; every position is read.
+
+    Returns:
+        `(batch, length, d_model)`; the model's output is then float32 `(batch, length, vocab_size)`.
+    """
+
+    tied = True
+
+    def __init__(self, activation="gelu", layer_norm_epsilon=1e-12, **kwargs):
+        super().__init__(**kwargs)
+        self.activation = activation_of(activation)
+        self.layer_norm_epsilon = layer_norm_epsilon
+
+    def build(self, states_shape, pooled_shape=None):
+        self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1])
+        self.norm = LayerNormalization(self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm.build(states_shape)
+        self.built = True
+
+    def call(self, states, pooled=None, training=None):
+        return self.norm(self.activation(self.dense(states)))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "activation": keras.activations.serialize(self.activation),
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+        }
+
+
+class _Scores(Head):
+    """Dropout, then a linear layer to a score for each class: what the heads for labels share."""
+
+    def __init__(self, num_classes, dropout, labels, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(num_classes=num_classes)
+        check_share(dropout=dropout)
+        labels = None if labels is None else list(labels)
+        if labels is not None and (len(set(labels)) != num_classes or len(labels) != num_classes):
+            raise ValueError(
+                "`labels` must be as many different names as `num_classes`. "
+                f"Received: num_classes={num_classes}, labels={labels}."
+            )
+        self.num_classes = num_classes
+        self.dropout = dropout
+        self.labels = labels
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+
+    def build(self, states_shape, pooled_shape=None):
+        self.dense = self._add_dense("dense", self.num_classes, states_shape[-1])
+        self.built = True
+
+    def _scores(self, vectors, training):
+        return ops.cast(self.dense(self.drop(vectors, training=training)), "float32")
+
+    def get_config(self):
+        own = {"num_classes": self.num_classes, "dropout": self.dropout, "labels": self.labels}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class ClassificationHead(_Scores):
+    """A score for each class of a text or a pair of texts (Devlin et al., 2019, "BERT", section 4.1).
+
+    Sentiment, entailment of the second text by the first; with one class a number, such as how similar they are.
+
+    Args:
+        num_classes: Number of classes.
+        dropout: Share dropped, in training, of what the scores are made of.
+        labels: Names of the classes, a list of str, or None.
+
+    Call arguments:
+        states: `(batch, length, d_model)`; the first position, `[CLS]`, is read where there is no pooler.
+        pooled: `(batch, d_model)`, what the model's pooler made of it, or None.
+        training: Whether to drop out.
+
+    Returns:
+        Logits, float32 `(batch, num_classes)`.
+
+    Raises:
+        ValueError: If an argument is out of range, or `labels` are not `num_classes` different names.
+    """
+
+    def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
+        super().__init__(num_classes, dropout, labels, **kwargs)
+
+    def call(self, states, pooled=None, training=None):
+        return self._scores(states[:, 0] if pooled is None else pooled, training)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MultipleChoiceHead(_Scores):
+    """One score for a text: of several, each a question with one of its answers, the best is the choice.
+
+    Devlin et al., 2019, "BERT", section 4.4.
+
+    Args:
+        dropout: As in `ClassificationHead`.
+
+    Call arguments: as `ClassificationHead`.
+
+    Returns:
+        float32 `(batch,)`; of texts `(batch, choices, length)` the model gives logits `(batch, choices)`.
+
+    Raises:
+        ValueError: If `dropout` is not in [0, 1).
+    """
+
+    def __init__(self, dropout=0.1, **kwargs):
+        super().__init__(1, dropout, None, **kwargs)
+
+    def call(self, states, pooled=None, training=None):
+        return self._scores(states[:, 0] if pooled is None else pooled, training)[:, 0]
+
+    def get_config(self):
+        config = super().get_config()
+        del config["num_classes"], config["labels"]
+        return config
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TaggingHead(_Scores):
+    """A score for each class of each token, such as names of people and places.
+
+    Devlin et al., 2019, "BERT", section 5.3.
+
+    Args:
+        num_classes: Number of classes.
+        dropout: As in `ClassificationHead`, like `labels`.
+        labels: Names of the classes, a list of str, or None.
+
+    Call arguments:
+        states: `(batch, length, d_model)`; every position is read.
+        training: Whether to drop out.
+
+    Returns:
+        Logits, float32 `(batch, length, num_classes)`.
+
+    Raises:
+        ValueError: As `ClassificationHead`.
+    """
+
+    def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
+        super().__init__(num_classes, dropout, labels, **kwargs)
+
+    def call(self, states, pooled=None, training=None):
+        return self._scores(states, training)

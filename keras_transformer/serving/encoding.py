@@ -1,0 +1,135 @@
+"""What all servables share that read texts with an `EncoderModel`."""
+
+import functools
+
+import tensorflow as tf
+
+from keras_transformer.checks import check_count
+from keras_transformer.models import EncoderModel
+from keras_transformer.serving.rows import CHARACTERS_A_TOKEN, Rows, function_of, readable
+from keras_transformer.serving.servable import Servable
+from keras_transformer.serving.warmup import text_of
+from keras_transformer.text.pairs import pack_ids
+
+TEXTS = ("text", "second")
+
+
+class EncodedTexts(Rows):
+    """The base of the functions of their graphs.
+
+    Args: as `Rows`, of a `TextEncoder`.
+    """
+
+    def function_of_texts(self, function):
+        """A `tf.function` of texts, of two where the servable reads pairs."""
+        names = TEXTS if self._servable.pairs else TEXTS[:1]
+        return function_of(function, **{name: tf.TensorSpec((None,), tf.string, name=name) for name in names})
+
+    def encoded(self, texts, function, features):
+        """What a function makes of texts, or of pairs as one.
+
+        Args:
+            texts: One or two tensors of strings `(batch,)`.
+            function: Of what an `EncoderModel` is called with to a tensor `(batch, features)`.
+            features: An int.
+
+        Returns:
+            `(batch, features)`, and which texts were cut, bool `(batch,)`.
+        """
+        servable, model = self._servable, self._model
+        limit = servable.max_source_length
+        texts, cut = zip(*(readable(text, limit) for text in texts), strict=True)
+        ids = [servable.tokenizer.tokenize(text) for text in texts]
+        lengths = sum(each.row_lengths() for each in ids)
+        truncated = functools.reduce(tf.logical_or, cut) | (lengths > limit - 1 - len(ids))
+        marks = {
+            "pad_id": model.pad_id,
+            "cls_id": servable.tokenizer.bos_id,
+            "sep_id": servable.tokenizer.eos_id,
+        }
+        packed = pack_ids(*ids, max_length=limit, **marks)["token_ids"]
+
+        def step(token_ids):
+            return [
+                function({"token_ids": token_ids, "segment_ids": segments_of(token_ids, marks["sep_id"])})
+            ]
+
+        with self._computing():
+            (found,) = self._in_chunks(
+                self._shaped(step), [packed], [((features,), 0.0)], self._batch_sizes[-1]
+            )
+        return found, truncated
+
+
+class TextEncoder(Servable):
+    """The base of `Classifier`, `Embedder` and `Similarity`.
+
+    Rows stand alone: an empty text has an answer too, invalid UTF-8 is read as U+FFFD, a long text or pair is cut at
+    `max_source_length`, and no row changes another's answer.
+
+    Args:
+        model: An `EncoderModel`.
+        tokenizer: From `keras_transformer.text`; its `bos_id` stands for `[CLS]`, its `eos_id` for `[SEP]`.
+        max_source_length: Longest text or pair in tokens, `[CLS]` and `[SEP]` included; the rest is cut off.
+        pairs: Whether it reads pairs of texts.
+
+    Raises:
+        ValueError: If Keras's backend is not TensorFlow, the tokenizer has more ids than the model, or the limit is out
+            of range.
+    """
+
+    TOKENIZERS = ("tokenizer",)
+    model_class = EncoderModel
+
+    def __init__(self, model, tokenizer, max_source_length=128, pairs=False):
+        super().__init__(model)
+        if tokenizer.vocab_size > model.vocab_size:
+            raise ValueError(
+                "`tokenizer` has more ids than the model embeds. "
+                f"Received: {tokenizer.vocab_size} ids, vocab_size={model.vocab_size}."
+            )
+        longest = getattr(model.positions, "max_length", float("inf"))
+        check_count(3 if pairs else 2, longest, max_source_length=max_source_length)
+        self.tokenizer = tokenizer
+        self.max_source_length = max_source_length
+        self.pairs = pairs
+
+    def measured(self, *sides):
+        limit = self.max_source_length
+        characters = limit * CHARACTERS_A_TOKEN
+        lengths = sum(self.tokenizer.tokenize(side).row_lengths().numpy() for side in sides)
+        long = [
+            any(len(text) > characters and len(text.decode(errors="replace")) > characters for text in row)
+            for row in zip(*sides, strict=True)
+        ]
+        return lengths, int(((lengths > limit - 1 - len(sides)) | long).sum())
+
+    def answer(self, *sides, jit_compile=None):
+        if len(sides) != 1 + self.pairs:
+            raise ValueError(f"`second` is for pairs, and they need it. Received: pairs={self.pairs}.")
+        return super().answer(*sides, jit_compile=jit_compile)
+
+    def requests(self, shapes):
+        for batch_size, length in shapes:
+            yield "serving_default", self._texts(batch_size, length)
+        for signature in [name for name in self.signatures_class.about if name != "serving_default"]:
+            yield signature, self._texts(*shapes[0])
+
+    def _texts(self, batch_size, length):
+        """Texts, or pairs, of a length in tokens."""
+        names = TEXTS if self.pairs else TEXTS[:1]
+        text = text_of(self.tokenizer, max(2, (length - 1) // len(names)))
+        return {name: [text] * batch_size for name in names}
+
+    def describe(self):
+        return {"max_source_length": self.max_source_length, "pairs": self.pairs}
+
+    @classmethod
+    def arguments_of(cls, description, folder):
+        return {name: description[name] for name in ("max_source_length", "pairs")}
+
+
+def segments_of(token_ids, sep_id):
+    """The segment of each token, int32: 0 up to the first `[SEP]`, 1 after it."""
+    ends = tf.cast(token_ids == sep_id, tf.int32)
+    return tf.minimum(tf.cumsum(ends, axis=1, exclusive=True), 1)

@@ -1,0 +1,148 @@
+"""Masking: what is chosen, what becomes of it, and what it follows from."""
+
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import layers
+from keras_transformer.data import Masking
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.models import EncoderModel, MaskedLanguageHead
+from keras_transformer.text import WordPieceTokenizer, pack
+
+VOCAB, MASK = 101, 4
+SPECIAL = [0, 1, 2, 3, MASK]
+TOKENIZER = types.SimpleNamespace(vocab_size=VOCAB, pad_id=0, unk_id=1, bos_id=2, eos_id=3, mask_id=MASK)
+
+
+def rows(count=400, length=40, seed=0):
+    """Texts of different lengths between [CLS] and [SEP], padded, with a few unknown words and masks."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, VOCAB, (count, length))
+    ids = np.where(rng.random(ids.shape) < 0.05, rng.choice([1, MASK], ids.shape), ids)
+    lengths = rng.integers(3, length + 1, (count, 1))
+    ids[:, 0] = 2
+    ids = np.where(np.arange(length) == lengths - 1, 3, ids)
+    return np.where(np.arange(length) < lengths, ids, 0).astype("int32")
+
+
+def masked(ids, seed=(0, 0), **arguments):
+    return (x.numpy() for x in Masking(TOKENIZER, **arguments).mask(ids, seed))
+
+
+def test_a_share_of_each_rows_ordinary_tokens_is_chosen():
+    ids = rows()
+    _, targets = masked(ids)
+    ordinary = (~np.isin(ids, SPECIAL)).sum(axis=1)
+    chosen = (targets != 0).sum(axis=1)
+    np.testing.assert_array_equal(
+        chosen, np.where(ordinary, np.maximum(1, np.round(np.float32(0.15) * ordinary)), 0)
+    )
+    assert ordinary.min() < 3
+
+
+def test_special_ids_are_never_chosen_and_targets_are_what_stood_there():
+    ids = rows()
+    inputs, targets = masked(ids, share=1.0)
+    special = np.isin(ids, SPECIAL)
+    np.testing.assert_array_equal(targets, np.where(special, 0, ids))
+    np.testing.assert_array_equal(inputs[special], ids[special])
+
+
+def test_of_the_chosen_eighty_percent_are_masks_ten_others_and_ten_themselves():
+    ids = rows(2000)
+    inputs, targets = masked(ids)
+    np.testing.assert_array_equal(inputs[targets == 0], ids[targets == 0])
+    chosen = targets != 0
+    became, was = inputs[chosen], ids[chosen]
+    assert len(was) > 5000
+    np.testing.assert_allclose((became == MASK).mean(), 0.8, atol=0.02)
+    np.testing.assert_allclose((became == was).mean(), 0.1, atol=0.02)
+    others = became[(became != MASK) & (became != was)]
+    np.testing.assert_allclose(len(others) / len(was), 0.1, atol=0.02)
+    assert set(others) == set(range(5, VOCAB))  # all ordinary ids, no special one
+
+
+def test_every_place_is_chosen_alike():
+    ids = np.tile(np.arange(5, 25, dtype="int32"), (4000, 1))
+    _, targets = masked(ids)
+    np.testing.assert_allclose((targets != 0).mean(axis=0), 0.15, atol=0.03)
+
+
+def test_shares_may_be_others():
+    ids = rows()
+    inputs, targets = masked(ids, share=0.5, masked=0.0, replaced=0.0)
+    np.testing.assert_array_equal(inputs, ids)
+    inputs, targets = masked(ids, masked=1.0, replaced=0.0)
+    assert set(inputs[targets != 0]) == {MASK}
+    inputs, targets = masked(ids, masked=0.0, replaced=1.0)
+    assert not np.isin(inputs[targets != 0], SPECIAL).any()
+
+
+def batches_of(dataset):
+    return [(x.numpy(), y.numpy()) for x, y in dataset]
+
+
+def test_the_choice_follows_from_seed_and_number_and_differs_between_epochs():
+    ids = rows(64)
+    dataset = tf.data.Dataset.from_tensor_slices(ids).batch(16).repeat(2)
+    first, again = (batches_of(dataset.apply(Masking(TOKENIZER, seed=7))) for _ in range(2))
+    assert len(first) == 8
+    for (x, y), (other_x, other_y) in zip(first, again, strict=True):
+        np.testing.assert_array_equal(x, other_x)
+        np.testing.assert_array_equal(y, other_y)
+    targets = [y for _, y in first]
+    assert not np.array_equal(targets[0], targets[4])  # the same rows, an epoch later
+    other = batches_of(dataset.apply(Masking(TOKENIZER, seed=8)))
+    assert not np.array_equal(targets[0], other[0][1])
+
+
+def test_segments_go_through_and_single_rows_are_masked_too():
+    ids = rows(8)
+    elements = {"token_ids": ids, "segment_ids": np.ones_like(ids)}
+    dataset = tf.data.Dataset.from_tensor_slices(elements).apply(Masking(TOKENIZER))
+    for (inputs, targets), row in zip(dataset, ids, strict=True):
+        assert inputs["segment_ids"].numpy().tolist() == [1] * 40
+        changed = inputs["token_ids"].numpy() != row
+        assert not changed[targets.numpy() == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"share": 0.0}, "share=0.0"),
+        ({"share": 1.5}, "share=1.5"),
+        ({"masked": -0.1}, "masked=-0.1"),
+        ({"masked": 0.8, "replaced": 0.3}, r"`masked \+ replaced` must be"),
+    ],
+)
+def test_shares_out_of_range_are_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        Masking(TOKENIZER, **arguments)
+
+
+def test_a_model_learns_to_fill_in_the_words_of_a_tiny_corpus():
+    """From text to a falling loss: packed, masked anew in each epoch, fitted."""
+    animals, places = ("cat", "dog", "cow", "hen"), ("house", "field", "river", "yard")
+    texts = [f"the {a} sees the {a} in the {p}" for a in animals for p in places]
+    tokenizer = WordPieceTokenizer.train(texts * 3, 60)
+    ids = pack(tokenizer, tf.constant(texts))
+    dataset = tf.data.Dataset.from_tensors(ids).repeat(60).apply(Masking(tokenizer, seed=3))
+    keras.utils.set_random_seed(0)
+    model = EncoderModel(
+        tokenizer.vocab_size,
+        32,
+        layers.Encoder(1, 4, 64, 0.0, "gelu"),
+        layers.LearnedPositions(16),
+        dropout=0.0,
+        head=MaskedLanguageHead(),
+    )
+    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy())
+    losses = []
+    each = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))
+    model.fit(dataset, epochs=1, verbose=0, callbacks=[each])
+    of_batch = np.diff(np.array(losses) * np.arange(1, 61), prepend=0)  # Keras reports means so far
+    assert of_batch[-10:].mean() < of_batch[:3].mean() / 2

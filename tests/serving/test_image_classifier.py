@@ -1,0 +1,63 @@
+"""Image classifiers, in Python and in the runtime of the server."""
+
+import numpy as np
+import pytest
+from alone import answers
+from contracts import randomized
+
+from keras_transformer.layers import Encoder
+from keras_transformer.models import VisionTransformer
+from keras_transformer.serving import ImageClassifier, load
+
+LABELS = ["circle", "square", "star"]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    encoder = Encoder(1, 2, 16, dropout=0.0, normalize_first=True)
+    model = VisionTransformer((6, 4), 2, 8, encoder, 3, channels=1)
+    return ImageClassifier(randomized(model, scale=0.5), LABELS)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).normal(size=(7, 6, 4, 1)).astype("float32")
+
+
+def test_answers_are_the_models_row_by_row(classifier, images):
+    found = classifier.classify(images, batch_size=3)
+    logits = classifier.model(images).numpy()
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert [label for label, _ in found] == [LABELS[i] for i in shares.argmax(axis=1)]
+    assert len({label for label, _ in found}) > 1
+    np.testing.assert_allclose([p for _, p in found], shares.max(axis=1), atol=1e-5)
+
+
+def test_no_image_changes_another(classifier, images):
+    broken = images.copy()
+    broken[2] = np.nan
+    expected, found = classifier.classify(images), classifier.classify(broken)
+    assert [row for i, row in enumerate(found) if i != 2] == [row for i, row in enumerate(expected) if i != 2]
+
+
+def test_saves_loads_and_answers_the_same_in_the_runtime_of_the_server(classifier, images, tmp_path):
+    classifier.save(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    expected = classifier.classify(images)
+    assert again.classify(images) == expected
+    export = again.export(tmp_path / "model", batch_sizes=[1, 4])
+    found = answers(export, tmp_path, image=images.tolist())
+    assert found["label"] == [label for label, _ in expected]
+    np.testing.assert_allclose(found["probability"], [p for _, p in expected], atol=1e-5)
+    found = answers(export, tmp_path, "probabilities", image=images.tolist())
+    assert found["labels"] == [LABELS] * 7
+    np.testing.assert_allclose(np.max(found["probabilities"], axis=1), [p for _, p in expected], atol=1e-5)
+
+
+def test_wrong_labels_images_and_compilation_are_refused(classifier, images, tmp_path):
+    with pytest.raises(ValueError, match=r"num_classes=3, labels=\['a', 'b'\]"):
+        ImageClassifier(classifier.model, ["a", "b"])
+    with pytest.raises(ValueError, match=r"\(batch, 6, 4, 1\)`. Received: shape=\(7, 5, 4, 1\)"):
+        classifier.classify(images[:, 1:])
+    with pytest.raises(ValueError, match=r"no ImageClassifier. Received: xla=True"):
+        classifier.export(tmp_path / "model", xla=True)

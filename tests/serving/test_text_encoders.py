@@ -1,0 +1,183 @@
+"""Classifiers, embedders and what compares texts: in Python and in the runtime of the server."""
+
+import numpy as np
+import pytest
+from alone import answers
+from contracts import randomized
+
+from keras_transformer.layers import Encoder, LearnedPositions
+from keras_transformer.models import EncoderModel
+from keras_transformer.models.heads import ClassificationHead, Pooler, TaggingHead
+from keras_transformer.serving import Classifier, Embedder, Similarity, load
+from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
+
+TEXTS = ["ab", "", "one two three four", "한국어 문장", "  ", "ab"]
+SECOND = ["ab", "x", "two", "문장", "", "ba"]
+HOSTILE = [b"\xff\xfe\x00", b"\x00", b"a" * 100_000, "🎉".encode() * 50]
+
+
+def encoder_model(head=None, vocab_size=260, **kwargs):
+    model = EncoderModel(
+        vocab_size,
+        8,
+        Encoder(1, 2, 16, dropout=0.0),
+        LearnedPositions(40),
+        head=head,
+        pooler=Pooler(),
+        **kwargs,
+    )
+    return randomized(model, scale=0.3)
+
+
+LABELS = ["bad", "so so", "good"]
+MADE = {
+    "classifier": lambda: Classifier(
+        encoder_model(ClassificationHead(3, labels=LABELS)), ByteTokenizer(), 24
+    ),
+    "pairs": lambda: Classifier(encoder_model(ClassificationHead(2)), ByteTokenizer(), 24, pairs=True),
+    "embedder": lambda: Embedder(encoder_model(), ByteTokenizer(), 24),
+    "first": lambda: Embedder(encoder_model(), ByteTokenizer(), 24, pooling="first"),
+    "cosine": lambda: Similarity(encoder_model(), ByteTokenizer(), 24),
+    "regression": lambda: Similarity(encoder_model(ClassificationHead(1)), ByteTokenizer(), 24),
+}
+PAIRS = ("pairs", "cosine", "regression")
+
+
+@pytest.fixture(scope="module", params=MADE)
+def servable(request):
+    made = MADE[request.param]()
+    made.sides = 2 if request.param in PAIRS else 1
+    return made
+
+
+def answered(servable, texts, second=SECOND, **options):
+    sides = [texts, second[: len(texts)]][: servable.sides]
+    if isinstance(servable, Classifier):
+        return servable.classify(*sides, **options)
+    if isinstance(servable, Embedder):
+        return [vector.tolist() for vector in servable.embed(*sides, **options)]
+    return servable.compare(*sides, **options)
+
+
+def flat(rows):
+    return [row[0] if isinstance(row, tuple) and isinstance(row[0], str) else "" for row in rows], [
+        row[1] if isinstance(row, tuple) else row for row in rows
+    ]
+
+
+def test_rows_stand_alone(servable):
+    labels, numbers = flat(answered(servable, TEXTS, batch_size=4))
+    for i in range(len(TEXTS)):
+        label, number = flat(answered(servable, TEXTS[i : i + 1], SECOND[i:]))
+        assert label == labels[i : i + 1]
+        np.testing.assert_allclose(number, numbers[i : i + 1], atol=1e-5)
+    assert len({str(np.round(each, 4)) for each in numbers}) > 3
+
+
+def test_answers_are_the_models(servable):
+    text = "ab"
+    ids = servable.tokenizer.tokenize(text).numpy().tolist()
+    second = [*servable.tokenizer.tokenize(SECOND[0]).numpy().tolist(), 3] * (servable.sides == 2)
+    model = servable.model
+    inputs = {"token_ids": [[2, *ids, 3, *second]], "segment_ids": [[0] * (2 + len(ids)) + [1] * len(second)]}
+    inputs = {name: np.array(value) for name, value in inputs.items()}
+    (found,) = answered(servable, [text])
+    if isinstance(servable, Classifier):
+        logits = model(inputs).numpy()[0]
+        shares = np.exp(logits) / np.exp(logits).sum()
+        labels = LABELS if len(shares) == 3 else ["0", "1"]
+        assert found[0] == labels[shares.argmax()]
+        assert found[1] == pytest.approx(shares.max(), abs=1e-5)
+    elif isinstance(servable, Embedder):
+        vector = model.embed(inputs, servable.pooling).numpy()[0]
+        np.testing.assert_allclose(found, vector / np.linalg.norm(vector), atol=1e-5)
+    elif model.head is None:
+        one, other = (
+            model.embed(np.array([[2, *servable.tokenizer.tokenize(t).numpy(), 3]])).numpy()[0]
+            for t in (text, SECOND[0])
+        )
+        cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+        assert found == pytest.approx(cosine, abs=1e-5)
+    else:
+        assert found == pytest.approx(float(model(inputs).numpy()[0, 0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["classifier", "pairs", "cosine"])
+def test_bad_texts_get_an_answer_and_change_no_other(name):
+    servable = MADE[name]()
+    servable.sides = 2 if name in PAIRS else 1
+    expected = flat(answered(servable, TEXTS))
+    with pytest.warns(UserWarning, match="longer than `max_source_length`=24 tokens"):
+        found = flat(answered(servable, [*TEXTS, *HOSTILE], [*SECOND, *HOSTILE]))
+    assert found[0][: len(TEXTS)] == expected[0]
+    np.testing.assert_allclose(found[1][: len(TEXTS)], expected[1], atol=1e-5)
+    assert np.isfinite(found[1]).all()
+
+
+def test_saves_loads_and_answers_the_same_in_the_runtime_of_the_server(servable, tmp_path):
+    servable.save(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    assert (type(again), again.describe()) == (type(servable), servable.describe())
+    again.sides = servable.sides
+    labels, numbers = flat(answered(servable, TEXTS))
+    assert flat(answered(again, TEXTS))[0] == labels
+    export = again.export(tmp_path / "model", batch_sizes=[1, 4])
+    inputs = dict(zip(("text", "second"), [TEXTS, SECOND][: servable.sides], strict=False))
+    found = answers(export, tmp_path, **inputs)
+    (key,) = {"probability", "vector", "score"} & found.keys()
+    np.testing.assert_allclose(found[key], numbers, atol=1e-4)
+    assert found.get("label", [""] * 6) == labels
+    assert found["truncated"] == [False] * 6
+
+
+def test_all_classes_have_a_probability(tmp_path):
+    classifier = MADE["classifier"]()
+    export = classifier.export(tmp_path / "model")
+    found = answers(export, tmp_path, "probabilities", text=[*TEXTS, "x" * 30])
+    assert found["labels"] == [LABELS] * 7
+    np.testing.assert_allclose(np.sum(found["probabilities"], axis=1), 1, atol=1e-5)
+    assert found["truncated"] == [False] * 6 + [True]
+
+
+def test_a_compiled_export_answers_the_same(tmp_path):
+    classifier = MADE["pairs"]()
+    export = classifier.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[8, 24])
+    found = answers(export, tmp_path, xla=True, text=TEXTS, second=SECOND)
+    labels, numbers = flat(classifier.classify(TEXTS, SECOND))
+    assert found["label"] == labels
+    np.testing.assert_allclose(found["probability"], numbers, atol=1e-4)
+
+
+def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
+    tokenizer = WordPieceTokenizer.train(["One two three four, naïve!"] * 9, 60)
+    model = encoder_model(ClassificationHead(2), tokenizer.vocab_size)
+    classifier = Classifier(model, tokenizer)
+    found = answers(classifier.export(tmp_path / "model"), tmp_path, text=TEXTS)
+    assert (found["label"], pytest.approx(found["probability"], abs=1e-4)) == flat(classifier.classify(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "message"),
+    [
+        (TaggingHead(3), Classifier, "two or more classes"),
+        (ClassificationHead(1), Classifier, "two or more classes"),
+        (None, Classifier, "two or more classes"),
+        (ClassificationHead(2), Similarity, "no head, or one of one class"),
+    ],
+)
+def test_another_head_is_refused(head, kind, message):
+    with pytest.raises(ValueError, match=message):
+        kind(encoder_model(head), ByteTokenizer(), 24)
+
+
+def test_limits_and_pairs_are_checked():
+    with pytest.raises(ValueError, match=r"at most 40. Received: max_source_length=41"):
+        Embedder(encoder_model(), ByteTokenizer(), 41)
+    with pytest.raises(ValueError, match="Received: 260 ids, vocab_size=100"):
+        Embedder(encoder_model(vocab_size=100), ByteTokenizer(), 24)
+    with pytest.raises(ValueError, match=r"`second` must have a text for each of `texts`. Received: 1 for 2"):
+        MADE["pairs"]().classify(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="`second` is for pairs"):
+        MADE["classifier"]().classify(["a"], ["b"])
+    with pytest.raises(ValueError, match="pooling='max'"):
+        Embedder(encoder_model(), ByteTokenizer(), 24, pooling="max")
