@@ -50,7 +50,8 @@ class Classifier(TextEncoder):
         model: An `EncoderModel` with a `ClassificationHead`, which has the labels; without labels there they are the
             classes' numbers.
         tokenizer: From `keras_transformer.text`; its `bos_id` stands for `[CLS]`, its `eos_id` for `[SEP]`.
-        max_source_length: Longest text or pair in tokens, `[CLS]` and `[SEP]` included; the rest is cut off.
+        max_source_length: Longest text or pair in tokens, `[CLS]` and `[SEP]` included; the rest is cut off. None for
+            128, or as many positions as the model has.
         pairs: Whether it reads pairs of texts.
 
     Raises:
@@ -61,7 +62,7 @@ class Classifier(TextEncoder):
     DESCRIPTION = "classifier.json"
     signatures_class = Classes
 
-    def __init__(self, model, tokenizer, max_source_length=128, pairs=False):
+    def __init__(self, model, tokenizer, max_source_length=None, pairs=False):
         super().__init__(model, tokenizer, max_source_length, pairs)
         self.labels = labels_of(model)
 

@@ -60,7 +60,8 @@ class Embedder(TextEncoder):
     Args:
         model: An `EncoderModel`; a head is not asked.
         tokenizer: From `keras_transformer.text`; its `bos_id` stands for `[CLS]`, its `eos_id` for `[SEP]`.
-        max_source_length: Longest text in tokens, `[CLS]` and `[SEP]` included; the rest is cut off.
+        max_source_length: Longest text in tokens, `[CLS]` and `[SEP]` included; the rest is cut off. None for
+            128, or as many positions as the model has.
         pooling: As in `EncoderModel.embed`.
 
     Raises:
@@ -71,7 +72,7 @@ class Embedder(TextEncoder):
     DESCRIPTION = "embedder.json"
     signatures_class = Vectors
 
-    def __init__(self, model, tokenizer, max_source_length=128, pooling="mean"):
+    def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
         super().__init__(model, tokenizer, max_source_length)
         check_pooling(pooling)
         self.pooling = pooling
@@ -122,7 +123,7 @@ class Similarity(TextEncoder):
     DESCRIPTION = "similarity.json"
     signatures_class = Similarities
 
-    def __init__(self, model, tokenizer, max_source_length=128, pooling="mean"):
+    def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
         super().__init__(model, tokenizer, max_source_length, pairs=True)
         if model.head is not None and getattr(model.head, "num_classes", None) != 1:
             raise ValueError(

@@ -1,6 +1,7 @@
 """What all servables share that read texts with an `EncoderModel`."""
 
 import functools
+import math
 
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ from keras_transformer.serving.warmup import text_of
 from keras_transformer.text.pairs import pack_ids
 
 TEXTS = ("text", "second")
+LENGTH = 128  # in tokens, where nobody says how long texts are
 
 
 class EncodedTexts(Rows):
@@ -70,7 +72,8 @@ class TextEncoder(Servable):
     Args:
         model: An `EncoderModel`.
         tokenizer: From `keras_transformer.text`; its `bos_id` stands for `[CLS]`, its `eos_id` for `[SEP]`.
-        max_source_length: Longest text or pair in tokens, `[CLS]` and `[SEP]` included; the rest is cut off.
+        max_source_length: Longest text or pair in tokens, `[CLS]` and `[SEP]` included; the rest is cut off. None for
+            128, or as many positions as the model has.
         pairs: Whether it reads pairs of texts.
 
     Raises:
@@ -81,14 +84,15 @@ class TextEncoder(Servable):
     TOKENIZERS = ("tokenizer",)
     model_class = EncoderModel
 
-    def __init__(self, model, tokenizer, max_source_length=128, pairs=False):
+    def __init__(self, model, tokenizer, max_source_length=None, pairs=False):
         super().__init__(model)
         if tokenizer.vocab_size > model.vocab_size:
             raise ValueError(
                 "`tokenizer` has more ids than the model embeds. "
                 f"Received: {tokenizer.vocab_size} ids, vocab_size={model.vocab_size}."
             )
-        longest = getattr(model.positions, "max_length", float("inf"))
+        longest = getattr(model.positions, "max_length", math.inf)
+        max_source_length = min(LENGTH, longest) if max_source_length is None else max_source_length
         check_count(3 if pairs else 2, longest, max_source_length=max_source_length)
         self.tokenizer = tokenizer
         self.max_source_length = max_source_length

@@ -17,7 +17,13 @@ BATCH_SIZES = (1, 8, 32)
 SHORTEST = 16  # the least of the source lengths that a compiled export pads to; each doubles the one before
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # TensorFlow's own, but a server holds no Python
 # What this library uses of the ops of tensorflow-text 2.20, which TensorFlow Serving links.
-TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
+TEXT_OPS = {
+    "SentencepieceOp",
+    "SentencepieceTokenizeOp",
+    "SentencepieceDetokenizeOp",
+    "FastWordpieceTokenizeWithOffsets",
+    "NormalizeUTF8",
+}
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 
 

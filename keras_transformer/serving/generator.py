@@ -15,6 +15,8 @@ SIGNATURES = {
     "tokens": "Goes on with token ids, for callers with a tokenizer of their own.",
 }
 
+LENGTH = 256  # in tokens, where nobody says how long prompts are
+
 
 class Continuations(Searches):
     """The functions of a text generator's graph."""
@@ -90,7 +92,7 @@ class TextGenerator(Searcher):
         model: A `LanguageModel`.
         tokenizer: From `keras_transformer.text`.
         strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-        max_source_length: Longest prompt in tokens.
+        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has.
         max_length: Longest continuation in tokens, eos included. None for twice each prompt's length plus 16.
         constraints: What every continuation must satisfy, such as `[NoRepeatNgram(3)]`.
         starts_with_bos: Whether prompts begin with the model's `bos_id`, as its training texts did.
@@ -110,7 +112,7 @@ class TextGenerator(Searcher):
         model,
         tokenizer,
         strategy=Greedy(),  # noqa: B008
-        max_source_length=256,
+        max_source_length=None,
         max_length=None,
         constraints=(),
         starts_with_bos=True,

@@ -32,13 +32,13 @@ def encoder_model(head=None, vocab_size=260, **kwargs):
 LABELS = ["bad", "so so", "good"]
 MADE = {
     "classifier": lambda: Classifier(
-        encoder_model(ClassificationHead(3, labels=LABELS)), ByteTokenizer(), 24
+        encoder_model(ClassificationHead(3, labels=LABELS)), ByteTokenizer(), 32
     ),
-    "pairs": lambda: Classifier(encoder_model(ClassificationHead(2)), ByteTokenizer(), 24, pairs=True),
-    "embedder": lambda: Embedder(encoder_model(), ByteTokenizer(), 24),
-    "first": lambda: Embedder(encoder_model(), ByteTokenizer(), 24, pooling="first"),
-    "cosine": lambda: Similarity(encoder_model(), ByteTokenizer(), 24),
-    "regression": lambda: Similarity(encoder_model(ClassificationHead(1)), ByteTokenizer(), 24),
+    "pairs": lambda: Classifier(encoder_model(ClassificationHead(2)), ByteTokenizer(), 32, pairs=True),
+    "embedder": lambda: Embedder(encoder_model(), ByteTokenizer(), 32),
+    "first": lambda: Embedder(encoder_model(), ByteTokenizer(), 32, pooling="first"),
+    "cosine": lambda: Similarity(encoder_model(), ByteTokenizer(), 32),
+    "regression": lambda: Similarity(encoder_model(ClassificationHead(1)), ByteTokenizer(), 32),
 }
 PAIRS = ("pairs", "cosine", "regression")
 
@@ -107,7 +107,7 @@ def test_bad_texts_get_an_answer_and_change_no_other(name):
     servable = MADE[name]()
     servable.sides = 2 if name in PAIRS else 1
     expected = flat(answered(servable, TEXTS))
-    with pytest.warns(UserWarning, match="longer than `max_source_length`=24 tokens"):
+    with pytest.warns(UserWarning, match="longer than `max_source_length`=32 tokens"):
         found = flat(answered(servable, [*TEXTS, *HOSTILE], [*SECOND, *HOSTILE]))
     assert found[0][: len(TEXTS)] == expected[0]
     np.testing.assert_allclose(found[1][: len(TEXTS)], expected[1], atol=1e-5)
@@ -133,7 +133,7 @@ def test_saves_loads_and_answers_the_same_in_the_runtime_of_the_server(servable,
 def test_all_classes_have_a_probability(tmp_path):
     classifier = MADE["classifier"]()
     export = classifier.export(tmp_path / "model")
-    found = answers(export, tmp_path, "probabilities", text=[*TEXTS, "x" * 30])
+    found = answers(export, tmp_path, "probabilities", text=[*TEXTS, "x" * 40])
     assert found["labels"] == [LABELS] * 7
     np.testing.assert_allclose(np.sum(found["probabilities"], axis=1), 1, atol=1e-5)
     assert found["truncated"] == [False] * 6 + [True]
@@ -141,7 +141,7 @@ def test_all_classes_have_a_probability(tmp_path):
 
 def test_a_compiled_export_answers_the_same(tmp_path):
     classifier = MADE["pairs"]()
-    export = classifier.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[8, 24])
+    export = classifier.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[8, 32])
     found = answers(export, tmp_path, xla=True, text=TEXTS, second=SECOND)
     labels, numbers = flat(classifier.classify(TEXTS, SECOND))
     assert found["label"] == labels
@@ -167,17 +167,17 @@ def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
 )
 def test_another_head_is_refused(head, kind, message):
     with pytest.raises(ValueError, match=message):
-        kind(encoder_model(head), ByteTokenizer(), 24)
+        kind(encoder_model(head), ByteTokenizer(), 32)
 
 
 def test_limits_and_pairs_are_checked():
     with pytest.raises(ValueError, match=r"at most 40. Received: max_source_length=41"):
         Embedder(encoder_model(), ByteTokenizer(), 41)
     with pytest.raises(ValueError, match="Received: 260 ids, vocab_size=100"):
-        Embedder(encoder_model(vocab_size=100), ByteTokenizer(), 24)
+        Embedder(encoder_model(vocab_size=100), ByteTokenizer(), 32)
     with pytest.raises(ValueError, match=r"`second` must have a text for each of `texts`. Received: 1 for 2"):
         MADE["pairs"]().classify(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="`second` is for pairs"):
         MADE["classifier"]().classify(["a"], ["b"])
     with pytest.raises(ValueError, match="pooling='max'"):
-        Embedder(encoder_model(), ByteTokenizer(), 24, pooling="max")
+        Embedder(encoder_model(), ByteTokenizer(), 32, pooling="max")
