@@ -44,9 +44,7 @@ def t5(sentences):
         feed_forward=GatedFeedForward(16, "gelu_tanh"),
         tie_embeddings=False,
     )
-    # What no piece is for is written by no trained model.
-    beyond = SuppressTokens(range(tokenizer.vocab_size, model.target_vocab_size))
-    return Translator(model, tokenizer, strategy=Beam(3), max_length=9, constraints=[beyond])
+    return Translator(model, tokenizer, strategy=Beam(3), max_length=9)
 
 
 def marian(sentences):
@@ -136,12 +134,8 @@ def test_an_export_translates_the_same_without_the_package(translator, translati
     assert read == translations[0]
 
 
-def test_compiled_it_translates_the_same(translator, translations):
-    assert translator.translate(TEXTS[:2], jit_compile=True) == translations[:2]
-
-
 def test_a_tokenizer_with_other_special_ids_is_refused(translator, sentences):
-    other = SentencePieceTokenizer.train(sentences, 150)
+    other = SentencePieceTokenizer.train(sentences, 190)
     own, expected = other.pad_id, translator.model.pad_id
     if own == expected:
         own, expected = other.eos_id, translator.model.eos_id
