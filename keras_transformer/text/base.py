@@ -17,7 +17,7 @@ def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID):
 
     Args:
         ids: int, ragged or dense, `(batch, length)` or `(length,)`; anything that becomes such a tensor.
-        special: The ids to leave out: padding, what starts and ends a text.
+        special: The ids to leave out: padding, what starts and ends a text; None for one that there is not.
         unk_id: What stands for an id that is no int32.
 
     Returns:
@@ -37,5 +37,6 @@ def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID):
         inside = (ids >= 0) & (ids <= tf.int32.max)
         ids = tf.where(inside, ids, tf.ones_like(ids) * unk_id)
     ids = tf.cast(ids, tf.int32)
-    left_out = functools.reduce(tf.logical_or, [ids == token_id for token_id in special])
+    equal = [tf.equal(ids, token_id) for token_id in special if token_id is not None]
+    left_out = functools.reduce(tf.logical_or, equal, tf.zeros_like(ids, tf.bool))
     return tf.ragged.boolean_mask(ids, ~left_out), single

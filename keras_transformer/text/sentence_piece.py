@@ -189,8 +189,7 @@ class SentencePieceTokenizer(tf.Module):
 
     def detokenize(self, ids):
         """Ids `(batch, length)`, ragged or padded, to strings `(batch,)`; an id out of range reads as unk."""
-        special = (self.pad_id, self.bos_id, self.eos_id)
-        ids, single = as_ragged(ids, [i for i in special if i is not None], self.unk_id)
+        ids, single = as_ragged(ids, (self.pad_id, self.bos_id, self.eos_id), self.unk_id)
         # The op fails the whole batch for one id past its vocabulary.
         inside = (ids >= 0) & (ids < self.vocab_size)
         ids = tf.where(inside, ids, tf.ones_like(ids) * self.unk_id)

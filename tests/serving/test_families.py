@@ -10,7 +10,7 @@ import tensorflow as tf
 from alone import run_alone
 from contracts import randomized
 
-from keras_transformer.decoding import Beam, SuppressTokens
+from keras_transformer.decoding import Beam, Sample, SuppressTokens
 from keras_transformer.layers import GatedFeedForward, PositionalEncoding
 from keras_transformer.models import T5, Transformer
 from keras_transformer.serving import Translator
@@ -44,9 +44,7 @@ def t5(sentences):
         feed_forward=GatedFeedForward(16, "gelu_tanh"),
         tie_embeddings=False,
     )
-    # What no piece is for is written by no trained model.
-    beyond = SuppressTokens(range(tokenizer.vocab_size, model.target_vocab_size))
-    return Translator(model, tokenizer, strategy=Beam(3), max_length=9, constraints=[beyond])
+    return Translator(model, tokenizer, strategy=Beam(3), max_length=9)
 
 
 def marian(sentences):
@@ -65,13 +63,16 @@ def marian(sentences):
         num_heads=2,
         d_ff=16,
         positions=PositionalEncoding(interleaved=False),
+        embedding_scale=1.0,
         output_bias=True,
         pad_id=pad_id,
         bos_id=pad_id,
         eos_id=0,
     )
     tokenizers = (SentencePieceTokenizer(model, vocabulary) for model in (source, target))
-    return Translator(model, *tokenizers, max_length=9, constraints=[SuppressTokens([pad_id])])
+    # Drawn, as weights that were not trained say the same of each source; of one seed, the same draws.
+    constraints = [SuppressTokens([pad_id])]
+    return Translator(model, *tokenizers, Sample(seed=3), max_length=9, constraints=constraints)
 
 
 @pytest.fixture(scope="module", params=[t5, marian], ids=["t5", "marian"])
@@ -136,12 +137,8 @@ def test_an_export_translates_the_same_without_the_package(translator, translati
     assert read == translations[0]
 
 
-def test_compiled_it_translates_the_same(translator, translations):
-    assert translator.translate(TEXTS[:2], jit_compile=True) == translations[:2]
-
-
 def test_a_tokenizer_with_other_special_ids_is_refused(translator, sentences):
-    other = SentencePieceTokenizer.train(sentences, 150)
+    other = SentencePieceTokenizer.train(sentences, 190)
     own, expected = other.pad_id, translator.model.pad_id
     if own == expected:
         own, expected = other.eos_id, translator.model.eos_id
