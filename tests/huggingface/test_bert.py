@@ -68,6 +68,7 @@ def theirs(config, seed=0):
     """transformers' model of a configuration, with random weights."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
     torch.manual_seed(seed)
     said = {key: value for key, value in config.items() if key != "model_type"}
     if "id2label" in said:
