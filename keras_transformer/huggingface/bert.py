@@ -135,7 +135,8 @@ def _head(config):
     if kind is MultipleChoiceHead:
         return kind(dropout), has_pooler
     if kind in (ClassificationHead, TaggingHead):
-        return kind(*_labels(config), dropout), has_pooler
+        num_classes, labels = _labels(config)
+        return kind(num_classes, dropout, labels), has_pooler
     return None, has_pooler
 
 

@@ -182,6 +182,7 @@ class LearnedPositions(keras.layers.Layer):
             name="embeddings",
             shape=(self.max_length, x_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,  # the layer's own says nothing where no other layer calls it
         )
         self.built = True
 

@@ -36,6 +36,7 @@ class SegmentEmbedding(keras.layers.Layer):
             name="embeddings",
             shape=(self.num_segments, x_shape[-1]),
             initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+            autocast=False,
         )
         self.built = True
 
@@ -45,7 +46,7 @@ class SegmentEmbedding(keras.layers.Layer):
         else:
             segment_ids = ops.clip(ops.cast(segment_ids, "int32"), 0, self.num_segments - 1)
             vectors = ops.take(self.embeddings, segment_ids, axis=0)
-        return ops.cast(ops.cast(x, "float32") + ops.cast(vectors, "float32"), self.compute_dtype)
+        return ops.cast(ops.cast(x, "float32") + vectors, self.compute_dtype)
 
     def compute_output_shape(self, x_shape, segment_ids_shape=None):
         return x_shape

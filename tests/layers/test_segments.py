@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, assert_close, normal, randomized
 from keras import ops
 
-from keras_transformer.layers import SegmentEmbedding
+from keras_transformer.layers import LearnedPositions, SegmentEmbedding
 
 X = normal(2, 3, 5)
 
@@ -32,12 +32,15 @@ def test_a_segment_after_the_last_takes_the_last_ones_vector():
     assert_close(layer(X, np.full((2, 3), -1, "int32")), layer(X, np.zeros((2, 3), "int32")), 0)
 
 
-def test_the_sum_is_rounded_once():
-    layer, x = built(dtype="mixed_bfloat16"), ops.cast(normal(1, 64, 5), "bfloat16")
-    segments = np.arange(64)[None] % 2
-    found = layer(x, segments)
+@pytest.mark.parametrize("layer", [SegmentEmbedding, LearnedPositions])
+def test_the_sum_is_rounded_once(layer):
+    layer, x = layer(64, dtype="mixed_bfloat16"), ops.cast(normal(1, 64, 5), "bfloat16")
+    layer.build((None, None, 5))
+    randomized(layer)
+    ids = {"segment_ids": np.arange(64)[None]} if isinstance(layer, SegmentEmbedding) else {}
+    found = layer(x, **ids)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
-    exact = as_numpy(x) + as_numpy(layer.embeddings)[segments]
+    exact = as_numpy(x) + as_numpy(layer.embeddings)
     np.testing.assert_allclose(as_numpy(found), exact, rtol=2**-8, atol=1e-6)
 
 
