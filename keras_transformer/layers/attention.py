@@ -9,7 +9,7 @@ from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.cache import KVCache, check_no_index
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.parts import clone, described, part
+from keras_transformer.layers.parts import clone, described, described_shared, part
 from keras_transformer.layers.positions import AttentionPositions, positions_of
 from keras_transformer.layers.product import product
 from keras_transformer.layers.shapes import KeepsShape, packed
@@ -327,7 +327,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
-            "positions": described(self.positions),
+            "positions": described_shared(self.positions),
             "sliding_window": self.sliding_window,
             "query_key_norm": described(self.query_norm),
             "scale": self.scale,

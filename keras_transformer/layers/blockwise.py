@@ -13,7 +13,7 @@ BLOCK_SIZE = 2**21
 LONG = 2**20
 
 # Queries of a block in a window, at least: fewer leave a product too small.
-FEWEST_QUERIES = 64
+FEWEST_QUERIES = 128
 
 
 def is_long(target_len, source_len):

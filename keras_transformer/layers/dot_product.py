@@ -79,9 +79,9 @@ def dot_product_attention(
 def _by_shared_heads(x, y):
     """`x` `(batch, num_heads, target_len, n)` times `y` `(batch, num_key_value_heads, n, m)`: the heads of `x` that
     share one of `y` are its further rows."""
-    batch_size, heads, length, n = ops.shape(x)
     groups = y.shape[1]
-    if groups == heads:
+    if groups == x.shape[1]:
         return ops.matmul(x, y)
+    batch_size, heads, length, n = ops.shape(x)
     product = ops.matmul(ops.reshape(x, (batch_size, groups, heads // groups * length, n)), y)
     return ops.reshape(product, (batch_size, heads, length, ops.shape(y)[3]))

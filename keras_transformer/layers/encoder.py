@@ -107,7 +107,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             check_replaced(name, templates[name], **given)
         if templates["attention"] and templates["feed_forward"]:
             initializers = self.kernel_initializer, keras.initializers.get("glorot_uniform")
-            given = {"kernel_initializer": tuple(map(keras.initializers.serialize, initializers))}
+            given = {"kernel_initializer": tuple(map(described, initializers))}
             check_replaced("attention", templates["attention"], **given)
         self._described = {name: described(template) for name, template in templates.items()}
         self._template = (

@@ -37,8 +37,20 @@ def check_replaced(name, template, **plain):
 
 
 def described(layer):
-    """What `part` makes the layer of again, unbuilt; None stays None."""
+    """What `part` makes the layer of again, unbuilt, or another object; None stays None."""
     return None if layer is None else _lasting(keras.saving.serialize_keras_object(layer))
+
+
+def described_shared(layer):
+    """As `described`, for a layer that others may hold too: loaded from one file, they hold one again."""
+    if layer is None:
+        return None
+    keras.saving.serialize_keras_object(layer)
+    # While it saves a model, Keras numbers what it meets again. By then it has copied the first description: so each is
+    # a second one.
+    description = keras.saving.serialize_keras_object(layer)
+    number = {name: description[name] for name in ("shared_object_id",) if name in description}
+    return {**_lasting(description), **number}
 
 
 def _lasting(description):
@@ -65,4 +77,4 @@ def clone(template, **changes):
     template = part(template)
     if not isinstance(template, keras.layers.Layer):
         raise ValueError(f"`template` must be a Keras layer. Received: template={template!r}.")
-    return type(template).from_config({**template.get_config(), **changes})
+    return type(template).from_config({**_lasting(template.get_config()), **changes})

@@ -205,11 +205,11 @@ def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
 
 
 def test_a_block_of_a_window_computes_what_is_in_it_alone():
-    """Of 1000 keys a block of 64 queries has 64 + 2 * 9."""
+    """Of 1000 keys a block of 128 queries has 128 + 2 * 9."""
     query, key, _ = (ops.zeros((1, 1, 1000, 4)) for _ in range(3))
     blocks = blockwise._Blocks(query, key, None, 10)
-    assert (blocks.size, blocks.span, blocks.count) == (64, 82, 16)
-    assert [int(blocks._first(block)) for block in (0, 1, 8, 15)] == [0, 55, 503, 918]
+    assert (blocks.size, blocks.span, blocks.count) == (128, 146, 8)
+    assert [int(blocks._first(block)) for block in (0, 1, 4, 7)] == [0, 119, 503, 854]
 
 
 def test_grouped_queries_in_blocks_are_those_of_the_whole(monkeypatch):

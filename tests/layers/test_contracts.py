@@ -181,7 +181,7 @@ REPLACED = {
 CONFIGURED = [
     layers.MultiHeadAttention(
         3,
-        5,
+        4,
         value_dim=2,
         dropout=0.3,
         use_bias=False,
@@ -202,7 +202,7 @@ CONFIGURED = [
     layers.FeedForward(17, "gelu", 0.3, use_bias=False, kernel_initializer="he_normal"),
     layers.Residual(0.3, True, 1e-3),
     layers.Residual(0.3, True, norm=layers.RMSNormalization(1e-3)),
-    layers.TokenEmbedding(13, 6, pad_id=1, scale=2.0),
+    layers.TokenEmbedding(13, 6, pad_id=1, scale=2.0, output_scale=0.5, output_bias=True),
     layers.LearnedPositions(5),
     layers.LSTMStack(2, 5, 0.3),
     layers.LuongAttention("he_normal"),

@@ -307,3 +307,17 @@ def test_compiled_steps_at_an_index_tensor_are_all_at_once(kind, positions):
         for i in range(LENGTH):
             y, cache = step(ops.convert_to_tensor(x[:, i : i + 1]), cache, ops.convert_to_tensor(i, "int32"))
             np.testing.assert_allclose(as_numpy(y)[:, 0], expected[:, i], rtol=1e-4, atol=1e-5)
+
+
+def test_positions_shared_by_two_layers_of_a_model_stay_shared_when_it_is_loaded(tmp_path):
+    shared = layers.RelativePositionBias(2, 8, 5)
+    first, second = (layers.MultiHeadAttention(2, 3, positions=shared, name=name) for name in ("a", "b"))
+    inputs = keras.Input((None, D_MODEL))
+    y = first(inputs, inputs)
+    model = randomized(keras.Model(inputs, second(y, y)))
+    assert len(model.weights) == 2 * 8 + 1
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_layer("a").positions is again.get_layer("b").positions
+    x = normal(BATCH, LENGTH, D_MODEL)
+    assert_close(again(x), model(x), 1e-6)

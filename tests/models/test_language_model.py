@@ -228,14 +228,14 @@ PACKED = {
 }
 
 
-def of_parts(positions=None, feed_forward=None, **arguments):
+def of_parts(added=None, feed_forward=None, **arguments):
     decoder = layers.Decoder(
         2,
         attention=layers.MultiHeadAttention(6, 4, **arguments),
         feed_forward=feed_forward or layers.GatedFeedForward(17),
         residual=layers.Residual(0.0, True, norm=layers.RMSNormalization(1e-5)),
     )
-    return LanguageModel(VOCAB, D_MODEL, decoder, positions)
+    return LanguageModel(VOCAB, D_MODEL, decoder, added)
 
 
 @pytest.mark.parametrize("parts", IN_ROWS)

@@ -553,3 +553,31 @@ def test_what_goes_beyond_learned_positions_is_refused():
         model.generate(SOURCE, Greedy(), constraints=[MinLength(17)])
     with pytest.raises(ValueError, match=r"targets of \[17\] tokens, where there is room for \[16\]"):
         model.score(SOURCE[:1], np.full((1, 17), 7, "int32"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"normalize_first": True, "share_embeddings": True}], ids=["default", "other"]
+)
+def test_weights_keep_their_names_and_order(arguments):
+    """Those of the first release: its checkpoints load."""
+    attention = [
+        f"{name}_{kind}"
+        for name in ("query", "key", "value", "attention_output")
+        for kind in ("kernel", "bias")
+    ]
+    norm = ["norm/gamma", "norm/beta"]
+    feed_forward = [f"{name}/{kind}" for name in ("inner", "outer") for kind in ("kernel", "bias")]
+    parts = {"self_attention": attention, "self_attention_residual": norm}
+    parts |= {"feed_forward": feed_forward, "feed_forward_residual": norm}
+    cross = {"cross_attention": attention, "cross_attention_residual": norm}
+    expected = ["target_embedding/embeddings"]
+    expected += [] if arguments else ["source_embedding/embeddings"]
+    for stack, more in (("encoder", {}), ("decoder", cross)):
+        for i in range(2):
+            for part, names in {**parts, **more}.items():
+                expected += [f"{stack}/layer_{i}/{part}/{name}" for name in names]
+        expected += [f"{stack}/{name}" for name in norm] if arguments else []
+    model = Transformer(
+        SOURCE_VOCAB, 13, num_layers=2, d_model=D_MODEL, num_heads=HEADS, d_ff=D_FF, **arguments
+    )
+    assert [weight.path.removeprefix(f"{model.name}/") for weight in model.weights] == expected
