@@ -1,0 +1,23 @@
+"""The numbers that transformers gave for our models' weights when they were recorded, on every backend."""
+
+import json
+
+import numpy as np
+import pytest
+from record import CASES, RECORD, ours
+
+from keras_transformer.huggingface import FAMILIES
+
+RECORDED = json.loads(RECORD.read_text())["numbers"]
+
+
+def test_every_case_is_recorded_and_every_family_has_one():
+    assert RECORDED.keys() == CASES.keys()
+    assert {name.split("-")[0] for name in CASES} == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_are_those_of_transformers(name):
+    found = ours(name)
+    assert np.ptp(found) > 0.1
+    np.testing.assert_allclose(found, RECORDED[name], atol=2e-4)
