@@ -42,36 +42,41 @@ def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=
     Raises:
         ValueError: If `max_length` has no room for the special ids.
     """
-    special = (pad_id, cls_id, sep_id)
-    first, single = as_ragged(first, special)
-    texts = [first] if second is None else [first, as_ragged(second, special)[0]]
+    texts, single = [], False
+    for given in (first,) if second is None else (first, second):
+        if not isinstance(given, tf.RaggedTensor):
+            given, single = as_ragged(given, (pad_id, cls_id, sep_id))
+        texts.append(given)
+    tf.debugging.assert_equal(
+        texts[0].nrows(), texts[-1].nrows(), "`first` and `second` must have as many rows."
+    )
+    lengths = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
     if max_length is not None:
         check_count(1 + len(texts), max_length=max_length)
-        texts = _cut(texts, max_length - 1 - len(texts))
-    mark = tf.ones((first.nrows(), 1), tf.int32)
-    parts = [mark * cls_id]
-    segments = [mark * 0]
-    for segment, text in enumerate(texts):
-        parts += [text, mark * sep_id]
-        segments += [tf.ones_like(text) * segment, mark * segment]
-    packed = {
-        "token_ids": tf.concat(parts, axis=1).to_tensor(pad_id),
-        "segment_ids": tf.concat(segments, axis=1).to_tensor(0),
-    }
+        lengths = _cut(lengths, max_length - 1 - len(texts))
+    # Places in a grid: as ragged tensors put together, it would take seconds to trace and to load.
+    length = tf.reduce_max(tf.concat([sum(lengths), [0]], axis=0)) + 1 + len(texts)
+    place = tf.range(length)[None]
+    token_ids = tf.where(place == 0, cls_id, pad_id)
+    segment_ids = tf.zeros_like(place)
+    end = tf.zeros_like(lengths[0])[:, None]  # where the text before ended
+    for segment, (text, count) in enumerate(zip(texts, lengths, strict=True)):
+        start, end = end + 1, end + 1 + count[:, None]
+        values = tf.concat([tf.cast(text.flat_values, tf.int32), [pad_id]], axis=0)
+        index = tf.cast(text.row_starts(), tf.int32)[:, None] + place - start
+        found = tf.gather(values, tf.clip_by_value(index, 0, tf.size(values) - 1))
+        token_ids = tf.where((place >= start) & (place < end), found, token_ids)
+        token_ids = tf.where(place == end, sep_id, token_ids)
+        segment_ids = tf.where((place >= start) & (place <= end), segment, segment_ids)
+    packed = {"token_ids": token_ids, "segment_ids": segment_ids}
     return {name: ids[0] for name, ids in packed.items()} if single else packed
 
 
-def _cut(texts, room):
-    """Texts or pairs, ragged, of `room` ids in all at most."""
-    lengths = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
-    if len(texts) == 1:
-        kept = [tf.minimum(lengths[0], room)]
-    else:
-        shorter = tf.minimum(tf.minimum(*lengths), room // 2)
-        longer = tf.minimum(tf.maximum(*lengths), room - shorter)
-        ordered = lengths[0] <= lengths[1]
-        kept = [tf.where(ordered, shorter, longer), tf.where(ordered, longer, shorter)]
-    return [
-        tf.ragged.boolean_mask(text, tf.ragged.range(length) < tf.expand_dims(count, 1))
-        for text, length, count in zip(texts, lengths, kept, strict=True)
-    ]
+def _cut(lengths, room):
+    """How much of each text, or of the two of each pair, is kept in `room` ids."""
+    if len(lengths) == 1:
+        return [tf.minimum(lengths[0], room)]
+    shorter = tf.minimum(tf.minimum(*lengths), room // 2)
+    longer = tf.minimum(tf.maximum(*lengths), room - shorter)
+    ordered = lengths[0] <= lengths[1]
+    return [tf.where(ordered, shorter, longer), tf.where(ordered, longer, shorter)]

@@ -174,6 +174,16 @@ def test_attention_scores_come_after_the_output():
     assert np.all(as_numpy(scores[0])[2, :, :, 2:] == 0)  # padding
 
 
+def test_it_is_part_of_other_models():
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    model = made(**HEADS["tagging"])
+    outputs = model(inputs)
+    assert outputs.shape == (None, None, CLASSES)
+    assert_close(keras.Model(inputs, outputs)(INPUTS), model(INPUTS), 0)
+    choices = keras.Input((2, 6), dtype="int32")
+    assert made(**HEADS["choice"])(choices).shape == (None, 2)
+
+
 @EACH_HEAD
 def test_it_saves_and_loads(head, tmp_path):
     model = made(**HEADS[head])

@@ -74,6 +74,13 @@ def test_a_single_text_gives_a_single_row():
     assert (ids, segments) == ([2, 101, 3, 102, 3], [0, 0, 0, 1, 1])
 
 
+def test_no_texts_give_no_rows_and_texts_without_a_partner_are_refused():
+    none = tf.zeros((0, 3), tf.int32)
+    assert [x.shape.as_list() for x in pack_ids(none, none).values()] == [[0, 3]] * 2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as many rows"):
+        pack_ids(FIRST, SECOND[:1])
+
+
 @pytest.mark.parametrize(("second", "max_length"), [(None, 1), (SECOND, 2), (None, 0), (SECOND, 2.5)])
 def test_there_is_room_for_the_marks(second, max_length):
     with pytest.raises(ValueError, match=f"max_length={max_length}"):
