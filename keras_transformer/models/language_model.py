@@ -73,7 +73,7 @@ class LanguageModel(Generation, keras.Model):
         decoder = part(decoder)
         if not isinstance(decoder, Decoder):
             raise ValueError(f"`decoder` must be a `Decoder`. Received: decoder={decoder!r}.")
-        self.vocab_size = vocab_size
+        self.vocab_size = self.source_vocab_size = vocab_size  # of prompts, as of what follows them
         self.d_model = d_model
         self.dropout = dropout
         self.tie_embeddings = tie_embeddings

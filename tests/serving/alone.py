@@ -1,8 +1,11 @@
-"""An export in a process that knows TensorFlow and tensorflow-text alone."""
+"""An export in a process that knows TensorFlow and tensorflow-text alone, or neither."""
 
 import json
+import pathlib
 import subprocess
 import sys
+
+CXX_RUN = pathlib.Path(__file__).parents[3] / "shared" / "tools" / "cxx_run.py"
 
 # Runs an export as a server does that knows TensorFlow and tensorflow-text and nothing of this package.
 ALONE = """
@@ -34,3 +37,14 @@ def run_alone(folder, texts, xla, tmp_path):
     result = json.loads(done.stdout.split("RESULT")[1])
     assert result.pop("modules") == []
     return result
+
+
+def run_in_cxx(folder, texts, tmp_path):
+    """Calls the export without TensorFlow's Python; None where the tool for it is not at hand."""
+    if not CXX_RUN.exists():
+        return None
+    command = [sys.executable, str(CXX_RUN), str(folder)]
+    feeds = json.dumps({"text": texts})
+    done = subprocess.run(command, input=feeds, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])["outputs"]

@@ -1,13 +1,11 @@
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text
-from alone import run_alone
+from alone import run_alone, run_in_cxx
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
@@ -19,8 +17,6 @@ from keras_transformer.serving.signatures import SIGNATURES
 from keras_transformer.serving.warmup import FILE, text_of
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
-
-CXX_RUN = pathlib.Path(__file__).parents[3] / "shared" / "tools" / "cxx_run.py"
 
 
 def names(folder):
@@ -92,13 +88,8 @@ def test_the_runtime_without_xla_is_one_where_compiled_functions_fail(compiled_e
 
 def test_runs_in_the_runtime_of_the_server(export, loaded, translator, sources, scores, tmp_path):
     """Without TensorFlow's Python where the tool for it is at hand, else by the loader of its Python."""
-    if CXX_RUN.exists():
-        command = [sys.executable, str(CXX_RUN), str(export)]
-        feeds = json.dumps({"text": sources})
-        done = subprocess.run(command, input=feeds, capture_output=True, text=True, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        result = json.loads(done.stdout.splitlines()[-1])["outputs"]
-    else:
+    result = run_in_cxx(export, sources, tmp_path)
+    if result is None:
         found = loaded.signatures["serving_default"](text=tf.constant(sources))
         result = {name: value.numpy().tolist() for name, value in found.items()}
         result["translation"] = [text.decode() for text in result["translation"]]
