@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from keras_transformer.decoding import SuppressTokens
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
 from keras_transformer.huggingface.files import CONFIG
-from keras_transformer.models import VisionTransformer
+from keras_transformer.models import Transformer, VisionTransformer
 from keras_transformer.serving import load, servable_of
 
 
@@ -30,6 +31,11 @@ def convert(source, target, **kwargs):
         return None
     model = from_huggingface(source, **kwargs)
     tokenizers = () if isinstance(model, VisionTransformer) else tokenizers_from_huggingface(source)
-    servable = servable_of(model, tokenizers)
+    options = {}
+    if isinstance(
+        model, Transformer
+    ):  # Marian's, which begins with padding, and learned nothing of it as an answer
+        options["constraints"] = [SuppressTokens([model.pad_id])]
+    servable = servable_of(model, tokenizers, **options)
     servable.save(target)
     return servable

@@ -324,7 +324,7 @@ CONFIG_ERRORS = [
     (GPT2, {"n_layer": 0}, "n_layer=0"),
     (GPT2, {"n_embd": "15"}, "n_embd='15'"),
     (GPT2, {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
-    (GPT2, {"bos_token_id": VOCAB}, f"bos_id={VOCAB}, vocab_size={VOCAB}"),
+    (GPT2, {"bos_token_id": VOCAB}, f"from 0 to {VOCAB - 1}. Received: bos_id={VOCAB}"),
     (GPT2, {"model_type": "gpt3"}, f"must be one of {sorted(FAMILIES)}. Received: model_type='gpt3'"),
     (LLAMA, {"hidden_act": "mish"}, "hidden_act='mish'"),
     (LLAMA, {"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),

@@ -7,7 +7,7 @@ import keras
 import pytest
 import sentencepiece
 import tensorflow as tf
-from alone import run_alone
+from alone import answers, run_alone
 from contracts import randomized
 
 from keras_transformer.decoding import Beam, Sample, SuppressTokens
@@ -127,8 +127,8 @@ def test_what_is_saved_translates_the_same_when_loaded(translator, translations,
 
 def test_an_export_translates_the_same_without_the_package(translator, translations, tmp_path):
     path = translator.export(tmp_path / "export")
-    result = run_alone(path, TEXTS, xla=False, tmp_path=tmp_path)
-    assert result["translation"] == translations
+    assert run_alone(path, TEXTS, xla=False, tmp_path=tmp_path)["translation"] == translations
+    assert answers(path, tmp_path, text=TEXTS)["translation"] == translations
     signatures = tf.saved_model.load(str(path)).signatures
     ids = translator.source_tokenizer.tokenize(TEXTS[:1]).numpy()
     ids = tf.concat([ids, [[translator.model.eos_id]]], axis=1)

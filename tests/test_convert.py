@@ -1,0 +1,115 @@
+"""Hugging Face folders to what is served, and back; on the command line too."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from contracts import randomized
+
+from keras_transformer.cli import main
+from keras_transformer.convert import convert
+from keras_transformer.decoding import Beam
+from keras_transformer.huggingface import from_huggingface, to_huggingface
+from keras_transformer.layers import Encoder, LearnedPositions
+from keras_transformer.models import T5, ClassificationHead, EncoderModel, Pooler
+from keras_transformer.serving import Classifier, Translator, load
+from keras_transformer.text import WordPieceTokenizer
+
+sys.path.insert(0, str(Path(__file__).parent / "huggingface"))
+import families
+import test_vit
+
+TEXTS = ["one two three", "three, two", ""]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A folder of a BERT that tells two classes, with its word pieces."""
+    folder = tmp_path_factory.mktemp("bert") / "checkpoint"
+    tokenizer = WordPieceTokenizer.train(["One two three, four five."] * 9, 60)
+    model = EncoderModel(
+        tokenizer.vocab_size,
+        8,
+        Encoder(1, 2, 16, dropout=0.0, activation="gelu", layer_norm_epsilon=1e-12),
+        LearnedPositions(40),
+        pooler=Pooler(),
+        head=ClassificationHead(2, labels=["sad", "glad"]),
+        pad_id=tokenizer.pad_id,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+    )
+    to_huggingface(randomized(model), folder)
+    (folder / "vocab.txt").write_text(
+        "".join(f"{p}\n" for p in tokenizer.pieces(range(tokenizer.vocab_size)))
+    )
+    return folder
+
+
+def test_a_checkpoint_becomes_what_is_served_and_goes_back(bert, tmp_path):
+    servable = convert(bert, tmp_path / "served")
+    assert type(servable) is Classifier
+    found = load(tmp_path / "served").classify(TEXTS)
+    assert found == servable.classify(TEXTS)
+    assert {label for label, _ in found} <= {"sad", "glad"}
+    assert convert(tmp_path / "served", tmp_path / "back") is None
+    again, before = (from_huggingface(folder).get_weights() for folder in (tmp_path / "back", bert))
+    for found, expected in zip(again, before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
+    assert main(["convert", str(bert), str(tmp_path / "served")]) == 0
+    out, err = capsys.readouterr()
+    assert (out, "Classifier" in err) == (f"{tmp_path / 'served'}\n", True)
+    assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--batch-sizes", "2"]) == 0
+    described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
+    assert set(described["signatures"]) == {"serving_default", "probabilities"}
+    assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--beam-width", "2"]) == 2
+    assert "--beam-width is for what writes texts, no Classifier" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path / "served"), str(tmp_path / "back")]) == 0
+    assert "without a tokenizer" in capsys.readouterr().err
+    assert (tmp_path / "back" / "model.safetensors").exists()
+
+
+def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["one two three four", "four three two one"] * 20),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=24,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    model = families.ours({**families.T5, "vocab_size": 130})
+    assert isinstance(model, T5)
+    to_huggingface(model, tmp_path / "checkpoint")
+    (tmp_path / "spiece.model").rename(tmp_path / "checkpoint" / "spiece.model")
+    translator = convert(tmp_path / "checkpoint", tmp_path / "served")
+    assert type(translator) is Translator
+    translator = load(tmp_path / "served").searching(Beam(2), max_length=8)
+    assert len(translator.translate(TEXTS)) == 3
+
+
+def test_an_image_classifier_needs_no_tokenizer(tmp_path):
+    model = test_vit.ours("classes")
+    to_huggingface(model, tmp_path / "checkpoint")
+    convert(tmp_path / "checkpoint", tmp_path / "served")
+    assert len(load(tmp_path / "served").labels) == 5
+
+
+def test_what_cannot_be_converted_is_refused_and_leaves_nothing(bert, tmp_path):
+    with pytest.raises(ValueError, match="`target` must not exist yet"):
+        convert(bert, tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="with none of them"):
+        convert(tmp_path / "empty", tmp_path / "new")
+    to_huggingface(families.ours(families.GPT2), tmp_path / "gpt2")
+    with pytest.raises(ValueError, match="byte-level pieces"):
+        convert(tmp_path / "gpt2", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
