@@ -25,6 +25,7 @@ MODULES = [
     "layers.residual",
     "models.generation",
     "models.transformer",
+    "data.packing",
     "decoding.loop",
     "decoding.strategies",
 ]
