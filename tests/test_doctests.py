@@ -27,6 +27,7 @@ MODULES = [
     "models.recurrent_seq2seq",
     "models.transformer",
     "models.vision_transformer",
+    "data.packing",
     "decoding.loop",
     "decoding.strategies",
 ]

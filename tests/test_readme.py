@@ -24,3 +24,10 @@ def test_every_file_that_the_readme_names_exists():
     root = Path(__file__).parent.parent
     for name in re.findall(r"\]\(((?!http)[^)#]+)\)|`(examples/[\w.]+)`", README):
         assert (root / (name[0] or name[1])).exists(), name
+
+
+def test_the_examples_of_the_parts_run_and_print_what_they_say(capsys):
+    parts = (Path(__file__).parent.parent / "docs" / "parts.md").read_text(encoding="utf-8")
+    code = "".join(re.findall(r"```python\n(.*?)```", parts, re.DOTALL))
+    exec(compile(code, "parts.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.+)\n", code)

@@ -43,6 +43,12 @@ class PackedTexts:
 
     Raises:
         ValueError: If an argument is out of range, `target_pad_id` is the target of a token, or no text is left.
+
+    >>> rows = PackedTexts([[5, 7, 11], [8], [13, 6]], length=6, batch_size=2)
+    >>> rows.rows, rows.padding
+    (2, 0.25)
+    >>> rows.batch([0])[0]["segment_ids"][0].tolist()
+    [1, 1, 1, 1, 2, 2]
     """
 
     def __init__(
