@@ -4,6 +4,7 @@ from keras_transformer.decoding.beam import Beam
 from keras_transformer.decoding.beams import Hypotheses
 from keras_transformer.decoding.constraints import (
     Constraint,
+    ExcludeTokens,
     ForcedFirstToken,
     MaxLength,
     MinLength,
@@ -18,7 +19,15 @@ from keras_transformer.decoding.strategies import Greedy, Strategy
 STRATEGIES = {cls.__name__: cls for cls in (Greedy, Beam, Sample)}
 CONSTRAINTS = {
     cls.__name__: cls
-    for cls in (MinLength, MaxLength, RepetitionPenalty, NoRepeatNgram, SuppressTokens, ForcedFirstToken)
+    for cls in (
+        MinLength,
+        MaxLength,
+        RepetitionPenalty,
+        NoRepeatNgram,
+        SuppressTokens,
+        ExcludeTokens,
+        ForcedFirstToken,
+    )
 }
 
 __all__ = [
@@ -26,6 +35,7 @@ __all__ = [
     "STRATEGIES",
     "Beam",
     "Constraint",
+    "ExcludeTokens",
     "ForcedFirstToken",
     "Greedy",
     "Hypotheses",

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
+from keras_transformer.decoding.beams import NEVER
 
 ROUNDING = 1e-3  # so that 1.3 times 90 is 117, whatever the binary fraction
 
@@ -181,6 +182,30 @@ class SuppressTokens(Constraint):
         check_count(0, vocab_size - 1, token_ids=max(self.token_ids))
         ids = ops.arange(vocab_size, dtype="int32")[:, None]
         return ops.any(ops.equal(ids, ops.convert_to_tensor(self.token_ids, "int32")), axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class ExcludeTokens(SuppressTokens):
+    """These ids never occur, and a search ranks as if the model did not have them: the others share their probability.
+
+    For ids that no training taught the model to avoid, such as the padding of Marian's models, whose logit is 0: where
+    it is merely suppressed, what stands beside it loses its share at each step, and long outputs lose most.
+
+    Args:
+        token_ids: ints.
+
+    Raises:
+        ValueError: If there is none, one is negative, or they are all that the model has.
+    """
+
+    def blocked(self, beams, search, vocab_size):
+        return None
+
+    def adjusted(self, logits, beams, search):
+        vocab_size = logits.shape[-1]
+        check_count(0, vocab_size - 1, **{"number of `token_ids`": len(set(self.token_ids))})
+        return ops.where(super().blocked(beams, search, vocab_size), NEVER, logits)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -51,9 +51,10 @@ def from_huggingface(folder, **kwargs):
     `pad_id` is `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then
     padding.
 
-    What generation_config.json asks for is handed to `generate`, or to a `Translator`. Marian's forbids padding
-    (`bad_words_ids`), which would else be likely: `constraints=[SuppressTokens([model.pad_id])]`. Its `num_beams` and
-    `length_penalty` are `Beam(num_beams, length_penalty, normalization="length")`.
+    What generation_config.json asks for is handed to `generate`, or to a `Translator`. Marian's forbids padding and
+    renormalises (`bad_words_ids`, `renormalize_logits`): `constraints=[ExcludeTokens([model.pad_id])]`, without which
+    padding may be the likeliest token. `num_beams` and `length_penalty` are `Beam(num_beams, length_penalty,
+    normalization="length")`. At its limit an output ends without the eos of `forced_eos_token_id`.
 
     Args:
         folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a

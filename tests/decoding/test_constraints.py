@@ -17,6 +17,7 @@ from keras_transformer.backend import compiled
 from keras_transformer.decoding import (
     CONSTRAINTS,
     Beam,
+    ExcludeTokens,
     ForcedFirstToken,
     Greedy,
     MaxLength,
@@ -39,6 +40,7 @@ EXAMPLES = [
     RepetitionPenalty(1.3),
     NoRepeatNgram(2),
     SuppressTokens((A, C)),
+    ExcludeTokens((A, C)),
     ForcedFirstToken(B),
 ]
 STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, num_samples=3)]
@@ -273,6 +275,20 @@ def test_suppressed_tokens_never_occur():
     tables = Tables.ranked([[A, B, C], [C, B, A], [A, EOS]])
     assert best(tables, [SuppressTokens((A,))]) == [[B, C, EOS]]
     assert best(tables, [SuppressTokens([C, A])]) == [[B, B, EOS]]
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(4, n_best=2), Beam(VOCAB**2, length_penalty=1.0)])
+def test_excluded_tokens_are_as_if_the_model_had_them_not(strategy):
+    tables = Tables.random(7, rows=9, scale=2.0)
+    without = Tables(tables.after.copy(), tables.at)
+    without.after[:, :, [A, UNKNOWN]] = -1e9
+    found, scores = search(tables, [ExcludeTokens((A, UNKNOWN))], strategy, max_length=6)
+    expected, _ = search(without, [], strategy, max_length=6)
+    assert found == expected
+    for row, n in np.ndindex(*scores.shape):
+        np.testing.assert_allclose(scores[row, n], tables.score(row, found[row][n]), rtol=1e-5)
+    suppressed, _ = search(tables, [SuppressTokens((A, UNKNOWN))], strategy, max_length=6)
+    assert (found == suppressed) is isinstance(strategy, Greedy)
 
 
 def test_the_end_itself_may_be_suppressed():

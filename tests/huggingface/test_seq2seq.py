@@ -10,7 +10,7 @@ from families import MARIAN, T5, assert_same_weights, ours, theirs
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer import layers
-from keras_transformer.decoding import Beam, Greedy, SuppressTokens
+from keras_transformer.decoding import Beam, ExcludeTokens, Greedy
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
 from keras_transformer.huggingface.files import stored_tensors
 from keras_transformer.huggingface.tensors import fill
@@ -289,8 +289,9 @@ class Pairs:
         self.constraints = ()
         self.options = {}
         if case == "marian":  # as its generation_config.json says
-            self.constraints = (SuppressTokens([self.ours.pad_id]),)
-            self.options = {"bad_words_ids": [[self.ours.pad_id]], "forced_eos_token_id": None}
+            self.constraints = (ExcludeTokens([self.ours.pad_id]),)
+            self.options = {"bad_words_ids": [[self.ours.pad_id]], "renormalize_logits": True}
+            self.options["forced_eos_token_id"] = None  # of an output that reaches its limit alone
 
     def each(self, folder):
         """Of each seed, their model and its sources; ours has its weights."""

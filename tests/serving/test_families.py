@@ -10,7 +10,7 @@ import tensorflow as tf
 from alone import answers, run_alone
 from contracts import randomized
 
-from keras_transformer.decoding import Beam, Sample, SuppressTokens
+from keras_transformer.decoding import Beam, ExcludeTokens, Sample
 from keras_transformer.layers import GatedFeedForward, PositionalEncoding
 from keras_transformer.models import T5, Transformer
 from keras_transformer.serving import Translator
@@ -71,7 +71,7 @@ def marian(sentences):
     )
     tokenizers = (SentencePieceTokenizer(model, vocabulary) for model in (source, target))
     # Drawn, as weights that were not trained say the same of each source; of one seed, the same draws.
-    constraints = [SuppressTokens([pad_id])]
+    constraints = [ExcludeTokens([pad_id])]
     return Translator(model, *tokenizers, Sample(seed=3), max_length=9, constraints=constraints)
 
 
