@@ -7,7 +7,7 @@ usage: layers.py [--rounds 5] [--lengths 64,...,2048] [--widths 64,...,1024] [--
 Self-attention, O(n² d); restricted to a window of r, O(r n d); recurrent (Keras's LSTM), O(n d²); convolutional
 (Keras's, causal, of k), O(k n d²). The length grows at one width and the width at one length; each layer maps
 `(batch, n, d)` to the same, with every projection that it has. Forward and a training step are medians of rounds in
-which all take turns, in one process; memory is the peak of a training step in a process of its own.
+which all take turns, in one process; memory is the peak of a training step in a process for each kind of layer.
 """
 
 import argparse
@@ -53,12 +53,11 @@ def main():
     parser.add_argument("--picture", help="a PNG of both beside the arithmetic")
     parser.add_argument("--draw", metavar="JSON", help="draw what was measured before")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--one", nargs=3, metavar=("LAYER", "LENGTH", "WIDTH"), help=argparse.SUPPRESS)
+    parser.add_argument("--peaks", nargs=2, metavar=("LAYER", "SIZES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if options.one:
-        name, length, width = options.one
-        print(json.dumps(peak_of(name, int(length), int(width))))
+    if options.peaks:
+        print(json.dumps(peaks_of(options.peaks[0], json.loads(options.peaks[1]))))
         return
     if options.draw:
         with open(options.draw, encoding="utf-8") as file:
@@ -202,27 +201,37 @@ def measured(lengths, widths, rounds):
                 times[case, kind].append(took)
             progress.add(1)
     del steps
-    results = []
-    progress = keras.utils.Progbar(len(cases), unit_name="process")
-    for case in cases:
-        name, n, d = case
-        command = [sys.executable, __file__, "--one", name, str(n), str(d)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        peak = json.loads(done.stdout.splitlines()[-1])["MB"] if done.returncode == 0 else None
-        milliseconds = {kind: statistics.median(times[case, kind]) for kind in ("forward", "training")}
-        results.append({"layer": name, "length": n, "width": d, **milliseconds, "MB": peak})
-        progress.add(1)
-    return results
+    peaks = {}
+    for name in ARITHMETIC:
+        print(f"memory of {name}", flush=True)
+        command = [sys.executable, __file__, "--peaks", name, json.dumps(sizes)]
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [None] * len(sizes)
+        peaks |= {(name, *size): peak for size, peak in zip(sizes, found, strict=True)}
+    return [
+        {
+            "layer": name,
+            "length": n,
+            "width": d,
+            **{kind: statistics.median(times[(name, n, d), kind]) for kind in ("forward", "training")},
+            "MB": peaks[name, n, d],
+        }
+        for name, n, d in cases
+    ]
 
 
-def peak_of(name, length, width):
-    """Megabytes that a training step takes at its peak, beside what is there before; the layer and its input are."""
+def peaks_of(name, sizes):
+    """Megabytes that a training step takes at its peak for each size, beside the layer and its input."""
     steps_of(name, 8, HEAD)["training"]()  # what starts once
-    training = steps_of(name, length, width)["training"].get_concrete_function()
-    before = megabytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-    training()
-    return {"MB": megabytes("VmHWM") - before}
+    found = []
+    for size in sizes:
+        training = steps_of(name, *size)["training"].get_concrete_function()
+        before = megabytes("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+        training()
+        found.append(megabytes("VmHWM") - before)
+    return found
 
 
 def megabytes(kind):
@@ -256,7 +265,7 @@ def tables(results):
         print(
             f"\n| {axis} | "
             + " | ".join(str(row[axis]) for row in rows)
-            + " | last doubling (table 1; with projections) |"
+            + " | last step (table 1; with projections) |"
         )
         print("| --- " * (len(rows) + 2) + "|")
         for name in ARITHMETIC:
