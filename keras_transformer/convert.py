@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_transformer.decoding import SuppressTokens
+from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
 from keras_transformer.huggingface.files import CONFIG
 from keras_transformer.models import Transformer, VisionTransformer
@@ -35,7 +35,7 @@ def convert(source, target, **kwargs):
     if isinstance(
         model, Transformer
     ):  # Marian's, which begins with padding, and learned nothing of it as an answer
-        options["constraints"] = [SuppressTokens([model.pad_id])]
+        options["constraints"] = [ExcludeTokens([model.pad_id])]
     servable = servable_of(model, tokenizers, **options)
     servable.save(target)
     return servable
