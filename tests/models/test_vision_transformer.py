@@ -196,3 +196,16 @@ def test_dropout_acts_in_training_alone():
 def test_wrong_arguments_are_named(arguments, named):
     with pytest.raises(ValueError, match=named):
         small(**arguments)
+
+
+@pytest.mark.tensorflow
+def test_an_export_takes_images_as_they_are(tmp_path):
+    import tensorflow as tf
+
+    model, prepare = small(), layers.ImagePreprocessing(SIZE, 0.5, 0.5)
+    inputs = keras.Input((None, None, CHANNELS), dtype="uint8")
+    keras.Model(inputs, model(prepare(inputs))).export(tmp_path / "export", verbose=False)
+    served = tf.saved_model.load(tmp_path / "export")
+    for height, width in ((9, 7), (6, 10), (3, 20)):
+        x = np.random.default_rng(height).integers(0, 256, (2, height, width, CHANNELS)).astype("uint8")
+        assert_close(served.serve(x), model(prepare(x)), 1e-5)
