@@ -187,7 +187,7 @@ class LearnedPositions(keras.layers.Layer):
         self.built = True
 
     def call(self, x, start_index=0, positions=None):
-        if positions is None and x.shape[1] is not None and x.shape[1] > self.max_length:
+        if positions is None and isinstance(x.shape[1], int) and x.shape[1] > self.max_length:
             raise ValueError(
                 f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
             )

@@ -16,12 +16,8 @@ INPUTS = ("token_ids", "segment_ids")
 class EncoderModel(keras.Model):
     """A stack of encoder layers over token, position and segment embeddings, then a head.
 
-    Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers", section 3. Its smaller model, for
-    pairs of three classes:
-
-        start = keras.initializers.TruncatedNormal(stddev=0.02)
-        encoder = Encoder(12, 12, 3072, 0.1, "gelu", layer_norm_epsilon=1e-12, kernel_initializer=start)
-        EncoderModel(30522, 768, encoder, LearnedPositions(512), pooler=Pooler(), head=ClassificationHead(3))
+    Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers", section 3; its encoder is
+    `Encoder(12, 12, 3072, 0.1, "gelu", layer_norm_epsilon=1e-12, kernel_initializer=TruncatedNormal(stddev=0.02))`.
 
     Args:
         vocab_size: Number of ids.
@@ -35,8 +31,8 @@ class EncoderModel(keras.Model):
         pooler: A template of what makes the vector of a text, such as `Pooler()`, or None.
         head: A template of a `Head`, or None for the states themselves.
         pad_id: The id that fills rows up; no token attends to it.
-        cls_id: The id that starts a text, or None where nobody said it.
-        sep_id: The id that ends each text of a pair, or None.
+        cls_id: The id that starts a text, as `sep_id` ends one; None where nobody said it.
+        sep_id: Likewise.
         **kwargs: Keras's own `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -122,11 +118,8 @@ class EncoderModel(keras.Model):
         self.built = True
 
     def encode(self, inputs, training=None, return_attention_scores=False):
-        """The states of all tokens, `(batch, length, d_model)`, before the head; arguments as in a call.
-
-        Of several texts a row, each is a row of its own here and in the scores.
-        """
-        token_ids, segment_ids = (_flat(ids) for ids in _ids(inputs))
+        """The states of all tokens before the head, `(rows, length, d_model)` with one text a row; called alike."""
+        token_ids, segment_ids, _ = _read(inputs)
         x = self.token_embedding(token_ids)
         x = x if self.segments is None else self.segments(x, segment_ids)
         x = x if self.positions is None else self.positions(x)
@@ -144,23 +137,17 @@ class EncoderModel(keras.Model):
         return self.pooler(self.encode(inputs, training=False))
 
     def embed(self, inputs, pooling="mean"):
-        """A vector for each text, to compare texts by or to search.
+        """A vector for each text, float32 `(batch, d_model)`, to compare texts by or to search; 0 for one of padding.
 
         Args:
             inputs: As in a call.
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
-                section 3), or "first" for that of `[CLS]`.
-
-        Returns:
-            float32 `(batch, d_model)`; zeros for a row of padding.
-
-        Raises:
-            ValueError: If there is no such pooling.
+                section 3), or "first" for that of `[CLS]`; `ValueError` for others.
         """
         if pooling not in ("mean", "first"):
             raise ValueError(f'`pooling` must be "mean" or "first". Received: pooling={pooling!r}.')
         states = ops.cast(self.encode(inputs, training=False), "float32")
-        real = ops.cast(ops.not_equal(_flat(_ids(inputs)[0]), self.pad_id), "float32")[..., None]
+        real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), "float32")[..., None]
         if pooling == "first":
             return states[:, 0] * real[:, 0]
         return ops.divide_no_nan(ops.sum(states * real, axis=1), ops.sum(real, axis=1))
@@ -172,17 +159,12 @@ class EncoderModel(keras.Model):
             pooled = None if self.pooler is None else self.pooler(y)
             y = self.head(y, pooled, training=training)
             y = self.token_embedding.logits(y) if self.head.tied else y
-        rows = ops.shape(_ids(inputs)[0])[:-1]
-        y = y if len(rows) == 1 else ops.reshape(y, (*rows, *ops.shape(y)[1:]))
+        *_, axes = _read(inputs)
+        y = y if len(axes) == 1 else ops.reshape(y, (*axes, *ops.shape(y)[1:]))
         return packed(y, scores=scores)
 
     def with_head(self, head, pooler=None):
-        """The same model under another head, to be fine-tuned: an `EncoderModel` with these weights, the head's fresh.
-
-        Args:
-            head: As in the constructor.
-            pooler: A template of one, where the model has none.
-        """
+        """The same model with its weights under another head, which is fresh, as is the pooler where there was none."""
         pooler = self.pooler if pooler is None else pooler
         model = type(self).from_config({**self.get_config(), "head": head, "pooler": pooler})
         for name in ("positions", "segments", "norm", "encoder", "pooler"):
@@ -200,21 +182,18 @@ class EncoderModel(keras.Model):
             **{name: described(getattr(self, name)) for name in parts},
         }
 
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
 
-
-def _ids(inputs):
-    """Token ids and segment ids, int32; None for segments that are not told."""
+def _read(inputs):
+    """Token ids and segment ids, int32 `(rows, length)`, or None for these; and the axes that `rows` were."""
     inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
     if "token_ids" not in inputs or not inputs.keys() <= set(INPUTS):
         raise ValueError(
             f"`inputs` must be a dict of {list(INPUTS)}, or token ids. Received: {list(inputs)}."
         )
-    return [None if inputs.get(name) is None else ops.cast(inputs[name], "int32") for name in INPUTS]
-
-
-def _flat(ids):
-    """Ids `(rows, length)` of one text a row, or None."""
-    return ids if ids is None or len(ids.shape) == 2 else ops.reshape(ids, (-1, ops.shape(ids)[-1]))
+    token_ids, segment_ids = (inputs.get(name) for name in INPUTS)
+    token_ids = ops.cast(token_ids, "int32")
+    *axes, length = ops.shape(token_ids)
+    token_ids = token_ids if len(axes) == 1 else ops.reshape(token_ids, (-1, length))
+    if segment_ids is not None:
+        segment_ids = ops.reshape(ops.cast(segment_ids, "int32"), ops.shape(token_ids))
+    return token_ids, segment_ids, axes
