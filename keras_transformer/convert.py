@@ -4,7 +4,8 @@ from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
-from keras_transformer.huggingface.files import CONFIG
+from keras_transformer.huggingface.configs import labels_of
+from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.models import Transformer, VisionTransformer
 from keras_transformer.serving import load, servable_of
 
@@ -30,8 +31,10 @@ def convert(source, target, **kwargs):
         to_huggingface(load(source).model, target, **kwargs)
         return None
     model = from_huggingface(source, **kwargs)
-    tokenizers = () if isinstance(model, VisionTransformer) else tokenizers_from_huggingface(source)
-    options = {}
+    options, images = {}, isinstance(model, VisionTransformer)
+    tokenizers = () if images else tokenizers_from_huggingface(source)
+    if images:
+        options["labels"] = labels_of(read_config(source))[1]
     if isinstance(
         model, Transformer
     ):  # Marian's, which begins with padding, and learned nothing of it as an answer

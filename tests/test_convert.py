@@ -98,9 +98,11 @@ def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
 
 def test_an_image_classifier_needs_no_tokenizer(tmp_path):
     model = test_vit.ours("classes")
-    to_huggingface(model, tmp_path / "checkpoint")
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    config = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    to_huggingface(model, tmp_path / "checkpoint", config=config)
     convert(tmp_path / "checkpoint", tmp_path / "served")
-    assert len(load(tmp_path / "served").labels) == 5
+    assert load(tmp_path / "served").labels == names
 
 
 def test_what_cannot_be_converted_is_refused_and_leaves_nothing(bert, tmp_path):

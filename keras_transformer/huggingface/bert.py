@@ -8,6 +8,8 @@ from keras_transformer.huggingface.configs import (
     check_config,
     check_parts,
     check_sizes,
+    labels_of,
+    numbered_labels,
 )
 from keras_transformer.huggingface.tensors import dense, matrix, norm, vector
 from keras_transformer.huggingface.word_piece import word_piece
@@ -135,26 +137,9 @@ def _head(config):
     if kind is MultipleChoiceHead:
         return kind(dropout), has_pooler
     if kind in (ClassificationHead, TaggingHead):
-        num_classes, labels = _labels(config)
+        num_classes, labels = labels_of(config)
         return kind(num_classes, dropout, labels), has_pooler
     return None, has_pooler
-
-
-def _labels(config):
-    """The number of classes, and their names, or None where they are but numbered."""
-    names = config.get("id2label")
-    if names is None:
-        return config.get("num_labels", 2), None
-    names = {str(key): label for key, label in names.items()}
-    if names.keys() != {str(i) for i in range(len(names))}:
-        raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
-    labels = [names[str(i)] for i in range(len(names))]
-    return len(labels), None if labels == _numbered(len(labels)) else labels
-
-
-def _numbered(count):
-    """The names that classes without one have there."""
-    return [f"LABEL_{i}" for i in range(count)]
 
 
 def config(model):
@@ -235,7 +220,7 @@ def _of_head(model, feed_forward, norm):
     if type(head) in (ClassificationHead, MultipleChoiceHead, TaggingHead):
         said["classifier_dropout"] = head.dropout
     if type(head) in (ClassificationHead, TaggingHead):
-        labels = head.labels or _numbered(head.num_classes)
+        labels = head.labels or numbered_labels(head.num_classes)
         said["id2label"] = {str(i): label for i, label in enumerate(labels)}
         said["label2id"] = {label: i for i, label in enumerate(labels)}
     return said

@@ -99,3 +99,25 @@ def token_ids(model, start="bos_token_id"):
         start: model.bos_id,
         "eos_token_id": model.eos_id,
     }
+
+
+def labels_of(config):
+    """The number of classes, and their names, a list of str, or None where they are but numbered.
+
+    Raises:
+        ValueError: If `id2label` does not number them from 0 on.
+    """
+    names = config.get("id2label")
+    if names is None:
+        count = config.get("num_labels")
+        return 2 if count is None else count, None  # theirs leave out what is so by default
+    names = {str(key): label for key, label in names.items()}
+    if names.keys() != {str(i) for i in range(len(names))}:
+        raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
+    labels = [names[str(i)] for i in range(len(names))]
+    return len(labels), None if labels == numbered_labels(len(labels)) else labels
+
+
+def numbered_labels(count):
+    """The names that classes without one have there."""
+    return [f"LABEL_{i}" for i in range(count)]

@@ -13,6 +13,8 @@ from keras_transformer.huggingface.configs import (
     check_config,
     check_parts,
     check_sizes,
+    labels_of,
+    numbered_labels,
 )
 from keras_transformer.huggingface.tensors import Tensor, dense, norm
 from keras_transformer.layers import (
@@ -100,8 +102,7 @@ def _num_classes(config):
     """The number of classes, or None for a model without a head."""
     if config["architectures"] != ["ViTForImageClassification"]:
         return None
-    num_labels = config["num_labels"] if config["id2label"] is None else len(config["id2label"])
-    return 2 if num_labels is None else num_labels  # theirs leave out what is so by default
+    return labels_of(config)[0]
 
 
 def config(model):
@@ -143,7 +144,7 @@ def config(model):
             "pooler_act": activation_name("vit", model.pooler),
         }
     if model.num_classes is not None:
-        labels = [f"LABEL_{i}" for i in range(model.num_classes)]
+        labels = numbered_labels(model.num_classes)
         heads = {
             "architectures": ["ViTForImageClassification"],
             "id2label": {str(i): label for i, label in enumerate(labels)},

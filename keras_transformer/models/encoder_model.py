@@ -7,13 +7,14 @@ from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.layers import Dropout, Encoder, LayerNormalization, SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.parts import clone, described, part
 from keras_transformer.layers.shapes import packed, unpacked
+from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import Head
 
 INPUTS = ("token_ids", "segment_ids")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class EncoderModel(keras.Model):
+class EncoderModel(BaseModel):
     """A stack of encoder layers over token, position and segment embeddings, then a head.
 
     Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers", section 3; its encoder is
@@ -177,7 +178,7 @@ class EncoderModel(keras.Model):
         own = ("vocab_size", "d_model", "num_segments", "dropout", "pad_id", "cls_id", "sep_id")
         parts = ("encoder", "positions", "norm", "pooler", "head")
         return {
-            **super(keras.Model, self).get_config(),  # the layer's: name, dtype, trainable
+            **super().get_config(),
             **{name: getattr(self, name) for name in own},
             **{name: described(getattr(self, name)) for name in parts},
         }

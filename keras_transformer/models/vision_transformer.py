@@ -8,10 +8,11 @@ from keras_transformer.layers import Dropout, Encoder, LearnedPositions, PatchEm
 from keras_transformer.layers.parts import clone, described, part
 from keras_transformer.layers.patches import height_and_width
 from keras_transformer.layers.shapes import packed, unpacked
+from keras_transformer.models.base import BaseModel
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class VisionTransformer(keras.Model):
+class VisionTransformer(BaseModel):
     """A stack of encoder layers over the patches of an image and a class token, whose last state tells the class.
 
     Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1. ViT-Base (table 1), its stack pre-norm with
@@ -151,7 +152,7 @@ class VisionTransformer(keras.Model):
 
     def get_config(self):
         return {
-            **super(keras.Model, self).get_config(),  # the layer's: name, dtype, trainable
+            **super().get_config(),
             "image_size": self.image_size,
             "patch_size": self.patch_size,
             "d_model": self.d_model,
@@ -161,7 +162,3 @@ class VisionTransformer(keras.Model):
             "dropout": self.dropout,
             "pooler": described(self.pooler),
         }
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
