@@ -19,7 +19,7 @@ test: $(VENV)/.test
 	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 -m 'not tensorflow' \
 		tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers tests/models \
 		tests/decoding >$(VENV)/jax.log 2>&1 & jax=$$!; \
-	$(BIN)/python -m pytest -q -n 2 --durations 15; tensorflow=$$?; \
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 15; tensorflow=$$?; \
 	wait $$jax; jax=$$?; cat $(VENV)/jax.log; \
 	test $$tensorflow = 0 && test $$jax = 0
 
