@@ -62,8 +62,9 @@ def write(config, task, variant, folder):
         max_length=sizes["new"],
         constraints=[MinLength(sizes["new"])],
     )
-    sizes = {"batch_sizes": [sizes["batch"]], "source_lengths": [sizes["src"]]}
-    translator.export(folder, xla=variant == "xla", warmup=False, **sizes)
+    xla = variant == "xla"
+    lengths = {"source_lengths": [sizes["src"]]} if xla else {}
+    translator.export(folder, xla=xla, warmup=False, batch_sizes=[sizes["batch"]], **lengths)
 
 
 if __name__ == "__main__":
