@@ -193,11 +193,13 @@ class Pairs:
         return [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
 
 
-def continued_there(their_model, prompt, **options):
-    """The texts after a prompt, each up to its end, and all that `generate` gave."""
+def continued_there(their_model, prompts, **options):
+    """The texts after the prompts, each up to its end, and all that `generate` gave. Theirs are padded on the left."""
+    longest = max(map(len, prompts))
+    padded = torch.tensor([[PAD] * (longest - len(prompt)) + prompt for prompt in prompts])
     found = their_model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones((1, len(prompt)), dtype=torch.long),
+        padded,
+        attention_mask=(padded != PAD).long(),
         do_sample=False,
         max_new_tokens=LONGEST,
         eos_token_id=END,
@@ -206,7 +208,7 @@ def continued_there(their_model, prompt, **options):
         output_scores=True,
         **options,
     )
-    texts = [ids[len(prompt) :].tolist() for ids in found.sequences]
+    texts = [ids[longest:].tolist() for ids in found.sequences]
     ends = [ids.index(END) + 1 if END in ids else len(ids) for ids in texts]
     return [ids[:end] for ids, end in zip(texts, ends, strict=True)], found
 
@@ -230,10 +232,11 @@ def assert_same_texts(compared):
 def test_greedy_search_finds_what_theirs_finds(pairs, tmp_path):
     compared = []
     for their_model, prompts in pairs.each(tmp_path):
-        for prompt, text in zip(prompts, pairs.continued_here(prompts, Greedy()), strict=True):
-            (expected,), found = continued_there(their_model, prompt)
-            first, second = torch.stack(found.scores)[:, 0].topk(2).values.T
-            compared.append((text, expected, (first - second).min()))
+        expected, found = continued_there(their_model, prompts)
+        first, second = torch.stack(found.scores, dim=1).topk(2).values.permute(2, 0, 1)
+        for row, text in enumerate(pairs.continued_here(prompts, Greedy())):
+            margin = (first - second)[row, : len(expected[row])].min()
+            compared.append((text, expected[row], margin))
     assert_same_texts(compared)
 
 
@@ -244,16 +247,16 @@ def test_beam_search_finds_what_theirs_finds(pairs, length_penalty, tmp_path):
     """
     compared = []
     for their_model, prompts in pairs.each(tmp_path):
+        expected, found = continued_there(
+            their_model,
+            prompts,
+            num_beams=4,
+            num_return_sequences=2,
+            length_penalty=length_penalty,
+            early_stopping="never",
+        )
+        scores = found.sequences_scores.reshape(-1, 2)
         texts = pairs.continued_here(prompts, Beam(4, length_penalty, normalization="length"))
-        for prompt, text in zip(prompts, texts, strict=True):
-            expected, found = continued_there(
-                their_model,
-                prompt,
-                num_beams=4,
-                num_return_sequences=2,
-                length_penalty=length_penalty,
-                early_stopping="never",
-            )
-            first, second = found.sequences_scores
-            compared.append((text, expected[0], first - second))
+        for row, text in enumerate(texts):
+            compared.append((text, expected[2 * row], scores[row, 0] - scores[row, 1]))
     assert_same_texts(compared)
