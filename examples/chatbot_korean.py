@@ -26,7 +26,7 @@ HELD_OUT = 0.05  # share of the questions that are scored, and trained on in no 
 VOCAB_SIZE = 4000
 MAX_LENGTH = 40  # tokens of a question or an answer
 BATCH_TOKENS = 2048
-EPOCHS = 20
+EPOCHS = 15
 LEARNING_RATE = 2e-3
 SIZES = {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.2}
 SEED = 1
@@ -46,7 +46,10 @@ def train(pairs, held_out, epochs):
     limits = {"batch_tokens": BATCH_TOKENS, "max_length": MAX_LENGTH, "too_long": "truncate"}
     batches, held_out = (Batches(each, tokenizer, seed=SEED, **limits) for each in (pairs, held_out))
     model = kt.Transformer(tokenizer.vocab_size, normalize_first=True, **SIZES)
-    print(f"{len(pairs):,} pairs, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters")
+    print(
+        f"{len(pairs):,} pairs, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters",
+        flush=True,
+    )
     steps = epochs * batches.steps
     model.compile(
         Adam(CosineSchedule(LEARNING_RATE, steps, steps // 10), beta_2=0.98),

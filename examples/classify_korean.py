@@ -67,7 +67,10 @@ def train(rows, held_out, epochs):
 
     x, y = arrays(rows)
     model = build(tokenizer.vocab_size, labels)
-    print(f"{len(x):,} texts, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters")
+    print(
+        f"{len(x):,} texts, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters",
+        flush=True,
+    )
     steps = epochs * -(-len(x) // BATCH_SIZE)
     model.compile(
         AdamW(CosineSchedule(LEARNING_RATE, steps, steps // 10), weight_decay=0.05),

@@ -1,4 +1,4 @@
-"""Pictures of a run and of what the layers compute; demo.py draws them all.
+"""Pictures of a run, of what the layers compute and of what a model says; the examples draw them.
 
 Each function writes one PNG. Hangul is drawn where a font for it is installed, and romanised elsewhere.
 """
