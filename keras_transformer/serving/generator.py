@@ -92,7 +92,8 @@ class TextGenerator(Searcher):
         model: A `LanguageModel`.
         tokenizer: From `keras_transformer.text`.
         strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has.
+        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has if
+            that is less.
         max_length: Longest continuation in tokens, eos included. None for twice each prompt's length plus 16.
         constraints: What every continuation must satisfy, such as `[NoRepeatNgram(3)]`.
         starts_with_bos: Whether prompts begin with the model's `bos_id`, as its training texts did.
@@ -117,6 +118,9 @@ class TextGenerator(Searcher):
         constraints=(),
         starts_with_bos=True,
     ):
+        if max_source_length is None:
+            longest = getattr(model, "longest", None)
+            max_source_length = LENGTH if longest is None else max(2, min(LENGTH, longest // 2))
         super().__init__(model, tokenizer, tokenizer, strategy, max_source_length, max_length, constraints)
         self.tokenizer = tokenizer
         self.starts_with_bos = starts_with_bos
