@@ -17,6 +17,7 @@ import tables
 
 import keras_transformer as kt
 from keras_transformer.data import Batches
+from keras_transformer.decoding import NoRepeatNgram
 from keras_transformer.schedules import CosineSchedule
 from keras_transformer.serving import Translator
 from keras_transformer.text import SentencePieceTokenizer
@@ -25,10 +26,10 @@ from keras_transformer.training import Adam, Progress, corpus_scores
 HELD_OUT = 0.05  # share of the questions that are scored, and trained on in no other row
 VOCAB_SIZE = 4000
 MAX_LENGTH = 40  # tokens of a question or an answer
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 1024
 EPOCHS = 15
 LEARNING_RATE = 2e-3
-SIZES = {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.2}
+SIZES = {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.1}
 SEED = 1
 QUESTIONS = (
     "배고파",
@@ -65,7 +66,8 @@ def train(pairs, held_out, epochs):
         callbacks=[Progress(batches.steps, batches.tokens)],
         verbose=0,
     )
-    return Translator(model, tokenizer), history.history["val_perplexity"][-1]
+    chatbot = Translator(model, tokenizer, constraints=[NoRepeatNgram(2)])
+    return chatbot, history.history["val_perplexity"][-1]
 
 
 def main(arguments=None):

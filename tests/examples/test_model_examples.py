@@ -81,7 +81,7 @@ def test_chatbot_trains_answers_and_is_saved(table, tmp_path, capsys):
     assert (
         "perplexity" in lines[1] and "BLEU" in lines[1] and lines[1].startswith("7 pairs with new questions")
     )
-    said = dict(line.strip().split("  ->  ") for line in lines if "  ->  " in line)
+    said = dict(line.removeprefix("  ").split("  ->  ") for line in lines if "  ->  " in line)
     assert len(said) == len(chatbot_korean.QUESTIONS) + 4
     assert load(tmp_path / "bot").translate(list(said)) == list(said.values())
 
@@ -97,12 +97,12 @@ def test_classifier_tells_new_texts_and_the_export_says_so(table, tmp_path, caps
 
 
 def test_character_model_learns_the_corpus_and_is_saved(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(character_model, "TRAIN", 1200)
-    monkeypatch.setattr(character_model, "TEST", 20)
-    monkeypatch.setattr(character_model, "LONGEST", 8)
+    small = {"TRAIN": 500, "TEST": 20, "LAYERS": 1, "LENGTH": 128, "BATCH_SIZE": 4, "LONGEST": 4}
+    for name, value in small.items():
+        monkeypatch.setattr(character_model, name, value)
     lines = run(character_model, capsys, "--output", tmp_path / "model", "--epochs", 1)
     bits = float(next(line for line in lines if "bits a byte" in line).split()[0])
-    assert 0.1 < bits < 5.0  # what it would take to know no more than which bytes there are: about 6
+    assert 0.1 < bits < 5.0  # who knows how often there is each byte, and no more, needs 5.5
     generator = load(tmp_path / "model")
     shown = [line.strip() for line in lines if " | " in line]
     assert len(shown) == 5
