@@ -255,7 +255,7 @@ def _labels(tokenizer, ids):
 
 @_styled
 def classes(images, labels, found, path, columns=8):
-    """Draws grey images with the classes that they were taken for, and those that they are of where these differ.
+    """Draws grey images with the classes that they were taken for; where these are wrong, with the right ones too.
 
     Args:
         images: Floats `(count, height, width, 1)`, of -1 for black to 1 for white.
@@ -272,6 +272,6 @@ def classes(images, labels, found, path, columns=8):
         axes.imshow(image[..., 0], cmap="gray", vmin=-1, vmax=1)
         right = label == name
         axes.set_title(
-            name if right else f"{name}, not {label}", color=TRAINING if right else VALIDATION, fontsize=9
+            name if right else f"{name} (is {label})", color=TRAINING if right else VALIDATION, fontsize=9
         )
     _saved(figure, path)
