@@ -64,6 +64,14 @@ def test_of_a_long_prompt_the_end_is_read(generator):
         assert generator.generate(["abc" * 5000 + end]) == generator.generate([end])
 
 
+def test_prompts_have_a_limit_where_nobody_says_one_that_leaves_room_for_what_follows():
+    assert TextGenerator(language_model(), ByteTokenizer()).max_source_length == 32
+    unlimited = LanguageModel(260, 8, Decoder(1, 2, 16))
+    assert TextGenerator(unlimited, ByteTokenizer()).max_source_length == 256
+    short = LanguageModel(260, 8, Decoder(1, 2, 16), LearnedPositions(3))
+    assert TextGenerator(short, ByteTokenizer()).max_source_length == 2
+
+
 def test_without_bos_only_an_empty_prompt_begins_with_it():
     generator = TextGenerator(language_model(), ByteTokenizer(), max_length=5, starts_with_bos=False)
     ids = generator.tokenizer.tokenize("ab").numpy()
