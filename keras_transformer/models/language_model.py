@@ -87,13 +87,6 @@ class LanguageModel(Continuation, BaseModel):
         self.decoder = clone(part(decoder, "decoder", Decoder), name="decoder", dtype=policy)
         self.build()
 
-    @property
-    def source_vocab_size(self):
-        """`vocab_size`: a prompt and what follows it have one vocabulary."""
-        return self.vocab_size
-
-    target_vocab_size = source_vocab_size
-
     def build(self, input_shape=None):
         if self.built:
             return
