@@ -302,7 +302,9 @@ def test_configurations_without_a_part_are_refused(folder, changes):
 
 def bert_like(**changes):
     """A model of BERT's parts, but for those given."""
-    attention = {k: changes.pop(k) for k in ("positions", "use_bias", "scale", "head_norm") if k in changes}
+    attention = {
+        k: changes.pop(k) for k in ("positions", "use_bias", "scale", "query_key_norm") if k in changes
+    }
     encoder = {
         "attention": layers.MultiHeadAttention(3, 4, **attention),
         "feed_forward": changes.pop("feed_forward", layers.FeedForward(7)),
@@ -329,7 +331,7 @@ def bert_like(**changes):
         ({"positions": layers.ALiBi()}, "attention_positions=<ALiBi"),
         ({"use_bias": False}, "attention_bias=False"),
         ({"scale": 0.3}, "scale=0.3"),
-        ({"head_norm": layers.RMSNormalization()}, "head_norm=<RMSNormalization"),
+        ({"query_key_norm": layers.RMSNormalization()}, "_norm=<RMSNormalization"),
         ({"head": MaskedLanguageHead("gelu", 1e-6)}, "head_activation=<function gelu"),
         ({"head": MaskedLanguageHead("relu")}, "head_epsilon=1e-12"),
         ({"head": None}, "pooler=None"),
