@@ -93,7 +93,14 @@ def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
     translator = convert(tmp_path / "checkpoint", tmp_path / "served")
     assert type(translator) is Translator
     translator = load(tmp_path / "served").searching(Beam(2), max_length=8)
-    assert len(translator.translate(TEXTS)) == 3
+    found = translator.translate(TEXTS)
+    for text, translation in zip(TEXTS, found, strict=True):
+        ids = translator.source_tokenizer.tokenize(text).numpy().tolist()
+        if ids:
+            written = model.generate([[*ids, model.eos_id]], Beam(2), 8, jit_compile=False)
+            read = translator.target_tokenizer.detokenize(written.tokens[:, 0]).numpy()[0].decode()
+            assert translation == read
+    assert found[0] and found[1] and found[2] == ""
 
 
 def test_an_image_classifier_needs_no_tokenizer(tmp_path):
