@@ -136,6 +136,12 @@ def _parser():
     sub.add_argument(
         "--pairs", action="store_true", help="the classes are those of pairs of texts, such as entailment"
     )
+    sub.add_argument(
+        "--tokenizers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="on the way back, write the tokenizers too",
+    )
 
     sub = command(
         "export", commands.export, "Write a SavedModel for TensorFlow Serving: text in, answers out."

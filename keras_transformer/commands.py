@@ -141,8 +141,8 @@ def convert(options):
     """Makes a servable of a Hugging Face folder, or the other way round."""
     from keras_transformer.convert import convert
 
-    servable = convert(options.source, options.target, options.pairs)
-    kind = "Hugging Face checkpoint, without a tokenizer" if servable is None else type(servable).__name__
+    servable = convert(options.source, options.target, options.pairs, options.tokenizers)
+    kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     _say(f"{kind}, {options.target}")
     print(options.target)
 
