@@ -113,10 +113,10 @@ def check_symbolic_shapes(make_layer, arrays, expected):
 
 def check_mixed_precision(make_layer, layer, tensors, expected, bfloat16):
     mixed = make_layer(dtype="mixed_bfloat16")
-    mixed(*tensors)
+    mixed(*(keras.KerasTensor(t.shape, dtype=keras.backend.standardize_dtype(t.dtype)) for t in tensors))
     mixed.set_weights(layer.get_weights())
     assert all(w.dtype == "float32" for w in mixed.weights)
-    outputs = mixed(*tensors)
+    outputs = in_one_piece(mixed)(*tensors)
     assert_close(outputs, expected, bfloat16)
     first = tree.flatten(outputs)[0]
     assert keras.backend.standardize_dtype(first.dtype) == "bfloat16"
@@ -161,6 +161,11 @@ def check_mask_passes(layer, tensors, mask):
         assert_close(masked(*tensors), expected, 1e-4)
 
 
+def in_one_piece(layer):
+    """The layer, on JAX compiled: eagerly it compiles each operation for each shape and dtype."""
+    return compiled(layer, layer, True) if keras.backend.backend() == "jax" else layer
+
+
 def compilations():
     """The values of `jit_compile` that make a difference on this backend."""
     return (True, False) if keras.backend.backend() == "tensorflow" else (True,)
@@ -202,4 +207,4 @@ def gradient_of(function, x):
         return tape.gradient(y, x).numpy()
     import jax
 
-    return np.asarray(jax.grad(function)(x))
+    return np.asarray(jax.jit(jax.grad(function))(x))

@@ -70,8 +70,10 @@ def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
     assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--beam-width", "2"]) == 2
     assert "--beam-width is for what writes texts, no Classifier" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "served"), str(tmp_path / "back")]) == 0
-    assert "without a tokenizer" in capsys.readouterr().err
-    assert (tmp_path / "back" / "model.safetensors").exists()
+    assert "Hugging Face checkpoint" in capsys.readouterr().err
+    assert {"model.safetensors", "vocab.txt"} <= {path.name for path in (tmp_path / "back").iterdir()}
+    assert main(["convert", "--no-tokenizers", str(tmp_path / "served"), str(tmp_path / "bare")]) == 0
+    assert not (tmp_path / "bare" / "vocab.txt").exists()
 
 
 def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
@@ -93,7 +95,14 @@ def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
     translator = convert(tmp_path / "checkpoint", tmp_path / "served")
     assert type(translator) is Translator
     translator = load(tmp_path / "served").searching(Beam(2), max_length=8)
-    assert len(translator.translate(TEXTS)) == 3
+    found = translator.translate(TEXTS)
+    for text, translation in zip(TEXTS, found, strict=True):
+        ids = translator.source_tokenizer.tokenize(text).numpy().tolist()
+        if ids:
+            written = model.generate([[*ids, model.eos_id]], Beam(2), 8, jit_compile=False)
+            read = translator.target_tokenizer.detokenize(written.tokens[:, 0]).numpy()[0].decode()
+            assert translation == read
+    assert found[0] and found[1] and found[2] == ""
 
 
 def test_an_image_classifier_needs_no_tokenizer(tmp_path):

@@ -143,7 +143,8 @@ class Continuation(Generation):
         """Prompts moved to the right end, none of them empty, and where they start there."""
         empty = ops.equal(source[:, :1], self.pad_id)
         source = ops.concatenate([ops.where(empty, self.bos_id, source[:, :1]), source[:, 1:]], axis=1)
-        return left_padded(source, lengths_of(source, self.pad_id), self.pad_id)
+        lengths = ops.maximum(lengths_of(source, self.pad_id), 1)  # where `bos_id` is `pad_id` too
+        return left_padded(source, lengths, self.pad_id)
 
     def score_all(self, source, target):
         batch_size, n, target_len = ops.shape(target)

@@ -12,6 +12,7 @@ from keras_transformer.models.base import BaseModel, own_encoder
 from keras_transformer.models.heads import Head
 
 INPUTS = ("token_ids", "segment_ids")
+POOLINGS = ("mean", "first")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -148,8 +149,8 @@ class EncoderModel(BaseModel):
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
                 section 3), or "first" for that of `[CLS]`; `ValueError` for others.
         """
-        if pooling not in ("mean", "first"):
-            raise ValueError(f'`pooling` must be "mean" or "first". Received: pooling={pooling!r}.')
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
         states = ops.cast(self.encode(inputs, training=False), "float32")
         real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), "float32")[..., None]
         if pooling == "first":

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
 from keras_transformer.layers.parts import clone, described, part
-from keras_transformer.layers.positions import positions_in_segments
+from keras_transformer.layers.positions import check_adds_positions, positions_in_segments
 from keras_transformer.layers.shapes import packed, unpacked
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
@@ -66,6 +66,7 @@ class LanguageModel(Continuation, BaseModel):
         self.autocast = False  # token ids keep their dtype
         check_positive(vocab_size=vocab_size, d_model=d_model)
         check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        check_adds_positions(positions)
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = vocab_size
         self.d_model = d_model
         self.dropout = dropout
@@ -86,13 +87,6 @@ class LanguageModel(Continuation, BaseModel):
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         self.decoder = clone(part(decoder, "decoder", Decoder), name="decoder", dtype=policy)
         self.build()
-
-    @property
-    def source_vocab_size(self):
-        """`vocab_size`: a prompt and what follows it have one vocabulary."""
-        return self.vocab_size
-
-    target_vocab_size = source_vocab_size
 
     def build(self, input_shape=None):
         if self.built:

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import LanguageModel
+from keras_transformer.models.generation import lengths_of
 from keras_transformer.serving.rows import function_of, readable
 from keras_transformer.serving.searcher import Searcher
 from keras_transformer.serving.signatures import Searches
@@ -54,6 +55,12 @@ class Continuations(Searches):
             "truncated": truncated,
         }
 
+    def _cut(self, source):
+        """Ids `(batch, source_len)`: of a long row the end."""
+        limit, pad_id = self._servable.max_source_length, self._model.pad_id
+        rows = tf.RaggedTensor.from_tensor(source, lengths=lengths_of(source, pad_id))
+        return rows[:, -limit:].to_tensor(pad_id), rows.row_lengths() > limit
+
     def _continuations(self, source, tokens):
         """What ids `(batch, n, length)` add to the texts of prompts `(batch, prompt_len)`: strings `(batch, n)`.
 
@@ -92,7 +99,8 @@ class TextGenerator(Searcher):
         model: A `LanguageModel`.
         tokenizer: From `keras_transformer.text`.
         strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has.
+        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has if
+            that is less.
         max_length: Longest continuation in tokens, eos included. None for twice each prompt's length plus 16.
         constraints: What every continuation must satisfy, such as `[NoRepeatNgram(3)]`.
         starts_with_bos: Whether prompts begin with the model's `bos_id`, as its training texts did.
@@ -117,7 +125,15 @@ class TextGenerator(Searcher):
         constraints=(),
         starts_with_bos=True,
     ):
+        longest = getattr(model, "longest", None)
+        if max_source_length is None:
+            max_source_length = LENGTH if longest is None else max(2, min(LENGTH, longest // 2))
         super().__init__(model, tokenizer, tokenizer, strategy, max_source_length, max_length, constraints)
+        if longest is not None and max_source_length + (max_length or 1) > longest + 1:
+            raise ValueError(
+                f"`max_source_length` and `max_length` must leave all tokens within the model's {longest} positions. "
+                f"Received: max_source_length={max_source_length}, max_length={max_length}."
+            )
         self.tokenizer = tokenizer
         self.starts_with_bos = starts_with_bos
 

@@ -1,6 +1,7 @@
 """What all servables share that write texts: tokenizers, a strategy, constraints and limits."""
 
 import copy
+import math
 
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
@@ -47,7 +48,7 @@ class Searcher(Servable):
                         f"`{side}_tokenizer` must have the model's `{name}`, or none. "
                         f"Received: {name}={own}, the model's is {expected}."
                     )
-        check_count(2, max_source_length=max_source_length)
+        check_count(2, self.longest_source(model), max_source_length=max_source_length)
         if max_length is not None:
             check_positive(max_length=max_length)
         self.source_tokenizer = source_tokenizer
@@ -58,6 +59,11 @@ class Searcher(Servable):
         self.constraints = check_constraints(constraints, max_length)
         if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
+
+    @staticmethod
+    def longest_source(model):
+        """For how many tokens of a source the model has positions."""
+        return math.inf if model.longest is None else model.longest
 
     def searching(self, strategy, constraints=(), *, max_source_length=None, max_length=None):
         """The same with another strategy, other constraints and, where given, other limits."""

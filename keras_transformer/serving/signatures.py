@@ -38,7 +38,7 @@ class Searches(Rows):
         ids = tf.TensorSpec((None, None), tf.int32)
         # Functions of their own for what several signatures share: a graph holds each once.
         self._source = function_of(self._source_ids, text=tf.TensorSpec((None,), tf.string))
-        self._detokenize = function_of(servable.target_tokenizer.detokenize, ids=ids)
+        self._detokenize = function_of(self._texts, ids=ids)
         tokenizers = servable.source_tokenizer, servable.target_tokenizer
         pieces = {tokenizer: self._pieces_function(tokenizer) for tokenizer in tokenizers}
         self._source_pieces, self._target_pieces = (pieces[tokenizer] for tokenizer in tokenizers)
@@ -69,13 +69,17 @@ class Searches(Rows):
 
     def tokens(self, source):
         """Ids `(batch, source_len)` to ids `(batch, n, target_len)`, their lengths and scores `(batch, n)`."""
-        limit, pad_id = self._servable.max_source_length, self._model.pad_id
         known = (source >= 0) & (source < self._model.source_vocab_size)
-        source = tf.where(known, source, self._servable.source_tokenizer.unk_id)
-        truncated = tf.reduce_any(source[:, limit:] != pad_id, axis=1)
-        source = tf.pad(source, [[0, 0], [0, 1]], constant_values=pad_id)[:, :limit]
+        source, truncated = self._cut(tf.where(known, source, self._servable.source_tokenizer.unk_id))
+        empty = tf.cast(tf.shape(source)[1] == 0, tf.int32)  # at least one column
+        source = tf.pad(source, [[0, 0], [0, empty]], constant_values=self._model.pad_id)
         tokens, lengths, scores = self._search(source)
         return {"tokens": tokens, "lengths": lengths, "scores": scores, "truncated": truncated}
+
+    def _cut(self, source):
+        """Ids `(batch, source_len)` within the limit; and which were cut."""
+        limit = self._servable.max_source_length
+        return source[:, :limit], tf.reduce_any(source[:, limit:] != self._model.pad_id, axis=1)
 
     def _source_ids(self, text):
         return self._ids(text, self._servable.source_tokenizer, self._servable.max_source_length)
@@ -94,6 +98,14 @@ class Searches(Rows):
         ids = tf.concat([ids[:, : limit - 1], ends], axis=1).to_tensor(self._model.pad_id)
         empty = tf.cast(tf.shape(ids)[1] == 0, tf.int32)  # at least one column
         return tf.pad(ids, [[0, 0], [0, empty]], constant_values=self._model.pad_id), truncated
+
+    def _texts(self, ids):
+        """The texts of ids `(batch, length)`, without the model's padding, which a tokenizer may not know."""
+        pad_id, tokenizer = self._model.pad_id, self._servable.target_tokenizer
+        if tokenizer.pad_id == pad_id or pad_id == tokenizer.eos_id:
+            return tokenizer.detokenize(ids)
+        rows = tf.ragged.boolean_mask(ids, ids != pad_id)
+        return tokenizer.detokenize(rows)
 
     def _pieces_function(self, tokenizer):
         """A function from ids to their pieces, padding to empty strings."""

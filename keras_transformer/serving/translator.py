@@ -72,7 +72,7 @@ class Translator(Searcher):
 
     def translate_batch(self, texts, jit_compile=None):
         """Translates texts (bytes) as they are, at once, and says nothing of those that are cut: a list of str."""
-        found = self.answer(texts, jit_compile)
+        found = self.answer(texts, jit_compile=jit_compile)
         return [text.decode("utf-8", "replace") for text in found["translation"]]
 
     def requests(self, shapes):

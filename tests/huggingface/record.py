@@ -3,7 +3,8 @@
 usage: python tests/huggingface/record.py    (needs the extra `parity`; writes recorded.json beside this file)
 
 Each model is written with `to_huggingface`, loaded with transformers' own class and called with the same inputs.
-Recorded are its versions and, for each row and position, the product of what it gives with one fixed vector.
+Recorded are its versions and, for each row and position, the product of what it gives with one fixed vector; and what
+`generate` writes, of one model of each family that writes.
 """
 
 import json
@@ -22,6 +23,7 @@ import families  # noqa: E402
 import test_bert  # noqa: E402
 import test_vit  # noqa: E402
 
+from keras_transformer.decoding import Beam, ExcludeTokens, Greedy  # noqa: E402
 from keras_transformer.huggingface import to_huggingface  # noqa: E402
 from keras_transformer.models import EncoderDecoder, EncoderModel, VisionTransformer  # noqa: E402
 
@@ -34,6 +36,76 @@ CASES = {
     },
     **{f"vit-{name}": lambda name=name: test_vit.ours(name) for name in test_vit.CONFIGS},
 }
+
+# Few ids, so that texts end; of T5, transformers makes a cache of as many layers as the encoder has.
+OF_FEW = {"vocab_size": 13, "bos_token_id": 12, "eos_token_id": 11}
+WRITERS = {
+    "gpt2": {**families.GPT2, **OF_FEW},
+    "llama": {**families.LLAMA, **OF_FEW},
+    "t5": {**families.T5, "vocab_size": 13, "num_decoder_layers": 2},
+    "marian": {**families.MARIAN, "vocab_size": 13, "pad_token_id": 12, "decoder_start_token_id": 12},
+}
+# Theirs counts as our normalization "length" does, and stops as ours with `early_stopping="never"`.
+SEARCHES = {"greedy": Greedy(), "beam": Beam(4, 1.0, normalization="length")}
+BEAM = {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.0, "early_stopping": "never"}
+LONGEST, CLEAR = 9, 1e-3
+
+
+def writer(name):
+    """A model that writes, what it reads, and which of that is real."""
+    model = families.ours(WRITERS[name], seed=3)
+    ids = np.random.default_rng(1).integers(2, 11, (len(LENGTHS), max(LENGTHS)))
+    real = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    return model, np.where(real, ids, model.pad_id), real
+
+
+def texts_here(name, search):
+    """What ours writes for each row, up to its end."""
+    model, ids, _ = writer(name)
+    constraints = [ExcludeTokens([model.pad_id])] if name == "marian" else []
+    found = model.generate(ids, SEARCHES[search], LONGEST, jit_compile=False, constraints=constraints)
+    tokens, lengths = (keras.ops.convert_to_numpy(part)[:, 0] for part in found[:2])
+    return [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
+
+
+def texts_there(name, search):
+    """What theirs writes, each row alone; None where another text is as good but for rounding."""
+    import torch
+
+    model, ids, real = writer(name)
+    options = {"pad_token_id": model.pad_id, **(BEAM if search == "beam" else {})}
+    if (
+        name == "marian"
+    ):  # as its generation_config.json says; the end is forced where an output is at its limit alone
+        options |= {
+            "bad_words_ids": [[model.pad_id]],
+            "renormalize_logits": True,
+            "forced_eos_token_id": None,
+        }
+    with tempfile.TemporaryDirectory() as folder:
+        to_huggingface(model, Path(folder) / "new")
+        kind = families.auto_class(name)
+        loaded = kind.from_pretrained(Path(folder) / "new", attn_implementation="eager").eval()
+    texts = []
+    for row, where in zip(ids, real, strict=True):
+        prompt = torch.tensor(row[where][None])
+        found = loaded.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=LONGEST,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        text = found.sequences[0, 1 if name in families.SEQ2SEQ else prompt.shape[1] :].tolist()
+        text = text[: text.index(model.eos_id) + 1] if model.eos_id in text else text[:LONGEST]
+        if search == "beam":
+            first, second = found.sequences_scores
+        else:
+            first, second = torch.stack(found.scores)[: len(text), 0].topk(2).values.T
+        texts.append(text if (first - second).min() > CLEAR else None)
+    return texts
 
 
 def inputs_of(model):
@@ -104,6 +176,9 @@ def main():
             f"{name:32} {len(numbers):4} numbers, ours differ by {np.abs(ours(name) - numbers).max():.1e} at most"
         )
         record["numbers"][name] = [round(float(number), 6) for number in numbers]
+    record["texts"] = {name: {search: texts_there(name, search) for search in SEARCHES} for name in WRITERS}
+    for name, found in record["texts"].items():
+        print(name, found, {search: texts_here(name, search) == found[search] for search in SEARCHES})
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from record import CASES, RECORD, ours
+from record import CASES, RECORD, SEARCHES, WRITERS, ours, texts_here
 
 from keras_transformer.huggingface import FAMILIES
 
-RECORDED = json.loads(RECORD.read_text())["numbers"]
+RECORDED, TEXTS = (json.loads(RECORD.read_text())[kind] for kind in ("numbers", "texts"))
 
 
 def test_every_case_is_recorded_and_every_family_has_one():
@@ -21,3 +21,12 @@ def test_numbers_are_those_of_transformers(name):
     found = ours(name)
     assert np.ptp(found) > 0.1
     np.testing.assert_allclose(found, RECORDED[name], atol=2e-4)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", WRITERS)
+def test_texts_are_those_of_transformers(name, search):
+    compared = [pair for pair in zip(texts_here(name, search), TEXTS[name][search], strict=True) if pair[1]]
+    assert len(compared) > 2 and len({str(expected) for _, expected in compared}) > 2
+    for found, expected in compared:
+        assert found == expected

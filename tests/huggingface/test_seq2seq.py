@@ -186,10 +186,15 @@ CONFIG_ERRORS = [
 
 
 @pytest.mark.parametrize(("config", "changes", "expected"), CONFIG_ERRORS, ids=lambda x: str(x)[:40])
-def test_configurations_without_a_part_are_refused(config, changes, expected, tmp_path):
-    to_huggingface(ours(config), tmp_path / "new")
-    configured(tmp_path / "new", **changes)
-    assert expected in refused(tmp_path / "new")
+def test_configurations_without_a_part_are_refused(config, changes, expected):
+    with pytest.raises(ValueError) as caught:
+        FAMILIES[config["model_type"]].model({**config, **changes})
+    assert expected in str(caught.value)
+
+
+def test_a_configuration_of_a_file_is_refused(folder):
+    configured(folder, pad_token_id=31)
+    assert "pad_id=31" in refused(folder)
 
 
 def marian_like(**changes):

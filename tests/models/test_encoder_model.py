@@ -193,8 +193,11 @@ def test_it_saves_and_loads(head, tmp_path):
     assert again.get_config() == model.get_config()
 
 
-@pytest.mark.parametrize("jit_compile", compilations())
-@EACH_HEAD
+# XLA for a head of pooled vectors and one of each token's states
+@pytest.mark.parametrize(
+    ("head", "jit_compile"),
+    [(h, x) for h in HEADS for x in compilations() if not x or h in ("classification", "masked_language")],
+)
 def test_compiled_it_is_the_same(head, jit_compile):
     model = made(**HEADS[head])
     function = compiled(

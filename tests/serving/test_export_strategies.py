@@ -64,9 +64,12 @@ def expected_of(translator):
     return [text.decode() for text in outputs["translation"].numpy()], outputs["score"].numpy()
 
 
+# Plain beam search is diverse search of one group, and plain sampling the cut one with nothing cut.
 @pytest.mark.parametrize("constraints", ["all"])
 def test_every_strategy_writes_the_same_in_an_export(constraints, tmp_path):
-    translators = exported([(name, constraints) for name in STRATEGIES], tmp_path / "1")
+    translators = exported(
+        [(name, constraints) for name in ("greedy", "diverse", "cut sample")], tmp_path / "1"
+    )
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE, str(tmp_path / "1"), json.dumps(TEXTS)],
         capture_output=True,

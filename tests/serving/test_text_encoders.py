@@ -1,5 +1,7 @@
 """Classifiers, embedders and what compares texts: in Python and in the runtime of the server."""
 
+import warnings
+
 import numpy as np
 import pytest
 from alone import answers
@@ -7,8 +9,14 @@ from contracts import randomized
 
 from keras_transformer.layers import Encoder, LearnedPositions
 from keras_transformer.models import EncoderModel
-from keras_transformer.models.heads import ClassificationHead, Pooler, TaggingHead
-from keras_transformer.serving import Classifier, Embedder, Similarity, load
+from keras_transformer.models.heads import (
+    ClassificationHead,
+    MaskedLanguageHead,
+    MultipleChoiceHead,
+    Pooler,
+    TaggingHead,
+)
+from keras_transformer.serving import Classifier, Embedder, Similarity, load, servable_of
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 
 TEXTS = ["ab", "", "one two three four", "한국어 문장", "  ", "ab"]
@@ -43,11 +51,38 @@ MADE = {
 PAIRS = ("pairs", "cosine", "regression")
 
 
-@pytest.fixture(scope="module", params=MADE)
-def servable(request):
-    made = MADE[request.param]()
-    made.sides = 2 if request.param in PAIRS else 1
-    return made
+@pytest.fixture(scope="module")
+def make():
+    """A function that makes each once, and says how many texts it reads."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            made[name] = MADE[name]()
+            made[name].sides = 2 if name in PAIRS else 1
+        return made[name]
+
+    return of
+
+
+@pytest.fixture(params=MADE)
+def servable(request, make):
+    return make(request.param)
+
+
+@pytest.fixture(scope="module")
+def exported(make, tmp_path_factory):
+    """A function that exports each once, saved and loaded."""
+    paths = {}
+
+    def of(name):
+        if name not in paths:
+            folder = tmp_path_factory.mktemp(name)
+            make(name).save(folder / "saved")
+            paths[name] = load(folder / "saved").export(folder / "model", batch_sizes=[1, 4])
+        return paths[name]
+
+    return of
 
 
 def answered(servable, texts, second=SECOND, **options):
@@ -103,9 +138,8 @@ def test_answers_are_the_models(servable):
 
 
 @pytest.mark.parametrize("name", ["classifier", "pairs", "cosine"])
-def test_bad_texts_get_an_answer_and_change_no_other(name):
-    servable = MADE[name]()
-    servable.sides = 2 if name in PAIRS else 1
+def test_bad_texts_get_an_answer_and_change_no_other(name, make):
+    servable = make(name)
     expected = flat(answered(servable, TEXTS))
     with pytest.warns(UserWarning, match="longer than `max_source_length`=32 tokens"):
         found = flat(answered(servable, [*TEXTS, *HOSTILE], [*SECOND, *HOSTILE]))
@@ -114,33 +148,40 @@ def test_bad_texts_get_an_answer_and_change_no_other(name):
     assert np.isfinite(found[1]).all()
 
 
-def test_saves_loads_and_answers_the_same_in_the_runtime_of_the_server(servable, tmp_path):
+def test_saves_loads_and_answers_the_same(servable, tmp_path):
     servable.save(tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert (type(again), again.describe()) == (type(servable), servable.describe())
     again.sides = servable.sides
+    (labels, numbers), (expected_labels, expected) = (
+        flat(answered(each, TEXTS)) for each in (again, servable)
+    )
+    assert labels == expected_labels
+    np.testing.assert_allclose(numbers, expected, atol=1e-6)
+
+
+# The first state is the mean's export but for one operation, and a score the classifier's logit.
+@pytest.mark.parametrize("name", ["classifier", "pairs", "embedder", "cosine"])
+def test_answers_the_same_in_the_runtime_of_the_server(name, make, exported, tmp_path):
+    servable = make(name)
     labels, numbers = flat(answered(servable, TEXTS))
-    assert flat(answered(again, TEXTS))[0] == labels
-    export = again.export(tmp_path / "model", batch_sizes=[1, 4])
     inputs = dict(zip(("text", "second"), [TEXTS, SECOND][: servable.sides], strict=False))
-    found = answers(export, tmp_path, **inputs)
+    found = answers(exported(name), tmp_path, **inputs)
     (key,) = {"probability", "vector", "score"} & found.keys()
     np.testing.assert_allclose(found[key], numbers, atol=1e-4)
     assert found.get("label", [""] * 6) == labels
     assert found["truncated"] == [False] * 6
 
 
-def test_all_classes_have_a_probability(tmp_path):
-    classifier = MADE["classifier"]()
-    export = classifier.export(tmp_path / "model")
-    found = answers(export, tmp_path, "probabilities", text=[*TEXTS, "x" * 40])
+def test_all_classes_have_a_probability(exported, tmp_path):
+    found = answers(exported("classifier"), tmp_path, "probabilities", text=[*TEXTS, "x" * 40])
     assert found["labels"] == [LABELS] * 7
     np.testing.assert_allclose(np.sum(found["probabilities"], axis=1), 1, atol=1e-5)
     assert found["truncated"] == [False] * 6 + [True]
 
 
-def test_a_compiled_export_answers_the_same(tmp_path):
-    classifier = MADE["pairs"]()
+def test_a_compiled_export_answers_the_same(make, tmp_path):
+    classifier = make("pairs")
     export = classifier.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[8, 32])
     found = answers(export, tmp_path, xla=True, text=TEXTS, second=SECOND)
     labels, numbers = flat(classifier.classify(TEXTS, SECOND))
@@ -163,6 +204,7 @@ def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
         (ClassificationHead(1), Classifier, "two or more classes"),
         (None, Classifier, "two or more classes"),
         (ClassificationHead(2), Similarity, "no head, or one of one class"),
+        (MultipleChoiceHead(), Similarity, "no head, or one of one class"),
     ],
 )
 def test_another_head_is_refused(head, kind, message):
@@ -170,14 +212,39 @@ def test_another_head_is_refused(head, kind, message):
         kind(encoder_model(head), ByteTokenizer(), 32)
 
 
-def test_limits_and_pairs_are_checked():
+def test_limits_and_pairs_are_checked(make):
     with pytest.raises(ValueError, match=r"at most 40. Received: max_source_length=41"):
         Embedder(encoder_model(), ByteTokenizer(), 41)
     with pytest.raises(ValueError, match="Received: 260 ids, vocab_size=100"):
         Embedder(encoder_model(vocab_size=100), ByteTokenizer(), 32)
     with pytest.raises(ValueError, match=r"`second` must have a text for each of `texts`. Received: 1 for 2"):
-        MADE["pairs"]().classify(["a", "b"], ["c"])
+        make("pairs").classify(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="`second` is for pairs"):
-        MADE["classifier"]().classify(["a"], ["b"])
+        make("classifier").classify(["a"], ["b"])
     with pytest.raises(ValueError, match="pooling='max'"):
         Embedder(encoder_model(), ByteTokenizer(), 32, pooling="max")
+    with pytest.raises(ValueError, match=r"the model's `sep_id`. Received: 3, the model's is 7"):
+        Embedder(encoder_model(sep_id=7), ByteTokenizer())
+    with pytest.raises(ValueError, match="`pairs` is for classes of texts"):
+        servable_of(encoder_model(), (ByteTokenizer(),), pairs=True)
+
+
+def test_texts_that_are_compared_are_cut_one_by_one():
+    texts, long = ["x" * 20], ["x" * 31]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MADE["cosine"]().compare(texts, texts)
+    with pytest.warns(UserWarning, match="1 of 1 texts"):
+        MADE["cosine"]().compare(texts, long)
+    with pytest.warns(UserWarning, match="1 of 1 texts"):
+        MADE["pairs"]().classify(texts, texts)
+
+
+def test_what_a_model_learnt_of_masked_tokens_makes_vectors():
+    model = encoder_model(MaskedLanguageHead())
+    embedder = servable_of(model, (ByteTokenizer(),))
+    assert type(embedder) is Embedder and embedder.max_source_length == 40
+    ids = np.array([[2, *ByteTokenizer().tokenize("ab").numpy(), 3]])
+    vector = model.embed(ids).numpy()[0]
+    np.testing.assert_allclose(embedder.embed(["ab"])[0], vector / np.linalg.norm(vector), atol=1e-5)
+    assert type(embedder.limited(9)) is Embedder and embedder.limited(9).max_source_length == 9
