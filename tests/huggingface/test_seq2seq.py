@@ -203,9 +203,14 @@ def marian_like(**changes):
         "positions": layers.PositionalEncoding(interleaved=False),
         "output_bias": True,
         "layer_norm_epsilon": 1e-5,
+        "num_heads": 3,
+        "d_ff": 7,
         **changes,
     }
-    return Transformer(11, num_layers=1, d_model=12, num_heads=3, d_ff=7, **parts)
+    templates = {"attention": "num_heads", "feed_forward": "d_ff", "residual": "layer_norm_epsilon"}
+    for replaced in templates.keys() & changes.keys():
+        del parts[templates[replaced]]
+    return Transformer(11, num_layers=1, d_model=12, **parts)
 
 
 def t5_like(**changes):
