@@ -1,4 +1,4 @@
-"""Pictures of a run and of what the layers compute; demo.py draws them all.
+"""Pictures of a run, of what the layers compute and of what a model says; the examples draw them.
 
 Each function writes one PNG. Hangul is drawn where a font for it is installed, and romanised elsewhere.
 """
@@ -251,3 +251,27 @@ def attention(translator, sentence, path):
 def _labels(tokenizer, ids):
     """The text of each id, with an open box for the space that starts a word."""
     return [readable(piece).replace("▁", "␣") for piece in tokenizer.pieces(ids)]
+
+
+@_styled
+def classes(images, labels, found, path, columns=8):
+    """Draws grey images with the classes that they were taken for; where these are wrong, with the right ones too.
+
+    Args:
+        images: Floats `(count, height, width, 1)`, of -1 for black to 1 for white.
+        labels: The names of their classes.
+        found: The names of those that a model says.
+        path: The PNG to write.
+        columns: Images side by side.
+    """
+    rows = -(-len(images) // columns)
+    figure, panels = plt.subplots(rows, columns, figsize=(1.25 * columns, 1.5 * rows), squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for axes, image, label, name in zip(panels.flat, images, labels, found, strict=False):
+        axes.imshow(image[..., 0], cmap="gray", vmin=-1, vmax=1)
+        right = label == name
+        axes.set_title(
+            name if right else f"{name} (is {label})", color=TRAINING if right else VALIDATION, fontsize=9
+        )
+    _saved(figure, path)

@@ -49,3 +49,12 @@ def check_ids(vocab_size, **token_ids):
                 f"`{name}` must be an id of the vocabulary, from 0 to {vocab_size - 1}. "
                 f"Received: {name}={token_id!r}."
             )
+
+
+def check_labels(count, **labels):
+    """Raises `ValueError` for labels that are not as many str as there are classes; two classes may have one name."""
+    for name, given in labels.items():
+        if len(given) != count or not all(isinstance(label, str) for label in given):
+            raise ValueError(
+                f"`{name}` must be a str for each of num_classes={count}. Received: {name}={given!r}."
+            )

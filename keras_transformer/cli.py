@@ -133,6 +133,15 @@ def _parser():
         help="with config.json and safetensors files; or of a run or what `save` wrote",
     )
     sub.add_argument("target", metavar="TARGET", help="new folder; appears when it is whole")
+    sub.add_argument(
+        "--pairs", action="store_true", help="the classes are those of pairs of texts, such as entailment"
+    )
+    sub.add_argument(
+        "--tokenizers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="on the way back, write the tokenizers too",
+    )
 
     sub = command(
         "export", commands.export, "Write a SavedModel for TensorFlow Serving: text in, answers out."
@@ -148,12 +157,12 @@ def _parser():
         "--weights", default="float32", choices=("float32", "bfloat16", "int8"), help="how they are stored"
     )
     sizes = {"type": int, "nargs": "+", "metavar": "N", **optional}
-    sub.add_argument("--batch-sizes", help="rows that are searched at once (1 8 32)", **sizes)
+    sub.add_argument("--batch-sizes", help="rows that are computed at once (1 8 32)", **sizes)
     sub.add_argument(
-        "--source-lengths", help="with --xla: tokens that sources are padded to (16 32 ...)", **sizes
+        "--source-lengths", help="with --xla: tokens that texts are padded to (16 32 ...)", **sizes
     )
-    sub.add_argument("--max-source-length", type=int, help="tokens of a source that are read", **optional)
-    sub.add_argument("--max-length", type=int, help="tokens of the longest translation", **optional)
+    sub.add_argument("--max-source-length", type=int, help="tokens of a text that are read", **optional)
+    sub.add_argument("--max-length", type=int, help="tokens of the longest text that is written", **optional)
     sub.add_argument(
         "--warmup",
         action=argparse.BooleanOptionalAction,

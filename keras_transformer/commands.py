@@ -70,10 +70,11 @@ def _loaded(options, kind=None):
     limits = {name: given[name] for name in ("max_source_length", "max_length") if name in given}
     servable = (kind or Translator).load(options.run)
     if not hasattr(servable, "searching"):
-        if searching or limits:
-            option = sorted(searching | limits.keys())[0].replace("_", "-")
+        reads = {"max_source_length"} & limits.keys() if hasattr(servable, "limited") else set()
+        if refused := sorted((searching | limits.keys()) - reads):
+            option = refused[0].replace("_", "-")
             raise ValueError(f"--{option} is for what writes texts, no {type(servable).__name__}.")
-        return servable
+        return servable.limited(**limits) if limits else servable
     names = {"beam_width": "width"}
     names |= {name: name for name in ("length_penalty", "normalization", "n_best")}
     changes = {field: given[name] for name, field in names.items() if name in given}
@@ -140,8 +141,8 @@ def convert(options):
     """Makes a servable of a Hugging Face folder, or the other way round."""
     from keras_transformer.convert import convert
 
-    servable = convert(options.source, options.target)
-    kind = "Hugging Face checkpoint, without a tokenizer" if servable is None else type(servable).__name__
+    servable = convert(options.source, options.target, options.pairs, options.tokenizers)
+    kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     _say(f"{kind}, {options.target}")
     print(options.target)
 

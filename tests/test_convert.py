@@ -70,8 +70,10 @@ def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
     assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--beam-width", "2"]) == 2
     assert "--beam-width is for what writes texts, no Classifier" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "served"), str(tmp_path / "back")]) == 0
-    assert "without a tokenizer" in capsys.readouterr().err
-    assert (tmp_path / "back" / "model.safetensors").exists()
+    assert "Hugging Face checkpoint" in capsys.readouterr().err
+    assert {"model.safetensors", "vocab.txt"} <= {path.name for path in (tmp_path / "back").iterdir()}
+    assert main(["convert", "--no-tokenizers", str(tmp_path / "served"), str(tmp_path / "bare")]) == 0
+    assert not (tmp_path / "bare" / "vocab.txt").exists()
 
 
 def test_a_t5_with_its_sentence_pieces_translates(tmp_path):

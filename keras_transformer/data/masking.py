@@ -5,13 +5,15 @@ import tensorflow as tf
 
 from keras_transformer.checks import check_range
 
+SPECIAL = ("pad_id", "unk_id", "bos_id", "eos_id", "mask_id")
+
 
 class Masking:
     """Hides tokens that a model is to find again (Devlin et al., 2019, "BERT", section 3.1, task 1).
 
-    Of a row's ordinary tokens a share is chosen, at least one: most become `[MASK]`, some another token at random, the
-    rest stay as they are. The targets are the tokens that were chosen, and padding everywhere else, which
-    `MaskedCrossentropy` and the metrics do not count.
+    Of a row's ordinary tokens a share is chosen, at least one: most become `[MASK]`, some a token drawn at random,
+    which may be the same, the rest stay as they are. The targets are the tokens that were chosen, and padding
+    everywhere else, which `MaskedCrossentropy` and the metrics do not count.
 
     `dataset.apply(masking)` masks the elements of a `tf.data.Dataset`. What is chosen follows from `seed` and an
     element's number in the dataset alone: `dataset.repeat().apply(masking)` masks each epoch otherwise.
@@ -21,7 +23,7 @@ class Masking:
             nothing becomes one of them but a mask.
         share: Share of the tokens that are chosen.
         masked: Share of the chosen that become `[MASK]`.
-        replaced: Share of the chosen that become another token.
+        replaced: Share of the chosen that become a token drawn at random.
         seed: Seed of the choice.
 
     Call arguments:
@@ -32,7 +34,7 @@ class Masking:
         A dataset of `(inputs, targets)`: the elements with masked ids, and int32 `(batch, length)`.
 
     Raises:
-        ValueError: If a share is out of range.
+        ValueError: If a share is out of range, or `tokenizer` has not all these ids.
     """
 
     def __init__(self, tokenizer, share=0.15, *, masked=0.8, replaced=0.1, seed=0):
@@ -43,12 +45,16 @@ class Masking:
         self.masked = masked
         self.replaced = replaced
         self.seed = seed
+        special = {name: getattr(tokenizer, name, None) for name in SPECIAL}
+        missing = [name for name, token_id in special.items() if token_id is None]
+        if missing:
+            raise ValueError(
+                f"`tokenizer` must have {', '.join(SPECIAL)}, as a `WordPieceTokenizer` has. "
+                f"Received: tokenizer={tokenizer!r}, without {missing[0]}."
+            )
         self.pad_id = tokenizer.pad_id
         self.mask_id = tokenizer.mask_id
-        self._special = np.array(
-            [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id],
-            "int32",
-        )
+        self._special = np.array(list(special.values()), "int32")
         self._ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size, dtype="int32"), self._special)
 
     def __call__(self, dataset):

@@ -12,7 +12,7 @@ A family is a module with
   tensors tell;
 - `RENAMED`, where there is one: what old names of tensors end with, and what that is now;
 - `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
-  for both.
+  for both; and `write_tokenizers(tokenizers, folder, model)`, the way back.
 """
 
 from pathlib import Path
@@ -29,6 +29,7 @@ from keras_transformer.huggingface.files import (
 )
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.tensors import fill, without_copies
+from keras_transformer.huggingface.tokenizers import check_read_back
 
 FAMILIES = {"bert": bert, "gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5, "vit": vit}
 
@@ -107,7 +108,7 @@ def tokenizers_from_huggingface(folder):
     return family.tokenizers(Path(folder), config)
 
 
-def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
+def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None):
     """Writes a checkpoint that transformers loads, in float32, tensor by tensor.
 
     Dropout that the family has no key for is left out: it changes nothing but training.
@@ -118,9 +119,12 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
         max_shard_bytes: Most bytes of tensors in a file.
         config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for
             Llama, whose positions have no end.
+        tokenizers: What `tokenizers_from_huggingface` is to give again and transformers to read: one or two, whose ids
+            are the model's. None to write none.
 
     Raises:
-        ValueError: If the folder exists, no family has all of the model's parts, or `config` says what the model does.
+        ValueError: If the folder exists, no family has all of the model's parts, `config` says what the model does, or
+            the family's files have no form for `tokenizers`.
     """
     check_positive(max_shard_bytes=max_shard_bytes)
     folder = Path(folder)
@@ -138,7 +142,21 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None):
     with replaced(folder) as temporary:
         temporary.mkdir()
         write_config(temporary, {**said, **config})
+        if tokenizers:
+            _write_tokenizers(family, tuple(tokenizers), temporary, model)
         write_tensors(temporary, list(without_copies(family.tensors(model))), max_shard_bytes)
+
+
+def _write_tokenizers(family, tokenizers, folder, model):
+    """Writes a family's tokenizers, if it has them, into a folder, and reads them again."""
+    if not hasattr(family, "write_tokenizers"):
+        raise ValueError(
+            f"`tokenizers` must be None for a model of {family.__name__.split('.')[-1]!r}: there is no form for "
+            f"them. Received: tokenizers={tokenizers!r}."
+        )
+    family.write_tokenizers(tokenizers, folder, model)
+    again = family.tokenizers(folder, read_config(folder))
+    check_read_back([tokenizers[0], tokenizers[-1]][: len(again)], again)
 
 
 def _read(folder):

@@ -7,11 +7,14 @@ from keras_transformer.huggingface.configs import (
     activation_name,
     check_config,
     check_parts,
+    check_plain_attention,
     check_sizes,
+    head_size,
     labels_of,
     numbered_labels,
 )
 from keras_transformer.huggingface.tensors import dense, matrix, norm, vector
+from keras_transformer.huggingface.tokenizers import WORD_PIECE, checked, write_tokenizer_config
 from keras_transformer.huggingface.word_piece import word_piece
 from keras_transformer.layers import (
     Encoder,
@@ -87,15 +90,9 @@ def model(config, **kwargs):
         "max_position_embeddings",
         "type_vocab_size",
     )
-    if d_model % num_heads:
-        raise ValueError(
-            "`hidden_size` must be divisible by `num_attention_heads`. "
-            f"Received: hidden_size={d_model}, num_attention_heads={num_heads}."
-        )
     dropout, epsilon = config["hidden_dropout_prob"], config["layer_norm_eps"]
-    attention = MultiHeadAttention(
-        num_heads, d_model // num_heads, dropout=config["attention_probs_dropout_prob"]
-    )
+    key_dim = head_size(config, "hidden_size", "num_attention_heads")
+    attention = MultiHeadAttention(num_heads, key_dim, dropout=config["attention_probs_dropout_prob"])
     head, has_pooler = _head(config)
     # Its configurations do not say which ids these are; ours do, under the names that they have for others.
     ids = {
@@ -166,17 +163,9 @@ def config(model):
         residual_norm=(residual.norm, LayerNormalization),
         normalize_first=(residual.normalize_first, False),
     )
-    plain = attention.key_dim**-0.5
+    check_plain_attention("bert", attention, model.d_model)
     check_parts(
         "bert",
-        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
-        key_dim=(attention.key_dim * attention.num_heads, model.d_model),
-        value_dim=(attention.value_dim, attention.key_dim),
-        attention_positions=(attention.positions, None),
-        sliding_window=(attention.sliding_window, None),
-        head_norm=(attention.query_norm, None),
-        scale=(plain if attention.scale is None else attention.scale, plain),
-        attention_bias=(attention.use_bias, True),
         feed_forward_bias=(feed_forward.use_bias, True),
         epsilon=(model.norm.epsilon, residual.norm.epsilon),
     )
@@ -263,3 +252,20 @@ def _plain(name, layer):
 def tokenizers(folder, config):
     """The tokenizer of a checkpoint's folder."""
     return (word_piece(folder),)
+
+
+def write_tokenizers(tokenizers, folder, model):
+    """The way back: vocab.txt, one piece a line, and tokenizer_config.json."""
+    from keras_transformer.text import WordPieceTokenizer  # loads TensorFlow
+
+    (tokenizer,) = checked("bert", tokenizers, WordPieceTokenizer, model)
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8", newline="")
+    write_tokenizer_config(
+        folder,
+        "BertTokenizer",
+        WORD_PIECE,
+        do_lower_case=tokenizer.lower_case,
+        strip_accents=tokenizer.strip_accents,
+        model_max_length=model.positions.max_length,
+    )

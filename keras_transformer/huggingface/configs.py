@@ -1,6 +1,6 @@
 """What families say in the same words: values of config.json and the parts they stand for."""
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_labels, check_positive
 from keras_transformer.layers.feed_forward import activation_of
 
 # Theirs to ours; of several names for one function, the first is written.
@@ -31,6 +31,25 @@ def check_sizes(config, *keys):
     return [config[key] for key in keys]
 
 
+def head_size(config, width, num_heads):
+    """The size of a head of models whose width is that of all heads.
+
+    Args:
+        config: What config.json says.
+        width: Key of the width.
+        num_heads: Key of the number of heads.
+
+    Raises:
+        ValueError: If the number does not divide the width.
+    """
+    if config[width] % config[num_heads]:
+        raise ValueError(
+            f"`{width}` must be divisible by `{num_heads}`. "
+            f"Received: {width}={config[width]}, {num_heads}={config[num_heads]}."
+        )
+    return config[width] // config[num_heads]
+
+
 def activation(config, key):
     """Our name of the activation at a key of config.json."""
     if config[key] not in ACTIVATIONS:
@@ -55,6 +74,35 @@ def check_parts(family, **parts):
             fits, rule = received == expected, repr(expected)
         if not fits:
             raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
+
+
+def check_plain_attention(family, attention, d_model=None, *, unscaled=False):
+    """Raises `ValueError` for attention that is not "Attention Is All You Need"'s, section 3.2.2.
+
+    Args:
+        family: The `model_type`.
+        attention: A `MultiHeadAttention`.
+        d_model: Width of the model, which all heads share, each with keys of its own, biases and no positions; None for
+            a family that has keys for these.
+        unscaled: Whether a scale of 1 may stand for the usual one.
+    """
+    plain = attention.key_dim**-0.5
+    scale = plain if attention.scale is None else attention.scale
+    check_parts(
+        family,
+        value_dim=(attention.value_dim, attention.key_dim),
+        sliding_window=(attention.sliding_window, None),
+        query_key_norm=(attention.query_norm, None),
+        scale=(scale, 1.0 if unscaled and scale == 1.0 else plain),
+    )
+    if d_model is not None:
+        check_parts(
+            family,
+            num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
+            key_dim=(attention.key_dim * attention.num_heads, d_model),
+            attention_positions=(attention.positions, None),
+            attention_bias=(attention.use_bias, True),
+        )
 
 
 def activation_name(family, feed_forward):
@@ -105,17 +153,31 @@ def labels_of(config):
     """The number of classes, and their names, a list of str, or None where they are but numbered.
 
     Raises:
-        ValueError: If `id2label` does not number them from 0 on.
+        ValueError: If `id2label` does not number them from 0 on, one is no str, or they do not exclude one another.
     """
     names = config.get("id2label")
     if names is None:
         count = config.get("num_labels")
-        return 2 if count is None else count, None  # theirs leave out what is so by default
+        count = 2 if count is None else count  # theirs leave out what is so by default
+        _check_problem(config, count)
+        return count, None
     names = {str(key): label for key, label in names.items()}
     if names.keys() != {str(i) for i in range(len(names))}:
         raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
     labels = [names[str(i)] for i in range(len(names))]
+    check_labels(len(labels), id2label=labels)
+    _check_problem(config, len(labels))
     return len(labels), None if labels == numbered_labels(len(labels)) else labels
+
+
+def _check_problem(config, count):
+    """Raises `ValueError` where classes do not exclude one another: theirs have a loss for that, ours a softmax."""
+    known = ("regression",) if count == 1 else ()
+    if config.get("problem_type") not in (None, "single_label_classification", *known):
+        raise ValueError(
+            "`problem_type` of config.json must be 'single_label_classification', or 'regression' with one label. "
+            f"Received: problem_type={config['problem_type']!r}, with {count} labels."
+        )
 
 
 def numbered_labels(count):

@@ -66,7 +66,7 @@ def stored_tensors(folder):
 
 def write_config(folder, config):
     """Writes config.json."""
-    _write_object(Path(folder) / CONFIG, config)
+    write_object(Path(folder) / CONFIG, config)
 
 
 def write_tensors(folder, tensors, max_shard_bytes):
@@ -92,7 +92,7 @@ def write_tensors(folder, tensors, max_shard_bytes):
         _write_shard(folder / name, shard)
     total = sum(4 * tensor.size for shard in shards for tensor in shard)
     places = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-    _write_object(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+    write_object(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
 
 
 def _write_shard(path, tensors):
@@ -160,5 +160,6 @@ def read_object(path):
     return read
 
 
-def _write_object(path, values):
+def write_object(path, values):
+    """Writes a dict as JSON."""
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -7,7 +7,9 @@ from keras_transformer.huggingface.configs import (
     activation_name,
     check_config,
     check_parts,
+    check_plain_attention,
     check_sizes,
+    head_size,
     token_ids,
     with_token_ids,
 )
@@ -56,13 +58,9 @@ def model(config, **kwargs):
     vocab_size, d_model, num_layers, num_heads, max_length = check_sizes(
         config, "vocab_size", "n_embd", "n_layer", "n_head", "n_positions"
     )
-    if d_model % num_heads:
-        raise ValueError(
-            f"`n_embd` must be divisible by `n_head`. Received: n_embd={d_model}, n_head={num_heads}."
-        )
     attention = MultiHeadAttention(
         num_heads,
-        d_model // num_heads,
+        head_size(config, "n_embd", "n_head"),
         dropout=config["attn_pdrop"],
         scale=None if config["scale_attn_weights"] else 1.0,
     )
@@ -99,20 +97,8 @@ def config(model):
         norm=(residual.norm, LayerNormalization),
         normalize_first=(residual.normalize_first, True),
     )
-    plain = attention.key_dim**-0.5
-    scale = plain if attention.scale is None else attention.scale
-    check_parts(
-        "gpt2",
-        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
-        key_dim=(attention.key_dim * attention.num_heads, model.d_model),
-        value_dim=(attention.value_dim, attention.key_dim),
-        attention_positions=(attention.positions, None),
-        sliding_window=(attention.sliding_window, None),
-        query_key_norm=(attention.query_norm, None),
-        scale=(scale, plain if scale != 1.0 else 1.0),
-        attention_bias=(attention.use_bias, True),
-        feed_forward_bias=(feed_forward.use_bias, True),
-    )
+    check_plain_attention("gpt2", attention, model.d_model, unscaled=True)
+    check_parts("gpt2", feed_forward_bias=(feed_forward.use_bias, True))
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -127,7 +113,7 @@ def config(model):
         "embd_pdrop": model.dropout,
         "attn_pdrop": attention.dropout,
         "layer_norm_epsilon": residual.norm.epsilon,
-        "scale_attn_weights": scale == plain,
+        "scale_attn_weights": attention.scale != 1.0,
         "tie_word_embeddings": model.tie_embeddings,
         **token_ids(model),
     }

@@ -7,11 +7,18 @@ from keras_transformer.huggingface.configs import (
     activation_name,
     check_config,
     check_parts,
+    check_plain_attention,
     check_sizes,
     token_ids,
     with_token_ids,
 )
 from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.huggingface.tokenizers import (
+    SENTENCE_PIECE,
+    check_sentence_piece,
+    checked,
+    write_tokenizer_config,
+)
 from keras_transformer.layers import (
     Decoder,
     GatedFeedForward,
@@ -132,14 +139,7 @@ def config(model):
         norm=(residual.norm, RMSNormalization),
         normalize_first=(residual.normalize_first, True),
     )
-    plain = attention.key_dim**-0.5
-    check_parts(
-        "llama",
-        value_dim=(attention.value_dim, attention.key_dim),
-        sliding_window=(attention.sliding_window, None),
-        query_key_norm=(attention.query_norm, None),
-        scale=(plain if attention.scale is None else attention.scale, plain),
-    )
+    check_plain_attention("llama", attention)
     if model.d_model % attention.num_heads:
         raise ValueError(
             "`d_model` of a 'llama' model must be divisible by `num_heads`. "
@@ -214,3 +214,23 @@ def tokenizers(folder, config):
     from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
 
     return (SentencePieceTokenizer(folder / "tokenizer.model"),)
+
+
+def write_tokenizers(tokenizers, folder, model):
+    """The way back, for pairs of bytes as Llama's: transformers takes no other model, and normalises no text."""
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+    (tokenizer,) = checked("llama", tokenizers, SentencePieceTokenizer, model)
+    check_sentence_piece(
+        "llama",
+        tokenizer,
+        ids=("<unk>", "<s>", "</s>"),
+        model_type="bpe",
+        bytes=True,
+        charsmap=False,
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=True,
+    )
+    (folder / "tokenizer.model").write_bytes(tokenizer.model)
+    pieces = {name: SENTENCE_PIECE[name] for name in ("unk", "bos", "eos")}
+    write_tokenizer_config(folder, "LlamaTokenizer", pieces)

@@ -10,12 +10,14 @@ from keras_transformer.huggingface.configs import (
     activation_name,
     check_config,
     check_parts,
+    check_plain_attention,
     check_sizes,
     token_ids,
     with_token_ids,
 )
-from keras_transformer.huggingface.files import read_object
+from keras_transformer.huggingface.files import read_object, write_object
 from keras_transformer.huggingface.tensors import Computed, dense, matrix, norm
+from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE, checked, write_tokenizer_config
 from keras_transformer.layers import (
     FeedForward,
     LayerNormalization,
@@ -125,19 +127,11 @@ def config(model):
         normalize_first=(residual.normalize_first, False),
         layer_norm_epsilon=(residual.norm.epsilon, EPSILON),
     )
-    plain, d_model = attention.key_dim**-0.5, model.d_model
-    scale = model.target_embedding.scale
+    d_model, scale = model.d_model, model.target_embedding.scale
+    check_plain_attention("marian", attention, d_model)
     check_parts(
         "marian",
         embedding_scale=(scale, 1.0 if scale == 1.0 else d_model**0.5),
-        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
-        key_dim=(attention.key_dim * attention.num_heads, d_model),
-        value_dim=(attention.value_dim, attention.key_dim),
-        attention_positions=(attention.positions, None),
-        sliding_window=(attention.sliding_window, None),
-        head_norm=(attention.query_norm, None),
-        scale=(plain if attention.scale is None else attention.scale, plain),
-        attention_bias=(attention.use_bias, True),
         feed_forward_bias=(feed_forward.use_bias, True),
     )
     return {
@@ -222,3 +216,28 @@ def _vocabulary(path):
     if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
         raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
     return sorted(ids, key=ids.get)
+
+
+def write_tokenizers(tokenizers, folder, model):
+    """The way back: source.spm, target.spm, and the ids of their pieces in vocab.json, and in target_vocab.json where
+    the target's are others.
+    """
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+    both = checked("marian", tokenizers, SentencePieceTokenizer, model, count=2)
+    vocabularies = []
+    for side, tokenizer in zip(("source", "target"), both, strict=True):
+        (folder / f"{side}.spm").write_bytes(tokenizer.model)
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        missing = [
+            SENTENCE_PIECE[name] for name in ("pad", "unk", "eos") if SENTENCE_PIECE[name] not in pieces
+        ]
+        if missing:
+            raise ValueError(f"`tokenizers` of a 'marian' model must have {missing[0]!r} among their pieces.")
+        vocabularies.append({piece: i for i, piece in enumerate(pieces)})
+    source, target = vocabularies
+    write_object(folder / "vocab.json", source)
+    if target != source:
+        write_object(folder / "target_vocab.json", target)
+    pieces = {name: SENTENCE_PIECE[name] for name in ("pad", "unk", "eos")}
+    write_tokenizer_config(folder, "MarianTokenizer", pieces, separate_vocabs=target != source)

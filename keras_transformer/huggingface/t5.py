@@ -15,6 +15,12 @@ from keras_transformer.huggingface.configs import (
 )
 from keras_transformer.huggingface.files import read_object
 from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.huggingface.tokenizers import (
+    SENTENCE_PIECE,
+    check_sentence_piece,
+    checked,
+    write_tokenizer_config,
+)
 from keras_transformer.layers import FeedForward, GatedFeedForward
 from keras_transformer.models import T5
 
@@ -177,3 +183,23 @@ def tokenizers(folder, config):
     count = read_object(described).get("extra_ids", EXTRA_IDS) if described.is_file() else EXTRA_IDS
     extra = [f"<extra_id_{i}>" for i in reversed(range(count))]
     return (SentencePieceTokenizer(own.model, own.pieces(range(own.vocab_size)) + extra),)
+
+
+def write_tokenizers(tokenizers, folder, model):
+    """The way back: spiece.model, and the number of sentinels after its pieces."""
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+    (tokenizer,) = checked("t5", tokenizers, SentencePieceTokenizer, model)
+    check_sentence_piece(
+        "t5",
+        tokenizer,
+        ids=("<pad>", "</s>", "<unk>"),
+        model_type="unigram",
+        bytes=False,
+        remove_extra_whitespaces=True,
+        add_dummy_prefix=True,
+    )
+    (folder / "spiece.model").write_bytes(tokenizer.model)
+    count = tokenizer.vocab_size - SentencePieceTokenizer(tokenizer.model).vocab_size
+    pieces = {name: SENTENCE_PIECE[name] for name in ("pad", "unk", "eos")}
+    write_tokenizer_config(folder, "T5Tokenizer", pieces, extra_ids=count)

@@ -12,7 +12,9 @@ from keras_transformer.huggingface.configs import (
     activation_name,
     check_config,
     check_parts,
+    check_plain_attention,
     check_sizes,
+    head_size,
     labels_of,
     numbered_labels,
 )
@@ -70,14 +72,8 @@ def model(config, pooler=None, **kwargs):
         "num_attention_heads",
         "num_channels",
     )
-    if d_model % num_heads:
-        raise ValueError(
-            "`hidden_size` must be divisible by `num_attention_heads`. "
-            f"Received: hidden_size={d_model}, num_attention_heads={num_heads}."
-        )
-    attention = MultiHeadAttention(
-        num_heads, d_model // num_heads, dropout=config["attention_probs_dropout_prob"]
-    )
+    key_dim = head_size(config, "hidden_size", "num_attention_heads")
+    attention = MultiHeadAttention(num_heads, key_dim, dropout=config["attention_probs_dropout_prob"])
     dropout = config["hidden_dropout_prob"]
     residual = Residual(dropout, normalize_first=True, layer_norm_epsilon=config["layer_norm_eps"])
     feed_forward = FeedForward(d_ff, activation(config, "hidden_act"))
@@ -123,19 +119,8 @@ def config(model):
         norm=(residual.norm, LayerNormalization),
         normalize_first=(residual.normalize_first, True),
     )
-    plain = attention.key_dim**-0.5
-    check_parts(
-        "vit",
-        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
-        key_dim=(attention.key_dim * attention.num_heads, model.d_model),
-        value_dim=(attention.value_dim, attention.key_dim),
-        attention_positions=(attention.positions, None),
-        sliding_window=(attention.sliding_window, None),
-        head_norm=(attention.query_norm, None),
-        scale=(plain if attention.scale is None else attention.scale, plain),
-        attention_bias=(attention.use_bias, True),
-        feed_forward_bias=(feed_forward.use_bias, True),
-    )
+    check_plain_attention("vit", attention, model.d_model)
+    check_parts("vit", feed_forward_bias=(feed_forward.use_bias, True))
     heads = {"architectures": ["ViTModel"]}
     if model.pooler is not None:
         check_parts("vit", pooler=(model.pooler, keras.layers.Dense), num_classes=(model.num_classes, None))

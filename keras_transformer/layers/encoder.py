@@ -35,9 +35,11 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         layer_norm_epsilon: Added to the variance in the norms.
         attention_dropout: Share of the attention weights dropped in training.
         activation_dropout: Share of the feed-forward network's inner activations dropped in training.
-        kernel_initializer: Initializer of every matrix.
+        kernel_initializer: Initializer of every matrix, but of a template's: these have the template's own.
         attention: A template instead of what `num_heads` and `attention_dropout` describe, such as
-            `MultiHeadAttention(8, 64, positions=RotaryPositions())`. What is made of one template shares its positions.
+            `MultiHeadAttention(8, 64, positions=RotaryPositions())`. What is made of one template shares its positions,
+            and has no `seed`: with one seed all layers would drop the same weights. `keras.utils.set_random_seed`
+            makes a training repeatable.
         feed_forward: A template instead of what `d_ff`, `activation` and `activation_dropout` describe, such as
             `GatedFeedForward(2048)` or `MixtureOfExperts(FeedForward(2048), 8)`. If its call has a `padding_mask`,
             it is told which tokens are real.

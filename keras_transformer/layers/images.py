@@ -41,7 +41,8 @@ class ImagePreprocessing(keras.layers.Layer):
         float32 `(batch, *size, channels)`.
 
     Raises:
-        ValueError: If `size` or a deviation is not positive, or there is no such interpolation.
+        ValueError: If `size` or a deviation is not positive, there is no such interpolation, or `mean` or
+            `deviation` is not of as many numbers as images have channels.
     """
 
     def __init__(self, size=None, mean=0.0, deviation=1.0, scale=1 / 255, interpolation="bilinear", **kwargs):
@@ -61,6 +62,13 @@ class ImagePreprocessing(keras.layers.Layer):
         self.autocast = False  # a bfloat16 holds no 256 shades
 
     def build(self, images_shape):
+        channels = images_shape[-1]
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if channels is not None and len(values) not in (1, channels):
+                raise ValueError(
+                    f"`{name}` must be one number, or one for each of {channels} channels. "
+                    f"Received: {name}={values}."
+                )
         self.built = True
 
     def call(self, images):

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive
-from keras_transformer.masks import combine, look_ahead_mask, segment_mask
+from keras_transformer.layers.parts import part
 
 
 def positions_of(x, start_index=0):
@@ -18,10 +18,16 @@ def positions_in_segments(segment_ids):
     """Where each token stands in its own text, int32 `(batch, length)`: how many of that text come before it.
 
     Args:
-        segment_ids: int `(batch, length)`, the number of each token's text.
+        segment_ids: int `(batch, length)`, the number of each token's text. Texts are contiguous: where the number
+            changes, one begins, whether or not its number stood there before.
     """
-    before = combine(segment_mask(segment_ids), look_ahead_mask(ops.shape(segment_ids)[1]))
-    return ops.sum(ops.cast(before[:, 0], "int32"), axis=-1) - 1
+    segment_ids = ops.convert_to_tensor(segment_ids)
+    changes = ops.not_equal(segment_ids[:, 1:], segment_ids[:, :-1])
+    begins = ops.pad(changes, ((0, 0), (1, 0)), constant_values=True)
+    slots = positions_of(segment_ids)
+    # The first slots of a row's texts, in order: the n-th text's is the n-th. No `(length, length)` is made.
+    first = ops.sort(ops.where(begins, slots, ops.shape(segment_ids)[1]), axis=1)
+    return slots - ops.take_along_axis(first, ops.cumsum(ops.cast(begins, "int32"), axis=1) - 1, axis=1)
 
 
 def distances_between(positions, key_positions):
@@ -77,6 +83,22 @@ class AttentionPositions(keras.layers.Layer):
             num_heads: Number of heads.
         """
         return None
+
+
+def check_adds_positions(positions):
+    """Raises `ValueError` for positions that belong to the attention, where a layer is wanted that adds them.
+
+    Args:
+        positions: What a model was handed as its `positions`: a layer, its description, or None.
+    """
+    positions = part(positions)
+    if isinstance(positions, AttentionPositions):
+        kind = type(positions).__name__
+        raise ValueError(
+            "`positions` of a model must add positions to its embeddings, as `LearnedPositions` do. "
+            f"Received: positions={positions!r}, which belong to the attention: "
+            f"`attention=MultiHeadAttention(..., positions={kind}(...))` of the encoder or decoder."
+        )
 
 
 def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):

@@ -2,7 +2,23 @@
 
 import keras
 
+from keras_transformer.layers import Decoder, Encoder
+from keras_transformer.layers.parts import clone, part
 from keras_transformer.models.layouts import layout_map
+
+
+def own_encoder(template, dtype):
+    """A model's own `Encoder` like a template.
+
+    Raises:
+        ValueError: If the template is none, or a `Decoder`: a token would not see those after it.
+    """
+    template = part(template)
+    if not isinstance(template, Encoder) or isinstance(template, Decoder):
+        raise ValueError(
+            f"`encoder` must be an `Encoder`, and no `Decoder`, which is causal. Received: encoder={template!r}."
+        )
+    return clone(template, name="encoder", dtype=dtype)
 
 
 class BaseModel(keras.Model):

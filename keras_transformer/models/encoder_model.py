@@ -4,13 +4,15 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_ids, check_positive
-from keras_transformer.layers import Dropout, Encoder, LayerNormalization, SegmentEmbedding, TokenEmbedding
+from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.parts import clone, described, part
+from keras_transformer.layers.positions import check_adds_positions
 from keras_transformer.layers.shapes import packed, unpacked
-from keras_transformer.models.base import BaseModel
+from keras_transformer.models.base import BaseModel, own_encoder
 from keras_transformer.models.heads import Head
 
 INPUTS = ("token_ids", "segment_ids")
+POOLINGS = ("mean", "first")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -48,7 +50,8 @@ class EncoderModel(BaseModel):
         `batch` where there are any. Then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, or a part is of another kind.
+        ValueError: If a size is not positive, an id is not in the vocabulary, or a part is of another kind, as a
+            `Decoder` or positions that belong to the attention.
     """
 
     def __init__(
@@ -85,17 +88,18 @@ class EncoderModel(BaseModel):
         tied = self.head is not None and self.head.tied
         table = TokenEmbedding(vocab_size, d_model, scale=1.0, output_bias=tied)
         self.token_embedding = self._own("token_embedding", table)
+        check_adds_positions(positions)
         self.positions = self._own("positions", positions)
         self.segments = self._own("segments", SegmentEmbedding(num_segments) if num_segments else None)
         self.norm = self._own("norm", LayerNormalization(1e-12) if norm is None else norm)
         self.drop = self._own("drop", Dropout(dropout))
-        self.encoder = self._own("encoder", encoder, Encoder)
+        self.encoder = own_encoder(encoder, self.dtype_policy)
         self.build()
 
     def _own(self, name, template, kind=keras.layers.Layer):
-        """A layer like a template, of a kind; None for none, but there is an encoder."""
+        """A layer like a template, of a kind; None for none."""
         template = part(template)
-        if template is None and kind is not Encoder:
+        if template is None:
             return None
         if not isinstance(template, kind):
             raise ValueError(f"`{name}` must be of class `{kind.__name__}`. Received: {name}={template!r}.")
@@ -145,8 +149,8 @@ class EncoderModel(BaseModel):
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
                 section 3), or "first" for that of `[CLS]`; `ValueError` for others.
         """
-        if pooling not in ("mean", "first"):
-            raise ValueError(f'`pooling` must be "mean" or "first". Received: pooling={pooling!r}.')
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
         states = ops.cast(self.encode(inputs, training=False), "float32")
         real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), "float32")[..., None]
         if pooling == "first":

@@ -8,7 +8,7 @@ All are called as `head(states, pooled, training=training)`: with the states of 
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_share
+from keras_transformer.checks import check_labels, check_positive, check_share
 from keras_transformer.layers import Dropout, LayerNormalization
 from keras_transformer.layers.feed_forward import activation_of
 
@@ -113,11 +113,8 @@ class _Scores(Head):
         check_positive(num_classes=num_classes)
         check_share(dropout=dropout)
         labels = None if labels is None else list(labels)
-        if labels is not None and (len(set(labels)) != num_classes or len(labels) != num_classes):
-            raise ValueError(
-                "`labels` must be as many different names as `num_classes`. "
-                f"Received: num_classes={num_classes}, labels={labels}."
-            )
+        if labels is not None:
+            check_labels(num_classes, labels=labels)
         self.num_classes = num_classes
         self.dropout = dropout
         self.labels = labels
@@ -144,7 +141,7 @@ class ClassificationHead(_Scores):
     Args:
         num_classes: Number of classes.
         dropout: Share dropped, in training, of what the scores are made of.
-        labels: Names of the classes, a list of str, or None.
+        labels: Names of the classes, a list of str, two of which may be the same; or None.
 
     Call arguments:
         states: `(batch, length, d_model)`; the first position, `[CLS]`, is read where there is no pooler.
@@ -155,7 +152,7 @@ class ClassificationHead(_Scores):
         Logits, float32 `(batch, num_classes)`.
 
     Raises:
-        ValueError: If an argument is out of range, or `labels` are not `num_classes` different names.
+        ValueError: If an argument is out of range, or `labels` are not `num_classes` str.
     """
 
     def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
 from keras_transformer.layers.parts import clone, described, part
-from keras_transformer.layers.positions import positions_in_segments
+from keras_transformer.layers.positions import check_adds_positions, positions_in_segments
 from keras_transformer.layers.shapes import packed, unpacked
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
@@ -66,6 +66,7 @@ class LanguageModel(Continuation, BaseModel):
         self.autocast = False  # token ids keep their dtype
         check_positive(vocab_size=vocab_size, d_model=d_model)
         check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        check_adds_positions(positions)
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = vocab_size
         self.d_model = d_model
         self.dropout = dropout

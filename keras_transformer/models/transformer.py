@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.parts import clone, described
+from keras_transformer.layers.positions import check_adds_positions
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 
 PRESETS = {
@@ -55,7 +56,8 @@ class Transformer(EncoderDecoder):
 
     Raises:
         ValueError: If a size is not positive, an id is not in the vocabulary, `num_heads` does not divide
-            `d_model`, or embeddings are shared between vocabularies of different sizes.
+            `d_model`, embeddings are shared between vocabularies of different sizes, or `positions` belong to the
+            attention.
 
     >>> model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
@@ -114,6 +116,7 @@ class Transformer(EncoderDecoder):
                 source_vocab_size, d_model, **embedded, name="source_embedding"
             )
         positions = PositionalEncoding() if positions is None else positions
+        check_adds_positions(positions)
         self.positions = clone(positions, dtype=policy, name="positions")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}

@@ -4,11 +4,11 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
-from keras_transformer.layers import Dropout, Encoder, LearnedPositions, PatchEmbedding
-from keras_transformer.layers.parts import clone, described, part
+from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
+from keras_transformer.layers.parts import clone, described
 from keras_transformer.layers.patches import height_and_width
 from keras_transformer.layers.shapes import packed, unpacked
-from keras_transformer.models.base import BaseModel
+from keras_transformer.models.base import BaseModel, own_encoder
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,7 +45,8 @@ class VisionTransformer(BaseModel):
         where asked for.
 
     Raises:
-        ValueError: If a size is not positive, a patch's does not divide the image's, or images have another size.
+        ValueError: If a size is not positive, a patch's does not divide the image's, `encoder` is none, or images have
+            another size.
 
     >>> model = VisionTransformer((6, 4), 2, 4, Encoder(1, 2, 8, normalize_first=True), num_classes=5)
     >>> model(np.ones((3, 6, 4, 3), "float32")).shape
@@ -71,9 +72,6 @@ class VisionTransformer(BaseModel):
         check_share(dropout=dropout)
         if num_classes is not None:
             check_positive(num_classes=num_classes)
-        encoder = part(encoder)
-        if not isinstance(encoder, Encoder):
-            raise ValueError(f"`encoder` must be an `Encoder`. Received: encoder={encoder!r}.")
         policy = self.dtype_policy
         self.patches = PatchEmbedding(patch_size, d_model, dtype=policy, name="patches")
         self.patch_size = self.patches.patch_size
@@ -89,7 +87,7 @@ class VisionTransformer(BaseModel):
         rows, columns = (n // p for n, p in zip(self.image_size, self.patch_size, strict=True))
         self.positions = LearnedPositions(1 + rows * columns, dtype=policy, name="positions")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
-        self.encoder = clone(encoder, name="encoder", dtype=policy)
+        self.encoder = own_encoder(encoder, policy)
         self.pooler = None if pooler is None else clone(pooler, name="pooler", dtype=policy)
         self.head = None
         if num_classes is not None:

@@ -233,7 +233,7 @@ def _fingerprint(translator):
         return hashlib.sha256(content).hexdigest()
 
     def tokenizer_digest(tokenizer):
-        return f"{type(tokenizer).__name__} {digest(getattr(tokenizer, 'content', b''))}"
+        return f"{type(tokenizer).__name__} {digest(tokenizer.content)}"
 
     return {
         "model": digest(json.dumps(config, sort_keys=True, default=repr).encode()),

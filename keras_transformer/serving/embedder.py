@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_transformer.models.encoder_model import POOLINGS
+from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving.encoding import EncodedTexts, TextEncoder
 
 VECTORS = {"serving_default": "The vector of each text."}
@@ -52,7 +54,24 @@ class Similarities(Vectors):
         return {"score": tf.reduce_sum(vectors * others, axis=-1), "truncated": truncated | cut}
 
 
-class Embedder(TextEncoder):
+class _Pooling(TextEncoder):
+    """What makes vectors of texts, and how."""
+
+    def __init__(self, model, tokenizer, max_source_length=None, pooling="mean", pairs=False):
+        super().__init__(model, tokenizer, max_source_length, pairs)
+        if pooling not in POOLINGS:
+            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
+        self.pooling = pooling
+
+    def describe(self):
+        return {"max_source_length": self.max_source_length, "pooling": self.pooling}
+
+    @classmethod
+    def arguments_of(cls, description, folder):
+        return {name: description[name] for name in ("max_source_length", "pooling")}
+
+
+class Embedder(_Pooling):
     """Makes a vector of a text: tokenizer and model in one graph. Rows stand alone, as in `Classifier`.
 
     Vectors have length 1: the product of two is the cosine of their angle.
@@ -73,9 +92,7 @@ class Embedder(TextEncoder):
     signatures_class = Vectors
 
     def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
-        super().__init__(model, tokenizer, max_source_length)
-        check_pooling(pooling)
-        self.pooling = pooling
+        super().__init__(model, tokenizer, max_source_length, pooling)
 
     def embed(self, texts, batch_size=32, jit_compile=None, verbose=False):
         """The vectors of texts.
@@ -95,15 +112,8 @@ class Embedder(TextEncoder):
         answers = self.in_batches(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
         return [answer["vector"] for answer in answers]
 
-    def describe(self):
-        return {"max_source_length": self.max_source_length, "pooling": self.pooling}
 
-    @classmethod
-    def arguments_of(cls, description, folder):
-        return {name: description[name] for name in ("max_source_length", "pooling")}
-
-
-class Similarity(TextEncoder):
+class Similarity(_Pooling):
     """Tells how similar two texts are: tokenizer and model in one graph. Rows stand alone, as in `Classifier`.
 
     A model without a head makes a vector of each text; the answer is the cosine of the two (Reimers and Gurevych, 2019,
@@ -124,14 +134,17 @@ class Similarity(TextEncoder):
     signatures_class = Similarities
 
     def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
-        super().__init__(model, tokenizer, max_source_length, pairs=True)
-        if model.head is not None and getattr(model.head, "num_classes", None) != 1:
+        super().__init__(model, tokenizer, max_source_length, pooling, pairs=True)
+        one = isinstance(model.head, ClassificationHead) and model.head.num_classes == 1
+        if model.head is not None and not one:
             raise ValueError(
                 "`model` must have no head, or one of one class, such as `ClassificationHead(1)`. "
                 f"Received: head={model.head!r}."
             )
-        check_pooling(pooling)
-        self.pooling = pooling
+
+    @property
+    def together(self):
+        return self.model.head is not None
 
     def compare(self, texts, second, batch_size=32, jit_compile=None, verbose=False):
         """How similar texts are.
@@ -151,16 +164,3 @@ class Similarity(TextEncoder):
         """
         answers = self.in_batches(texts, "texts", batch_size, verbose, second, jit_compile=jit_compile)
         return [float(answer["score"]) for answer in answers]
-
-    def describe(self):
-        return {"max_source_length": self.max_source_length, "pooling": self.pooling}
-
-    @classmethod
-    def arguments_of(cls, description, folder):
-        return {name: description[name] for name in ("max_source_length", "pooling")}
-
-
-def check_pooling(pooling):
-    """Raises `ValueError` for a pooling that `EncoderModel.embed` has not."""
-    if pooling not in ("mean", "first"):
-        raise ValueError(f'`pooling` must be "mean" or "first". Received: pooling={pooling!r}.')

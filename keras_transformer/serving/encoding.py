@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check_count
@@ -43,7 +44,7 @@ class EncodedTexts(Rows):
         texts, cut = zip(*(readable(text, limit) for text in texts), strict=True)
         ids = [servable.tokenizer.tokenize(text) for text in texts]
         lengths = sum(each.row_lengths() for each in ids)
-        truncated = functools.reduce(tf.logical_or, cut) | (lengths > limit - 1 - len(ids))
+        truncated = functools.reduce(tf.logical_or, cut) | (lengths > servable.room(len(ids)))
         marks = {
             "pad_id": model.pad_id,
             "cls_id": servable.tokenizer.bos_id,
@@ -91,6 +92,20 @@ class TextEncoder(Servable):
                 "`tokenizer` has more ids than the model embeds. "
                 f"Received: {tokenizer.vocab_size} ids, vocab_size={model.vocab_size}."
             )
+        if tokenizer.bos_id is None or tokenizer.eos_id is None:
+            raise ValueError(
+                "`tokenizer` must have ids that stand for `[CLS]` and `[SEP]`. "
+                f"Received: bos_id={tokenizer.bos_id}, eos_id={tokenizer.eos_id}."
+            )
+        for name, own, expected in (
+            ("pad_id", tokenizer.pad_id, model.pad_id),
+            ("cls_id", tokenizer.bos_id, model.cls_id),
+            ("sep_id", tokenizer.eos_id, model.sep_id),
+        ):
+            if expected is not None and own not in (None, expected):
+                raise ValueError(
+                    f"`tokenizer` must have the model's `{name}`. Received: {own}, the model's is {expected}."
+                )
         longest = getattr(model.positions, "max_length", math.inf)
         max_source_length = min(LENGTH, longest) if max_source_length is None else max_source_length
         check_count(3 if pairs else 2, longest, max_source_length=max_source_length)
@@ -98,15 +113,31 @@ class TextEncoder(Servable):
         self.max_source_length = max_source_length
         self.pairs = pairs
 
+    @property
+    def together(self):
+        """Whether both texts of a pair stand in one row."""
+        return self.pairs
+
+    def room(self, count):
+        """How many tokens rows of so many texts may have, `[CLS]` and `[SEP]` left out."""
+        return self.max_source_length - 1 - count
+
     def measured(self, *sides):
-        limit = self.max_source_length
-        characters = limit * CHARACTERS_A_TOKEN
-        lengths = sum(self.tokenizer.tokenize(side).row_lengths().numpy() for side in sides)
+        characters = self.max_source_length * CHARACTERS_A_TOKEN
+        lengths = [self.tokenizer.tokenize(side).row_lengths().numpy() for side in sides]
+        rows = [sum(lengths)] if self.together else lengths
+        cut = functools.reduce(np.logical_or, [row > self.room(len(sides) // len(rows)) for row in rows])
         long = [
             any(len(text) > characters and len(text.decode(errors="replace")) > characters for text in row)
             for row in zip(*sides, strict=True)
         ]
-        return lengths, int(((lengths > limit - 1 - len(sides)) | long).sum())
+        return sum(lengths), int((cut | long).sum())
+
+    def limited(self, max_source_length):
+        """The same with another limit."""
+        return type(self)(
+            self.model, self.tokenizer, **{**self.describe(), "max_source_length": max_source_length}
+        )
 
     def answer(self, *sides, jit_compile=None):
         if len(sides) != 1 + self.pairs:

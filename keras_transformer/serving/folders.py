@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
-from keras_transformer.models.heads import ClassificationHead
+from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead
 from keras_transformer.serving.classifier import Classifier
 from keras_transformer.serving.embedder import Embedder, Similarity
 from keras_transformer.serving.generator import TextGenerator
@@ -28,17 +28,23 @@ def load(folder):
     return found[0].load(folder)
 
 
-def servable_of(model, tokenizers=(), **options):
+def servable_of(model, tokenizers=(), *, pairs=False, **options):
     """The servable that a model makes: one that writes texts, tells classes or makes vectors.
 
     Args:
         model: A model of this library.
         tokenizers: A tuple of its tokenizers, one or two.
+        pairs: Whether a model's classes are those of pairs of texts.
         **options: Other arguments of the servable.
 
     Returns:
         A `Translator`, `TextGenerator`, `Classifier`, `Similarity`, `Embedder` or `ImageClassifier`.
     """
+    classifies = isinstance(model, EncoderModel) and isinstance(model.head, ClassificationHead)
+    if classifies and model.head.num_classes > 1:
+        return Classifier(model, *tokenizers, pairs=pairs, **options)
+    if pairs:
+        raise ValueError(f"`pairs` is for classes of texts. Received: pairs=True for {model!r:.200}.")
     if isinstance(model, VisionTransformer):
         return ImageClassifier(model, **options)
     if isinstance(model, LanguageModel):
@@ -47,8 +53,13 @@ def servable_of(model, tokenizers=(), **options):
         return Translator(model, *tokenizers, **options)
     if model.head is None:
         return Embedder(model, *tokenizers, **options)
-    if not isinstance(model.head, ClassificationHead):
+    if isinstance(
+        model.head, MaskedLanguageHead
+    ):  # what its pretraining learnt, without what it was asked there
+        return Embedder(model.with_head(None), *tokenizers, **options)
+    if not classifies:
         raise ValueError(
-            f"`model` must have no head, or one for classes of texts, to be served. Received: head={model.head!r}."
+            "`model` must have no head, one for classes of texts or one for masked tokens, to be served. "
+            f"Received: head={model.head!r}."
         )
-    return (Similarity if model.head.num_classes == 1 else Classifier)(model, *tokenizers, **options)
+    return Similarity(model, *tokenizers, **options)

@@ -99,7 +99,8 @@ class TextGenerator(Searcher):
         model: A `LanguageModel`.
         tokenizer: From `keras_transformer.text`.
         strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has.
+        max_source_length: Longest prompt in tokens. None for 256, or for half of the positions that the model has if
+            that is less.
         max_length: Longest continuation in tokens, eos included. None for twice each prompt's length plus 16.
         constraints: What every continuation must satisfy, such as `[NoRepeatNgram(3)]`.
         starts_with_bos: Whether prompts begin with the model's `bos_id`, as its training texts did.

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -178,7 +179,7 @@ class Servable:
         Raises:
             ValueError: If the folder holds none, or one that names what this library does not have.
         """
-        folder, kind = Path(folder), cls.__name__.lower()
+        folder, kind = Path(folder), re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
         try:
             description = json.loads((folder / cls.DESCRIPTION).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -1,5 +1,7 @@
 """The requests that a server answers before its first user's: tensorflow/serving, "SavedModel Warmup"."""
 
+import functools
+
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
@@ -33,8 +35,14 @@ def logs(requests):
 
 def text_of(tokenizer, length):
     """A text of `length` tokens, eos included, or of as many below as a repeated word allows."""
-    tokens, unit = min(_units(tokenizer), key=lambda unit: unit[0])
+    tokens, unit = _unit(tokenizer)
     return (unit * max(1, (length - 1) // tokens)).decode()
+
+
+@functools.lru_cache(maxsize=8)
+def _unit(tokenizer):
+    """The shortest of `_units`: it takes a look at many pieces."""
+    return min(_units(tokenizer), key=lambda unit: unit[0])
 
 
 def _units(tokenizer):
@@ -47,4 +55,4 @@ def _units(tokenizer):
                 yield once, unit
                 if once == 1:
                     return
-    raise ValueError("`source_tokenizer` must have a piece that can be repeated.")
+    raise ValueError("`tokenizer` must have a piece that can be repeated.")

@@ -18,6 +18,7 @@ class ByteTokenizer(tf.Module):
 
     vocab_size = FIRST_BYTE + 256
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+    content = b""  # what tells it from others of its class
 
     def tokenize(self, strings):
         """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""

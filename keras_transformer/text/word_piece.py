@@ -141,15 +141,20 @@ class WordPieceTokenizer(tf.Module):
         """The text of each id, a list of str: for people to look at."""
         return [self._pieces[i] for i in ids]
 
-    def save(self, path):
-        """Writes the pieces and the options to a file, as JSON."""
+    @property
+    def content(self):
+        """What `save` writes: the pieces and the options, as JSON."""
         said = {
             "lower_case": self.lower_case,
             "strip_accents": self.strip_accents,
             "pieces": list(self._pieces),
         }
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(said, file, ensure_ascii=False, indent=0)
+        return json.dumps(said, ensure_ascii=False, indent=0).encode()
+
+    def save(self, path):
+        """Writes the pieces and the options to a file."""
+        with open(path, "wb") as file:
+            file.write(self.content)
 
     @classmethod
     def load(cls, path):

@@ -145,3 +145,11 @@ def test_a_model_learns_to_fill_in_the_words_of_a_tiny_corpus():
     model.fit(dataset, epochs=1, verbose=0, callbacks=[each])
     of_batch = np.diff(np.array(losses) * np.arange(1, 61), prepend=0)  # Keras reports means so far
     assert of_batch[-10:].mean() < of_batch[:3].mean() / 2
+
+
+@pytest.mark.parametrize("name", ["mask_id", "pad_id", "bos_id"])
+def test_a_tokenizer_without_a_special_id_is_named(name):
+    for others in ({}, {name: None}):
+        tokenizer = types.SimpleNamespace(**{k: v for k, v in vars(TOKENIZER).items() if k != name}, **others)
+        with pytest.raises(ValueError, match=f"`tokenizer` must have .*without {name}"):
+            Masking(tokenizer)

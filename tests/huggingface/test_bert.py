@@ -331,7 +331,7 @@ def bert_like(**changes):
         ({"positions": layers.ALiBi()}, "attention_positions=<ALiBi"),
         ({"use_bias": False}, "attention_bias=False"),
         ({"scale": 0.3}, "scale=0.3"),
-        ({"query_key_norm": layers.RMSNormalization()}, "_norm=<RMSNormalization"),
+        ({"query_key_norm": layers.RMSNormalization()}, "query_key_norm=<RMSNormalization"),
         ({"head": MaskedLanguageHead("gelu", 1e-6)}, "head_activation=<function gelu"),
         ({"head": MaskedLanguageHead("relu")}, "head_epsilon=1e-12"),
         ({"head": None}, "pooler=None"),
@@ -419,3 +419,35 @@ def test_files_that_ask_for_more_are_refused(folder, change, message):
 def test_a_folder_without_a_tokenizer_says_so(folder):
     with pytest.raises(ValueError, match=r"vocab\.txt"):
         tokenizers_from_huggingface(shutil.copytree(folder, folder.with_name("copy")))
+
+
+CLASSES = {"architectures": ["BertForSequenceClassification"]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"problem_type": "multi_label_classification", "id2label": {"0": "a", "1": "b", "2": "c"}},
+        {"problem_type": "multi_label_classification", "num_labels": 3},
+        {"problem_type": "regression", "num_labels": 3},
+    ],
+)
+def test_labels_that_do_not_exclude_one_another_are_refused(said):
+    with pytest.raises(ValueError, match=f"`problem_type` .*={said['problem_type']!r}, with 3 labels"):
+        ours({**BERT, **CLASSES, **said})
+
+
+@pytest.mark.parametrize(("problem", "count"), [("regression", 1), ("single_label_classification", 2)])
+def test_a_number_and_one_of_several_classes_are_read(problem, count):
+    model = ours({**BERT, **CLASSES, "problem_type": problem, "num_labels": count})
+    assert model.head.num_classes == count
+
+
+def test_labels_may_have_one_name_but_must_be_str(tmp_path):
+    model = ours({**BERT, **CLASSES, "id2label": {"0": "crane", "1": "heron", "2": "crane"}})
+    to_huggingface(model, tmp_path / "new")
+    said = json.loads((tmp_path / "new/config.json").read_text())
+    assert said["id2label"] == {"0": "crane", "1": "heron", "2": "crane"}
+    assert said["label2id"] == {"crane": 2, "heron": 1}
+    with pytest.raises(ValueError, match=r"id2label=\[0, 'a'\]"):
+        ours({**BERT, **CLASSES, "id2label": {"0": 0, "1": "a"}})

@@ -8,7 +8,8 @@ import pathlib
 import pytest
 import sentencepiece
 
-from keras_transformer.huggingface import tokenizers_from_huggingface
+from keras_transformer.huggingface import FAMILIES, to_huggingface, tokenizers_from_huggingface
+from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -157,9 +158,11 @@ def test_a_vocabulary_with_other_ids_is_refused(marian, ids, tmp_path):
         tokenizers_from_huggingface(tmp_path)
 
 
-def test_llamas_ids_are_theirs(texts, tmp_path):
+@pytest.fixture(scope="module")
+def llama(texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
     train(
-        tmp_path / "tokenizer.model",
+        folder / "tokenizer.model",
         texts,
         model_type="bpe",
         byte_fallback=True,
@@ -168,9 +171,13 @@ def test_llamas_ids_are_theirs(texts, tmp_path):
         remove_extra_whitespaces=False,
         allow_whitespace_only_pieces=True,
     )
-    described(tmp_path, "llama")
-    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
-    theirs = transformers.LlamaTokenizer.from_pretrained(tmp_path)
+    described(folder, "llama")
+    return folder
+
+
+def test_llamas_ids_are_theirs(llama, texts):
+    (tokenizer,) = tokenizers_from_huggingface(llama)
+    theirs = transformers.LlamaTokenizer.from_pretrained(llama)
     special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
     assert special == (None, 0, 1, 2)
     assert tokenizer.vocab_size == len(theirs)
@@ -184,3 +191,117 @@ def test_a_folder_without_its_tokenizer_is_refused(tmp_path):
     described(tmp_path, "gpt2")
     with pytest.raises(ValueError, match="must have a tokenizer that tensorflow-text has"):
         tokenizers_from_huggingface(tmp_path)
+
+
+# The way back.
+
+SMALL = {
+    "t5": {"d_model": 6, "d_kv": 3, "d_ff": 5, "num_layers": 1, "num_heads": 2},
+    "llama": {"hidden_size": 6, "intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 3},
+    "marian": {
+        "d_model": 6,
+        "encoder_layers": 1,
+        "encoder_ffn_dim": 5,
+        "encoder_attention_heads": 2,
+        "decoder_layers": 1,
+        "decoder_ffn_dim": 5,
+        "decoder_attention_heads": 2,
+        "share_encoder_decoder_embeddings": False,
+    },
+    "bert": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 5},
+}
+
+
+def model_of(family, tokenizers, **said):
+    """A small model with the ids of its tokenizers."""
+    said = {**SMALL[family], "vocab_size": tokenizers[0].vocab_size, **said}
+    if family == "marian":
+        pad = tokenizers[0].pad_id
+        said = {
+            "pad_token_id": pad,
+            "decoder_start_token_id": pad,
+            "eos_token_id": tokenizers[0].eos_id,
+            **said,
+        }
+        said["decoder_vocab_size"] = tokenizers[-1].vocab_size
+        if tokenizers[0].vocabulary != tokenizers[-1].vocabulary:
+            assert tokenizers[0].pad_id != tokenizers[-1].pad_id  # our model has one of either
+    return FAMILIES[family].model(said)
+
+
+def written(family, tokenizers, folder, **said):
+    """Their tokenizer and ours of the folder that ours are written to."""
+    to_huggingface(model_of(family, tokenizers, **said), folder, tokenizers=tokenizers)
+    return transformers.AutoTokenizer.from_pretrained(folder), tokenizers_from_huggingface(folder)
+
+
+def test_t5s_tokenizer_is_written(t5, texts, tmp_path):
+    given = tokenizers_from_huggingface(t5)
+    theirs, (again,) = written("t5", given, tmp_path / "new")
+    assert_same(given[0], theirs, texts + ODD)
+    sentinels = "<extra_id_0> and <extra_id_6>"
+    assert given[0].tokenize(sentinels).numpy().tolist() == theirs.encode(sentinels, add_special_tokens=False)
+    assert (again.model, again.vocabulary) == (given[0].model, given[0].vocabulary)
+    whole = SentencePieceTokenizer(given[0].model)
+    theirs, (again,) = written("t5", (whole, whole), tmp_path / "whole")
+    assert len(theirs) == whole.vocab_size == again.vocab_size
+    assert_same(whole, theirs, texts)
+
+
+def test_llamas_tokenizer_is_written(llama, texts, tmp_path):
+    given = tokenizers_from_huggingface(llama)
+    theirs, (again,) = written("llama", given, tmp_path / "new")
+    assert_same(given[0], theirs, texts + ODD)
+    assert again.model == given[0].model
+
+
+def test_marians_tokenizers_are_written(lines, tmp_path):
+    """One vocabulary with ids of its own, the model's own ids, and two vocabularies of one pad id."""
+    own = SentencePieceTokenizer.train(lines["en"] + lines["de"], 300)
+    other = SentencePieceTokenizer.train(lines["de"], 250)
+    pieces = own.pieces(range(own.vocab_size))
+    turned = SentencePieceTokenizer(own.model, [*pieces[:4], *reversed(pieces[4:]), ">>de<<"])
+    for number, given in enumerate([(own,), (own, other), (turned, turned)]):
+        theirs, again = written("marian", given, tmp_path / str(number))
+        assert (theirs.pad_token_id, theirs.unk_token_id, theirs.eos_token_id) == (0, 1, 3)
+        source, target = given[0], given[-1]
+        assert_same(source, theirs, lines["en"] + ODD, read=False)
+        expected = theirs(text_target=lines["de"], add_special_tokens=False)["input_ids"]
+        assert target.tokenize(lines["de"]).to_list() == expected
+        for one, read in zip((source, target), again, strict=True):
+            assert read.tokenize(lines["de"]).to_list() == one.tokenize(lines["de"]).to_list()
+            assert (read.pad_id, read.unk_id, read.eos_id) == (0, 1, 3)
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_berts_tokenizer_is_written(lines, lower_case, tmp_path):
+    given = (WordPieceTokenizer.train(lines["de"], 300, lower_case=lower_case, strip_accents=not lower_case),)
+    theirs, (again,) = written("bert", given, tmp_path / "new", architectures=["BertModel"])
+    assert_same(given[0], theirs, [*lines["de"], *ODD, "ÉTÉ"], read=False)
+    assert (again.lower_case, again.strip_accents) == (lower_case, not lower_case)
+
+
+def test_tokenizers_without_a_form_there_are_refused(t5, llama, sentences, tmp_path):
+    (of_t5,), (of_llama,) = map(tokenizers_from_huggingface, (t5, llama))
+    own = SentencePieceTokenizer.train(sentences, 200)
+    few = SentencePieceTokenizer(of_t5.model, of_t5.vocabulary[:-1])
+    for family, given, said, named in [
+        ("t5", ByteTokenizer(), {"pad_token_id": 0}, "tokenizer=<.*ByteTokenizer"),
+        ("t5", own, {}, "tokenizer of eos_id=3"),
+        ("t5", own, {"eos_token_id": 3}, r"ids=\('<pad>', '<unk>', '<s>'\)"),
+        ("t5", of_t5, {"vocab_size": 800}, "vocab_size=800"),
+        ("t5", few, {}, r"whose id \d+ would be another there"),
+        ("llama", own, {"eos_token_id": 3}, "ids="),
+    ]:
+        model = model_of(family, (given,), **said)
+        with pytest.raises(ValueError, match=named):
+            to_huggingface(model, tmp_path / "new", tokenizers=(given,))
+        assert not list(tmp_path.iterdir())
+    model = model_of("llama", (of_llama,))
+    with pytest.raises(ValueError, match="must be 1 at most"):
+        to_huggingface(model, tmp_path / "new", tokenizers=(of_llama, own))
+    gpt2 = FAMILIES["gpt2"].model(
+        {"n_embd": 6, "n_head": 2, "n_layer": 1, "vocab_size": 300, "bos_token_id": 1, "eos_token_id": 1}
+    )
+    with pytest.raises(ValueError, match="must be None for a model of 'gpt2'"):
+        to_huggingface(gpt2, tmp_path / "new", tokenizers=(own,))

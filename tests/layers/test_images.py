@@ -78,3 +78,12 @@ def test_whole_numbers_do_not_leave_their_range():
     )
     assert floats.min() < -1 and floats.max() > 256
     np.testing.assert_allclose(shades, np.clip(floats, 0, 255), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mean", "deviation"])
+def test_as_many_numbers_as_channels(name):
+    layer = ImagePreprocessing(**{name: (0.1, 0.2, 0.3)})
+    with pytest.raises(
+        ValueError, match=rf"`{name}` must be .* 1 channels. Received: {name}=\(0.1, 0.2, 0.3\)"
+    ):
+        layer(pixels(2, 4, 4, 1))

@@ -316,14 +316,14 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
     [
         (lambda: ClassificationHead(0), "num_classes=0"),
         (lambda: ClassificationHead(2, 1.0), "dropout=1.0"),
-        (lambda: TaggingHead(2, labels=["a"]), r"num_classes=2, labels=\['a'\]"),
-        (lambda: TaggingHead(2, labels=["a", "a"]), r"labels=\['a', 'a'\]"),
+        (lambda: TaggingHead(2, labels=["a"]), r"num_classes=2. Received: labels=\['a'\]"),
+        (lambda: TaggingHead(2, labels=[0, 1]), r"num_classes=2. Received: labels=\[0, 1\]"),
         (
             lambda: made(head=layers.FeedForward(3)),
             "`head` must be of class `Head`. Received: head=<FeedForward",
         ),
         (lambda: made(pooler=layers.FeedForward(3)), "`pooler` must be of class `Head`"),
-        (lambda: made(encoder=layers.FeedForward(3)), "`encoder` must be of class `Encoder`"),
+        (lambda: made(encoder=layers.FeedForward(3)), "`encoder` must be an `Encoder`"),
         (lambda: made(pad_id=VOCAB), f"pad_id={VOCAB}"),
         (lambda: made(pad_id=None), "pad_id=None"),
         (lambda: made(cls_id=-1), "cls_id=-1"),
@@ -343,3 +343,19 @@ def test_ids_that_nobody_said_are_none():
     model = made(cls_id=None, sep_id=None)
     again = EncoderModel.from_config(model.get_config())
     assert (again.cls_id, again.sep_id) == (None, None)
+
+
+def test_two_classes_may_have_one_name():
+    head = TaggingHead(2, labels=["crane", "crane"])
+    assert TaggingHead.from_config(head.get_config()).labels == ["crane", "crane"]
+
+
+def test_a_causal_stack_is_no_encoder():
+    with pytest.raises(ValueError, match=r"no `Decoder`, which is causal\. Received: encoder=<Decoder"):
+        made(encoder=layers.Decoder(1, 3, 7))
+
+
+@pytest.mark.parametrize("kind", [layers.RotaryPositions, layers.ALiBi])
+def test_positions_of_the_attention_are_sent_there(kind):
+    with pytest.raises(ValueError, match=rf"positions=<{kind.__name__}.*attention=MultiHeadAttention\("):
+        EncoderModel(VOCAB, D_MODEL, layers.Encoder(1, 3, 7), kind())

@@ -581,3 +581,8 @@ def test_weights_keep_their_names_and_order(arguments):
         SOURCE_VOCAB, 13, num_layers=2, d_model=D_MODEL, num_heads=HEADS, d_ff=D_FF, **arguments
     )
     assert [weight.path.removeprefix(f"{model.name}/") for weight in model.weights] == expected
+
+
+def test_positions_of_the_attention_are_sent_there():
+    with pytest.raises(ValueError, match=r"positions=<RotaryPositions.*attention=MultiHeadAttention\("):
+        Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8, positions=layers.RotaryPositions())

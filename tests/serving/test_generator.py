@@ -64,6 +64,14 @@ def test_of_a_long_prompt_the_end_is_read(generator):
         assert generator.generate(["abc" * 5000 + end]) == generator.generate([end])
 
 
+def test_prompts_have_a_limit_where_nobody_says_one_that_leaves_room_for_what_follows():
+    assert TextGenerator(language_model(), ByteTokenizer()).max_source_length == 32
+    unlimited = LanguageModel(260, 8, Decoder(1, 2, 16))
+    assert TextGenerator(unlimited, ByteTokenizer()).max_source_length == 256
+    short = LanguageModel(260, 8, Decoder(1, 2, 16), LearnedPositions(3))
+    assert TextGenerator(short, ByteTokenizer()).max_source_length == 2
+
+
 def test_without_bos_only_an_empty_prompt_begins_with_it():
     generator = TextGenerator(language_model(), ByteTokenizer(), max_length=5, starts_with_bos=False)
     ids = generator.tokenizer.tokenize("ab").numpy()
@@ -100,3 +108,32 @@ def test_a_compiled_export_answers_the_same(generator, tmp_path):
     export = generator.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[24])
     found = answers(export, tmp_path, xla=True, text=PROMPTS)
     assert found["continuation"] == generator.generate(PROMPTS)
+
+
+def test_ids_are_cut_where_texts_are(generator, export, tmp_path):
+    ids = [2, *range(4, 34)]
+    found = answers(export, tmp_path, "tokens", source=[ids, [5, 6] + [0] * 29])
+    assert found["truncated"] == [True, False]
+    for row, prompt in zip(found["tokens"], (ids[-24:], [5, 6]), strict=True):
+        expected = generator.model.generate(
+            [prompt], generator.strategy, 9, jit_compile=False
+        ).tokens.numpy()[0]
+        width = len(row[0])
+        assert row == expected[:, :width].tolist()
+
+
+def test_padding_that_the_tokenizer_does_not_know_is_no_text():
+    tokenizer = SentencePieceTokenizer.train(["one two three", "two three one"] * 20, 20)
+    tokenizer.pad_id = None  # as a Llama's
+    model = language_model(tokenizer.vocab_size)
+    generator = TextGenerator(model, tokenizer, max_length=12)
+    short, _ = generator.generate(["one", "one two three one two three"])
+    assert "\u2047" not in short and short == generator.generate(["one"])[0]
+
+
+def test_lengths_follow_from_the_models_positions():
+    assert TextGenerator(language_model(), ByteTokenizer()).max_source_length == 32
+    with pytest.raises(ValueError, match="within the model's 64 positions"):
+        TextGenerator(language_model(), ByteTokenizer(), max_source_length=60, max_length=9)
+    with pytest.raises(ValueError, match=r"at most 64. Received: max_source_length=99"):
+        TextGenerator(language_model(), ByteTokenizer(), max_source_length=99)

@@ -5,7 +5,7 @@ import pytest
 from alone import answers
 from contracts import randomized
 
-from keras_transformer.layers import Encoder
+from keras_transformer.layers import Encoder, ImagePreprocessing
 from keras_transformer.models import VisionTransformer
 from keras_transformer.serving import ImageClassifier, load
 
@@ -59,7 +59,25 @@ def test_saves_loads_and_answers_the_same_in_the_runtime_of_the_server(classifie
 def test_wrong_labels_images_and_compilation_are_refused(classifier, images, tmp_path):
     with pytest.raises(ValueError, match=r"num_classes=3, labels=\['a', 'b'\]"):
         ImageClassifier(classifier.model, ["a", "b"])
-    with pytest.raises(ValueError, match=r"\(batch, 6, 4, 1\)`. Received: shape=\(7, 5, 4, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"\(batch, 6, 4, 1\)`. Received: dtype=float32, shape=\(7, 5, 4, 1\)"
+    ):
         classifier.classify(images[:, 1:])
     with pytest.raises(ValueError, match=r"no ImageClassifier. Received: xla=True"):
         classifier.export(tmp_path / "model", xla=True)
+
+
+def test_images_as_they_are_are_prepared_in_the_graph(classifier, tmp_path):
+    shades = np.random.default_rng(1).integers(0, 256, (3, 9, 7, 1)).astype("uint8")
+    preprocessing = ImagePreprocessing((6, 4), 0.4, 0.2, interpolation="bicubic")
+    whole = ImageClassifier(classifier.model, LABELS, preprocessing)
+    expected = classifier.classify(preprocessing(shades))
+    found = whole.classify(shades)
+    assert [label for label, _ in found] == [label for label, _ in expected]
+    np.testing.assert_allclose([p for _, p in found], [p for _, p in expected], atol=1e-5)
+    with pytest.raises(ValueError, match=r"must be uint8 of shape `\(batch, None, None, 1\)`"):
+        whole.classify(shades / 255)
+    whole.save(tmp_path / "saved")
+    export = load(tmp_path / "saved").export(tmp_path / "model", batch_sizes=[2])
+    answered = answers(export, tmp_path, image=shades.tolist())
+    np.testing.assert_allclose(answered["probability"], [p for _, p in expected], atol=1e-5)

@@ -1,5 +1,7 @@
 """Classifiers, embedders and what compares texts: in Python and in the runtime of the server."""
 
+import warnings
+
 import numpy as np
 import pytest
 from alone import answers
@@ -7,8 +9,14 @@ from contracts import randomized
 
 from keras_transformer.layers import Encoder, LearnedPositions
 from keras_transformer.models import EncoderModel
-from keras_transformer.models.heads import ClassificationHead, Pooler, TaggingHead
-from keras_transformer.serving import Classifier, Embedder, Similarity, load
+from keras_transformer.models.heads import (
+    ClassificationHead,
+    MaskedLanguageHead,
+    MultipleChoiceHead,
+    Pooler,
+    TaggingHead,
+)
+from keras_transformer.serving import Classifier, Embedder, Similarity, load, servable_of
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 
 TEXTS = ["ab", "", "one two three four", "한국어 문장", "  ", "ab"]
@@ -196,6 +204,7 @@ def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
         (ClassificationHead(1), Classifier, "two or more classes"),
         (None, Classifier, "two or more classes"),
         (ClassificationHead(2), Similarity, "no head, or one of one class"),
+        (MultipleChoiceHead(), Similarity, "no head, or one of one class"),
     ],
 )
 def test_another_head_is_refused(head, kind, message):
@@ -214,3 +223,28 @@ def test_limits_and_pairs_are_checked(make):
         make("classifier").classify(["a"], ["b"])
     with pytest.raises(ValueError, match="pooling='max'"):
         Embedder(encoder_model(), ByteTokenizer(), 32, pooling="max")
+    with pytest.raises(ValueError, match=r"the model's `sep_id`. Received: 3, the model's is 7"):
+        Embedder(encoder_model(sep_id=7), ByteTokenizer())
+    with pytest.raises(ValueError, match="`pairs` is for classes of texts"):
+        servable_of(encoder_model(), (ByteTokenizer(),), pairs=True)
+
+
+def test_texts_that_are_compared_are_cut_one_by_one():
+    texts, long = ["x" * 20], ["x" * 31]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MADE["cosine"]().compare(texts, texts)
+    with pytest.warns(UserWarning, match="1 of 1 texts"):
+        MADE["cosine"]().compare(texts, long)
+    with pytest.warns(UserWarning, match="1 of 1 texts"):
+        MADE["pairs"]().classify(texts, texts)
+
+
+def test_what_a_model_learnt_of_masked_tokens_makes_vectors():
+    model = encoder_model(MaskedLanguageHead())
+    embedder = servable_of(model, (ByteTokenizer(),))
+    assert type(embedder) is Embedder and embedder.max_source_length == 40
+    ids = np.array([[2, *ByteTokenizer().tokenize("ab").numpy(), 3]])
+    vector = model.embed(ids).numpy()[0]
+    np.testing.assert_allclose(embedder.embed(["ab"])[0], vector / np.linalg.norm(vector), atol=1e-5)
+    assert type(embedder.limited(9)) is Embedder and embedder.limited(9).max_source_length == 9

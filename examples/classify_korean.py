@@ -1,0 +1,121 @@
+"""Trains a classifier of Korean sentences: everyday talk, the end of a love, or love.
+
+    python examples/classify_korean.py --data ChatbotData.csv --output classifier
+
+It learns from the columns Q and label of github.com/songys/Chatbot_data, or of any such CSV, and exports a SavedModel
+that takes text and says the label with its probability.
+"""
+
+import argparse
+import collections
+import os
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tables
+import tensorflow as tf
+
+from keras_transformer.layers import Encoder, LearnedPositions
+from keras_transformer.models import ClassificationHead, EncoderModel
+from keras_transformer.schedules import CosineSchedule
+from keras_transformer.serving import Classifier
+from keras_transformer.text import SentencePieceTokenizer, pack
+from keras_transformer.training import AdamW
+
+NAMES = {"0": "everyday", "1": "break-up", "2": "love"}  # other labels are their own names
+HELD_OUT = 0.1  # share of the texts that are scored, and not trained on
+VOCAB_SIZE = 4000
+MAX_LENGTH = 32  # tokens
+D_MODEL, LAYERS, HEADS, D_FF, DROPOUT = 128, 2, 4, 256, 0.3
+EPOCHS = 5
+BATCH_SIZE = 64
+LEARNING_RATE = 1e-3
+SEED = 1
+TEXTS = (
+    "오늘 점심 뭐 먹지?",
+    "헤어진 지 한 달이 지났는데 아직도 생각나",
+    "짝사랑하는 그 사람에게 고백해도 될까?",
+    "내일 면접인데 너무 떨려",
+)
+
+
+def build(vocab_size, labels):
+    """An encoder over subwords with a head for the labels."""
+    return EncoderModel(
+        vocab_size,
+        D_MODEL,
+        Encoder(LAYERS, HEADS, D_FF, DROPOUT, "gelu", normalize_first=True),
+        LearnedPositions(MAX_LENGTH),
+        num_segments=0,
+        dropout=DROPOUT,
+        head=ClassificationHead(len(labels), DROPOUT, labels),
+    )
+
+
+def train(rows, held_out, epochs):
+    """Trains a tokenizer and a model on rows of text and label; returns them as a `Classifier`."""
+    labels = sorted({label for _, label in rows})
+    tokenizer = SentencePieceTokenizer.train([text for text, _ in rows], VOCAB_SIZE)
+
+    def arrays(rows):
+        texts, names = zip(*rows, strict=True)
+        token_ids = pack(tokenizer, list(texts), max_length=MAX_LENGTH)["token_ids"]
+        return token_ids.numpy(), np.array([labels.index(name) for name in names])
+
+    x, y = arrays(rows)
+    model = build(tokenizer.vocab_size, labels)
+    print(
+        f"{len(x):,} texts, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters",
+        flush=True,
+    )
+    steps = epochs * -(-len(x) // BATCH_SIZE)
+    model.compile(
+        AdamW(CosineSchedule(LEARNING_RATE, steps, steps // 10), weight_decay=0.05),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    model.fit(x, y, BATCH_SIZE, epochs, verbose=2, validation_data=arrays(held_out))
+    return Classifier(model, tokenizer)
+
+
+def main(arguments=None):
+    """Trains, scores what was held out, exports and asks the export."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default=tables.CHATBOT, help="CSV with columns Q and label")
+    parser.add_argument("--output", default="classifier", type=Path, help="new folder for the SavedModel")
+    parser.add_argument("--epochs", default=EPOCHS, type=int, help="passes over the texts")
+    options = parser.parse_args(arguments)
+    if options.output.exists():
+        parser.error(f"{options.output} exists: name a new folder with --output.")
+    try:
+        rows = tables.read(options.data, "Q", "label")
+        rows, held_out = tables.split([(text, NAMES.get(label, label)) for text, label in rows], HELD_OUT)
+    except ValueError as error:
+        parser.error(f"{error} Get it from github.com/songys/Chatbot_data, or name another with --data.")
+    keras.utils.set_random_seed(SEED)
+
+    classifier = train(rows, held_out, options.epochs)
+    texts, names = map(list, zip(*held_out, strict=True))
+    hits = [found == name for (found, _), name in zip(classifier.classify(texts), names, strict=True)]
+    majority, _ = collections.Counter(label for _, label in rows).most_common(1)[0]
+    print(
+        f"{len(held_out)} new texts: accuracy {np.mean(hits):.1%}; "
+        f"{names.count(majority) / len(names):.1%} are {majority}, the commonest class"
+    )
+    for label in classifier.labels:
+        of_label = [hit for hit, name in zip(hits, names, strict=True) if name == label]
+        print(f"  {label}: {np.mean(of_label):.1%} of {len(of_label)}")
+
+    version = classifier.export(options.output)
+    ask = tf.saved_model.load(str(version)).signatures["serving_default"]
+    answers = ask(text=tf.constant(TEXTS))
+    print(f"Exported to {version}, which says:")
+    for text, label, p in zip(TEXTS, answers["label"].numpy(), answers["probability"].numpy(), strict=True):
+        print(f"  {text}  ->  {label.decode()} ({p:.0%})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Tables of texts: what the examples read of a CSV or TSV file, and the part that they hold out."""
+
+import csv
+import random
+from pathlib import Path
+
+# Korean questions, answers and labels, beside the project: github.com/songys/Chatbot_data (MIT).
+CHATBOT = Path(__file__).resolve().parents[2] / "shared" / "data" / "chatbot-ko" / "ChatbotData.csv"
+
+
+def read(path, *columns):
+    """Reads columns of a UTF-8 file whose first line names them; a `.tsv` has tabs, any other file commas.
+
+    Args:
+        path: The file.
+        *columns: Their names.
+
+    Returns:
+        A list of tuples of str, one for each row that has text in all of the columns.
+
+    Raises:
+        ValueError: If the file cannot be read, has no such column, or no such row.
+    """
+    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if Path(path).suffix == ".tsv" else {}
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file, **tabs)
+            names = table.fieldnames or []
+            rows = [tuple((row.get(column) or "").strip() for column in columns) for row in table]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"Cannot read {path}: {error}.") from None
+    for column in columns:
+        if column not in names:
+            raise ValueError(f"{path} has no column {column!r}; its first line names {', '.join(names)}.")
+    rows = [row for row in rows if all(row)]
+    if not rows:
+        raise ValueError(f"{path} has no row with text in {' and '.join(columns)}.")
+    return rows
+
+
+def split(rows, share, seed=1):
+    """Draws what is held out; no text of the first column is on both sides.
+
+    Args:
+        rows: A list of tuples.
+        share: The share of the texts to hold out, in (0, 1).
+        seed: Seed of the draw.
+
+    Returns:
+        Two lists: the rows to train on, and those held out.
+
+    Raises:
+        ValueError: If there are fewer than two texts.
+    """
+    texts = sorted({row[0] for row in rows})
+    if len(texts) < 2:
+        raise ValueError(f"`rows` must have two or more texts. Received: {len(texts)}.")
+    held_out = set(random.Random(seed).sample(texts, max(1, round(share * len(texts)))))
+    return [row for row in rows if row[0] not in held_out], [row for row in rows if row[0] in held_out]

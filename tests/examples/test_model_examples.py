@@ -1,0 +1,236 @@
+"""The examples of the model families, each run to its end on a few rows."""
+
+import json
+
+import character_model
+import chatbot_korean
+import classify_korean
+import fine_tune
+import keras
+import korean_corpus
+import matplotlib.image
+import numpy as np
+import pictures
+import pytest
+import tables
+import vision_shapes
+
+from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
+from keras_transformer.layers import Encoder, LayerNormalization, LearnedPositions
+from keras_transformer.models import EncoderModel, Pooler
+from keras_transformer.serving import load
+from keras_transformer.text import WordPieceTokenizer
+
+WORDS = {"0": ("밥", "날씨"), "1": ("이별", "눈물"), "2": ("고백", "사랑")}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A CSV of questions whose words tell the label, one with a comma, one label with blanks."""
+    path = tmp_path_factory.mktemp("table") / "talk.csv"
+    rows = [
+        f'"{first} {second}, {i}번",{first} 대답 {i},{label}'
+        for label, words in WORDS.items()
+        for first in words
+        for second in words
+        for i in range(12)
+    ]
+    rows[-1] += "   "
+    path.write_text("\n".join(["Q,A,label", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def run(example, capsys, *arguments):
+    """What an example prints, line by line."""
+    example.main([str(argument) for argument in arguments])
+    return capsys.readouterr().out.split("\n")
+
+
+def test_tables_read_named_columns_and_say_what_is_wrong(table, tmp_path):
+    rows = tables.read(table, "label", "Q")
+    assert rows[0] == ("0", "밥 밥, 0번")
+    assert {label for label, _ in rows} == set(WORDS)  # the blanks are gone
+    with_tabs = tmp_path / "talk.tsv"
+    with_tabs.write_text('text\tlabel\nan "open quote\ta\n\tb\nc\n', encoding="utf-8")
+    assert tables.read(with_tabs, "text", "label") == [('an "open quote', "a")]
+    for path, columns, message in (
+        (tmp_path / "none.csv", ["Q"], "Cannot read .*none.csv"),
+        (table, ["Q", "B"], "has no column 'B'; its first line names Q, A, label"),
+        (with_tabs, ["label", "other"], "has no column 'other'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tables.read(path, *columns)
+    (tmp_path / "bare.csv").write_text("Q,A\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no row with text in Q and A"):
+        tables.read(tmp_path / "bare.csv", "Q", "A")
+
+
+def test_no_text_is_on_both_sides_of_a_split():
+    rows = [(str(i % 40), i) for i in range(100)]
+    train, held_out = tables.split(rows, 0.25)
+    assert sorted(train + held_out) == sorted(rows)
+    assert len({text for text, _ in held_out}) == 10
+    assert not {text for text, _ in held_out} & {text for text, _ in train}
+    assert tables.split(rows, 0.25, seed=2) != (train, held_out) == tables.split(rows, 0.25)
+    with pytest.raises(ValueError, match="Received: 1"):
+        tables.split(rows[:1], 0.5)
+
+
+def test_chatbot_trains_answers_and_is_saved(table, tmp_path, capsys):
+    lines = run(chatbot_korean, capsys, "--data", table, "--output", tmp_path / "bot", "--epochs", 2)
+    assert (
+        "perplexity" in lines[1] and "BLEU" in lines[1] and lines[1].startswith("7 pairs with new questions")
+    )
+    said = dict(line.removeprefix("  ").split("  ->  ") for line in lines if "  ->  " in line)
+    assert len(said) == len(chatbot_korean.QUESTIONS) + 4
+    assert load(tmp_path / "bot").translate(list(said)) == list(said.values())
+
+
+def test_classifier_tells_new_texts_and_the_export_says_so(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(classify_korean, "BATCH_SIZE", 8)
+    monkeypatch.setattr(classify_korean, "TEXTS", ("밥 날씨, 99번", "이별 눈물, 99번", "고백 사랑, 99번"))
+    arguments = ["--data", table, "--output", tmp_path / "classifier", "--epochs", 5]
+    lines = run(classify_korean, capsys, *arguments)
+    assert any("14 new texts: accuracy 100.0%" in line for line in lines)
+    labels = [line.split("  ->  ")[1].split()[0] for line in lines if "  ->  " in line]
+    assert labels == ["everyday", "break-up", "love"]
+
+
+def test_character_model_learns_the_corpus_and_is_saved(tmp_path, capsys, monkeypatch):
+    small = {"TRAIN": 500, "TEST": 20, "LAYERS": 1, "LENGTH": 128, "BATCH_SIZE": 4, "LONGEST": 4}
+    for name, value in small.items():
+        monkeypatch.setattr(character_model, name, value)
+    lines = run(character_model, capsys, "--output", tmp_path / "model", "--epochs", 1)
+    bits = float(next(line for line in lines if "bits a byte" in line).split()[0])
+    assert 0.1 < bits < 5.0  # who knows how often there is each byte, and no more, needs 5.5
+    generator = load(tmp_path / "model")
+    shown = [line.strip() for line in lines if " | " in line]
+    assert len(shown) == 5
+    prompts = [line.split(" | ")[0] for line in shown[1:]]
+    assert [f"{p} | {t}".strip() for p, t in zip(prompts, generator.generate(prompts), strict=True)] == shown[
+        1:
+    ]
+
+
+def test_character_model_holds_out_the_end_of_a_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(f"line {i}\n" for i in range(40)), encoding="utf-8")
+    lines, held_out = character_model.of_file(path)
+    assert held_out == ["line 38", "line 39"]
+    assert lines == [f"line {i}" for i in range(38)]
+    generated, new = map(set, character_model.generated())
+    assert len(generated) == character_model.TRAIN and not generated & new
+    assert " = ".join(korean_corpus.EXAMPLE) in new
+
+
+def test_xz_is_measured_by_what_a_text_adds():
+    lines = [f"{i * 7919 % 1000:03d}" for i in range(400)]
+    assert 0 < character_model.xz_bits(lines, lines[:200]) < 1 < character_model.xz_bits([], lines)
+
+
+def test_shapes_are_drawn_whole_and_told_apart():
+    images, labels = vision_shapes.drawn(200, seed=0)
+    assert images.shape == (200, 28, 28, 1) and images.dtype == "float32"
+    assert set(labels) == set(range(len(vision_shapes.SHAPES)))
+    grid = np.linspace(-1.5, 1.5, 601)
+    x, y = np.meshgrid(grid, grid)
+    areas = {name: np.mean(shape(x, y) < 1) * 9 for name, shape in vision_shapes.SHAPES.items()}
+    by_hand = {
+        "circle": np.pi * 0.9**2,
+        "square": 1.5**2,
+        "triangle": 3 * 3**0.5 * 0.55**2,
+        "cross": 5 * (2 * 0.95 / 3) ** 2,
+    }
+    assert areas == pytest.approx(by_hand, rel=0.02)
+    for (
+        shape
+    ) in vision_shapes.SHAPES.values():  # no part of it is further out than the radius that is left for it
+        assert (shape(x, y) >= 1)[np.hypot(x, y) > 1.12].all()
+
+
+def test_vision_example_trains_draws_and_exports(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(vision_shapes, "HELD_OUT", 40)
+    monkeypatch.setattr(vision_shapes, "LAYERS", 1)
+    lines = run(vision_shapes, capsys, "--output", tmp_path / "out", "--images", 128, "--epochs", 1)
+    told = next(line for line in lines if "of 40 new pictures" in line)
+    assert 0 <= float(told.split("%")[0]) <= 100
+    assert (tmp_path / "out" / "1" / "saved_model.pb").is_file()
+    assert len(np.unique(matplotlib.image.imread(tmp_path / "out" / "shapes.png"))) > 100
+
+
+def test_wrong_answers_stand_out_in_the_picture_of_classes(tmp_path):
+    images = np.zeros((3, 5, 5, 1))
+    shares = []
+    for found in (["a", "b", "b"], ["b", "b", "b"], ["b", "a", "a"]):
+        pictures.classes(images, ["a", "b", "b"], found, tmp_path / "classes.png", columns=2)
+        red, _, blue = matplotlib.image.imread(tmp_path / "classes.png")[..., :3].transpose(2, 0, 1)
+        shares.append(np.mean(red > blue + 0.2))
+    assert shares[0] == 0 < shares[1] < shares[2]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(table, tmp_path_factory):
+    """A small BERT without a head, of random weights, as a folder of Hugging Face."""
+    keras.utils.set_random_seed(0)
+    tokenizer = WordPieceTokenizer.train([text for text, _ in tables.read(table, "Q", "A")], 200)
+    model = EncoderModel(
+        tokenizer.vocab_size,
+        32,
+        Encoder(1, 2, 64, 0.1, "gelu", layer_norm_epsilon=1e-12),
+        LearnedPositions(24),
+        norm=LayerNormalization(1e-12),
+        pooler=Pooler(),
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+    )
+    folder = tmp_path_factory.mktemp("checkpoints") / "bert"
+    to_huggingface(model, folder)
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_fine_tuning_writes_a_classifier_and_a_checkpoint_that_agree(
+    checkpoint, table, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(fine_tune, "BATCH_SIZE", 8)
+    output = tmp_path / "tuned"
+    named = ["--text", "Q", "--label", "label", "--output", output]
+    lines = run(fine_tune, capsys, checkpoint, table, *named, "--epochs", 6, "--learning-rate", 3e-3)
+    assert "14 new texts: accuracy 100.0%" in lines[1]
+    classifier = load(output / "classifier")
+    answers = classifier.classify(["밥 날씨", "이별", "고백"])
+    assert [label for label, _ in answers] == ["0", "1", "2"]
+
+    config = json.loads((output / "huggingface" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
+    again = from_huggingface(output / "huggingface")
+    for ours, theirs in zip(classifier.model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    (tokenizer,) = tokenizers_from_huggingface(output / "huggingface")
+    ids = tokenizer.tokenize(["고백 눈물"])
+    np.testing.assert_array_equal(ids.to_tensor(), classifier.tokenizer.tokenize(["고백 눈물"]).to_tensor())
+
+
+@pytest.mark.parametrize("example", [chatbot_korean, classify_korean, character_model, vision_shapes])
+def test_an_output_that_is_there_is_refused_before_anything_is_trained(example, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        example.main(["--output", str(tmp_path)])
+    assert f"{tmp_path} exists: name a new folder with --output." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("example", [chatbot_korean, classify_korean])
+def test_missing_data_is_named_with_where_to_get_it(example, tmp_path, capsys):
+    missing = tmp_path / "missing.csv"
+    with pytest.raises(SystemExit, match="2"):
+        example.main(["--data", str(missing), "--output", str(tmp_path / "new")])
+    error = capsys.readouterr().err
+    assert f"Cannot read {missing}" in error and "github.com/songys/Chatbot_data" in error
+    assert not (tmp_path / "new").exists()
+
+
+def test_fine_tuning_refuses_what_is_no_checkpoint(table, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        fine_tune.main([str(tmp_path), str(table), "--text", "Q", "--output", str(tmp_path / "new")])
+    assert "config.json" in capsys.readouterr().err
