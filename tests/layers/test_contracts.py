@@ -202,7 +202,9 @@ CONFIGURED = [
     layers.FeedForward(17, "gelu", 0.3, use_bias=False, kernel_initializer="he_normal"),
     layers.Residual(0.3, True, 1e-3),
     layers.Residual(0.3, True, norm=layers.RMSNormalization(1e-3)),
-    layers.TokenEmbedding(13, 6, pad_id=1, scale=2.0, output_scale=0.5, output_bias=True),
+    layers.TokenEmbedding(
+        13, 6, 1, scale=2.0, output_scale=0.5, output_bias=True, embeddings_initializer="he_normal"
+    ),
     layers.LearnedPositions(5),
     layers.LSTMStack(2, 5, 0.3),
     layers.LuongAttention("he_normal"),
@@ -210,7 +212,7 @@ CONFIGURED = [
     layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
     layers.SegmentEmbedding(3),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
-    layers.PositionalEncoding(max_wavelength=7.0),
+    layers.PositionalEncoding(max_wavelength=7.0, interleaved=False),
     *(cls(*sizes, **arguments) for cls, sizes in STACKS for arguments in (PLAIN, TEMPLATES)),
 ]
 
