@@ -318,7 +318,7 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
         ("evaluate {run}", "--pairs"),
         ("evaluate {run} --source {files}/ko --target {files}/en.few", "en.few with 6"),
         ("evaluate {run} --pairs {files}/no-tab.tsv", "no-tab.tsv, line 2"),
-        ("export {files} {tmp}/model", "holds no translator"),
+        ("export {files} {tmp}/model", "`folder` must hold one of translator.json, "),
         ("export {run} {tmp}/model --version 0", "version=0"),
         ("export {run} {files}/ko", "ko"),
     ],

@@ -126,11 +126,11 @@ def _files(folder):
                     f"{folder / INDEX}."
                 )
         return [folder / name for name in sorted(set(names))]
-    pickled = sorted(path.name for path in folder.glob("*.bin"))
-    if pickled:
+    unsafe = sorted(path.name for path in folder.glob("*.bin"))
+    if unsafe:
         raise ValueError(
-            f"`folder` must hold {WEIGHTS}: pickled weights are not read, as a pickle can run code. Received: {folder} "
-            f"with {pickled[0]}. Where you trust it, let transformers read it and `save_pretrained` it to a new folder."
+            f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, as such a file can run code. Received: {folder} "
+            f"with {unsafe[0]}. Where you trust it, let transformers read it and `save_pretrained` it to a new folder."
         )
     raise ValueError(f"`folder` must hold {WEIGHTS} or {INDEX}. Received: {folder}.")
 

@@ -369,7 +369,7 @@ def test_llama3_rope_without_an_original_length_has_the_models(tmp_path):
 def test_pickled_weights_are_refused(folder):
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
     message = refused(folder)
-    assert "a pickle can run code" in message and "pytorch_model.bin" in message
+    assert "such a file can run code" in message and "pytorch_model.bin" in message
     assert "save_pretrained" in message
 
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, MinLength, Sample
 from keras_transformer.models import Transformer
-from keras_transformer.serving import Translator, signatures
+from keras_transformer.serving import Translator
+from keras_transformer.serving import rows as rows_of_requests
 from keras_transformer.serving.signatures import CHARACTERS_A_TOKEN, SIGNATURES, Signatures
 from keras_transformer.text import ByteTokenizer
 
@@ -236,7 +237,7 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
 
     plain = Signatures(translator, [3]).functions()["serving_default"]
     expected = call(plain, text=texts)
-    monkeypatch.setattr(signatures, "compiled", recorded)
+    monkeypatch.setattr(rows_of_requests, "compiled", recorded)
     few = Signatures(translator, [1, 3], [4, 24]).functions()["serving_default"]
     for rows in (texts, texts[:1], texts[1:3], texts[3:5]):
         found = call(few, text=rows)
