@@ -129,8 +129,8 @@ def _files(folder):
     unsafe = sorted(path.name for path in folder.glob("*.bin"))
     if unsafe:
         raise ValueError(
-            f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, as such a file can run code. Received: {folder} "
-            f"with {unsafe[0]}. Where you trust it, let transformers read it and `save_pretrained` it to a new folder."
+            f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, as such a file can run code. "
+            f"Received: {folder} with {unsafe[0]}. Where you trust it, let transformers read it and `save_pretrained` it to a new folder."
         )
     raise ValueError(f"`folder` must hold {WEIGHTS} or {INDEX}. Received: {folder}.")
 
