@@ -130,7 +130,8 @@ def _files(folder):
     if unsafe:
         raise ValueError(
             f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, as such a file can run code. "
-            f"Received: {folder} with {unsafe[0]}. Where you trust it, let transformers read it and `save_pretrained` it to a new folder."
+            f"Received: {folder} with {unsafe[0]}. Where you trust it, let transformers read it and "
+            "`save_pretrained` it to a new folder."
         )
     raise ValueError(f"`folder` must hold {WEIGHTS} or {INDEX}. Received: {folder}.")
 
