@@ -7,19 +7,24 @@ BIN := $(VENV)/bin
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
-# Both backends at once, as much of either is waiting; what JAX's part says comes at the end. A test runs what XLA compiles
-# once or twice: the compiling is to be quick, not the program.
-test: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
-test: $(VENV)/.test
-	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 -m 'not tensorflow' \
-		tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers tests/models \
-		tests/decoding >$(VENV)/jax.log 2>&1 & jax=$$!; \
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 15; tensorflow=$$?; \
+# Both backends at once, as much of either is waiting; what JAX's part says comes at the end. `make test` leaves out what is
+# marked as slow, and on JAX the decoding loop's own tests, which those of the models go through: `make test-all` does not.
+# A test runs what XLA compiles once or twice: the compiling is to be quick, not the program.
+test: CHOSEN = not slow
+test: JAX_TESTS = $(JAX_ALWAYS)
+test-all: CHOSEN = slow or not slow
+test-all: JAX_TESTS = $(JAX_ALWAYS) tests/decoding
+JAX_ALWAYS := tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers tests/models
+test test-all: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+test test-all: $(VENV)/.test
+	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 \
+		-m 'not tensorflow and ($(CHOSEN))' $(JAX_TESTS) >$(VENV)/jax.log 2>&1 & jax=$$!; \
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 15 -m '$(CHOSEN)'; tensorflow=$$?; \
 	wait $$jax; jax=$$?; cat $(VENV)/jax.log; \
 	test $$tensorflow = 0 && test $$jax = 0
 

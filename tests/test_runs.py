@@ -438,6 +438,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0003.keras")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_before_the_mean_of_its_epochs_gets_it(tmp_path, pairs, monkeypatch):
     recipe = changed(average_last=2)
     steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=512, max_length=40).steps
@@ -478,6 +479,7 @@ def test_more_epochs_to_average_than_a_run_has_kept_so_far(finished, tmp_path, p
     assert "`average_last` is 3" in said[-2] and "the last 2 epochs" in said[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "rounding"), [("float32", 1e-3), ("mixed_float16", 1e-2)])
 def test_a_moving_average_is_what_translates_and_not_what_trains(
     tmp_path, pairs, finished, precision, rounding

@@ -14,6 +14,7 @@ def beam_translator(translator, width):
     return Translator(translator.model, translator.source_tokenizer, strategy=Beam(width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--cache"]])
 def test_pictures_are_drawn_in_colour_and_at_a_readable_size(tiny_run, tmp_path, capsys, options):
     path = tmp_path / "picture.png"

@@ -96,6 +96,7 @@ def test_classifier_tells_new_texts_and_the_export_says_so(table, tmp_path, caps
     assert labels == ["everyday", "break-up", "love"]
 
 
+@pytest.mark.slow
 def test_character_model_learns_the_corpus_and_is_saved(tmp_path, capsys, monkeypatch):
     small = {"TRAIN": 500, "TEST": 20, "LAYERS": 1, "LENGTH": 128, "BATCH_SIZE": 4, "LONGEST": 4}
     for name, value in small.items():

@@ -60,7 +60,11 @@ def assert_same(found, expected):
 
 
 @pytest.mark.tensorflow  # JAX compiles either way, and writes what TensorFlow writes: the test of both backends
-@pytest.mark.parametrize(("constraints", "prefix"), [("free", None), ("all", PREFIX)], ids=["free", "all"])
+@pytest.mark.parametrize(
+    ("constraints", "prefix"),
+    [pytest.param("free", None, marks=pytest.mark.slow), ("all", PREFIX)],
+    ids=["free", "all"],
+)
 @EACH_STRATEGY
 def test_compiled_portable_and_eager_write_the_same(model, strategy, constraints, prefix):
     constraints = CONSTRAINTS[constraints]
@@ -164,6 +168,7 @@ def test_a_prefix_that_ends_is_all_there_is(model):
         assert found.lengths[1, 0] > 2
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("strategy", "mode"),
@@ -180,6 +185,7 @@ def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
     assert np.max(expected[1]) == 2 * 5 + 16 + 1  # the longest source, and its prefix
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)], ids=["greedy", "beam"])
 def test_lengths_may_differ_from_call_to_call(model, strategy):
@@ -262,7 +268,9 @@ def test_wide_beam_finds_what_brute_force_finds(model):
 
 
 @pytest.mark.parametrize(
-    "prefix", [pytest.param(None, marks=pytest.mark.tensorflow), PREFIX], ids=["plain", "prefix"]
+    "prefix",
+    [pytest.param(None, marks=[pytest.mark.tensorflow, pytest.mark.slow]), PREFIX],
+    ids=["plain", "prefix"],
 )
 @pytest.mark.parametrize("constraints", [pytest.param("free", marks=pytest.mark.tensorflow), "all"])
 @EACH_STRATEGY

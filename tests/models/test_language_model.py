@@ -56,6 +56,7 @@ def continued(model, prompt, length=9):
     return tokens, score
 
 
+@pytest.mark.slow
 @EACH_MODEL
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_each_prompt_goes_on_as_it_would_alone(make, jit_compile):
@@ -68,6 +69,7 @@ def test_each_prompt_goes_on_as_it_would_alone(make, jit_compile):
         np.testing.assert_allclose(as_numpy(found.scores)[row, 0], score, rtol=1e-4)
 
 
+@pytest.mark.slow
 @EACH_MODEL
 @pytest.mark.parametrize(
     ("strategy", "constraints"),
@@ -306,6 +308,7 @@ def test_experts_in_mixed_precision_learn_and_go_on():
     assert all(keras.backend.standardize_dtype(w.dtype) == "float32" for w in model.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", IN_ROWS)
 def test_a_file_keeps_every_part(parts, tmp_path):
     positions, arguments = IN_ROWS[parts]

@@ -300,6 +300,7 @@ def test_alignments_are_the_attention(model):
 # Text
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_it_trains_on_batches_and_an_export_translates_as_it_does(tmp_path):
     import tensorflow as tf

@@ -168,6 +168,7 @@ def written(model, source, prefix=(), length=9):
     return tokens, score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_each_source_is_answered_as_it_would_be_alone(jit_compile):
     model = small(seed=6)

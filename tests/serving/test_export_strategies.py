@@ -65,6 +65,7 @@ def expected_of(translator):
 
 
 # Plain beam search is diverse search of one group, and plain sampling the cut one with nothing cut.
+@pytest.mark.slow
 @pytest.mark.parametrize("constraints", ["all"])
 def test_every_strategy_writes_the_same_in_an_export(constraints, tmp_path):
     translators = exported(

@@ -193,6 +193,7 @@ def test_two_workers_take_the_steps_of_one_process(undisturbed):
         check_equal(one, undisturbed / f"{name}.npz")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_stops_the_other_and_a_checkpoint_resumes(undisturbed, tmp_path):
     processes = start_workers(tmp_path, "disturbed", 0, "die")
     chief_errors, dead_errors = finish(processes)
@@ -232,6 +233,7 @@ def test_eight_devices_take_the_steps_of_one(one_on_jax):
         check_equal(one, one_on_jax / f"eight-{kind}.npz")
 
 
+@pytest.mark.slow
 def test_two_processes_with_two_devices_each_take_the_steps_of_one_device(one_on_jax, tmp_path):
     address = f"127.0.0.1:{free_ports(1)[0]}"
     check_success([start_jax(tmp_path, "process", "data model", 2, address, rank) for rank in range(2)])
