@@ -115,7 +115,7 @@ def compiled(function, model, jit_compile):
             with _traced_for_xla(jit_compile):
                 return function(*args)
 
-        return tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile)
+        return tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False)
     if backend == "jax":
         import jax
 
