@@ -1,10 +1,11 @@
 """Generation without an encoder: an output goes on with its prompt."""
 
+import functools
+
 import numpy as np
 from keras import ops
 
 from keras_transformer.decoding import Greedy, decode, row_keys
-from keras_transformer.layers.cache import TreeCache
 from keras_transformer.models.generation import (
     Generation,
     Scores,
@@ -14,6 +15,7 @@ from keras_transformer.models.generation import (
     seed_of,
 )
 from keras_transformer.models.limits import at_most, default_limit
+from keras_transformer.models.tree_search import tree_search
 
 
 class Continuation(Generation):
@@ -116,25 +118,8 @@ class Continuation(Generation):
         batch_size, length = ops.shape(source)
         prompt, starts = self._prompts(source)
         kernel = self.output_embedding.output_kernel()
-
-        def step(tokens, cache, index):
-            _, branches, count = ops.shape(tokens)
-            cache, place = cache.at(index, count, starts)
-            logits, layers = self.decode(
-                ops.reshape(tokens, (batch_size, -1)),
-                cache.layers,
-                place.slot,
-                positions=place.positions,
-                key_positions=place.key_positions,
-                attention_mask=place.mask,
-                output_kernel=kernel,
-                training=False,
-            )
-            logits = ops.reshape(logits, (batch_size, branches, count, self.vocab_size))
-            return logits, cache._replace(layers=layers)
-
-        ancestors = ops.zeros((batch_size, width, 0), "int32")
-        cache = TreeCache(self.decoder.empty_cache(batch_size, length - 1), ancestors)
+        decode_rows = functools.partial(self.decode, output_kernel=kernel, training=False)
+        step, cache = tree_search(decode_rows, self.decoder, batch_size, width, length - 1, starts)
         if not (isinstance(length, int) and length == 1):
             _, cache = step(prompt[:, None, :-1], cache, 0)
         return lambda tokens, cache, index: step(tokens, cache, index + length - 1), cache, prompt[:, -1:]

@@ -1,15 +1,18 @@
 """What all encoder-decoder models of this library's stacks share: the passes, whatever the parts."""
 
+import functools
 from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.checks import check_ids, check_positive
-from keras_transformer.layers.cache import TreeCache, check_no_index
+from keras_transformer.layers.cache import check_no_index
+from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.shapes import packed, unpacked
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation
+from keras_transformer.models.tree_search import tree_search
 
 
 class Memory(NamedTuple):
@@ -69,6 +72,29 @@ class EncoderDecoder(Generation, BaseModel):
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id
+
+    def _make_embeddings(self, share_embeddings, output_bias, **arguments):
+        """Makes the embeddings, one for both sides if they share; the target's gives the logits too.
+
+        Raises:
+            ValueError: If they are to be shared between vocabularies of different sizes.
+        """
+        sizes = self.source_vocab_size, self.target_vocab_size
+        if share_embeddings and sizes[0] != sizes[1]:
+            raise ValueError(
+                "`share_embeddings=True` needs one vocabulary. Received: "
+                f"source_vocab_size={sizes[0]}, target_vocab_size={sizes[1]}."
+            )
+        self.share_embeddings = share_embeddings
+        self.output_bias = output_bias
+        arguments = {"dtype": self.dtype_policy, **arguments}
+        self.target_embedding = self.output_embedding = self.source_embedding = TokenEmbedding(
+            sizes[1], self.d_model, output_bias=output_bias, **arguments, name="target_embedding"
+        )
+        if not share_embeddings:
+            self.source_embedding = TokenEmbedding(
+                sizes[0], self.d_model, **arguments, name="source_embedding"
+            )
 
     def build(self, input_shape=None):
         if self.built:
@@ -195,27 +221,8 @@ class EncoderDecoder(Generation, BaseModel):
         memory = Memory(self.decoder.project_memory(memory.states), memory.mask)
         # Transposed here, outside the loop: with few rows a product with a transposed matrix takes 2-4 times as long.
         kernel = self.output_embedding.output_kernel()
-        batch_size = ops.shape(source)[0]
-
-        def step(tokens, cache, index):
-            _, branches, length = ops.shape(tokens)
-            cache, place = cache.at(index, length, starts)
-            logits, layers = self.decode(
-                ops.reshape(tokens, (batch_size, -1)),
-                memory,
-                cache.layers,
-                place.slot,
-                positions=place.positions,
-                key_positions=place.key_positions,
-                attention_mask=place.mask,
-                output_kernel=kernel,
-                training=False,
-            )
-            logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
-            return logits, cache._replace(layers=layers)
-
-        ancestors = ops.zeros((batch_size, width, 0), "int32")
-        return step, TreeCache(self.decoder.empty_cache(batch_size, prompt_len - 1), ancestors)
+        decode = functools.partial(self.decode, memory=memory, output_kernel=kernel, training=False)
+        return tree_search(decode, self.decoder, ops.shape(source)[0], width, prompt_len - 1, starts)
 
     def get_config(self):
         return {

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.layers import Dropout, LSTMStack, LuongAttention, TokenEmbedding
+from keras_transformer.layers import Dropout, LSTMStack, LuongAttention
 from keras_transformer.layers.shapes import packed
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -84,23 +84,10 @@ class RecurrentSeq2Seq(EncoderDecoder):
         target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
         ids = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
         super().__init__(source_vocab_size, target_vocab_size, d_model, **ids, **kwargs)
-        if share_embeddings and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                "`share_embeddings=True` needs one vocabulary. Received: "
-                f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
-            )
         self.num_layers = num_layers
         self.dropout = dropout
-        self.share_embeddings = share_embeddings
-        self.output_bias = output_bias
+        self._make_embeddings(share_embeddings, output_bias)
         policy = self.dtype_policy
-        self.target_embedding = self.output_embedding = self.source_embedding = TokenEmbedding(
-            target_vocab_size, d_model, output_bias=output_bias, dtype=policy, name="target_embedding"
-        )
-        if not share_embeddings:
-            self.source_embedding = TokenEmbedding(
-                source_vocab_size, d_model, dtype=policy, name="source_embedding"
-            )
         self.positions = None
         self.encoder = LSTMStack(num_layers, d_model, dropout, dtype=policy, name="encoder")
         self.decoder = LSTMStack(num_layers, d_model, dropout, dtype=policy, name="decoder")

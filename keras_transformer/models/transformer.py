@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
+from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding
 from keras_transformer.layers.parts import clone, described
 from keras_transformer.layers.positions import check_adds_positions
 from keras_transformer.models.encoder_decoder import EncoderDecoder
@@ -96,25 +96,10 @@ class Transformer(EncoderDecoder):
             eos_id=eos_id,
             **keras_arguments,
         )
-        if share_embeddings and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                "`share_embeddings=True` needs one vocabulary. Received: "
-                f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
-            )
         self.dropout = dropout
-        self.share_embeddings = share_embeddings
         self.embedding_scale = embedding_scale
-        self.output_bias = output_bias
-
+        self._make_embeddings(share_embeddings, output_bias, scale=embedding_scale)
         policy = self.dtype_policy
-        embedded = {"scale": embedding_scale, "dtype": policy}
-        self.target_embedding = self.output_embedding = self.source_embedding = TokenEmbedding(
-            target_vocab_size, d_model, output_bias=output_bias, **embedded, name="target_embedding"
-        )
-        if not share_embeddings:
-            self.source_embedding = TokenEmbedding(
-                source_vocab_size, d_model, **embedded, name="source_embedding"
-            )
         positions = PositionalEncoding() if positions is None else positions
         check_adds_positions(positions)
         self.positions = clone(positions, dtype=policy, name="positions")
