@@ -9,11 +9,12 @@ from keras_transformer.huggingface.configs import (
     check_parts,
     check_plain_attention,
     check_sizes,
+    described_labels,
     head_size,
     labels_of,
-    numbered_labels,
+    layer_parts,
 )
-from keras_transformer.huggingface.tensors import dense, matrix, norm, vector
+from keras_transformer.huggingface.tensors import matrix, norm, plain, projections, vector
 from keras_transformer.huggingface.tokenizers import WORD_PIECE, checked, write_tokenizer_config
 from keras_transformer.huggingface.word_piece import word_piece
 from keras_transformer.layers import (
@@ -41,10 +42,8 @@ BUFFERS = (
     re.compile(r"^(bert\.)?pooler\.dense\.(weight|bias)$"),
     re.compile(r"^cls\.seq_relationship\.(weight|bias)$"),
 )
-RENAMED = {
-    "LayerNorm.gamma": "LayerNorm.weight",
-    "LayerNorm.beta": "LayerNorm.bias",
-}  # in the first checkpoints
+# In the first checkpoints.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 FREE = ()
 DEFAULTS = {
     "vocab_size": 30522,
@@ -149,20 +148,7 @@ def config(model):
         segments=(model.segments, SegmentEmbedding),
         norm=(model.norm, LayerNormalization),
     )
-    layer = model.encoder.layers[0]
-    attention, feed_forward, residual = (
-        layer.self_attention,
-        layer.feed_forward,
-        layer.self_attention_residual,
-    )
-    check_parts(
-        "bert",
-        feed_forward=(feed_forward, FeedForward),
-        attention=(attention, MultiHeadAttention),
-        residual=(residual, Residual),
-        residual_norm=(residual.norm, LayerNormalization),
-        normalize_first=(residual.normalize_first, False),
-    )
+    attention, feed_forward, residual = layer_parts("bert", model.encoder, normalize_first=False)
     check_plain_attention("bert", attention, model.d_model)
     check_parts(
         "bert",
@@ -209,9 +195,7 @@ def _of_head(model, feed_forward, norm):
     if type(head) in (ClassificationHead, MultipleChoiceHead, TaggingHead):
         said["classifier_dropout"] = head.dropout
     if type(head) in (ClassificationHead, TaggingHead):
-        labels = head.labels or numbered_labels(head.num_classes)
-        said["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        said["label2id"] = {label: i for i, label in enumerate(labels)}
+        said |= described_labels(head.num_classes, head.labels)
     return said
 
 
@@ -223,30 +207,23 @@ def tensors(model):
     yield matrix("bert.embeddings.token_type_embeddings.weight", model.segments.embeddings)
     yield from norm("bert.embeddings.LayerNorm", model.norm)
     for i, layer in enumerate(model.encoder.layers):
-        name, attention, feed_forward = f"bert.encoder.layer.{i}", layer.self_attention, layer.feed_forward
-        yield from dense(f"{name}.attention.self.query", attention.query_weights)
-        yield from dense(f"{name}.attention.self.key", attention.key_weights)
-        yield from dense(f"{name}.attention.self.value", attention.value_weights)
-        yield from dense(f"{name}.attention.output.dense", attention.output_weights, inputs=2)
+        name, feed_forward = f"bert.encoder.layer.{i}", layer.feed_forward
+        own = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
+        yield from projections(layer.self_attention, *own, f"{name}.attention.output.dense")
         yield from norm(f"{name}.attention.output.LayerNorm", layer.self_attention_residual.norm)
-        yield from _plain(f"{name}.intermediate.dense", feed_forward.inner)
-        yield from _plain(f"{name}.output.dense", feed_forward.outer)
+        yield from plain(f"{name}.intermediate.dense", feed_forward.inner)
+        yield from plain(f"{name}.output.dense", feed_forward.outer)
         yield from norm(f"{name}.output.LayerNorm", layer.feed_forward_residual.norm)
     if model.pooler is not None:
-        yield from _plain("bert.pooler.dense", model.pooler.dense)
+        yield from plain("bert.pooler.dense", model.pooler.dense)
     if type(model.head) is MaskedLanguageHead:
-        yield from _plain("cls.predictions.transform.dense", model.head.dense)
+        yield from plain("cls.predictions.transform.dense", model.head.dense)
         yield from norm("cls.predictions.transform.LayerNorm", model.head.norm)
         yield vector("cls.predictions.bias", embeddings.bias)
         yield matrix("cls.predictions.decoder.weight", embeddings.embeddings)
         yield vector("cls.predictions.decoder.bias", embeddings.bias)
     elif model.head is not None:
-        yield from _plain("classifier", model.head.dense)
-
-
-def _plain(name, layer):
-    """The tensors of a layer with a kernel and a bias."""
-    return dense(name, (layer.kernel, layer.bias))
+        yield from plain("classifier", model.head.dense)
 
 
 def tokenizers(folder, config):

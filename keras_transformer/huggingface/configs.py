@@ -1,6 +1,7 @@
 """What families say in the same words: values of config.json and the parts they stand for."""
 
 from keras_transformer.checks import check_labels, check_positive
+from keras_transformer.layers import FeedForward, LayerNormalization, MultiHeadAttention, Residual
 from keras_transformer.layers.feed_forward import activation_of
 
 # Theirs to ours; of several names for one function, the first is written.
@@ -74,6 +75,35 @@ def check_parts(family, **parts):
             fits, rule = received == expected, repr(expected)
         if not fits:
             raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
+
+
+def layer_parts(family, stack, *, feed_forward=FeedForward, norm=LayerNormalization, normalize_first):
+    """What the layers of an encoder or a decoder are made of: attention, feed-forward network and residual connection.
+
+    Args:
+        family: The `model_type`.
+        stack: An `Encoder` or a `Decoder`.
+        feed_forward: Class that the network must be of.
+        norm: Class that the residual connection's norm must be of.
+        normalize_first: Where it must be.
+
+    Raises:
+        ValueError: If a part is another.
+    """
+    layer = stack.layers[0]
+    parts = layer.self_attention, layer.feed_forward, layer.self_attention_residual
+    check_parts(
+        family,
+        attention=(parts[0], MultiHeadAttention),
+        feed_forward=(parts[1], feed_forward),
+        residual=(parts[2], Residual),
+    )
+    check_parts(
+        family,
+        norm=(parts[2].norm, norm),
+        normalize_first=(parts[2].normalize_first, normalize_first),
+    )
+    return parts
 
 
 def check_plain_attention(family, attention, d_model=None, *, unscaled=False):
@@ -183,3 +213,12 @@ def _check_problem(config, count):
 def numbered_labels(count):
     """The names that classes without one have there."""
     return [f"LABEL_{i}" for i in range(count)]
+
+
+def described_labels(count, labels=None):
+    """What config.json says of classes; numbered where they have no names."""
+    labels = labels or numbered_labels(count)
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }

@@ -10,14 +10,14 @@ from keras_transformer.huggingface.configs import (
     check_plain_attention,
     check_sizes,
     head_size,
+    layer_parts,
     token_ids,
     with_token_ids,
 )
-from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.huggingface.tensors import dense, matrix, norm, plain
 from keras_transformer.layers import (
     Decoder,
     FeedForward,
-    LayerNormalization,
     LearnedPositions,
     MultiHeadAttention,
     Residual,
@@ -83,20 +83,7 @@ def config(model):
     """The configuration that describes a model."""
     check_parts("gpt2", model=(model, LanguageModel))
     check_parts("gpt2", positions=(model.positions, LearnedPositions), decoder=(model.decoder, Decoder))
-    layer = model.decoder.layers[0]
-    attention, feed_forward, residual = (
-        layer.self_attention,
-        layer.feed_forward,
-        layer.self_attention_residual,
-    )
-    check_parts(
-        "gpt2",
-        feed_forward=(feed_forward, FeedForward),
-        attention=(attention, MultiHeadAttention),
-        residual=(residual, Residual),
-        norm=(residual.norm, LayerNormalization),
-        normalize_first=(residual.normalize_first, True),
-    )
+    attention, feed_forward, residual = layer_parts("gpt2", model.decoder, normalize_first=True)
     check_plain_attention("gpt2", attention, model.d_model, unscaled=True)
     check_parts("gpt2", feed_forward_bias=(feed_forward.use_bias, True))
     return {
@@ -137,5 +124,5 @@ def tensors(model):
         yield from dense(f"{name}.attn.c_proj", attention.output_weights, inputs=2, transposed=False)
         yield from norm(f"{name}.ln_2", layer.feed_forward_residual.norm)
         for part, own in (("c_fc", feed_forward.inner), ("c_proj", feed_forward.outer)):
-            yield from dense(f"{name}.mlp.{part}", (own.kernel, own.bias), transposed=False)
+            yield from plain(f"{name}.mlp.{part}", own, transposed=False)
     yield from norm("transformer.ln_f", model.decoder.norm)

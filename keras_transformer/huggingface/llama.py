@@ -9,10 +9,11 @@ from keras_transformer.huggingface.configs import (
     check_parts,
     check_plain_attention,
     check_sizes,
+    layer_parts,
     token_ids,
     with_token_ids,
 )
-from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.huggingface.tensors import matrix, norm, plain, projections
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE,
     check_sentence_piece,
@@ -124,21 +125,14 @@ def config(model):
     """
     check_parts("llama", model=(model, LanguageModel))
     check_parts("llama", positions=(model.positions, None), decoder=(model.decoder, Decoder))
-    layer = model.decoder.layers[0]
-    attention, feed_forward, residual = (
-        layer.self_attention,
-        layer.feed_forward,
-        layer.self_attention_residual,
-    )
-    check_parts(
+    attention, feed_forward, residual = layer_parts(
         "llama",
-        feed_forward=(feed_forward, GatedFeedForward),
-        attention=(attention, MultiHeadAttention),
-        attention_positions=(attention.positions, RotaryPositions),
-        residual=(residual, Residual),
-        norm=(residual.norm, RMSNormalization),
-        normalize_first=(residual.normalize_first, True),
+        model.decoder,
+        feed_forward=GatedFeedForward,
+        norm=RMSNormalization,
+        normalize_first=True,
     )
+    check_parts("llama", attention_positions=(attention.positions, RotaryPositions))
     check_plain_attention("llama", attention)
     if model.d_model % attention.num_heads:
         raise ValueError(
@@ -193,19 +187,16 @@ def tensors(model):
     yield matrix("model.embed_tokens.weight", model.token_embedding.embeddings)
     yield matrix("lm_head.weight", model.output_embedding.embeddings)
     for i, layer in enumerate(model.decoder.layers):
-        name, attention, feed_forward = f"model.layers.{i}", layer.self_attention, layer.feed_forward
+        name, feed_forward = f"model.layers.{i}", layer.feed_forward
         yield from norm(f"{name}.input_layernorm", layer.self_attention_residual.norm)
-        yield from dense(f"{name}.self_attn.q_proj", attention.query_weights)
-        yield from dense(f"{name}.self_attn.k_proj", attention.key_weights)
-        yield from dense(f"{name}.self_attn.v_proj", attention.value_weights)
-        yield from dense(f"{name}.self_attn.o_proj", attention.output_weights, inputs=2)
+        yield from projections(layer.self_attention, *(f"{name}.self_attn.{part}_proj" for part in "qkvo"))
         yield from norm(f"{name}.post_attention_layernorm", layer.feed_forward_residual.norm)
         for part, own in (
             ("gate_proj", feed_forward.gate),
             ("up_proj", feed_forward.inner),
             ("down_proj", feed_forward.outer),
         ):
-            yield from dense(f"{name}.mlp.{part}", (own.kernel, own.bias))
+            yield from plain(f"{name}.mlp.{part}", own)
     yield from norm("model.norm", model.decoder.norm)
 
 

@@ -12,18 +12,15 @@ from keras_transformer.huggingface.configs import (
     check_parts,
     check_plain_attention,
     check_sizes,
+    layer_parts,
     token_ids,
     with_token_ids,
 )
 from keras_transformer.huggingface.files import read_object, write_object
-from keras_transformer.huggingface.tensors import Computed, dense, matrix, norm
+from keras_transformer.huggingface.tensors import Computed, matrix, norm, plain, projections
 from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE, checked, write_tokenizer_config
 from keras_transformer.layers import (
-    FeedForward,
-    LayerNormalization,
-    MultiHeadAttention,
     PositionalEncoding,
-    Residual,
     sinusoidal_positions,
 )
 from keras_transformer.models import Transformer
@@ -109,22 +106,12 @@ def config(model):
     """
     check_parts("marian", model=(model, Transformer))
     check_parts("marian", positions=(model.positions, PositionalEncoding))
-    layer = model.encoder.layers[0]
-    attention, feed_forward, residual = (
-        layer.self_attention,
-        layer.feed_forward,
-        layer.self_attention_residual,
-    )
+    attention, feed_forward, residual = layer_parts("marian", model.encoder, normalize_first=False)
     check_parts(
         "marian",
         interleaved=(model.positions.interleaved, False),
         max_wavelength=(model.positions.max_wavelength, 10000.0),
         output_bias=(model.output_bias, True),
-        attention=(attention, MultiHeadAttention),
-        feed_forward=(feed_forward, FeedForward),
-        residual=(residual, Residual),
-        norm=(residual.norm, LayerNormalization),
-        normalize_first=(residual.normalize_first, False),
         layer_norm_epsilon=(residual.norm.epsilon, EPSILON),
     )
     d_model, scale = model.d_model, model.target_embedding.scale
@@ -177,13 +164,11 @@ def _layer(name, layer):
     if getattr(layer, "cross_attention", None) is not None:
         sublayers.append(("encoder_attn", layer.cross_attention, layer.cross_attention_residual))
     for part, attention, residual in sublayers:
-        yield from dense(f"{name}.{part}.q_proj", attention.query_weights)
-        yield from dense(f"{name}.{part}.k_proj", attention.key_weights)
-        yield from dense(f"{name}.{part}.v_proj", attention.value_weights)
-        yield from dense(f"{name}.{part}.out_proj", attention.output_weights, inputs=2)
+        own = [f"{name}.{part}.{projection}_proj" for projection in ("q", "k", "v", "out")]
+        yield from projections(attention, *own)
         yield from norm(f"{name}.{part}_layer_norm", residual.norm)
     for part, own in (("fc1", layer.feed_forward.inner), ("fc2", layer.feed_forward.outer)):
-        yield from dense(f"{name}.{part}", (own.kernel, own.bias))
+        yield from plain(f"{name}.{part}", own)
     yield from norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm)
 
 

@@ -14,7 +14,7 @@ from keras_transformer.huggingface.configs import (
     with_token_ids,
 )
 from keras_transformer.huggingface.files import read_object
-from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.huggingface.tensors import matrix, norm, plain, projections
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE,
     check_sentence_piece,
@@ -160,17 +160,14 @@ def _block(name, layer):
     if getattr(layer, "cross_attention", None) is not None:
         sublayers.append(("EncDecAttention", layer.cross_attention, layer.cross_attention_residual))
     for i, (part, attention, residual) in enumerate(sublayers):
-        yield from dense(f"{name}.{i}.{part}.q", attention.query_weights)
-        yield from dense(f"{name}.{i}.{part}.k", attention.key_weights)
-        yield from dense(f"{name}.{i}.{part}.v", attention.value_weights)
-        yield from dense(f"{name}.{i}.{part}.o", attention.output_weights, inputs=2)
+        yield from projections(attention, *(f"{name}.{i}.{part}.{projection}" for projection in "qkvo"))
         yield from norm(f"{name}.{i}.layer_norm", residual.norm)
     name, feed_forward = f"{name}.{len(sublayers)}", layer.feed_forward
     inner = [("wi", feed_forward.inner)]
     if isinstance(feed_forward, GatedFeedForward):
         inner = [("wi_0", feed_forward.gate), ("wi_1", feed_forward.inner)]
     for part, own in (*inner, ("wo", feed_forward.outer)):
-        yield from dense(f"{name}.DenseReluDense.{part}", (own.kernel, own.bias))
+        yield from plain(f"{name}.DenseReluDense.{part}", own)
     yield from norm(f"{name}.layer_norm", layer.feed_forward_residual.norm)
 
 

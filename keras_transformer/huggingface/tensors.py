@@ -110,6 +110,19 @@ def dense(name, *projections, inputs=1, transposed=True):
         yield vector(f"{name}.bias", *biases)
 
 
+def plain(name, layer, *, transposed=True):
+    """The tensors of a layer with a kernel and perhaps a bias."""
+    return dense(name, (layer.kernel, layer.bias), transposed=transposed)
+
+
+def projections(layer, query, key, value, output):
+    """The tensors of attention whose four projections the checkpoint holds apart, under names that begin so."""
+    yield from dense(query, layer.query_weights)
+    yield from dense(key, layer.key_weights)
+    yield from dense(value, layer.value_weights)
+    yield from dense(output, layer.output_weights, inputs=2)
+
+
 def norm(name, layer):
     """`name.weight`, and `name.bias` where there is one, of a normalisation."""
     yield vector(f"{name}.weight", layer.gamma)

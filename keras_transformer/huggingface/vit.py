@@ -14,15 +14,15 @@ from keras_transformer.huggingface.configs import (
     check_parts,
     check_plain_attention,
     check_sizes,
+    described_labels,
     head_size,
     labels_of,
-    numbered_labels,
+    layer_parts,
 )
-from keras_transformer.huggingface.tensors import Tensor, dense, norm
+from keras_transformer.huggingface.tensors import Tensor, norm, plain, projections
 from keras_transformer.layers import (
     Encoder,
     FeedForward,
-    LayerNormalization,
     MultiHeadAttention,
     Residual,
 )
@@ -105,20 +105,7 @@ def config(model):
     """The configuration that describes a model."""
     check_parts("vit", model=(model, VisionTransformer))
     check_parts("vit", encoder=(model.encoder, Encoder))
-    layer = model.encoder.layers[0]
-    attention, feed_forward, residual = (
-        layer.self_attention,
-        layer.feed_forward,
-        layer.self_attention_residual,
-    )
-    check_parts(
-        "vit",
-        feed_forward=(feed_forward, FeedForward),
-        attention=(attention, MultiHeadAttention),
-        residual=(residual, Residual),
-        norm=(residual.norm, LayerNormalization),
-        normalize_first=(residual.normalize_first, True),
-    )
+    attention, feed_forward, residual = layer_parts("vit", model.encoder, normalize_first=True)
     check_plain_attention("vit", attention, model.d_model)
     check_parts("vit", feed_forward_bias=(feed_forward.use_bias, True))
     heads = {"architectures": ["ViTModel"]}
@@ -129,11 +116,9 @@ def config(model):
             "pooler_act": activation_name("vit", model.pooler),
         }
     if model.num_classes is not None:
-        labels = numbered_labels(model.num_classes)
         heads = {
             "architectures": ["ViTForImageClassification"],
-            "id2label": {str(i): label for i, label in enumerate(labels)},
-            "label2id": {label: i for i, label in enumerate(labels)},
+            **described_labels(model.num_classes),
         }
     return {
         "model_type": "vit",
@@ -172,16 +157,14 @@ def tensors(model):
     yield Tensor(f"{projection}.weight", shape, (patches.kernel,), (2, 3, 1, 0))
     yield Tensor(f"{projection}.bias", (d_model,), (patches.bias,), (0,))
     for i, layer in enumerate(model.encoder.layers):
-        name, attention = f"{prefix}encoder.layer.{i}", layer.self_attention
+        name = f"{prefix}encoder.layer.{i}"
         yield from norm(f"{name}.layernorm_before", layer.self_attention_residual.norm)
-        yield from dense(f"{name}.attention.attention.query", attention.query_weights)
-        yield from dense(f"{name}.attention.attention.key", attention.key_weights)
-        yield from dense(f"{name}.attention.attention.value", attention.value_weights)
-        yield from dense(f"{name}.attention.output.dense", attention.output_weights, inputs=2)
+        own = [f"{name}.attention.attention.{part}" for part in ("query", "key", "value")]
+        yield from projections(layer.self_attention, *own, f"{name}.attention.output.dense")
         yield from norm(f"{name}.layernorm_after", layer.feed_forward_residual.norm)
         for part, own in (("intermediate", layer.feed_forward.inner), ("output", layer.feed_forward.outer)):
-            yield from dense(f"{name}.{part}.dense", (own.kernel, own.bias))
+            yield from plain(f"{name}.{part}.dense", own)
     yield from norm(f"{prefix}layernorm", model.encoder.norm)
     for name, own in ((POOLER, model.pooler), ("classifier", model.head)):
         if own is not None:
-            yield from dense(name, (own.kernel, own.bias))
+            yield from plain(name, own)

@@ -2,9 +2,10 @@
 
 import keras
 import numpy as np
+import pytest
 from contracts import randomized
 
-from keras_transformer.huggingface import FAMILIES
+from keras_transformer.huggingface import FAMILIES, to_huggingface
 from keras_transformer.models import EncoderDecoder
 
 VOCAB, EOS = 31, 29
@@ -141,9 +142,8 @@ def theirs(config, seed=0):
     config = {"attn_implementation": "eager", **config}
     model_type = config.pop("model_type")
     model = auto_class(model_type).from_config(transformers.AutoConfig.for_model(model_type, **config))
-    if (
-        model_type == "t5" and config.get("tie_word_embeddings") is False
-    ):  # transformers 5 ties them all the same
+    if model_type == "t5" and config.get("tie_word_embeddings") is False:
+        # transformers 5 ties them all the same.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
         model.all_tied_weights_keys.pop("lm_head.weight")
     with torch.no_grad():
@@ -162,3 +162,22 @@ def assert_same_weights(model, expected):
         assert (weight.name, weight.dtype) == (other.name, other.dtype)
         found, value = (keras.ops.convert_to_numpy(each) for each in (weight, other))
         np.testing.assert_array_equal(found, value, err_msg=weight.path)
+
+
+def assert_same_texts(compared):
+    """`(ours, theirs, by how much theirs is the best)`: equal, where it is no matter of rounding."""
+    clear = [(text, expected) for text, expected, margin in compared if margin > 1e-3]
+    assert len(clear) > len(compared) * 0.8
+    for text, expected in clear:
+        assert text == expected
+    lengths = [len(text) for text, _ in clear]
+    print(f"{len(clear)} of {len(compared)} texts, of {min(lengths)} to {max(lengths)} tokens")
+    assert len(set(lengths)) > 1
+
+
+def assert_refused(model, expected, folder):
+    """A model with a part that no family has is not written, and the part is named."""
+    with pytest.raises(ValueError, match="must be made of the parts of one family") as caught:
+        to_huggingface(model, folder / "new")
+    assert expected in str(caught.value)
+    assert list(folder.iterdir()) == []

@@ -76,9 +76,8 @@ def texts_there(name, search):
 
     model, ids, real = writer(name)
     options = {"pad_token_id": model.pad_id, **(BEAM if search == "beam" else {})}
-    if (
-        name == "marian"
-    ):  # as its generation_config.json says; the end is forced where an output is at its limit alone
+    if name == "marian":
+        # As its generation_config.json says; the end is forced where an output is at its limit alone.
         options |= {
             "bad_words_ids": [[model.pad_id]],
             "renormalize_logits": True,

@@ -6,7 +6,19 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from families import CONFIGS, EOS, LINEAR, LLAMA, LLAMA3, VOCAB, assert_same_weights, auto_class, ours, theirs
+from families import (
+    CONFIGS,
+    EOS,
+    LINEAR,
+    LLAMA,
+    LLAMA3,
+    VOCAB,
+    assert_same_texts,
+    assert_same_weights,
+    auto_class,
+    ours,
+    theirs,
+)
 
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
@@ -216,17 +228,6 @@ def continued_there(their_model, prompts, **options):
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def pairs(request):
     return Pairs(request.param)
-
-
-def assert_same_texts(compared):
-    """`(ours, theirs, by how much theirs is the best)`: equal, where it is no matter of rounding."""
-    clear = [(text, expected) for text, expected, margin in compared if margin > 1e-3]
-    assert len(clear) > len(compared) * 0.8
-    for text, expected in clear:
-        assert text == expected
-    lengths = [len(text) for text, _ in clear]
-    print(f"{len(clear)} of {len(compared)} texts, of {min(lengths)} to {max(lengths)} tokens")
-    assert len(set(lengths)) > 1
 
 
 def test_greedy_search_finds_what_theirs_finds(pairs, tmp_path):
