@@ -1,17 +1,16 @@
 """Time and memory of one layer against length and width, beside what the paper's table 1 says of its kind.
 
-usage: layers.py [--rounds 5] [--lengths 64,...,2048] [--widths 64,...,1024] [--output layers.json]
+usage: layers.py [--rounds 5] [--lengths 64,...,4096] [--widths 64,...,1024] [--output layers.json]
        [--picture docs/images/layer_types.png] [--quick]
        layers.py --draw layers.json --picture layer_types.png
 
 Self-attention, O(n² d); restricted to a window of r, O(r n d); recurrent (Keras's LSTM), O(n d²); convolutional
 (Keras's, causal, of k), O(k n d²). The length grows at one width and the width at one length; each layer maps
 `(batch, n, d)` to the same, with every projection that it has. Forward and a training step are medians of rounds in
-which all take turns, in one process; memory is the peak of a training step in a process for each kind of layer.
+which all take turns, in one process; memory is the peak of a training step, each in a process of its own.
 """
 
 import argparse
-import functools
 import json
 import os
 import statistics
@@ -22,21 +21,17 @@ from pathlib import Path
 
 BATCH, HEAD = 4, 64  # the heads grow in number, not in size
 LENGTH, WIDTH = 256, 256  # what stays while the other grows
-LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512, 1024)
+LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 1024)
 QUICK_LENGTHS, QUICK_WIDTHS = (16, 32), (64, 128)
 WINDOW, KERNEL = 32, 3  # r and k
+BLOCK = 128  # queries that `MultiHeadAttention` computes at once in a window, of long inputs
 # Multiplications of a layer for each row, up to a factor: what table 1 counts, and the projections that it leaves out.
 ARITHMETIC = {
     "self-attention": ("O(n² d)", lambda n, d: n * n * d, lambda n, d: 2 * n * n * d + 4 * n * d * d),
-    "restricted, masked": (
+    "restricted": (
         "O(r n d)",
         lambda n, d: WINDOW * n * d,
-        lambda n, d: 2 * n * n * d + 4 * n * d * d,
-    ),
-    "restricted, in blocks": (
-        "O(r n d)",
-        lambda n, d: WINDOW * n * d,
-        lambda n, d: 2 * 3 * WINDOW * n * d + 4 * n * d * d,
+        lambda n, d: 2 * (BLOCK + 2 * WINDOW) * n * d + 4 * n * d * d,
     ),
     "recurrent": ("O(n d²)", lambda n, d: n * d * d, lambda n, d: 8 * n * d * d),
     "convolutional": ("O(k n d²)", lambda n, d: KERNEL * n * d * d, lambda n, d: KERNEL * n * d * d),
@@ -53,11 +48,12 @@ def main():
     parser.add_argument("--picture", help="a PNG of both beside the arithmetic")
     parser.add_argument("--draw", metavar="JSON", help="draw what was measured before")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--peaks", nargs=2, metavar=("LAYER", "SIZES"), help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=3, metavar=("LAYER", "LENGTH", "WIDTH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if options.peaks:
-        print(json.dumps(peaks_of(options.peaks[0], json.loads(options.peaks[1]))))
+    if options.peak:
+        name, *size = options.peak
+        print(peak_of(name, *map(int, size)))
         return
     if options.draw:
         with open(options.draw, encoding="utf-8") as file:
@@ -65,8 +61,6 @@ def main():
     else:
         lengths = options.lengths or (QUICK_LENGTHS if options.quick else LENGTHS)
         widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
-        if options.quick:
-            print(f"blocks and window differ by {difference():.1e}")
         results = measured(lengths, widths, 2 if options.quick else options.rounds)
         if options.output:
             with open(options.output, "w", encoding="utf-8") as file:
@@ -97,49 +91,11 @@ def layer_of(name, length, width):
         layer = keras.layers.Conv1D(width, KERNEL, padding="causal")
         layer.build(shape)
         return layer, layer
-    window = WINDOW if name == "restricted, masked" else None
-    layer = kt.MultiHeadAttention(heads, width // heads, sliding_window=window)
-    layer.build(shape, shape)
-    if name == "restricted, in blocks":
-        return layer, functools.partial(in_blocks, layer)
-    return layer, lambda x: layer(x, x)
-
-
-def in_blocks(layer, x):
-    """Restricted self-attention that computes what the window lets it see and little more.
-
-    Queries in blocks of r, each with the keys of its own block and of the two beside it: 3 r scores a query, of which
-    the window lets 2 r - 1 through. The layer's own `sliding_window` computes all scores and hides most of them.
-    """
-    from keras import ops
-
-    from keras_transformer.layers import KVCache
-    from keras_transformer.masks import local_mask
-
-    batch, length, _ = x.shape
-    query, memory = layer.project_query(x), layer.project_memory(x)
-    heads, dim = query.shape[1], query.shape[3]
-    blocks = -(-length // WINDOW)
-    filled = blocks * WINDOW - length
-
-    def cut(part, beside):
-        part = ops.pad(part, ((0, 0), (0, 0), (beside * WINDOW, beside * WINDOW + filled), (0, 0)))
-        part = ops.reshape(part, (batch, heads, blocks + 2 * beside, WINDOW, dim))
-        shifted = [part[:, :, i : i + blocks] for i in range(1 + 2 * beside)]
-        part = ops.concatenate(shifted, axis=3)
-        part = ops.reshape(ops.transpose(part, (0, 2, 1, 3, 4)), (batch * blocks, heads, -1, dim))
-        return part
-
-    near = local_mask(WINDOW, WINDOW, 3 * WINDOW, start_index=WINDOW)
-    keys = ops.reshape(ops.arange((blocks + 2) * WINDOW, dtype="int32") - WINDOW, (blocks + 2, WINDOW))
-    keys = ops.concatenate([keys[:-2], keys[1:-1], keys[2:]], axis=1)
-    real = ops.logical_and(keys >= 0, keys < length)
-    real = ops.tile(real, (batch, 1))[:, None, None]
-    memory = KVCache(*(cut(part, 1) for part in memory))
-    context, _ = layer.attend(
-        cut(query, 0), memory, ops.logical_and(near, real), return_attention_scores=False
+    layer = kt.MultiHeadAttention(
+        heads, width // heads, sliding_window=WINDOW if name == "restricted" else None
     )
-    return ops.reshape(context, (batch, blocks * WINDOW, -1))[:, :length]
+    layer.build(shape, shape)
+    return layer, lambda x: layer(x, x)
 
 
 def steps_of(name, length, width):
@@ -163,23 +119,10 @@ def steps_of(name, length, width):
     return {"forward": forward, "training": training}
 
 
-def difference():
-    """The largest difference between the blocks and the layer's own window."""
-    import numpy as np
-    import tensorflow as tf
-
-    (windowed, plainly), (blocked, blockwise) = (
-        layer_of(f"restricted, {how}", 5 * WINDOW + 7, HEAD) for how in ("masked", "in blocks")
-    )
-    blocked.set_weights(windowed.get_weights())
-    x = tf.random.stateless_normal((BATCH, 5 * WINDOW + 7, HEAD), (1, 2))
-    return float(np.abs(plainly(x) - blockwise(x)).max())
-
-
 def measured(lengths, widths, rounds):
     """Milliseconds of each layer and size, medians, and megabytes of a training step: a list of dicts."""
-    import keras
     import tensorflow as tf
+    import tqdm
 
     sizes = sorted(
         {(n, WIDTH) for n in lengths} | {(LENGTH if LENGTH in lengths else lengths[-1], d) for d in widths}
@@ -193,22 +136,18 @@ def measured(lengths, widths, rounds):
         return 1e3 * (time.perf_counter() - start)
 
     times = {(case, kind): [] for case in cases for kind in ("forward", "training")}
-    progress = keras.utils.Progbar((rounds + 1) * len(times), unit_name="step")
-    for number in range(rounds + 1):
+    for number in tqdm.trange(rounds + 1, desc="time", unit="round"):
         for case, kind in list(times)[:: -1 if number % 2 else 1]:
             took = once(steps[case][kind])
             if number:  # the first traces
                 times[case, kind].append(took)
-            progress.add(1)
     del steps
     peaks = {}
-    for name in ARITHMETIC:
-        print(f"memory of {name}", flush=True)
-        command = [sys.executable, __file__, "--peaks", name, json.dumps(sizes)]
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back
+    for case in tqdm.tqdm(cases, "memory", unit="process"):
+        command = [sys.executable, __file__, "--peak", *map(str, case)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [None] * len(sizes)
-        peaks |= {(name, *size): peak for size, peak in zip(sizes, found, strict=True)}
+        peaks[case] = float(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
     return [
         {
             "layer": name,
@@ -221,17 +160,14 @@ def measured(lengths, widths, rounds):
     ]
 
 
-def peaks_of(name, sizes):
-    """Megabytes that a training step takes at its peak for each size, beside the layer and its input."""
+def peak_of(name, length, width):
+    """Megabytes that a training step takes at its peak, beside the layer and its input."""
     steps_of(name, 8, HEAD)["training"]()  # what starts once
-    found = []
-    for size in sizes:
-        training = steps_of(name, *size)["training"].get_concrete_function()
-        before = megabytes("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-        training()
-        found.append(megabytes("VmHWM") - before)
-    return found
+    training = steps_of(name, length, width)["training"].get_concrete_function()
+    before = megabytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    training()
+    return megabytes("VmHWM") - before
 
 
 def megabytes(kind):
