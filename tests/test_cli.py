@@ -103,6 +103,7 @@ def test_another_recipe_in_the_same_folder_is_refused_by_name(command, trained):
     assert "seed: 1, now 7" in err and "dropout: None, now 0.2" in err and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
     again = [*command[:-1], tmp_path / "run"]
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 from keras_transformer.files import LOCK, temporaries
 from keras_transformer.serving import Translator
@@ -44,6 +45,7 @@ def position(folder):
     return (saved[0].epochs, saved[0].steps) if saved else (0, 0)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, pairs):
     corpus = tmp_path / "pairs.tsv"
     corpus.write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
@@ -68,6 +70,7 @@ def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, 
     assert (tmp_path / "whole" / "history.csv").read_text() == (folder / "history.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_export_shows_a_server_whole_versions_alone(tmp_path, tiny_run):
     import tensorflow as tf
 

@@ -82,9 +82,8 @@ def test_demo_trains_exports_asks_and_draws_and_runs_again(small_demo, capsys):
     assert all(distinct_colours(output / "pictures" / f"{name}.png") > 50 for name in names)
 
     checkpoint, versions = next((output / "run").glob("checkpoint-*.keras")).read_bytes(), []
-    known = {
-        "evaluate": lambda *_: {"exact": 0.5, "bleu": 50.0, "chrf": 50.0}
-    }  # what scored once is not run again
+    # What scored once is not run again.
+    known = {"evaluate": lambda *_: {"exact": 0.5, "bleu": 50.0, "chrf": 50.0}}
     stubs = {
         "export": lambda translator, folder: versions.append(folder) or folder,
         "ask": lambda version, sentences: sentences,

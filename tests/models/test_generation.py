@@ -74,7 +74,7 @@ def test_compiled_portable_and_eager_write_the_same(model, strategy, constraints
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("name", ["beam", "cut sample"])
+@pytest.mark.parametrize("name", ["beam", pytest.param("cut sample", marks=pytest.mark.slow)])
 def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, name):
     strategy = STRATEGIES[name]
     seed = getattr(strategy, "seed", None)
@@ -89,11 +89,8 @@ def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, name):
 
 @pytest.mark.tensorflow
 def test_strategies_and_constraints_are_the_same_on_both_backends(model):
-    pairs = [
-        "greedy+free",
-        "diverse+all",
-        "cut sample+all",
-    ]  # plain ones are these with one group, with nothing cut
+    # Plain ones are these with one group, with nothing cut.
+    pairs = ["greedy+free", "diverse+all", "cut sample+all"]
     done = subprocess.run(
         [sys.executable, str(HERE / "searches.py"), "compiled", *pairs],
         env={**os.environ, "KERAS_BACKEND": "jax"},

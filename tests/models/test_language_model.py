@@ -288,6 +288,7 @@ def test_fit_balances_the_experts_over_real_tokens(inputs):
     np.testing.assert_allclose(history.history["loss"][0], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_experts_in_mixed_precision_learn_and_go_on():
     """Texts that repeat one token: learned in bfloat16, with a mixture, and gone on with."""
     keras.utils.set_random_seed(0)

@@ -121,6 +121,7 @@ translate_file(Translator.load(run), source, output, batch_size=7, window=20)
 """
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_a_file_ends_as_one_that_was_not(tiny_run, translator, pairs, tmp_path):
     draw = random.Random(11)
     korean = [source for source, _ in pairs]

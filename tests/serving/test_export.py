@@ -280,7 +280,9 @@ def test_a_warmup_text_has_the_length_asked_for(translator, length):
         assert len(tokenizer.tokenize(text_of(tokenizer, length))) == length - 1
 
 
-@pytest.mark.parametrize("weights, bits, tolerance", [("bfloat16", 16, 0.05), ("int8", 8, 0.3)])
+@pytest.mark.parametrize(
+    "weights, bits, tolerance", [pytest.param("bfloat16", 16, 0.05, marks=pytest.mark.slow), ("int8", 8, 0.3)]
+)
 def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
     export, loaded, translator, sources, tmp_path, weights, bits, tolerance
 ):

@@ -75,7 +75,9 @@ def marian(sentences):
     return Translator(model, *tokenizers, Sample(seed=3), max_length=9, constraints=constraints)
 
 
-@pytest.fixture(scope="module", params=[t5, marian], ids=["t5", "marian"])
+@pytest.fixture(
+    scope="module", params=[t5, pytest.param(marian, marks=pytest.mark.slow)], ids=["t5", "marian"]
+)
 def translator(request, sentences):
     keras.utils.set_random_seed(0)
     made = request.param(sentences)

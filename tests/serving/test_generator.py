@@ -104,6 +104,7 @@ def test_the_export_answers_as_python_does(generator, export, tmp_path):
     assert described["starts_with_bos"] is True
 
 
+@pytest.mark.slow
 def test_a_compiled_export_answers_the_same(generator, tmp_path):
     export = generator.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[24])
     found = answers(export, tmp_path, xla=True, text=PROMPTS)

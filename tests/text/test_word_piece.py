@@ -9,6 +9,7 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
+from graphs import assert_same_in_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,10 +68,8 @@ def test_the_longest_piece_begins_and_the_longest_goes_on_by_hand():
         ",",
         "cat",
     ]
-    assert spelled(made(), "unaffablex catt") == [
-        "[UNK]",
-        "[UNK]",
-    ]  # a word is known as a whole or not at all
+    # A word is known as a whole or not at all.
+    assert spelled(made(), "unaffablex catt") == ["[UNK]", "[UNK]"]
     assert spelled(made(), "中国cat") == ["中", "国", "cat"]
     assert spelled(made(), "Éa É") == ["e", "##a", "e"]
     assert made().tokenize(["the"]).dtype == tf.int32
@@ -295,24 +294,8 @@ def test_pieces_of_any_kind_are_taken():
 
 
 def test_works_inside_a_function_and_in_a_saved_module(subwords, sentences, tmp_path):
-    module = tf.Module()
-    module.tokenizer = subwords
-
-    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
-    def there_and_back(strings):
-        ids = subwords.tokenize(strings)
-        return subwords.detokenize(ids.to_tensor(0)), ids.to_tensor(0)
-
-    module.there_and_back = there_and_back
-    tf.saved_model.save(module, str(tmp_path / "module"))
-    rows = [*sentences, "", b"\xff", "🎉"]
-    expected = subwords.tokenize(rows).to_tensor(0).numpy()
-    loaded = tf.saved_model.load(str(tmp_path / "module"))
-    for function in (there_and_back, loaded.there_and_back):
-        strings, ids = function(tf.constant(rows))
-        assert (ids.numpy() == expected).all()
-        assert strings.numpy().tolist() == subwords.detokenize(expected).numpy().tolist()
-    graph = loaded.there_and_back.concrete_functions[0].graph.as_graph_def()
+    _, loaded = assert_same_in_graphs(subwords, [*sentences, "", b"\xff", "🎉"], tmp_path / "module")
+    graph = loaded.concrete_functions[0].graph.as_graph_def()
     operations = {node.op for node in graph.node} | {n.op for f in graph.library.function for n in f.node_def}
     assert "FastWordpieceTokenizeWithOffsets" in operations
     assert not {op for op in operations if "Table" in op or "Resource" in op or "Py" in op}

@@ -236,6 +236,7 @@ def test_a_point_shows_the_mean_norm_of_its_steps(tmp_path):
     np.testing.assert_allclose(values(points), norms.mean(axis=1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_steps_in_one_call_are_counted(tmp_path):
     model = small_model(steps_per_execution=2)
     fit(model, TensorBoard(tmp_path, update_freq=4), steps_per_epoch=6)
