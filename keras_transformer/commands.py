@@ -60,15 +60,15 @@ def average(options):
     mean(options.run, getattr(options, "last", None), say=_say)
 
 
-def _loaded(options, kind=None):
-    """The servable of a folder, a translator unless said otherwise, with what the options say of its search."""
+def _loaded(options, load=None):
+    """The servable of a folder, with what the options say of its search; `load` is a translator's when None."""
     from keras_transformer.decoding import Beam, NoRepeatNgram
     from keras_transformer.serving import Translator
 
     given = vars(options)
     searching = {"beam_width", "length_penalty", "normalization", "n_best", "no_repeat_ngram"} & given.keys()
     limits = {name: given[name] for name in ("max_source_length", "max_length") if name in given}
-    servable = (kind or Translator).load(options.run)
+    servable = (load or Translator.load)(options.run)
     if not hasattr(servable, "searching"):
         reads = {"max_source_length"} & limits.keys() if hasattr(servable, "limited") else set()
         if refused := sorted((searching | limits.keys()) - reads):
@@ -134,7 +134,7 @@ def export(options):
 
     names = ("weights", "batch_sizes", "source_lengths", "warmup")
     given = {name: value for name, value in vars(options).items() if name in names}
-    print(_loaded(options, serving).export(options.folder, options.version, options.xla, **given))
+    print(_loaded(options, serving.load).export(options.folder, options.version, options.xla, **given))
 
 
 def convert(options):

@@ -48,9 +48,8 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
         options["labels"] = labels_of(read_config(source))[1]
         if (source / PREPROCESSOR).is_file():
             options["preprocessing"] = preprocessing_from_huggingface(source)
-    if isinstance(
-        model, Transformer
-    ):  # Marian's, which begins with padding, and learned nothing of it as an answer
+    if isinstance(model, Transformer):
+        # Marian's, which begins with padding, and learned nothing of it as an answer.
         options["constraints"] = [ExcludeTokens([model.pad_id])]
     servable = servable_of(model, found, pairs=pairs, **options)
     servable.save(target)

@@ -26,9 +26,8 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     vocab_size = logits.shape[-1]
     shape = ops.shape(targets)
     ids = ops.reshape(ops.cast(targets, "int32"), (-1, 1))
-    ids = ops.where(
-        (ids >= 0) & (ids < vocab_size), ids, 0
-    )  # a `pad_id` such as -1 is no id of the vocabulary
+    # A `pad_id` such as -1 is no id of the vocabulary.
+    ids = ops.where((ids >= 0) & (ids < vocab_size), ids, 0)
     at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
 
     @custom_gradient

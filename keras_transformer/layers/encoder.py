@@ -112,9 +112,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             given = {"kernel_initializer": tuple(map(described, initializers))}
             check_replaced("attention", templates["attention"], **given)
         self._described = {name: described(template) for name, template in templates.items()}
-        self._template = (
-            templates.get
-        )  # a function, in which Keras looks for no layers: a template is no part of this one
+        # A function, in which Keras looks for no layers: a template is no part of this one.
+        self._template = templates.get
 
     def build(self, x_shape):
         self.self_attention = self._own_attention(x_shape[-1])
@@ -258,9 +257,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
         check_positive(num_layers=num_layers)
         self.num_layers = num_layers
         if attention := part(kwargs.get("attention")):
-            kwargs["attention"] = clone(
-                attention
-            )  # the stack's own: its layers share the positions, no other stack does
+            # The stack's own: its layers share the positions, no other stack does.
+            kwargs["attention"] = clone(attention)
         self.layers = [
             self.layer_class(
                 num_heads,

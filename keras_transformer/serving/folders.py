@@ -53,9 +53,8 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
         return Translator(model, *tokenizers, **options)
     if model.head is None:
         return Embedder(model, *tokenizers, **options)
-    if isinstance(
-        model.head, MaskedLanguageHead
-    ):  # what its pretraining learnt, without what it was asked there
+    if isinstance(model.head, MaskedLanguageHead):
+        # What its pretraining learnt, without what it was asked there.
         return Embedder(model.with_head(None), *tokenizers, **options)
     if not classifies:
         raise ValueError(

@@ -41,9 +41,8 @@ class AttentionMaps:
         installed = set(font_manager.get_font_names())
         style = {"fontsize": 7, "family": ["DejaVu Sans", *(font for font in FONTS if font in installed)]}
         head_width, head_height = CELL * len(columns), CELL * len(rows)
-        beside, below = (
-            20 + 15 * max(map(len, tokens)) for tokens in (rows, columns)
-        )  # more than labels take
+        # More than labels take.
+        beside, below = (20 + 15 * max(map(len, tokens)) for tokens in (rows, columns))
         width, height = beside + num_heads * (head_width + GAP), TITLE + head_height + below
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
         lefts = [beside + head * (head_width + GAP) for head in range(num_heads)]

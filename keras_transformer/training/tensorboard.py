@@ -158,9 +158,8 @@ class TensorBoard(keras.callbacks.Callback):
             "tokens_per_second": self._tokens.result() / self._seconds,
             "padding": self._padding.result(),
         }
-        if (
-            self._norm.count > 0
-        ):  # no update between two points is possible: accumulation, or a loss scale too high
+        # No update between two points is possible: accumulation, or a loss scale too high.
+        if self._norm.count > 0:
             measured["gradient_norm"] = self._norm.result()
         self._write_scalars(
             "train",
@@ -185,9 +184,8 @@ class TensorBoard(keras.callbacks.Callback):
 
     def _write_translations(self):
         sources, references = map(list, zip(*self.val_pairs, strict=True))
-        translations = self.translator.translate(
-            sources, jit_compile=False
-        )  # compiling would outlast decoding
+        # Compiling would outlast decoding.
+        translations = self.translator.translate(sources, jit_compile=False)
         scores = corpus_scores(translations, references)
         self._write_scalars("validation", {f"quality/{name}": scores[name] for name in ("bleu", "chrf")})
         rows = zip(sources, translations, references, strict=True)
