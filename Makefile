@@ -13,12 +13,11 @@ demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
 # Both backends at once, as much of either is waiting; what JAX's part says comes at the end. `make test` leaves out what is
-# marked as slow, and on JAX the decoding loop's own tests and families of the layers that others are of: `make test-all` does
-# not. A test runs what is compiled once or twice: the compiling is to be quick, not the program.
+# marked as slow, and on JAX all models but the Transformer, whose searches a test of both backends compares: `make test-all`
+# does not. A test runs what XLA compiles once or twice: the compiling is to be quick, not the program.
 JAX_ALWAYS := tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers
 test: CHOSEN = not slow
-test: JAX_TESTS = $(JAX_ALWAYS) $(addprefix tests/models/test_,transformer.py generation.py language_model.py encoder_model.py)
-test: export QUICK_GRAPHS = 1
+test: JAX_TESTS = $(JAX_ALWAYS) tests/models/test_transformer.py
 test-all: CHOSEN = slow or not slow
 test-all: JAX_TESTS = $(JAX_ALWAYS) tests/models tests/decoding
 test test-all: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true

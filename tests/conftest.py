@@ -1,24 +1,16 @@
 """What several folders of tests share: a small corpus, a tokenizer of it and a trained run."""
 
 import gc
-import os
 import pathlib
 import signal
 import sys
 
-import keras
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
 
 # Traced graphs are many small objects that stay: to look through them for garbage as often as Python does takes long.
 gc.set_threshold(100_000, 10, 10)
-
-# Nor are they run often enough for TensorFlow's optimizer to pay. What is exported runs optimized, in other processes.
-if os.environ.get("QUICK_GRAPHS") and keras.backend.backend() == "tensorflow":
-    import tensorflow
-
-    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 # A shell's background jobs ignore it, and tests interrupt themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -178,6 +178,7 @@ def test_numbers_are_spelt_as_by_hand(number, spelt):
     assert functional_model.korean(number) == spelt
 
 
+@pytest.mark.slow
 def test_functional_model_reads_numbers_it_never_saw_and_ignores_padding(tmp_path):
     keras.utils.set_random_seed(1)
     numbers = np.random.default_rng(1).permutation(1000)

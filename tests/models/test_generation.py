@@ -42,6 +42,14 @@ from keras_transformer.layers import TreeCache
 
 HERE = pathlib.Path(__file__).parent
 EACH_STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+# Plain ones are those with several groups, or with cuts, without these.
+EACH_STRATEGY_OR_A_FEW = pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param(strategy, id=name, marks=[pytest.mark.slow] if name in ("beam", "sample") else [])
+        for name, strategy in STRATEGIES.items()
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +73,7 @@ def assert_same(found, expected):
     [pytest.param("free", None, marks=pytest.mark.slow), ("all", PREFIX)],
     ids=["free", "all"],
 )
-@EACH_STRATEGY
+@EACH_STRATEGY_OR_A_FEW
 def test_compiled_portable_and_eager_write_the_same(model, strategy, constraints, prefix):
     constraints = CONSTRAINTS[constraints]
     eager = written(model, strategy, constraints, prefix, "eager", MAX_LENGTH)
@@ -89,7 +97,6 @@ def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, name):
 
 @pytest.mark.tensorflow
 def test_strategies_and_constraints_are_the_same_on_both_backends(model):
-    # Plain ones are these with one group, with nothing cut.
     pairs = ["greedy+free", "diverse+all", "cut sample+all"]
     done = subprocess.run(
         [sys.executable, str(HERE / "searches.py"), "compiled", *pairs],

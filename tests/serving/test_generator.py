@@ -111,6 +111,7 @@ def test_a_compiled_export_answers_the_same(generator, tmp_path):
     assert found["continuation"] == generator.generate(PROMPTS)
 
 
+@pytest.mark.slow
 def test_ids_are_cut_where_texts_are(generator, export, tmp_path):
     ids = [2, *range(4, 34)]
     found = answers(export, tmp_path, "tokens", source=[ids, [5, 6] + [0] * 29])

@@ -227,6 +227,7 @@ def one_on_jax(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_eight_devices_take_the_steps_of_one(one_on_jax):
     one = saved(one_on_jax / "eight-one.npz")
     for kind in ("data", "model"):
