@@ -13,13 +13,13 @@ demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
 # Both backends at once, as much of either is waiting; what JAX's part says comes at the end. `make test` leaves out what is
-# marked as slow, and on JAX all models but the Transformer, whose searches a test of both backends compares: `make test-all`
-# does not. A test runs what XLA compiles once or twice: the compiling is to be quick, not the program.
-JAX_ALWAYS := tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py tests/layers
+# marked as slow, and most of JAX's turn: there it tries the contract of every layer and the Transformer, while a test of both
+# backends compares searches; `make test-all` leaves out nothing. A test runs what XLA compiles once or twice: the compiling is to be quick, not the program.
+JAX_ALWAYS := tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py
 test: CHOSEN = not slow
-test: JAX_TESTS = $(JAX_ALWAYS) tests/models/test_transformer.py
+test: JAX_TESTS = $(JAX_ALWAYS) tests/layers/test_contracts.py tests/layers/test_decoder.py tests/models/test_transformer.py
 test-all: CHOSEN = slow or not slow
-test-all: JAX_TESTS = $(JAX_ALWAYS) tests/models tests/decoding
+test-all: JAX_TESTS = $(JAX_ALWAYS) tests/layers tests/models tests/decoding
 test test-all: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 test test-all: $(VENV)/.test
 	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 \

@@ -35,6 +35,10 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
     source, target = Path(source), Path(target)
     if target.exists():
         raise ValueError(f"`target` must not exist yet. Received: {target}.")
+    if not source.is_dir():
+        raise ValueError(
+            f"`source` must be a folder: nothing is downloaded. Received: {source}, which is none."
+        )
     if not (source / CONFIG).is_file():
         servable = load(source)
         to_huggingface(

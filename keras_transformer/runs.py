@@ -193,7 +193,8 @@ def _fit(recipe, pairs, val_pairs, folder, description, termination, say):
         if updates <= recipe.warmup_steps:
             say(
                 f"warning: the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it "
-                "may learn little. Less warm-up and a highest learning rate of some 0.002 suit few sentences."
+                f"may learn little. Give it a warm-up of some {max(1, updates // 4)} with a highest learning rate of "
+                "some 0.002, more epochs, or smaller batches."
             )
     max_source_length = max(256, recipe.max_length)
     progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs)

@@ -120,6 +120,10 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(bert, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="with none of them"):
         convert(tmp_path / "empty", tmp_path / "new")
+    with pytest.raises(ValueError, match="nothing is downloaded"):
+        convert("bert-base-uncased", tmp_path / "new")
+    with pytest.raises(ValueError, match="`keras-transformer convert` it first"):
+        load(bert)
     to_huggingface(families.ours(families.GPT2), tmp_path / "gpt2")
     with pytest.raises(ValueError, match="byte-level pieces"):
         convert(tmp_path / "gpt2", tmp_path / "new")

@@ -565,6 +565,7 @@ def test_a_run_is_watched_by_tensorboard(finished):
     assert (folder / "projector_config.pbtxt").exists()
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_weights_and_tokenizers_of_another(finished, tmp_path, pairs):
     recipe = changed(init_from=str(finished), learning_rate=1e-9, epochs=1, warmup_steps=1)
     translator, before = train(recipe, pairs[::2], tmp_path / "run", say=quiet), Translator.load(finished)

@@ -12,7 +12,8 @@ A family is a module with
   tensors tell;
 - `RENAMED`, where there is one: what old names of tensors end with, and what that is now;
 - `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
-  for both; and `write_tokenizers(tokenizers, folder, model)`, the way back.
+  for both; `write_tokenizers(tokenizers, folder, model)`, the way back; and `TOKENIZER_FILES`: what must be there, each
+  a tuple of names of which one will do.
 """
 
 from pathlib import Path
@@ -32,6 +33,8 @@ from keras_transformer.huggingface.tensors import fill, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
 
 FAMILIES = {"bert": bert, "gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5, "vit": vit}
+# What is left where there is no tokenizer.
+IDS_ALONE = "In Python `from_huggingface` reads the model alone, for ids."
 
 __all__ = [
     "FAMILIES",
@@ -103,9 +106,20 @@ def tokenizers_from_huggingface(folder):
     if not hasattr(family, "tokenizers"):
         raise ValueError(
             f"`folder` must have a tokenizer that tensorflow-text has. Received: {folder}, a "
-            f"{config['model_type']!r} model, whose byte-level pieces it has not."
+            f"{config['model_type']!r} model, whose byte-level pieces it has not. {IDS_ALONE}"
         )
-    return family.tokenizers(Path(folder), config)
+    folder = Path(folder)
+    missing = [
+        " or ".join(names)
+        for names in family.TOKENIZER_FILES
+        if not any((folder / name).is_file() for name in names)
+    ]
+    if missing:
+        raise ValueError(
+            f"`folder` must have the files of the model's tokenizer. Received: {folder} without {', '.join(missing)}. "
+            f"{IDS_ALONE}"
+        )
+    return family.tokenizers(folder, config)
 
 
 def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None):

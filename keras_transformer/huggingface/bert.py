@@ -44,6 +44,7 @@ BUFFERS = (
 )
 # In the first checkpoints.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+TOKENIZER_FILES = (("tokenizer.json", "vocab.txt"),)
 FREE = ()
 DEFAULTS = {
     "vocab_size": 30522,

@@ -34,6 +34,7 @@ from keras_transformer.models import LanguageModel
 
 PREFIX = "model."
 BUFFERS = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)  # follows from `rope_theta`
+TOKENIZER_FILES = (("tokenizer.model",),)
 FREE = ("max_position_embeddings",)  # rotary positions have no end
 DEFAULTS = {
     "vocab_size": 32000,

@@ -27,6 +27,7 @@ from keras_transformer.models import Transformer
 
 PREFIX = "model."
 BUFFERS = ()
+TOKENIZER_FILES = (("source.spm",), ("target.spm",), ("vocab.json",))
 FREE = ("max_position_embeddings",)  # sinusoidal positions have no end
 START = "decoder_start_token_id"
 EPSILON = 1e-5

@@ -28,6 +28,7 @@ PREFIX = ""
 BUFFERS = (  # of old checkpoints; nothing reads it
     re.compile(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"),
 )
+TOKENIZER_FILES = (("spiece.model",),)
 FREE = ()
 START = "decoder_start_token_id"
 EXTRA_IDS = 100

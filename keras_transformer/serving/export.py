@@ -67,8 +67,10 @@ def export(
     check_positive(version=version)
     path = Path(folder) / str(version)
     if path.exists():
+        newest = max(int(other.name) for other in path.parent.iterdir() if other.name.isdecimal())
         raise ValueError(
-            f"`version` must be new; versions are never overwritten. Received: version={version}; {path} exists."
+            f"`version` must be new; versions are never overwritten. Received: version={version}; {path} exists. "
+            f"{newest + 1} is free."
         )
     if source_lengths and not xla:
         raise ValueError(

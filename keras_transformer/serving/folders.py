@@ -22,9 +22,12 @@ def load(folder):
     found = [servable for servable in SERVABLES if (Path(folder) / servable.DESCRIPTION).is_file()]
     if len(found) != 1:
         names = ", ".join(servable.DESCRIPTION for servable in found or SERVABLES)
-        raise ValueError(
-            f"`folder` must hold one of {names}. Received: {folder} with {'several' if found else 'none'} of them."
-        )
+        what = "with several of them" if found else "with none of them"
+        if not Path(folder).is_dir():
+            what = "which is no folder"
+        elif not found and (Path(folder) / "config.json").is_file():
+            what = "a checkpoint of Hugging Face: `keras-transformer convert` it first"
+        raise ValueError(f"`folder` must hold one of {names}. Received: {folder}, {what}.")
     return found[0].load(folder)
 
 

@@ -48,7 +48,8 @@ def test_missing_run_blank_sentence_and_bad_width_are_named(tiny_run, tmp_path, 
     assert not path.exists()
 
 
-@pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1, 3])
 def test_best_of_the_tree_is_the_translation(translator, pairs, width):
     sentences = [korean for korean, _ in pairs[:3]]
     expected = beam_translator(translator, width).translate(sentences)

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pathlib
+import re
 
 import pytest
 import sentencepiece
@@ -184,10 +185,22 @@ def test_llamas_ids_are_theirs(llama, texts):
     assert_same(tokenizer, theirs, texts + ODD)
 
 
-def test_a_folder_without_its_tokenizer_is_refused(tmp_path):
-    described(tmp_path, "llama")
-    with pytest.raises(ValueError, match=r"`model` cannot be read: .*tokenizer\.model"):
+@pytest.mark.parametrize(
+    ("family", "missing"),
+    [
+        ("llama", "without tokenizer.model."),
+        ("t5", "without spiece.model."),
+        ("bert", "without tokenizer.json or vocab.txt."),
+        ("marian", "without source.spm, target.spm, vocab.json."),
+    ],
+)
+def test_a_folder_without_its_tokenizer_is_refused(family, missing, tmp_path):
+    described(tmp_path, family)
+    with pytest.raises(ValueError, match=re.escape(missing)):
         tokenizers_from_huggingface(tmp_path)
+
+
+def test_a_tokenizer_that_tensorflow_text_has_not_is_refused(tmp_path):
     described(tmp_path, "gpt2")
     with pytest.raises(ValueError, match="must have a tokenizer that tensorflow-text has"):
         tokenizers_from_huggingface(tmp_path)

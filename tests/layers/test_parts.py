@@ -180,6 +180,7 @@ def test_a_sliding_window_is_kerass():
         assert_close(ours(x, x, use_causal_mask=causal), theirs(x, x, use_causal_mask=causal))
 
 
+@pytest.mark.slow
 def test_a_beam_sees_its_own_branch_at_its_own_positions():
     """A tree of hypotheses, rows padded on the left: each branch is what it would be alone."""
     width, trunk, steps = 3, 4, 3

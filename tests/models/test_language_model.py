@@ -102,6 +102,7 @@ def test_a_wide_enough_beam_finds_the_best_of_all_continuations():
     np.testing.assert_allclose(as_numpy(found.scores)[0, 0], best, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_default_limit_is_each_prompts_own():
     found = llama().generate(PROMPTS, Greedy(), jit_compile=False, constraints=[MinLength(500)])
     assert as_numpy(found.lengths).max() >= 500

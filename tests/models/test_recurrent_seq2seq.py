@@ -244,6 +244,7 @@ def test_compiled_portable_and_eager_write_the_same(model):
         assert_same(as_numpy(model.generate(SOURCE, strategy, jit_compile=jit_compile, **arguments)), eager)
 
 
+@pytest.mark.slow
 def test_rows_depend_on_no_other_row_no_order_and_no_padding(model):
     def search(source, prefix=None):
         return as_numpy(model.generate(source, SOME["diverse"], max_length=MAX_LENGTH, prefix=prefix))

@@ -131,6 +131,7 @@ def test_chunk_by_chunk_is_all_at_once(normalize_first, chunk, padded):
         assert_close(logits[:, 0], at_once[:, start : start + chunk])
 
 
+@pytest.mark.slow
 def test_steps_under_mixed_bfloat16_stay_within_its_rounding():
     model = small(scale=0.2, dtype="mixed_bfloat16")
     at_once = logits_of(model)

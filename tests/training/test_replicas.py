@@ -38,10 +38,11 @@ print("equal", strategy.num_replicas_in_sync)
 
 
 # Biases of keys have no gradient but rounding errors, which Adam's usual epsilon would blow up.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [
-        pytest.param("keras.optimizers.SGD(0.5)", marks=pytest.mark.slow),
+        "keras.optimizers.SGD(0.5)",
         "kt.training.Adam(0.01, epsilon=1e-3)",
     ],
 )
