@@ -14,7 +14,8 @@ demo: $(VENV)/.plots
 
 # Both backends at once, as much of either is waiting; what JAX's part says comes at the end. `make test` leaves out what is
 # marked as slow, and most of JAX's turn: there it tries the contract of every layer and the Transformer, while a test of both
-# backends compares searches; `make test-all` leaves out nothing. A test runs what XLA compiles once or twice: the compiling is to be quick, not the program.
+# backends compares searches; `make test-all` leaves out nothing. A test runs what XLA compiles once or twice: the compiling
+# is to be quick, not the program.
 JAX_ALWAYS := tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py
 test: CHOSEN = not slow
 test: JAX_TESTS = $(JAX_ALWAYS) tests/layers/test_contracts.py tests/layers/test_decoder.py tests/models/test_transformer.py

@@ -24,7 +24,7 @@ LENGTH, WIDTH = 256, 256  # what stays while the other grows
 LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 1024)
 QUICK_LENGTHS, QUICK_WIDTHS = (16, 32), (64, 128)
 WINDOW, KERNEL = 32, 3  # r and k
-BLOCK = 128  # queries that `MultiHeadAttention` computes at once in a window, of long inputs
+BLOCK = 128  # `layers.blockwise.FEWEST_QUERIES`: as many are computed at once in a window, of long inputs
 # Multiplications of a layer for each row, up to a factor: what table 1 counts, and the projections that it leaves out.
 ARITHMETIC = {
     "self-attention": ("O(n² d)", lambda n, d: n * n * d, lambda n, d: 2 * n * n * d + 4 * n * d * d),

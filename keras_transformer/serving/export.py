@@ -9,6 +9,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import locked, remove_temporaries, replaced
+from keras_transformer.serving.server_files import versions_of
 from keras_transformer.serving.warmup import MOST_RECORDS, write_warmup
 from keras_transformer.serving.weights import fingerprint, stored
 from keras_transformer.version import __version__
@@ -67,10 +68,9 @@ def export(
     check_positive(version=version)
     path = Path(folder) / str(version)
     if path.exists():
-        newest = max(int(other.name) for other in path.parent.iterdir() if other.name.isdecimal())
         raise ValueError(
             f"`version` must be new; versions are never overwritten. Received: version={version}; {path} exists. "
-            f"{newest + 1} is free."
+            f"{max({version, *versions_of(folder)}) + 1} would be new."
         )
     if source_lengths and not xla:
         raise ValueError(

@@ -16,6 +16,12 @@ WAITING_BATCHES = 100  # more than these are refused at once instead of late
 BATCHES_A_REQUEST = 32  # a request of more rows is refused; the server splits what is larger than a batch
 
 
+def versions_of(folder):
+    """The numbers of the exported versions in a model's folder, a set."""
+    paths = Path(folder).glob("[0-9]*/saved_model.pb")
+    return {int(path.parent.name) for path in paths if path.parent.name.isdigit()}
+
+
 def write_server_files(folder, name=None, stable=None, canary=None, image="tensorflow/serving:latest"):
     """Writes `models.config`, `batching.config`, `monitoring.config` and `docker-compose.yml` beside the versions.
 
@@ -44,9 +50,7 @@ def write_server_files(folder, name=None, stable=None, canary=None, image="tenso
         raise ValueError(
             f"`name` must hold letters, digits, `_`, `.` and `-` alone. Received: name={name!r}."
         )
-    versions = {
-        int(path.parent.name) for path in folder.glob("[0-9]*/saved_model.pb") if path.parent.name.isdigit()
-    }
+    versions = versions_of(folder)
     if not versions:
         raise ValueError(f"`folder` must hold an exported version. Received: folder={str(folder)!r}.")
     labels = {"stable": max(versions) if stable is None else stable, "canary": canary}
