@@ -1,20 +1,21 @@
-"""The one file of the core that names a Keras backend: Keras has no call that compiles a function."""
+"""The only file of the core that names a Keras backend."""
 
-import contextlib
 import contextvars
+import functools
 
 import keras
 from keras import ops
 
 _IN_XLA = contextvars.ContextVar("in_xla", default=False)
+_BACKEND = keras.backend.backend()
 
 
 def compiles(jit_compile):
-    """Whether to compile with XLA: as asked for, and where nobody asked, where there is a GPU or TPU.
+    """Returns whether to compile with XLA: `jit_compile`, or where it is None, whether there is a GPU or TPU.
 
     JAX always compiles.
     """
-    if keras.backend.backend() == "jax":
+    if _BACKEND == "jax":
         return True
     if jit_compile is None:
         return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
@@ -22,26 +23,19 @@ def compiles(jit_compile):
 
 
 def in_xla():
-    """Whether what runs now will be run by XLA, as far as this library knows; JAX is XLA throughout."""
-    return _IN_XLA.get() or keras.backend.backend() == "jax"
-
-
-@contextlib.contextmanager
-def _traced_for_xla(jit_compile):
-    token = _IN_XLA.set(jit_compile)
-    try:
-        yield
-    finally:
-        _IN_XLA.reset(token)
+    """Returns whether XLA runs the code at hand, as far as this library knows; on JAX it always does."""
+    return _BACKEND == "jax" or _IN_XLA.get()
 
 
 def summed_over_replicas(x):
-    """The sum of a tensor over all replicas of a step under `tf.distribute`, and their number.
+    """Sums a tensor over all replicas of a step under `tf.distribute`.
 
-    Where there is one replica, and on other backends, `x` itself and 1. JAX needs nothing here: a step under
-    `keras.distribution` is one program over the joint batch.
+    JAX needs nothing here: a step under `keras.distribution` is one program over the joint batch.
+
+    Returns:
+        The sum, and the number of replicas; `x` and 1 where there is one replica and on other backends.
     """
-    if keras.backend.backend() == "tensorflow":
+    if _BACKEND == "tensorflow":
         import tensorflow as tf
 
         replica = tf.distribute.get_replica_context()  # None outside a step
@@ -50,34 +44,34 @@ def summed_over_replicas(x):
     return x, 1
 
 
-def custom_gradient(function):
-    """`keras.ops.custom_gradient`, for gradients of one argument: backends hand over what flows back differently.
+if _BACKEND == "tensorflow":
+    custom_gradient = ops.custom_gradient
+    recomputed = functools.partial  # gradients that are written out say themselves what they compute again
+else:
 
-    Args:
-        function: Of tensors to a value and to a function of the value's gradient to those of the tensors.
+    def custom_gradient(function):
+        """Returns a function without its written-out gradient: XLA derives one that is as fast.
 
-    Returns:
-        The function of tensors to the value.
-    """
+        A derived gradient can itself be differentiated, forwards too (`jax.jvp`).
 
-    @ops.custom_gradient
-    def differentiable(*tensors):
-        value, gradient = function(*tensors)
+        Args:
+            function: Function of tensors to a value and a gradient function.
+        """
+        return lambda *tensors: function(*tensors)[0]
 
-        def backward(*args, upstream=None):
-            return gradient(args[0] if upstream is None else upstream)
+    def recomputed(function):
+        """Returns a function whose intermediate values are computed again for the gradient, instead of kept."""
+        import jax
 
-        return value, backward
-
-    return differentiable
+        return jax.checkpoint(function)
 
 
 def adam_in_one_pass():
-    """A function that updates one weight as Adam does, in one pass; None where the backend has none.
+    """Returns a function that updates one weight as Adam does, in one pass; None where the backend has none.
 
     It takes the weight, its two moments and its gradient, and the scalars under the names of TensorFlow's operation.
     """
-    if keras.backend.backend() != "tensorflow":
+    if _BACKEND != "tensorflow":
         return None
     import tensorflow as tf
 
@@ -100,23 +94,28 @@ def compiled(function, model, jit_compile):
     """Compiles a function of tensors that reads a model's weights.
 
     Args:
-        function: A function of tensors to a nest of tensors.
-        model: The layer or model whose weights it reads; they may change between calls.
-        jit_compile: True for XLA, False for a graph without it, as `compiles` gave it.
+        function: Function of tensors to a nest of tensors.
+        model: The layer or model whose weights it reads; their values may change between calls.
+        jit_compile: True for XLA, False for a graph without it.
 
     Returns:
-        A function of the same arguments.
+        Function of the same arguments.
     """
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    if _BACKEND == "tensorflow":
         import tensorflow as tf
 
         def traced(*args):
-            with _traced_for_xla(jit_compile):
+            token = _IN_XLA.set(jit_compile)
+            try:
                 return function(*args)
+            finally:
+                _IN_XLA.reset(token)
 
+        # A partial has no code object. TensorFlow counts traces for each code object, and would warn of retracing as
+        # soon as five of these functions exist.
+        traced = functools.partial(traced)
         return tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False)
-    if backend == "jax":
+    if _BACKEND == "jax":
         import jax
 
         @jax.jit

@@ -58,3 +58,18 @@ def check_labels(count, **labels):
             raise ValueError(
                 f"`{name}` must be a str for each of num_classes={count}. Received: {name}={given!r}."
             )
+
+
+def height_and_width(**size):
+    """Returns `(height, width)` of a size: one int for both, or a pair.
+
+    Raises:
+        ValueError: If it is neither, or not positive.
+    """
+    ((name, value),) = size.items()
+    pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"`{name}` must be an int or `(height, width)`. Received: {name}={value!r}.")
+    check_positive(**{name: pair[0]})
+    check_positive(**{name: pair[1]})
+    return pair

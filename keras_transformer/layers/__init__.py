@@ -1,26 +1,35 @@
-"""Layers: keras and the masks, nothing else."""
+"""Layers: Keras and the masks, nothing else."""
 
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.cache import KVCache, TreeCache, empty_cache
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.dot_product import dot_product_attention
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.embedding import TokenEmbedding
+from keras_transformer.layers.embedding import (
+    LearnedPositions,
+    PositionalEncoding,
+    SegmentEmbedding,
+    TokenEmbedding,
+    sinusoidal_positions,
+)
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
-from keras_transformer.layers.images import ImagePreprocessing
+from keras_transformer.layers.images import ImagePreprocessing, PatchEmbedding
 from keras_transformer.layers.mixture import MixtureOfExperts
-from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
-from keras_transformer.layers.patches import PatchEmbedding
-from keras_transformer.layers.position_bias import ALiBi, RelativePositionBias
-from keras_transformer.layers.positions import LearnedPositions, PositionalEncoding, sinusoidal_positions
+from keras_transformer.layers.positions import (
+    ALiBi,
+    AttentionPositions,
+    LinearScaling,
+    Llama3Scaling,
+    RelativePositionBias,
+    RotaryPositions,
+)
+from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.recurrent import LSTMStack, LuongAttention
-from keras_transformer.layers.residual import Residual, SandwichResidual
-from keras_transformer.layers.rotary import LinearScaling, Llama3Scaling, RotaryPositions
-from keras_transformer.layers.segments import SegmentEmbedding
+from keras_transformer.layers.residual import Dropout, LayerNormalization, Residual, RMSNormalization
 
 __all__ = [
     "ALiBi",
+    "AttentionPositions",
     "Decoder",
     "DecoderLayer",
     "Dropout",
@@ -40,11 +49,11 @@ __all__ = [
     "MultiHeadAttention",
     "PatchEmbedding",
     "PositionalEncoding",
+    "Projection",
     "RMSNormalization",
     "RelativePositionBias",
     "Residual",
     "RotaryPositions",
-    "SandwichResidual",
     "SegmentEmbedding",
     "TokenEmbedding",
     "TreeCache",

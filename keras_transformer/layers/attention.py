@@ -5,74 +5,75 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_share
-from keras_transformer.layers.cache import KVCache, check_no_index
+from keras_transformer.checks import check_positive, check_range, check_share
+from keras_transformer.layers.cache import KVCache, check_no_index, positions_from
 from keras_transformer.layers.dot_product import dot_product_attention
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.parts import clone, described, described_shared, part
-from keras_transformer.layers.positions import AttentionPositions, positions_of
-from keras_transformer.layers.product import product
-from keras_transformer.layers.shapes import KeepsShape, packed
-from keras_transformer.masks import broadcastable, combine, look_ahead_mask
-
-# What Keras's layer takes besides, and its configurations name; only without effect.
-KERAS_ONLY = ("attention_axes", "flash_attention", "use_gate", "activity_regularizer")
+from keras_transformer.layers.positions import AttentionPositions
+from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.residual import NORMS, Dropout
+from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer, pack, to_config
+from keras_transformer.masks import as_attention_mask, as_token_mask, combine, look_ahead_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MultiHeadAttention(KeepsShape, keras.layers.Layer):
+class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
     """Attention in several subspaces at once ("Attention Is All You Need", section 3.2.2).
 
-    Stands in for `keras.layers.MultiHeadAttention` on `(batch, length, features)`: the same calls, the same
-    weights in the same order (`set_weights(keras_layer.get_weights())`), the same results, but for what Keras
-    gets wrong: the masks of its inputs stay untouched, a query that may attend to nothing gives zeros on
-    every path (then the output bias), and symbolic shapes are the real ones.
+    It is a `keras.layers.MultiHeadAttention`, with its calls, sublayers, weights and results, but for what Keras's
+    layer gets wrong: the masks of its inputs stay untouched, a query that may attend to nothing gives zeros on every
+    path (then the output bias), and symbolic shapes are the real ones. It adds a cache for decoding, grouped queries,
+    and position schemes.
 
     Args:
         num_heads: Number of heads.
         key_dim: Size of a head's queries and keys.
         value_dim: Size of a head's values; `key_dim` when None.
-        dropout: Share of the attention weights dropped in training.
-        use_bias: Whether the four projections have a bias.
+        dropout: Share of the attention scores dropped in training.
+        use_bias: Whether the projections have biases.
         output_shape: Features of the output, an int or a tuple; the query's own when None.
-        kernel_initializer: Initializer of the projections, applied to the flat `(features, heads * dim)` matrix.
-        bias_initializer: Initializer of the biases.
-        kernel_regularizer: Regularizer of the projections.
-        bias_regularizer: Regularizer of the biases.
-        kernel_constraint: Constraint on the projections.
-        bias_constraint: Constraint on the biases.
-        seed: Seed of the dropout.
+        attention_axes: Axes to attend over; all but the first and the last when None.
         num_key_value_heads: Number of heads of keys and values, each for as many heads of queries (Ainslie et al.,
-            2023, "GQA"; one: Shazeer, 2019); `num_heads` when None.
-        positions: `RotaryPositions`, `ALiBi` or `RelativePositionBias`; None where the inputs tell their positions.
-        sliding_window: A query sees the keys less than so many positions before and after it; all when None.
-        query_key_norm: A template of a norm, such as `RMSNormalization()`, for each head's queries and keys (Dehghani
-            et al., 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2), or None.
-        scale: What the scores are multiplied by; `1 / sqrt(key_dim)` when None.
+            2023, "GQA"; one head: Shazeer, 2019); `num_heads` when None.
+        positions: `RotaryPositions`, `ALiBi` or `RelativePositionBias`; None where the inputs hold their positions.
+        query_key_norm: Norm of each head's queries and keys, "layer" or "rms" (Dehghani et al., 2023, "Scaling Vision
+            Transformers to 22 Billion Parameters", section 2); None for none.
+        scale: Factor of the products of queries and keys; `1 / sqrt(key_dim)` when None.
+        **kwargs: The other arguments of `keras.layers.MultiHeadAttention`: `sliding_window` (a query sees the keys
+            less than so many positions before and after it), `use_gate`, `flash_attention`, the initializers,
+            regularizers and constraints, `seed`; and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: `(batch, target_len, features)`.
-        value: `(batch, source_len, features)`.
+        query: `(batch, target_len, features)`, or of higher rank.
+        value: `(batch, source_len, features)`, or of higher rank; or the `KVCache` that `project_memory` made.
         key: `(batch, source_len, features)`; `value` when None.
-        query_mask: bool `(batch, target_len)`; a masked query gives zeros.
-        value_mask: bool `(batch, source_len)`; no query attends to a masked value.
-        key_mask: bool `(batch, source_len)`; likewise. All three come from Keras's implicit masks when None.
-        attention_mask: bool `(batch, source_len)`, `(batch, target_len, source_len)` or
-            `(batch, num_heads, target_len, source_len)`, True = may attend.
-        return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop out.
+        query_mask: bool `(batch, target_len)`; a masked query gives zeros. Keras's implicit mask of `query` when None.
+        value_mask: bool `(batch, source_len)`; no query attends to a masked value. Keras's implicit mask when None.
+        key_mask: bool `(batch, source_len)`; no query attends to a masked key. Keras's implicit mask when None.
+        attention_mask: `(target_len, source_len)`, `(batch, target_len, source_len)` or
+            `(batch, num_heads, target_len, source_len)`, boolean or 0 and 1, True = may attend.
+        return_attention_scores: Whether to return the attention scores too.
+        training: Whether to drop.
         use_causal_mask: Whether to hide the keys that come after the query.
-        cache: `KVCache` of the positions before `index`, which the keys and values of this call are written into. Needs
-            `use_causal_mask=True`; instead of the implicit masks give `attention_mask`, `(batch, length of the cache)`.
-        index: Position of the first query; with a cache only.
+        cache: `KVCache` of the tokens before `index`. The keys and values of this call are written into a copy of it,
+            and the queries attend to that. It needs `use_causal_mask=True`. The implicit masks are not read then; use
+            `attention_mask`, whose `source_len` is the length of the cache.
+        index: Slot of the first query; with a cache only.
+        positions: int `(target_len,)` or `(batch, target_len)`, positions of the queries, where they are not their
+            slots.
+        key_positions: int `(source_len,)` or `(batch, source_len)`, positions of the keys. When None: with a cache the
+            slots, else `positions`, as in self-attention.
 
     Returns:
-        The output `(batch, target_len, *output_shape)`; with `return_attention_scores` the weights
-        `(batch, num_heads, target_len, source_len)` after it; with `cache` the new cache last.
+        The output `(batch, target_len, *output_shape)`; with `return_attention_scores` then the scores
+        `(batch, num_heads, target_len, source_len)`; with `cache` then the new cache.
 
     Raises:
-        ValueError: If an argument is out of range or does not fit `positions`, an input is not of rank 3, or a cache is
-            given without `use_causal_mask`.
+        ValueError: If an argument is out of range or does not fit `positions`; if inputs of rank 4 or more meet an
+            argument that Keras's layer does not have; or if a cache is given without `use_causal_mask`.
+
+    >>> attention = MultiHeadAttention(num_heads=2, key_dim=3)
+    >>> attention(np.ones((1, 5, 6)), np.ones((1, 4, 6))).shape
+    TensorShape([1, 5, 6])
     """
 
     def __init__(
@@ -83,182 +84,125 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         dropout=0.0,
         use_bias=True,
         output_shape=None,
+        attention_axes=None,
         *,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
         num_key_value_heads=None,
         positions=None,
-        sliding_window=None,
         query_key_norm=None,
         scale=None,
         **kwargs,
     ):
-        for name in KERAS_ONLY:
-            if kwargs.pop(name, None) not in (None, False, (1,), [1]):
-                raise ValueError(f"`{name}` is not supported: leave it at Keras's default.")
-        super().__init__(**kwargs)
-        value_dim = key_dim if value_dim is None else value_dim
+        super().__init__(
+            num_heads, key_dim, value_dim, dropout, use_bias, output_shape, attention_axes, **kwargs
+        )
+        check_share(dropout=dropout)
         shared = num_heads if num_key_value_heads is None else num_key_value_heads
-        check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, num_key_value_heads=shared)
+        check_positive(num_key_value_heads=shared)
         if num_heads % shared:
             raise ValueError(
                 "`num_heads` must be divisible by `num_key_value_heads`. "
                 f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}."
             )
-        if sliding_window is not None:
-            check_positive(sliding_window=sliding_window)
-        check_share(dropout=dropout)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.dropout = dropout
-        self.use_bias = use_bias
-        self.features = (output_shape,) if isinstance(output_shape, int) else output_shape
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed = seed
+        if scale is not None:
+            check_range(0, scale=scale)
         self.num_key_value_heads = shared
-        self.positions = part(positions, "positions", AttentionPositions)
+        self.positions = from_config_or_layer(positions, self, "positions", AttentionPositions)
         if self.positions is not None:
             self.positions.check_heads(num_heads, key_dim)
-        self.sliding_window = sliding_window
-        self.query_norm = self.key_norm = None
-        if query_key_norm is not None:
-            self.query_norm = clone(query_key_norm, name="query_norm", dtype=self.dtype_policy)
-            self.key_norm = clone(query_key_norm, name="key_norm", dtype=self.dtype_policy)
+        if query_key_norm not in (None, *NORMS):
+            raise ValueError(
+                f"`query_key_norm` must be None or one of {sorted(NORMS)}. "
+                f"Received: query_key_norm={query_key_norm!r}."
+            )
+        self.query_key_norm = query_key_norm
         self.scale = scale
-        self.supports_masking = True
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            if len(shape) != 3:
+        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+            raise ValueError(
+                "All dimensions of `value` and `key`, except the last one, must be equal. "
+                f"Received: value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
+            )
+        rank = len(query_shape)
+        self._attention_axes = tuple(
+            axis % rank for axis in self._attention_axes or range(1, len(value_shape) - 1)
+        )
+        self._check_rank(rank)
+        heads = (self.num_heads, self.key_dim)
+        shared = (self.num_key_value_heads, self.key_dim)
+        values = (self.num_key_value_heads, self.value_dim)
+        self._query_dense = self._projection("query", "...x,xhd->...hd", query_shape, heads)
+        self._key_dense = self._projection("key", "...x,xhd->...hd", key_shape, shared)
+        if self._use_gate:
+            gate = (self.num_heads, self.value_dim)
+            self._gate_dense = self._projection(
+                "gate", "...x,xhd->...hd", query_shape, gate, activation="sigmoid"
+            )
+        self._value_dense = self._projection("value", "...x,xhd->...hd", value_shape, values)
+        features = tuple(self._output_shape or query_shape[-1:])
+        labels = "abcefgijk"[: len(features)]
+        context_shape = (*query_shape[:-1], self.num_heads, self.value_dim)
+        self._output_dense = self._projection(
+            "attention_output", f"...hd,hd{labels}->...{labels}", context_shape, features
+        )
+        self.query_norm = self._norm("query_norm")
+        self.key_norm = self._norm("key_norm")
+        if self.positions is not None:
+            ensure_built(self.positions)
+        scores_dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=scores_dtype, name="drop")
+
+    def _check_rank(self, rank):
+        own = {
+            "num_key_value_heads": self.num_key_value_heads != self.num_heads,
+            "positions": self.positions is not None,
+            "query_key_norm": self.query_key_norm is not None,
+            "scale": self.scale is not None,
+        }
+        for name, given in own.items():
+            if given and rank != 3:
                 raise ValueError(
-                    f"`{name}` must have shape `(batch, length, features)`. Received: shape={tuple(shape)}."
+                    f"`{name}` needs inputs of shape `(batch, length, features)`. Received: rank {rank}."
                 )
-        heads, shared = self.num_heads, self.num_key_value_heads
-        features = tuple(self.features or (query_shape[-1],))
-        self.query_weights = self._add_projection("query", query_shape[-1:], (heads, self.key_dim))
-        self.key_weights = self._add_projection("key", key_shape[-1:], (shared, self.key_dim))
-        self.value_weights = self._add_projection("value", value_shape[-1:], (shared, self.value_dim))
-        self.output_weights = self._add_projection("attention_output", (heads, self.value_dim), features)
-        for norm in filter(None, (self.query_norm, self.key_norm)):
-            norm.build((None, None, None, self.key_dim))
-        if self.positions is not None and not self.positions.built:  # layers may share them
-            self.positions.build()
-        if self.dropout:
-            self.drop = Dropout(self.dropout, seed=self.seed, dtype="float32")
-        self.built = True
 
-    def _add_projection(self, name, input_shape, output_shape):
-        """The kernel `(*input_shape, *output_shape)` and the bias of one projection."""
-        initializer = self.kernel_initializer.clone()  # a draw of its own, unless the user seeded it
-        matrix = (math.prod(input_shape), math.prod(output_shape))
-        kernel = self.add_weight(
-            name=f"{name}_kernel",
-            shape=(*input_shape, *output_shape),
-            # Keras would take an axis of (features, heads, dim) for a convolution's and shrink the variance.
-            initializer=lambda shape, dtype=None: ops.reshape(initializer(matrix, dtype), shape),
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
+    def _projection(self, name, equation, input_shape, output_shape, activation=None):
+        projection = Projection(
+            equation,
+            output_shape,
+            activation=activation,
+            bias_axes=equation.split("->...")[1] if self.use_bias else None,
+            name=name,
+            **self._get_common_kwargs_for_sublayer(),
         )
-        if not self.use_bias:
-            return kernel, None
-        bias = self.add_weight(
-            name=f"{name}_bias",
-            shape=output_shape,
-            initializer=self.bias_initializer.clone(),
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-        )
-        return kernel, bias
+        projection.build(input_shape)
+        return projection
 
-    def project_query(self, query, positions=None):
-        """Queries of all heads, `(batch, num_heads, target_len, key_dim)`.
-
-        Args:
-            query: `(batch, target_len, features)`.
-            positions: int `(target_len,)` or `(batch, target_len)`, where they stand; from 0 on when None.
-        """
-        query = _swap_length_and_heads(self._project(query, self.query_weights))
-        return self._placed(query, self.query_norm, positions)
+    def _norm(self, name):
+        if self.query_key_norm is None:
+            return None
+        norm = NORMS[self.query_key_norm](dtype=self.dtype_policy, name=name)
+        norm.build((None, None, None, self.key_dim))
+        return norm
 
     def project_memory(self, value, key=None, positions=None):
-        """Keys and values of all heads, a `KVCache`: computed once for a memory, attended to many times.
+        """Projects a memory to keys and values, computed once and attended to many times.
 
         Args:
             value: `(batch, source_len, features)`.
-            key: Likewise; `value` when None.
-            positions: int `(source_len,)` or `(batch, source_len)`, where they stand; from 0 on when None.
-        """
-        key = _swap_length_and_heads(self._project(value if key is None else key, self.key_weights))
-        value = _swap_length_and_heads(self._project(value, self.value_weights))
-        return KVCache(self._placed(key, self.key_norm, positions), value)
-
-    def _placed(self, x, norm, positions):
-        """Heads, normalised, and turned to where they stand."""
-        x = x if norm is None else norm(x)
-        return x if self.positions is None else self.positions.rotated(x, positions)
-
-    def attend(
-        self,
-        query,
-        memory,
-        mask=None,
-        query_mask=None,
-        training=None,
-        return_attention_scores=True,
-        *,
-        positions=None,
-        key_positions=None,
-    ):
-        """Attends with projected queries to projected keys and values, and projects the result.
-
-        Args:
-            query: What `project_query` gave.
-            memory: What `project_memory` gave, or a cache of it.
-            mask: bool, broadcastable to `(batch, num_heads, target_len, source_len)`, or None.
-            query_mask: bool `(batch, target_len)`, or None.
-            training: Whether to drop out.
-            return_attention_scores: Whether the attention weights are needed.
-            positions: As in `project_query`.
-            key_positions: int `(source_len,)` or `(batch, source_len)`, where the keys stand; from 0 on when None.
+            key: `(batch, source_len, features)`; `value` when None.
+            positions: int `(source_len,)` or `(batch, source_len)`, positions of the keys; counted from 0 when None.
 
         Returns:
-            The output `(batch, target_len, *output_shape)` and the attention weights, or None for these.
+            `KVCache` of `(batch, num_key_value_heads, source_len, dim)`.
         """
-        drop = bias = None
-        if self.dropout and training:
-            drop = lambda weights: self.drop(weights, training=training)  # noqa: E731
-        if self.positions is not None:
-            bias = self.positions.bias_of(self.num_heads)
-        context, weights = dot_product_attention(
-            query,
-            memory.key,
-            memory.value,
-            mask,
-            drop,
-            weights=return_attention_scores,
-            bias=bias,
-            scale=self.scale,
-            window=self.sliding_window,
-            positions=positions,
-            key_positions=key_positions,
-        )
-        if query_mask is not None:
-            real = query_mask[:, None, :, None]
-            context = ops.where(real, context, ops.zeros_like(context))
-            weights = None if weights is None else ops.where(real, weights, 0.0)
-        return self._project(_swap_length_and_heads(context), self.output_weights), weights
+        keys = self._heads_first(self._key_dense(value if key is None else key), self.key_norm, positions)
+        return KVCache(keys, ops.transpose(self._value_dense(value), (0, 2, 1, 3)))
+
+    def _heads_first(self, x, norm, positions):
+        """Normalises and rotates heads, `(batch, length, heads, dim)` to `(batch, heads, length, dim)`."""
+        x = ops.transpose(x if norm is None else norm(x), (0, 2, 1, 3))
+        return x if self.positions is None else self.positions.rotate(x, positions)
 
     def call(
         self,
@@ -274,65 +218,175 @@ class MultiHeadAttention(KeepsShape, keras.layers.Layer):
         use_causal_mask=False,
         cache=None,
         index=0,
+        positions=None,
+        key_positions=None,
     ):
-        positions = None if cache is None else positions_of(query, index)
-        memory = self.project_memory(value, key, positions)
+        if len(query.shape) != 3 or self._flash_attention or self._overridden():
+            given = {"cache": cache, "positions": positions, "key_positions": key_positions}
+            self._check_plain(given)
+            return self._call_as_keras(
+                query, value, key, query_mask, value_mask, key_mask, attention_mask,
+                return_attention_scores, training, use_causal_mask,
+            )  # fmt: skip
         if cache is None:
             check_no_index(index)
-            masks = [broadcastable(value_mask), broadcastable(key_mask)]
+            key_positions = positions if key_positions is None else key_positions
+            new_positions = key_positions
+        elif use_causal_mask:
+            positions = new_positions = positions_from(index, query) if positions is None else positions
         else:
-            if not use_causal_mask:
-                raise ValueError(
-                    "`cache` needs `use_causal_mask=True`: its later slots are empty. Received: use_causal_mask=False."
-                )
+            raise ValueError(
+                "`cache` needs `use_causal_mask=True`: its later slots are empty. Received: use_causal_mask=False."
+            )
+        if isinstance(value, KVCache):
+            memory = value
+            value_mask = (
+                None if isinstance(value_mask, KVCache) else value_mask
+            )  # Keras's implicit masks: none
+        else:
+            memory = self.project_memory(value, key, new_positions)
+        mask = as_attention_mask(attention_mask)
+        if cache is None:
+            for token_mask in (value_mask, key_mask):
+                if token_mask is not None:
+                    mask = combine(mask, as_token_mask(token_mask, "value_mask")[:, None, None, :])
+        else:
             memory = cache = cache.write(memory, index)
-            masks, query_mask = [], None
+            query_mask = None
         if use_causal_mask:
-            masks.append(look_ahead_mask(ops.shape(query)[1], memory.length, index))
-        mask = combine(broadcastable(attention_mask), *masks)
-        output, weights = self.attend(
-            self.project_query(query, positions),
-            memory,
+            mask = combine(mask, look_ahead_mask(ops.shape(query)[1], memory.length, index))
+        context, scores = dot_product_attention(
+            self._heads_first(self._query_dense(query), self.query_norm, positions),
+            memory.key,
+            memory.value,
             mask,
-            query_mask,
+            query_mask=as_token_mask(query_mask, "query_mask"),
+            dropout=self._dropout_layer if self.dropout and training else None,
+            return_attention_scores=return_attention_scores,
+            bias=None if self.positions is None else self.positions.bias_function(self.num_heads),
+            scale=self.scale,
+            window=self._sliding_window,
+            positions=positions,
+            key_positions=key_positions,
+        )
+        output = self._output(ops.transpose(context, (0, 2, 1, 3)), query)
+        return pack(output, scores if return_attention_scores else None, cache)
+
+    def _output(self, context, query):
+        """Gates and projects a context, `(batch, ..., num_heads, value_dim)`."""
+        return self._output_dense(context * self._gate_dense(query) if self._use_gate else context)
+
+    def _overridden(self):
+        """Whether a subclass computes the attention itself, at the place that Keras names for it."""
+        return type(self)._compute_attention is not MultiHeadAttention._compute_attention
+
+    def _check_plain(self, given):
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` needs inputs of shape `(batch, length, features)`, no `flash_attention`, and no overridden "
+                    f"`_compute_attention`. Received: {name}={value!r:.200}."
+                )
+
+    def _call_as_keras(
+        self, query, value, key, query_mask, value_mask, key_mask, attention_mask,
+        return_attention_scores, training, use_causal_mask,
+    ):  # fmt: skip
+        """Computes the attention as Keras's layer does, for inputs of any rank."""
+        key = value if key is None else key
+        mask = self._compute_attention_mask(
+            query, value, query_mask, value_mask, key_mask, attention_mask, use_causal_mask
+        )
+        context, scores = self._compute_attention(
+            self._query_dense(query),
+            self._key_dense(key),
+            self._value_dense(value),
+            mask,
             training,
             return_attention_scores,
-            positions=positions,
         )
-        return packed(output, scores=weights, cache=cache)
+        return pack(self._output(context, query), scores if return_attention_scores else None)
+
+    def _compute_attention(
+        self,
+        query,
+        key,
+        value,
+        attention_mask=None,
+        training=None,
+        return_attention_scores=False,
+        use_causal_mask=False,
+    ):
+        """Applies attention to projected queries, keys and values; subclasses may override it, as in Keras.
+
+        Args:
+            query: `(batch, *target axes, num_heads, key_dim)`.
+            key: `(batch, *source axes, num_heads, key_dim)`.
+            value: `(batch, *source axes, num_heads, value_dim)`.
+            attention_mask: bool `(batch, *target axes, *source axes)`, or None.
+            training: Whether to drop.
+            return_attention_scores: Whether the scores are needed.
+            use_causal_mask: Whether to hide the keys after the query, on the first axis.
+
+        Returns:
+            The context `(batch, *target axes, num_heads, value_dim)` and the scores
+            `(batch, num_heads, *target axes, *source axes)`, or None for these.
+        """
+        if self._flash_attention:
+            return super()._compute_attention(
+                query, key, value, attention_mask, training, return_attention_scores
+            )
+        axes = self._attention_axes
+        free = [axis for axis in range(1, len(query.shape) - 2) if axis not in axes]
+        if use_causal_mask:
+            causal = self._compute_causal_mask(query, value)
+            attention_mask = causal if attention_mask is None else ops.logical_and(attention_mask, causal)
+        query_shape, key_shape = ops.shape(query), ops.shape(key)
+        target = [query_shape[axis] for axis in axes]
+        source = [key_shape[axis] for axis in axes]
+        batch = [query_shape[axis] for axis in (0, *free)]
+        query, key, value = (
+            ops.reshape(
+                ops.transpose(x, (0, *free, len(x.shape) - 2, *axes, len(x.shape) - 1)),
+                (math.prod(batch), x.shape[-2], math.prod(sizes), x.shape[-1]),
+            )
+            for x, sizes in ((query, target), (key, source), (value, source))
+        )
+        context, scores = dot_product_attention(
+            query,
+            key,
+            value,
+            self._flat_mask(attention_mask, batch, target, source),
+            dropout=self._dropout_layer if self.dropout and training else None,
+            return_attention_scores=return_attention_scores,
+        )
+        context = ops.reshape(context, (*batch, self.num_heads, *target, context.shape[-1]))
+        order = (0, *free, *axes)
+        places = [order.index(axis) + (axis in axes) for axis in range(len(order))]
+        context = ops.transpose(context, (*places, len(batch), len(order) + 1))
+        if scores is not None:
+            scores = ops.reshape(scores, (*batch, self.num_heads, *target, *source))
+        return context, scores
+
+    def _flat_mask(self, mask, batch, target, source):
+        """Gives a mask of several target and source axes the rank of attention scores."""
+        if mask is None:
+            return None
+        mask = ops.cast(mask, "bool")
+        for _ in range(len(batch) + 1 + 2 * len(target) - len(mask.shape)):
+            mask = ops.expand_dims(mask, -2 * len(target) - 1)
+        heads = mask.shape[len(batch)]
+        mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
+        return ops.reshape(mask, (math.prod(batch), heads, math.prod(target), math.prod(source)))
 
     def compute_output_shape(self, query_shape, *other_shapes, **more_shapes):
-        return (*query_shape[:-1], *(self.features or query_shape[-1:]))
-
-    def _project(self, x, weights):
-        """`x` times a kernel over all its axes but the first two, plus the bias, in the compute dtype."""
-        kernel, bias = weights
-        x = product(x, kernel, self.compute_dtype)
-        return x if bias is None else x + ops.cast(bias, self.compute_dtype)
+        return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def get_config(self):
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "output_shape": self.features,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
-            "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
-            "positions": described_shared(self.positions),
-            "sliding_window": self.sliding_window,
-            "query_key_norm": described(self.query_norm),
+            "positions": to_config(self.positions),
+            "query_key_norm": self.query_key_norm,
             "scale": self.scale,
         }
-
-
-def _swap_length_and_heads(x):
-    return ops.transpose(x, (0, 2, 1, 3))

@@ -1,15 +1,24 @@
-"""Caches of attention keys and values: of one layer, and of all the hypotheses of a search."""
+"""Caches of attention keys and values.
+
+Two words have one meaning throughout the library:
+
+- A *slot* is a place in a cache. New keys and values are written into the slots from `index` on.
+- A *position* is where a token stands in its sequence. It is what position schemes and windows count.
+
+They are the same number for one sequence that starts at slot 0. They differ where a row starts with padding, and where
+the hypotheses of a search share one cache: then each hypothesis has a slot of its own for the same position.
+"""
 
 from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.backend import in_xla
-from keras_transformer.masks import branch_mask, combine
+from keras_transformer.masks import combine
 
 
 class KVCache(NamedTuple):
-    """Keys and values of one attention layer, one slot a position.
+    """Keys and values of one attention layer, one slot for each token.
 
     key: `(batch, num_heads, length, key_dim)`.
     value: `(batch, num_heads, length, value_dim)`.
@@ -24,32 +33,33 @@ class KVCache(NamedTuple):
         return ops.shape(self.key)[2]
 
     def write(self, new, index):
-        """Returns a cache with `new` at the slots from `index` on.
+        """Returns a cache with `new` in the slots from `index` on.
 
-        Written in place wherever the runtime can: by XLA's slice update where XLA runs, and else by a scatter,
-        which changes the buffer itself when nothing else holds it (docs/decisions.md).
+        The runtime writes in place wherever it can: with XLA by a slice update, else by a scatter, which changes the
+        buffer itself when nothing else holds it (docs/decisions.md).
 
         Args:
-            new: A `KVCache` of the new positions.
-            index: First slot to write, an int or an int scalar tensor. One known late, and too large, is
-                held back so that the new positions end with the last slot.
+            new: `KVCache` of the new tokens.
+            index: First slot to write, an int or an int scalar tensor. An index in a graph that is too large is
+                held back, so that the new tokens end with the last slot.
 
         Raises:
-            ValueError: If the new positions are known to end past the last slot.
+            ValueError: If the new tokens are known to end past the last slot.
         """
         count, length = new.key.shape[2], self.key.shape[2]
-        if None not in (count, length) and isinstance(index, int) and not 0 <= index <= length - count:
+        known = known_int(index)
+        if None not in (count, length, known) and not 0 <= known <= length - count:
             raise ValueError(
-                "`index` must leave room for the new positions in the cache. "
-                f"Received: index={index}, {count} new positions, a cache of {length}."
+                "`index` must leave room for the new tokens in the cache. "
+                f"Received: index={known}, {count} new tokens, a cache of {length} slots."
             )
-        if not isinstance(index, int):
-            # As XLA does it; past the end a scatter would reach the next head's slots.
+        if known is None:
+            # XLA does the same. Past the end a scatter would reach the next head's slots.
             index = ops.clip(index, 0, self.length - ops.shape(new.key)[2])
-        return KVCache(*(written(old, n, index) for n, old in zip(new, self, strict=True)))
+        return KVCache(written(self.key, new.key, index), written(self.value, new.value, index))
 
     def grown(self, length):
-        """Returns a cache of `length` slots, the new ones zero."""
+        """Returns a cache of `length` slots, the new ones filled with zeros."""
         return KVCache(*(_padded(part, length - self.length, axis=2) for part in self))
 
 
@@ -57,9 +67,9 @@ class Place(NamedTuple):
     """Where the new tokens of a step go.
 
     slot: The first slot to write, an int or an int scalar tensor.
-    positions: int32 `(length,)` or `(batch, length)`, where they stand in their sequences.
-    key_positions: int32 `(slots,)` or `(batch, slots)`, where the keys of all slots stand.
-    mask: bool `(batch, 1, width, slots)`, what they may see, beside what a causal mask says; None for all.
+    positions: int32 `(length,)` or `(batch, length)`, positions of the new tokens.
+    key_positions: int32 `(slots,)` or `(batch, slots)`, positions of the keys of all slots.
+    mask: bool `(batch, 1, width, slots)`, the slots that the new tokens may see, beside the causal mask; None for all.
     """
 
     slot: Any
@@ -72,9 +82,9 @@ class TreeCache(NamedTuple):
     """The cache of all hypotheses of each row: a tree, whose nodes are written once and never move.
 
     A row's first slots, the trunk, hold the prompt but for its last token. Then each step adds one slot for each
-    hypothesis. When hypotheses change places only `ancestors` moves: which slot of each step is on a
-    hypothesis's branch. A mask makes of it what each may attend to (`masks.branch_mask`), so keys and values,
-    many thousand times as large, stay where they are.
+    hypothesis. When hypotheses change places only `ancestors` changes: it names the slot of each step that is on a
+    hypothesis's branch. `branch_mask` turns it into a mask, so keys and values, many thousand times as large, stay
+    where they are.
 
     layers: A `KVCache` for each layer, `(batch, num_heads, trunk + steps * width, dim)`.
     ancestors: int32 `(batch, width, steps)`.
@@ -84,15 +94,18 @@ class TreeCache(NamedTuple):
     ancestors: Any
 
     def at(self, index, length, starts=None):
-        """Prepares a step: the cache that is to be written, and the `Place` of the new tokens in it.
+        """Prepares a step.
 
-        Before the cache first grows that is the trunk, which the prompt fills in one pass. Afterwards each
-        hypothesis goes on by a token; by several at once only where there is one hypothesis a row.
+        Before the cache first grows, the step is the prompt, which fills the trunk in one pass. Afterwards each
+        hypothesis goes on by one token; by several at once only where there is one hypothesis a row.
 
         Args:
             index: Position of the first new token in the padded sequence, an int or an int scalar tensor.
             length: Number of new tokens of each hypothesis.
-            starts: int32 `(batch,)`, where each row starts, when rows are padded on the left, or None.
+            starts: int32 `(batch,)`, the slot where each row starts, when rows are padded on the left, or None.
+
+        Returns:
+            The cache to write into, and the `Place` of the new tokens in it.
         """
         positions = ops.arange(length, dtype="int32") + index
         mask, cache, slots = None, self, self.layers[0].length
@@ -122,55 +135,87 @@ class TreeCache(NamedTuple):
 
     @property
     def steps(self):
-        """For how many steps there is room."""
+        """Number of steps that there is room for."""
         return ops.shape(self.ancestors)[2]
 
     @property
     def width(self):
-        """Number of hypotheses a row."""
+        """Number of hypotheses of a row."""
         return self.ancestors.shape[1]
 
     def reordered(self, parents):
-        """The cache after hypotheses changed places: each one's branch is its parent's, int32 `(batch, width)`."""
+        """Returns the cache after hypotheses changed places: each takes the branch of its parent, int32
+        `(batch, width)`."""
         return self._replace(ancestors=ops.take_along_axis(self.ancestors, parents[..., None], axis=1))
 
     def grown(self, steps):
-        """The same with room for `steps` steps."""
+        """Returns the cache with room for `steps` steps."""
         more = steps - self.steps
-        layers = []
-        for layer in self.layers:
-            layers.append(layer.grown(layer.length + more * self.width))
-        return TreeCache(tuple(layers), _padded(self.ancestors, more, axis=2))
+        layers = tuple(layer.grown(layer.length + more * self.width) for layer in self.layers)
+        return TreeCache(layers, _padded(self.ancestors, more, axis=2))
+
+
+def branch_mask(ancestors, step):
+    """Lets each hypothesis of a search see its own branch of the tree that all of its row share.
+
+    Each step has one slot for each hypothesis, and `ancestors` names the one on a hypothesis's branch. Two hypotheses,
+    three steps, the second hypothesis split off from the first after step 0:
+
+        ancestors        slots of step 0, 1, 2
+        0 0 0            1 0  1 0  1 0
+        0 1 1            1 0  0 1  0 1
+
+    Args:
+        ancestors: int32 `(batch, width, steps)`.
+        step: The current step, an int or an int scalar tensor; later steps are hidden.
+
+    Returns:
+        bool `(batch, 1, width, steps * width)`.
+
+    >>> branch_mask(np.array([[[0, 0], [0, 1]]]), 1)[0, 0].numpy().astype(int).tolist()
+    [[1, 0, 1, 0], [1, 0, 0, 1]]
+    """
+    batch_size, width, steps = ops.shape(ancestors)
+    on_branch = ops.equal(ops.convert_to_tensor(ancestors)[..., None], ops.arange(width, dtype="int32"))
+    past = ops.less_equal(ops.arange(steps, dtype="int32"), step)[:, None]
+    return ops.reshape(ops.logical_and(on_branch, past), (batch_size, 1, width, steps * width))
 
 
 def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
-    """A cache of zeros with `length` slots."""
+    """Returns a `KVCache` of zeros with `length` slots."""
     return KVCache(
         ops.zeros((batch_size, num_heads, length, key_dim), dtype),
         ops.zeros((batch_size, num_heads, length, value_dim), dtype),
     )
 
 
+def positions_from(index, x):
+    """Returns the positions of the tokens of `x`, `(batch, length, ...)`: int32 `(length,)`, counted from `index`."""
+    return ops.arange(ops.shape(x)[1], dtype="int32") + ops.cast(index, "int32")
+
+
+def known_int(index):
+    """Returns an index as an int; None where it is a tensor of a graph, whose value is not known yet."""
+    try:
+        return int(index)
+    except TypeError:
+        return None
+
+
 def check_no_index(index):
-    """Raises `ValueError` for an `index` that is given without a cache, where it would mean nothing."""
-    if not (isinstance(index, int) and index == 0):
+    """Raises `ValueError` for an index other than 0 that is given without a cache."""
+    if known_int(index) != 0:
         raise ValueError(f"`index` needs a `cache`. Received: index={index}, cache=None.")
 
 
-def _padded(x, more, axis):
-    shape = list(ops.shape(x))
-    shape[axis] = more
-    return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
-
-
 def written(old, new, index):
-    """`old`, `(batch, heads, length, dim)`, with `new` from slot `index` on, where there must be room for it."""
+    """Returns `old`, `(batch, heads, length, dim)`, with `new` in the slots from `index` on, which must exist."""
     new = ops.cast(new, old.dtype)
-    return ops.slice_update(old, (0, 0, index, 0), new) if in_xla() else _scatter(old, new, index)
+    return ops.slice_update(old, (0, 0, index, 0), new) if in_xla() else _scattered(old, new, index)
 
 
-def _scatter(old, new, index):
-    """Through a flat view, so that the rows to write are whole rows."""
+def _scattered(old, new, index):
+    """Scatters through a flat view, so that the rows to write are whole rows."""
     batch_size, heads, length, dim = ops.shape(old)
     count = ops.shape(new)[2]
     rows = ops.arange(batch_size * heads, dtype="int32")[:, None] * length
@@ -179,3 +224,10 @@ def _scatter(old, new, index):
         ops.reshape(old, (-1, dim)), ops.reshape(slots, (-1, 1)), ops.reshape(new, (-1, dim))
     )
     return ops.reshape(flat, (batch_size, heads, length, dim))
+
+
+def _padded(x, more, axis):
+    """Appends `more` zeros along an axis."""
+    shape = list(ops.shape(x))
+    shape[axis] = more
+    return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)

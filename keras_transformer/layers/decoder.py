@@ -1,25 +1,28 @@
-"""The decoder layer (an encoder layer's parts, plus cross-attention) and the stack of them."""
+"""The decoder layer, which adds causality and attention to a memory to the encoder layer; and the stack of them."""
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.cache import KVCache, check_no_index, empty_cache
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.parts import clone
-from keras_transformer.layers.positions import positions_of
-from keras_transformer.layers.shapes import packed, unpacked
-from keras_transformer.masks import broadcastable, combine, implicit_mask, look_ahead_mask
+from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, pack, to_config, unpack
+from keras_transformer.masks import as_attention_mask, as_token_mask, combine, implicit_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderLayer(EncoderLayer):
-    """Causal self-attention, attention to a memory if there is one, a feed-forward network, each in a residual
-    connection.
+    """Causal self-attention, attention to a memory if there is one, and a feed-forward network.
 
-    "Attention Is All You Need", section 3.1. The same call serves training (`cache=None`), the prefill of
-    a prompt and a single step: the queries stand at `index` and after, and see what `cache` holds before.
+    "Attention Is All You Need", section 3.1; each sublayer is in a residual connection. The same call serves training
+    (`cache=None`), the prefill of a prompt and a single step: the queries stand at `index` and after, and see what
+    `cache` holds before. `layers/cache.py` says what a slot and a position are.
 
-    Args: as `EncoderLayer`.
+    Args:
+        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. None beside
+            `attention`.
+        d_ff: Width of the feed-forward network's inner layer. None beside `feed_forward`.
+        cross_attention: A layer for the attention to the memory. None for one that `num_heads` describes; it is made
+            when the layer is built with a memory.
+        **kwargs: The other arguments of `EncoderLayer`.
 
     Call arguments:
         x: `(batch, target_len, d_model)`.
@@ -27,44 +30,61 @@ class DecoderLayer(EncoderLayer):
             model without an encoder: a layer first called so has no attention to a memory.
         padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
             token is real; without a cache, Keras's implicit mask of `x` when None.
-        memory_padding_mask: bool `(batch, source_len)`; Keras's implicit mask of `memory` when None. A projected
-            memory has none: give it here.
-        attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`, applied to self-attention beside
-            the causal mask and `padding_mask`.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return the weights of both attentions too.
-        cache: `KVCache` of the positions before `index`, or None.
+        memory_padding_mask: bool `(batch, source_len)`, or `(batch, 1, 1, source_len)`; Keras's implicit mask of
+            `memory` when None. A projected memory has none: give it here.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the scores of both attentions too.
+        cache: `KVCache` of the tokens before `index`, or None.
         index: Slot of the first query, an int or an int scalar tensor; with a cache only.
-        positions: int `(target_len,)` or `(batch, target_len)`, where the queries stand, where that is not their slot.
-        key_positions: int `(length,)` or `(batch, length)`, where the keys stand, where that is not their slot.
+        attention_mask: bool, of rank 2 to 4 and broadcastable to `(batch, num_heads, target_len, source_len)`: applied
+            to self-attention beside the causal mask and `padding_mask`. With a cache `source_len` is its length.
+        positions: int `(target_len,)` or `(batch, target_len)`, positions of the queries, where they are not their
+            slots.
+        key_positions: int `(source_len,)` or `(batch, source_len)`, positions of the keys, where they are not their
+            slots.
         token_mask: bool `(batch, target_len)`, True where a token is real, for a feed-forward network that asks for it;
-            it hides nothing. `padding_mask` when None.
+            it hides nothing. Without a cache `padding_mask` when None.
 
     Returns:
-        `(batch, target_len, d_model)`; with `return_attention_scores` the weights of self-attention and of
-        cross-attention after it, a pair of `(batch, num_heads, target_len, length)`; with `cache` the new
-        cache last.
+        `(batch, target_len, d_model)`; with `return_attention_scores` then a pair, the scores of self-attention and of
+        cross-attention (or None), `(batch, num_heads, target_len, source_len)` each; with `cache` then the new cache.
 
     Raises:
-        ValueError: As `EncoderLayer`, or if `index` is given without a cache.
+        ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
+            `feed_forward`) are given, `num_heads` does not divide `d_model`, `index` is given without a cache, or a
+            memory is given to a layer that was built without one.
+
+    >>> DecoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4)), np.ones((1, 5, 4))).shape
+    TensorShape([1, 3, 4])
     """
+
+    def __init__(self, num_heads=None, d_ff=None, *args, cross_attention=None, **kwargs):
+        super().__init__(num_heads, d_ff, *args, **kwargs)
+        self.cross_attention = from_config_or_layer(cross_attention, self, "cross_attention")
+        self.has_cross_attention = cross_attention is not None
+        self.cross_attention_residual = None
 
     def build(self, x_shape, memory_shape=None):
         super().build(x_shape)
-        self.cross_attention = None
-        if memory_shape is not None:
-            self.cross_attention = clone(
-                self.self_attention, name="cross_attention", positions=None, sliding_window=None
-            )
-            self.cross_attention.build(x_shape, memory_shape)
-            self.cross_attention_residual = self._own_residual("cross_attention_residual", x_shape)
+        if memory_shape is None:
+            return
+        if self.cross_attention is None:
+            if self.num_heads is None:
+                raise ValueError(
+                    "A layer with `attention` needs `cross_attention` too, as it is called with a memory. "
+                    "Received: cross_attention=None."
+                )
+            self.cross_attention = self._attention("cross_attention", x_shape[-1])
+        self.cross_attention_residual = self.make_residual("cross_attention_residual")
+        ensure_built(self.cross_attention, x_shape, memory_shape)
+        self.cross_attention_residual.build(x_shape)
 
     def project_memory(self, memory):
-        """Keys and values of the memory, computed once per source; its implicit mask is not in them."""
+        """Projects a memory to keys and values, once for each source; its implicit mask is not in them."""
         return self.cross_attention.project_memory(memory)
 
     def empty_cache(self, batch_size, length):
-        """A cache for `length` target positions."""
+        """Returns a cache for `length` target positions."""
         attention = self.self_attention
         return empty_cache(
             batch_size,
@@ -72,7 +92,7 @@ class DecoderLayer(EncoderLayer):
             length,
             attention.key_dim,
             attention.value_dim,
-            self.compute_dtype,
+            attention.compute_dtype,
         )
 
     def call(
@@ -91,78 +111,108 @@ class DecoderLayer(EncoderLayer):
         key_positions=None,
         token_mask=None,
     ):
-        if (memory is None) != (self.cross_attention is None):
+        if (memory is None) != (self.cross_attention_residual is None):
             raise ValueError(
                 "`memory` must be given in every call or in none: the first call decides whether there is attention to "
                 f"it. Received: {'none' if memory is None else 'a memory'}."
             )
-        options = {"training": training, "return_attention_scores": return_attention_scores}
-        h = self.self_attention_residual.before(x)
+        masks, place = {}, {}
         if cache is None:
             check_no_index(index)
-            if padding_mask is None:
-                padding_mask = implicit_mask(x)
-        elif positions is None:
-            positions = positions_of(x, index)
-        attended = self.self_attention.project_memory(h, positions=positions)
-        if cache is not None:
-            attended = cache = cache.write(attended, index)
-        elif key_positions is None:
-            key_positions = positions
-        causal = look_ahead_mask(ops.shape(x)[1], attended.length, index)
-        y, self_scores = self.self_attention.attend(
-            self.self_attention.project_query(h, positions),
-            attended,
-            combine(broadcastable(attention_mask), broadcastable(padding_mask), causal),
-            positions=positions,
-            key_positions=key_positions,
-            **options,
+            padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
+            token_mask = padding_mask if token_mask is None else token_mask
+            masks = {"query_mask": padding_mask, "value_mask": padding_mask}
+        else:
+            place = {"cache": cache, "index": index}
+            if padding_mask is not None:
+                keys = as_token_mask(padding_mask)[:, None, None, :]
+                attention_mask = combine(as_attention_mask(attention_mask), keys)
+        if positions is not None or key_positions is not None:
+            place.update(positions=positions, key_positions=key_positions)
+        options = {"return_attention_scores": return_attention_scores}  # Keras passes `training` on
+        h = self.self_attention_residual.before(x)
+        results = self.self_attention(
+            h, h, attention_mask=attention_mask, use_causal_mask=True, **masks, **place, **options
         )
+        y, self_scores, cache = unpack(results, return_attention_scores, cache is not None)
         x = self.self_attention_residual(x, y, training=training)
 
         cross_scores = None
         if memory is not None:
-            if not isinstance(memory, KVCache):
-                if memory_padding_mask is None:
-                    memory_padding_mask = implicit_mask(memory)
-                memory = self.project_memory(memory)
+            if memory_padding_mask is None and not isinstance(memory, KVCache):
+                memory_padding_mask = implicit_mask(memory)
             h = self.cross_attention_residual.before(x)
-            y, cross_scores = self.cross_attention.attend(
-                self.cross_attention.project_query(h), memory, broadcastable(memory_padding_mask), **options
+            memory_mask = as_token_mask(memory_padding_mask, "memory_padding_mask")
+            results = self.cross_attention(
+                h, memory, query_mask=masks.get("query_mask"), value_mask=memory_mask, **options
             )
+            y, cross_scores, _ = unpack(results, return_attention_scores, cache=False)
             x = self.cross_attention_residual(x, y, training=training)
 
-        if token_mask is None and cache is None:
-            token_mask = padding_mask
         x = self._feed_forward_block(x, token_mask, training)
-        scores = (self_scores, cross_scores) if return_attention_scores else None
-        return packed(x, scores=scores, cache=cache)
+        return pack(x, (self_scores, cross_scores) if return_attention_scores else None, cache)
+
+    def get_config(self):
+        cross_attention = to_config(self.cross_attention) if self.has_cross_attention else None
+        return {**super().get_config(), "cross_attention": cross_attention}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Decoder(Encoder):
     """A stack of decoder layers ("Attention Is All You Need", section 3.1).
 
-    Args: as `Encoder`.
+    A stack whose last layer is pre-norm ends with one more norm, since that layer leaves its sum unnormalised.
 
-    Call arguments: as `DecoderLayer`, where `cache` and a projected `memory` are tuples, one `KVCache` a layer.
+    Args:
+        num_layers: Number of layers, or a list of layers of yours, which are used as they are.
+        num_heads: Number of attention heads of each layer; None beside a list.
+        d_ff: Width of the feed-forward networks' inner layers; None beside a list.
+        **kwargs: The other arguments of `DecoderLayer`, the same for each layer (not beside a list); and Keras's
+            `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        x: `(batch, target_len, d_model)`.
+        memory: The encoder's output `(batch, source_len, features)`, or what `project_memory` made of it. None for a
+            model without an encoder.
+        padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
+            token is real; without a cache, Keras's implicit mask of `x` when None.
+        memory_padding_mask: bool `(batch, source_len)`, or `(batch, 1, 1, source_len)`; Keras's implicit mask of
+            `memory` when None. A projected memory has none: give it here.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the scores of both attentions too.
+        cache: Tuple with the `KVCache` of each layer, of the tokens before `index`; or None.
+        index: Slot of the first query, an int or an int scalar tensor; with a cache only.
+        attention_mask: bool, of rank 2 to 4 and broadcastable to `(batch, num_heads, target_len, source_len)`: applied
+            to self-attention beside the causal mask and `padding_mask`. With a cache `source_len` is its length.
+        positions: int `(target_len,)` or `(batch, target_len)`, positions of the queries, where they are not their
+            slots.
+        key_positions: int `(source_len,)` or `(batch, source_len)`, positions of the keys, where they are not their
+            slots.
+        token_mask: bool `(batch, target_len)`, True where a token is real, for feed-forward networks that ask for it;
+            it hides nothing. Without a cache `padding_mask` when None.
 
     Returns:
-        `(batch, target_len, d_model)`; with `return_attention_scores` also a list with the pair of each layer; with
-        `cache` the new cache last.
+        `(batch, target_len, d_model)`; with `return_attention_scores` then a list with the pair of scores of each
+        layer; with `cache` then the new cache.
+
+    Raises:
+        ValueError: If `num_layers` is neither positive nor a list of layers, or sizes come beside a list.
+
+    >>> Decoder(2, num_heads=2, d_ff=8)(np.ones((1, 3, 4)), np.ones((1, 5, 4))).shape
+    TensorShape([1, 3, 4])
     """
 
     layer_class = DecoderLayer
 
     def build(self, x_shape, memory_shape=None):
-        super().build(x_shape, memory_shape=memory_shape)
+        super().build(x_shape, *([] if memory_shape is None else [memory_shape]))
 
     def project_memory(self, memory):
-        """What each layer's cross-attention needs of the memory, computed once per source."""
+        """Projects a memory for each layer's cross-attention, once for each source: a tuple of `KVCache`."""
         return tuple(layer.project_memory(memory) for layer in self.layers)
 
     def empty_cache(self, batch_size, length):
-        """A cache for `length` target positions: one `KVCache` a layer."""
+        """Returns a cache for `length` target positions: a tuple with a `KVCache` for each layer."""
         return tuple(layer.empty_cache(batch_size, length) for layer in self.layers)
 
     def call(
@@ -183,31 +233,31 @@ class Decoder(Encoder):
     ):
         if padding_mask is None and cache is None:
             padding_mask = implicit_mask(x)
-        if memory is not None and not isinstance(memory, tuple):
-            if memory_padding_mask is None:
-                memory_padding_mask = implicit_mask(memory)
-            memory = self.project_memory(memory)
+        projected = isinstance(memory, tuple)
+        if memory_padding_mask is None and memory is not None and not projected:
+            memory_padding_mask = implicit_mask(memory)
         all_scores, new_cache = [], []
         for i, layer in enumerate(self.layers):
             results = layer(
                 x,
-                memory=None if memory is None else memory[i],
+                memory=memory[i] if projected else memory,
                 padding_mask=padding_mask,
                 memory_padding_mask=memory_padding_mask,
-                attention_mask=attention_mask,
                 training=training,
                 return_attention_scores=return_attention_scores,
                 cache=None if cache is None else cache[i],
                 index=index,
+                attention_mask=attention_mask,
                 positions=positions,
                 key_positions=key_positions,
                 token_mask=token_mask,
             )
-            x, scores, written = unpacked(results, return_attention_scores, cache is not None)
+            x, scores, written = unpack(results, return_attention_scores, cache is not None)
             all_scores.append(scores)
             new_cache.append(written)
-        return packed(
-            self.normalized(x),
-            scores=all_scores if return_attention_scores else None,
-            cache=None if cache is None else tuple(new_cache),
+        x = x if self.norm is None else self.norm(x)
+        return pack(
+            x,
+            all_scores if return_attention_scores else None,
+            None if cache is None else tuple(new_cache),
         )

@@ -1,18 +1,18 @@
-"""Token embedding and the output projection tied to it."""
+"""What goes into the first layer: embeddings of tokens, positions and segments."""
 
 import math
 
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive
-from keras_transformer.layers.product import product
-from keras_transformer.layers.shapes import KeepsShape
+from keras_transformer.checks import check_positive, check_range
+from keras_transformer.layers.cache import positions_from
+from keras_transformer.layers.projection import matrix_product
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TokenEmbedding(KeepsShape, keras.layers.Layer):
-    """Looks tokens up and scales them by `sqrt(d_model)`; with `reverse=True` it is the tied output projection.
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """`keras.layers.ReversibleEmbedding`, scaled by `sqrt(d_model)`; with `reverse=True` the output projection.
 
     One matrix serves both ends ("Attention Is All You Need", section 3.4; Press and Wolf, 2017).
 
@@ -20,20 +20,28 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         vocab_size: Number of ids.
         d_model: Width of an embedding.
         pad_id: The id that Keras's implicit mask marks as padding; None for no mask.
-        scale: What the vectors are multiplied by; `sqrt(d_model)` when None.
-        output_scale: What a decoder's output is multiplied by before its product with the matrix.
+        scale: Factor of the embeddings; `sqrt(d_model)` when None.
+        output_scale: Factor of the states before the output projection.
         output_bias: Whether each id has a bias in the output projection.
-        embeddings_initializer: Initializer of the matrix; normal, of deviation `1 / sqrt(d_model)`, when None.
+        tie_weights: Whether the output projection is the embedding's matrix; else it has a matrix of its own.
+        embeddings_initializer: Initializer of the matrices; normal with deviation `1 / sqrt(d_model)` when None.
+        **kwargs: The other arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
-        token_ids: int `(batch, length)`; with `reverse`, a decoder's output `(batch, length, d_model)`.
-        reverse: Whether to score every id for each position instead.
+        inputs: int `(batch, ...)`, ids; with `reverse` states `(batch, ..., d_model)`.
+        reverse: Whether to score every id for each state instead of looking ids up.
+        output_kernel: With `reverse`, what `output_kernel()` gave; None to compute it here.
 
     Returns:
-        `(batch, length, d_model)`; with `reverse` logits, float32 `(batch, length, vocab_size)`.
+        `(batch, ..., d_model)` in the compute dtype; with `reverse` logits `(batch, ..., vocab_size)` in float32, or in
+        float64 under a float64 policy.
 
     Raises:
         ValueError: If `vocab_size` or `d_model` is not positive.
+
+    >>> embedding = TokenEmbedding(11, 4)
+    >>> embedding(embedding(np.array([[5, 7, 0]])), reverse=True).shape
+    TensorShape([1, 3, 11])
     """
 
     def __init__(
@@ -45,75 +53,270 @@ class TokenEmbedding(KeepsShape, keras.layers.Layer):
         scale=None,
         output_scale=1.0,
         output_bias=False,
+        tie_weights=True,
         embeddings_initializer=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
         check_positive(vocab_size=vocab_size, d_model=d_model)
-        self.vocab_size = vocab_size
-        self.d_model = d_model
+        if embeddings_initializer is None:
+            embeddings_initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
+        super().__init__(vocab_size, d_model, tie_weights, embeddings_initializer, **kwargs)
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if scale is None else scale
         self.output_scale = output_scale
         self.output_bias = output_bias
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.supports_masking = True
-        self.autocast = False  # ids keep their dtype
 
-    def build(self, token_ids_shape=None):
-        initializer = self.embeddings_initializer
-        if initializer is None:
-            initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.vocab_size, self.d_model),
-            initializer=initializer,
-        )
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.bias = None
         if self.output_bias:
-            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
-        self.built = True
+            self.bias = self.add_weight(name="bias", shape=(self.input_dim,), initializer="zeros")
 
-    def call(self, token_ids, reverse=False):
-        if reverse:
-            return self.logits(token_ids)
-        vectors = ops.take(self.embeddings, ops.cast(token_ids, "int32"), axis=0)
-        return ops.cast(vectors, self.compute_dtype) * self.scale
+    def call(self, inputs, reverse=False, output_kernel=None):
+        if not reverse:
+            vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+            return ops.cast(vectors, self.compute_dtype) * self.scale
+        kernel = self.output_kernel() if output_kernel is None else output_kernel
+        states = inputs if self.output_scale == 1.0 else inputs * self.output_scale
+        return self._as_logits(matrix_product(ops.cast(states, self.compute_dtype), kernel))
+
+    def quantized_call(self, inputs, reverse=False, output_kernel=None):
+        if not reverse:
+            return super().quantized_call(inputs) * self.scale
+        return self._as_logits(super().quantized_call(inputs * self.output_scale, reverse=True))
+
+    def _as_logits(self, products):
+        logits = ops.cast(products, keras.backend.result_type(self.compute_dtype, "float32"))
+        logits = logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
+        cap = self.logit_soft_cap
+        return logits if cap is None or self.quantization_mode else cap * ops.tanh(logits / cap)
 
     def output_kernel(self):
-        """The output projection `(d_model, vocab_size)`; decoding asks for it once, before its loop."""
-        return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+        """Returns the output projection's matrix `(d_model, vocab_size)`, or None where it is quantized.
 
-    def logits(self, x, kernel=None):
-        """Scores every id for each position, in float32: what `reverse=True` calls.
-
-        Args:
-            x: `(batch, length, d_model)`.
-            kernel: What `output_kernel` gave, or None to compute it here.
-
-        Returns:
-            float32 `(batch, length, vocab_size)`.
+        Decoding asks for it once, before its loop: with few rows, a product with a transposed matrix takes 2 to 4 times
+        as long.
         """
-        kernel = self.output_kernel() if kernel is None else kernel
-        x = x if self.output_scale == 1.0 else x * self.output_scale
-        logits = ops.cast(product(x, kernel, self.compute_dtype), "float32")
-        return logits + ops.cast(self.bias, "float32") if self.output_bias else logits
+        if self.quantization_mode is not None:
+            return None
+        kernel = ops.transpose(self.embeddings) if self.tie_weights else self.reverse_embeddings
+        return ops.cast(kernel, self.compute_dtype)
 
-    def compute_mask(self, token_ids, mask=None):
-        if self.pad_id is None or len(token_ids.shape) == 3:  # reversed: no ids
-            return mask
-        return ops.not_equal(token_ids, self.pad_id)
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras refuses subclasses. This one has the weights that Keras's own layer has, and a bias beside them.
+        super().quantize(mode, type_check=False, config=config)
 
-    def compute_output_shape(self, token_ids_shape):
-        return (*token_ids_shape, self.d_model)
+    @property
+    def variable_serialization_spec(self):
+        spec = super().variable_serialization_spec
+        return {mode: [*names, "bias"] for mode, names in spec.items()} if self.output_bias else spec
+
+    def compute_mask(self, inputs, mask=None):
+        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        return ops.not_equal(inputs, self.pad_id) if is_ids and self.pad_id is not None else mask
+
+    def compute_output_spec(self, inputs, reverse=False, output_kernel=None):
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        wide = keras.backend.result_type(self.compute_dtype, "float32")
+        return keras.KerasTensor(shape, dtype=wide if reverse else self.compute_dtype)
 
     def get_config(self):
+        config = super().get_config()
+        del config["mask_zero"]  # `pad_id` says it
+        config["vocab_size"] = config.pop("input_dim")
+        config["d_model"] = config.pop("output_dim")
         return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
+            **config,
             "pad_id": self.pad_id,
             "scale": self.scale,
             "output_scale": self.output_scale,
             "output_bias": self.output_bias,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
         }
+
+
+def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):
+    """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`.
+
+    "Attention Is All You Need", section 3.5.
+
+    Args:
+        positions: int, of any shape.
+        d_model: Number of channels; an odd number has one sine more than cosines.
+        max_wavelength: `w`; wavelengths run from 2π to 2π times it.
+        interleaved: False for the same channels in another order: all sines, then all cosines.
+
+    Returns:
+        float32 `(*positions.shape, d_model)`.
+
+    >>> sinusoidal_positions(np.array([0]), 4).numpy().tolist()
+    [[0.0, 1.0, 0.0, 1.0]]
+    """
+    channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
+    channels = ops.convert_to_tensor(channels, "int32")
+    even = ops.cast(channels - channels % 2, "float32")
+    rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
+    angles = ops.cast(positions, "float32")[..., None] * rates
+    return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
+
+
+class _Added(keras.layers.Layer):
+    """Base of layers that add vectors to `x`: the sum is computed in float32 or wider, and rounded once."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.autocast = False
+        self.supports_masking = True
+
+    def _sum(self, x, vectors):
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        return ops.cast(ops.cast(x, dtype) + ops.cast(vectors, dtype), self.compute_dtype)
+
+    def compute_output_shape(self, x_shape, *other_shapes):
+        return x_shape
+
+    def compute_output_spec(self, x, *args, **kwargs):
+        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class PositionalEncoding(_Added):
+    """Adds sinusoidal positions to `x` ("Attention Is All You Need", section 3.5).
+
+    They are computed for the positions at hand, in float32 under any policy: there is no table and no longest length.
+
+    Args:
+        max_wavelength: The longest wavelength divided by 2π.
+        interleaved: Whether sines and cosines alternate, as in the paper; False for all sines, then all cosines, as
+            in tensor2tensor and Marian. Weights that were learned with one order do not work with the other.
+
+    Call arguments:
+        x: `(batch, length, d_model)`.
+        start_index: Position of the first element, an int or an int scalar tensor.
+        positions: int `(length,)` or `(batch, length)`, the position of each element; counted from `start_index`
+            when None.
+
+    Returns:
+        `(batch, length, d_model)`, `x` plus its positions, in the compute dtype.
+
+    Raises:
+        ValueError: If `max_wavelength` is not positive.
+
+    >>> PositionalEncoding()(np.zeros((1, 2, 4))).shape
+    TensorShape([1, 2, 4])
+    """
+
+    def __init__(self, max_wavelength=10000.0, interleaved=True, **kwargs):
+        super().__init__(**kwargs)
+        check_range(0, above=True, max_wavelength=max_wavelength)
+        self.max_wavelength = max_wavelength
+        self.interleaved = interleaved
+
+    def call(self, x, start_index=0, positions=None):
+        if positions is None:
+            positions = positions_from(start_index, x)
+        return self._sum(
+            x, sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "interleaved": self.interleaved,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LearnedPositions(_Added):
+    """Adds a learned vector for each position to `x` (Gehring et al., 2017, section 3.1; Devlin et al., 2019).
+
+    Args:
+        max_length: Number of positions.
+
+    Call arguments:
+        x: `(batch, length, d_model)`.
+        start_index: Position of the first element, an int or an int scalar tensor.
+        positions: int `(length,)` or `(batch, length)`, the position of each element; counted from `start_index`
+            when None.
+
+    Returns:
+        `(batch, length, d_model)`, `x` plus its positions, in the compute dtype. A position after the last takes the
+        last one's vector, because a graph cannot refuse it. `generate` and `score` refuse to go so far.
+
+    Raises:
+        ValueError: If `max_length` is not positive, or `x` is known to be longer.
+
+    >>> LearnedPositions(5)(np.zeros((1, 2, 4))).shape
+    TensorShape([1, 2, 4])
+    """
+
+    def __init__(self, max_length, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(max_length=max_length)
+        self.max_length = max_length
+
+    def build(self, x_shape):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_length, x_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,
+        )
+
+    def call(self, x, start_index=0, positions=None):
+        if positions is None:
+            if isinstance(x.shape[1], int) and x.shape[1] > self.max_length:
+                raise ValueError(
+                    f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
+                )
+            positions = positions_from(start_index, x)
+        return self._sum(x, ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0))
+
+    def get_config(self):
+        return {**super().get_config(), "max_length": self.max_length}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SegmentEmbedding(_Added):
+    """Adds a learned vector for each segment to `x` (Devlin et al., 2019, "BERT", section 3).
+
+    Args:
+        num_segments: Number of segments; a pair of texts has two.
+
+    Call arguments:
+        x: `(batch, length, d_model)`.
+        segment_ids: int `(batch, length)`, the segment of each token; all 0 when None.
+
+    Returns:
+        `(batch, length, d_model)`, `x` plus its segments, in the compute dtype. A segment after the last takes the last
+        one's vector.
+
+    Raises:
+        ValueError: If `num_segments` is not positive.
+
+    >>> SegmentEmbedding()(np.zeros((1, 2, 4)), np.array([[0, 1]])).shape
+    TensorShape([1, 2, 4])
+    """
+
+    def __init__(self, num_segments=2, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(num_segments=num_segments)
+        self.num_segments = num_segments
+
+    def build(self, x_shape, segment_ids_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.num_segments, x_shape[-1]),
+            initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+            autocast=False,
+        )
+
+    def call(self, x, segment_ids=None):
+        if segment_ids is None:
+            return self._sum(x, self.embeddings[0])
+        segment_ids = ops.clip(ops.cast(segment_ids, "int32"), 0, self.num_segments - 1)
+        return self._sum(x, ops.take(self.embeddings, segment_ids, axis=0))
+
+    def get_config(self):
+        return {**super().get_config(), "num_segments": self.num_segments}

@@ -4,64 +4,66 @@ import inspect
 
 import keras
 
-from keras_transformer.checks import check_positive, check_share
+from keras_transformer.checks import check_positive, check_range, check_share
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.feed_forward import FeedForward, activation_of
-from keras_transformer.layers.parts import check_replaced, clone, described, part
+from keras_transformer.layers.feed_forward import FeedForward, get_activation
 from keras_transformer.layers.residual import Residual
-from keras_transformer.layers.shapes import KeepsShape, packed, unpacked
-from keras_transformer.masks import broadcastable, combine, implicit_mask
-
-# What each template stands for, and the defaults of that.
-REPLACED = {
-    "attention": {"num_heads": None, "attention_dropout": 0.0},
-    "feed_forward": {"d_ff": None, "activation": activation_of("relu"), "activation_dropout": 0.0},
-    "residual": {"dropout": 0.1, "normalize_first": False, "layer_norm_epsilon": 1e-6},
-}
+from keras_transformer.layers.sublayers import (
+    KeepsShape,
+    ensure_built,
+    from_config_or_layer,
+    pack,
+    to_config,
+    unpack,
+)
+from keras_transformer.masks import as_token_mask, implicit_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderLayer(KeepsShape, keras.layers.Layer):
     """Self-attention, then a feed-forward network, each in a residual connection.
 
-    "Attention Is All You Need", section 3.1.
+    "Attention Is All You Need", section 3.1. `attention` and `feed_forward` are used as they are, not copied.
+    Override `make_residual` for a residual connection of your own.
 
     Args:
-        num_heads: Number of attention heads; must divide `d_model`, which is read from the input.
-        d_ff: Width of the feed-forward network's inner layer.
+        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. None beside
+            `attention`.
+        d_ff: Width of the feed-forward network's inner layer. None beside `feed_forward`.
         dropout: Share of each sublayer's output dropped in training.
-        activation: Activation of the feed-forward network.
+        activation: Activation of the feed-forward network that `d_ff` describes: a name or a function.
         normalize_first: True for pre-norm, False for the paper's post-norm.
-        layer_norm_epsilon: Added to the variance in the norms.
-        attention_dropout: Share of the attention weights dropped in training.
-        activation_dropout: Share of the feed-forward network's inner activations dropped in training.
-        kernel_initializer: Initializer of every matrix, but of a template's: these have the template's own.
-        attention: A template instead of what `num_heads` and `attention_dropout` describe, such as
-            `MultiHeadAttention(8, 64, positions=RotaryPositions())`. What is made of one template shares its positions,
-            and has no `seed`: with one seed all layers would drop the same weights. `keras.utils.set_random_seed`
-            makes a training repeatable.
-        feed_forward: A template instead of what `d_ff`, `activation` and `activation_dropout` describe, such as
-            `GatedFeedForward(2048)` or `MixtureOfExperts(FeedForward(2048), 8)`. If its call has a `padding_mask`,
-            it is told which tokens are real.
-        residual: A template instead of what `dropout`, `normalize_first` and `layer_norm_epsilon` describe, such as
-            `Residual(0.1, normalize_first=True, norm=RMSNormalization())`.
+        layer_norm_epsilon: Number added to the variance in the norms.
+        norm: "layer" for layer normalisation, "rms" for root-mean-square normalisation.
+        sandwich_norm: Whether each sublayer's output is normalised too; needs `normalize_first=True`.
+        attention_dropout: Share of the attention scores dropped in training; 0 when None. None beside `attention`.
+        activation_dropout: Share of the feed-forward network's inner activations dropped in training; 0 when None. None
+            beside `feed_forward`.
+        kernel_initializer: Initializer of the matrices that the layer creates itself.
+        attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
+            is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=)`.
+        feed_forward: A layer for the feed-forward network, such as `GatedFeedForward(2048)`. If its `call` has a
+            `padding_mask`, it is told which tokens are real.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
-        padding_mask: bool `(batch, source_len)`, True where a token is real, or as `masks.padding_mask` gives it;
-            Keras's implicit mask of `x` when None.
-        attention_mask: bool `(batch, source_len)`, `(batch, source_len, source_len)` or of rank 4,
-            True = may attend; applied beside `padding_mask`.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return the attention weights too.
+        padding_mask: bool `(batch, source_len)`, True where a token is real, or `(batch, 1, 1, source_len)` as
+            `masks.padding_mask` gives it; Keras's implicit mask of `x` when None.
+        attention_mask: bool `(source_len, source_len)`, `(batch, source_len, source_len)` or
+            `(batch, num_heads, source_len, source_len)`, True = may attend; applied beside `padding_mask`.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the attention scores too.
 
     Returns:
-        `(batch, source_len, d_model)`; with `return_attention_scores` also the weights
+        `(batch, source_len, d_model)`; with `return_attention_scores` also the scores
         `(batch, num_heads, source_len, source_len)`.
 
     Raises:
-        ValueError: If a size is not positive, a dropout not in [0, 1), a template of another kind or beside an argument
-            that it stands for, or `num_heads` does not divide `d_model`.
+        ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
+            `feed_forward`) are given, or `num_heads` does not divide `d_model`.
+
+    >>> EncoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4))).shape
+    TensorShape([1, 3, 4])
     """
 
     def __init__(
@@ -73,62 +75,75 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         normalize_first=False,
         layer_norm_epsilon=1e-6,
         *,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
+        norm="layer",
+        sandwich_norm=False,
+        attention_dropout=None,
+        activation_dropout=None,
         kernel_initializer="glorot_uniform",
         attention=None,
         feed_forward=None,
-        residual=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if attention is None:
-            check_positive(num_heads=num_heads)
-        if feed_forward is None:
-            check_positive(d_ff=d_ff)
         check_share(
-            dropout=dropout, attention_dropout=attention_dropout, activation_dropout=activation_dropout
+            dropout=dropout,
+            attention_dropout=attention_dropout or 0.0,
+            activation_dropout=activation_dropout or 0.0,
         )
+        check_range(0, layer_norm_epsilon=layer_norm_epsilon)
+        _check_either("attention", attention, num_heads=num_heads, attention_dropout=attention_dropout)
+        _check_either("feed_forward", feed_forward, d_ff=d_ff, activation_dropout=activation_dropout)
         self.num_heads = num_heads
         self.d_ff = d_ff
         self.dropout = dropout
-        self.activation = activation_of(activation)
+        self.activation = get_activation(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.norm = norm
+        self.sandwich_norm = sandwich_norm
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
-        templates = {
-            "attention": part(attention, "attention", MultiHeadAttention),
-            "feed_forward": part(feed_forward, "feed_forward", keras.layers.Layer),
-            "residual": part(residual, "residual", Residual),
-        }
-        for name, plain in REPLACED.items():
-            given = {argument: (getattr(self, argument), default) for argument, default in plain.items()}
-            check_replaced(name, templates[name], **given)
-        if templates["attention"] and templates["feed_forward"]:
-            initializers = self.kernel_initializer, keras.initializers.get("glorot_uniform")
-            given = {"kernel_initializer": tuple(map(described, initializers))}
-            check_replaced("attention", templates["attention"], **given)
-        self._described = {name: described(template) for name, template in templates.items()}
-        # A function, in which Keras looks for no layers: a template is no part of this one.
-        self._template = templates.get
+        self.self_attention = from_config_or_layer(attention, self, "attention")
+        self.feed_forward = from_config_or_layer(feed_forward, self, "feed_forward")
+        self.has_attention = attention is not None
+        self.has_feed_forward = feed_forward is not None
+        self.self_attention_residual = self.make_residual("self_attention_residual")
+        self.feed_forward_residual = self.make_residual("feed_forward_residual")
+
+    def make_residual(self, name):
+        """Makes the residual connection of one sublayer."""
+        return Residual(
+            self.dropout,
+            self.normalize_first,
+            self.layer_norm_epsilon,
+            norm=self.norm,
+            sandwich_norm=self.sandwich_norm,
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
     def build(self, x_shape):
-        self.self_attention = self._own_attention(x_shape[-1])
-        self.self_attention.build(x_shape, x_shape)
-        self.self_attention_residual = self._own_residual("self_attention_residual", x_shape)
-        self.feed_forward = self._own_feed_forward()
-        self.feed_forward.build(x_shape)
-        self.counts_tokens = "padding_mask" in inspect.signature(self.feed_forward.call).parameters
-        self.feed_forward_residual = self._own_residual("feed_forward_residual", x_shape)
-        self.built = True
+        if self.self_attention is None:
+            self.self_attention = self._attention("self_attention", x_shape[-1])
+        if self.feed_forward is None:
+            self.feed_forward = FeedForward(
+                self.d_ff,
+                self.activation,
+                self.activation_dropout or 0.0,
+                kernel_initializer=self.kernel_initializer,
+                dtype=self.dtype_policy,
+                name="feed_forward",
+            )
+        ensure_built(self.self_attention, x_shape, x_shape)
+        self.self_attention_residual.build(x_shape)
+        ensure_built(self.feed_forward, x_shape)
+        self.feed_forward_residual.build(x_shape)
+        self.tells_padding = "padding_mask" in inspect.signature(self.feed_forward.call).parameters
 
-    def _own_attention(self, d_model):
-        own = {"name": "self_attention", "dtype": self.dtype_policy}
-        if template := self._template("attention"):
-            return clone(template, **own, positions=template.positions, seed=None)
+    def _attention(self, name, d_model):
+        """Makes the attention that `num_heads` describes."""
         if d_model % self.num_heads:
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`. "
@@ -137,37 +152,11 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         return MultiHeadAttention(
             self.num_heads,
             d_model // self.num_heads,
-            dropout=self.attention_dropout,
+            dropout=self.attention_dropout or 0.0,
             kernel_initializer=self.kernel_initializer,
-            **own,
+            dtype=self.dtype_policy,
+            name=name,
         )
-
-    def _own_feed_forward(self):
-        own = {"name": "feed_forward", "dtype": self.dtype_policy}
-        if template := self._template("feed_forward"):
-            return clone(template, **own)
-        return FeedForward(
-            self.d_ff,
-            self.activation,
-            self.activation_dropout,
-            kernel_initializer=self.kernel_initializer,
-            **own,
-        )
-
-    def _own_residual(self, name, x_shape):
-        own = {"name": name, "dtype": self.dtype_policy}
-        if template := self._template("residual"):
-            residual = clone(template, **own)
-        else:
-            residual = Residual(self.dropout, self.normalize_first, self.layer_norm_epsilon, **own)
-        residual.build(x_shape)
-        return residual
-
-    def _feed_forward_block(self, x, padding_mask, training):
-        h = self.feed_forward_residual.before(x)
-        real = {"padding_mask": padding_mask} if self.counts_tokens else {}
-        y = self.feed_forward(h, **real, training=training)
-        return self.feed_forward_residual(x, y, training=training)
 
     def call(
         self,
@@ -177,19 +166,26 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         training=None,
         return_attention_scores=False,
     ):
-        if padding_mask is None:
-            padding_mask = implicit_mask(x)
+        padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
         h = self.self_attention_residual.before(x)
-        y, scores = self.self_attention.attend(
-            self.self_attention.project_query(h),
-            self.self_attention.project_memory(h),
-            combine(broadcastable(attention_mask), broadcastable(padding_mask)),
-            training=training,
+        results = self.self_attention(
+            h,
+            h,
+            query_mask=padding_mask,
+            value_mask=padding_mask,
+            attention_mask=attention_mask,
             return_attention_scores=return_attention_scores,
         )
+        y, scores, _ = unpack(results, return_attention_scores, cache=False)
         x = self.self_attention_residual(x, y, training=training)
-        x = self._feed_forward_block(x, padding_mask, training)
-        return packed(x, scores=scores)
+        return pack(self._feed_forward_block(x, padding_mask, training), scores)
+
+    def _feed_forward_block(self, x, padding_mask, training):
+        """The feed-forward network in its residual connection."""
+        h = self.feed_forward_residual.before(x)
+        told = {"padding_mask": padding_mask} if self.tells_padding else {}
+        y = self.feed_forward(h, **told)  # Keras passes `training` on
+        return self.feed_forward_residual(x, y, training=training)
 
     def get_config(self):
         return {
@@ -200,90 +196,99 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "normalize_first": self.normalize_first,
             "layer_norm_epsilon": self.layer_norm_epsilon,
+            "norm": self.norm,
+            "sandwich_norm": self.sandwich_norm,
             "attention_dropout": self.attention_dropout,
             "activation_dropout": self.activation_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            **self._described,
+            "attention": to_config(self.self_attention) if self.has_attention else None,
+            "feed_forward": to_config(self.feed_forward) if self.has_feed_forward else None,
         }
+
+
+def _check_either(name, layer, **sizes):
+    """Raises `ValueError` unless either a layer is given, or the first of the arguments that describe one."""
+    first = next(iter(sizes))
+    for size, value in sizes.items():
+        if layer is not None and value is not None:
+            raise ValueError(f"`{size}` must be None beside `{name}`. Received: {size}={value!r}.")
+    if layer is None:
+        check_positive(**{first: sizes[first]})
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Encoder(KeepsShape, keras.layers.Layer):
     """A stack of encoder layers ("Attention Is All You Need", section 3.1).
 
-    Pre-norm stacks end with one more norm, since their last layer leaves its sum unnormalised.
+    A stack whose last layer is pre-norm ends with one more norm, since that layer leaves its sum unnormalised.
 
     Args:
-        num_layers: Number of layers.
-        num_heads: As in `EncoderLayer`, like all that follow.
-        d_ff: Width of the feed-forward networks' inner layers.
-        dropout: Share of each sublayer's output dropped in training.
-        activation: Activation of the feed-forward networks.
-        normalize_first: True for pre-norm.
-        layer_norm_epsilon: Added to the variance in the norms.
-        **kwargs: What else `EncoderLayer` takes (`attention_dropout`, `activation_dropout`,
-            `kernel_initializer`, `attention`, `feed_forward`, `residual`), and Keras's own `name`, `dtype`,
-            `trainable`.
+        num_layers: Number of layers, or a list of layers of yours, which are used as they are.
+        num_heads: Number of attention heads of each layer; None beside a list.
+        d_ff: Width of the feed-forward networks' inner layers; None beside a list.
+        **kwargs: The other arguments of `EncoderLayer`, the same for each layer (not beside a list); and Keras's
+            `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
-        padding_mask: As in `EncoderLayer`.
-        attention_mask: As in `EncoderLayer`.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return each layer's attention weights too.
+        padding_mask: bool `(batch, source_len)`, True where a token is real, or `(batch, 1, 1, source_len)`; Keras's
+            implicit mask of `x` when None.
+        attention_mask: bool `(source_len, source_len)`, `(batch, source_len, source_len)` or
+            `(batch, num_heads, source_len, source_len)`, True = may attend; applied beside `padding_mask`.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the attention scores too.
 
     Returns:
-        `(batch, source_len, d_model)`; with `return_attention_scores` also a list with the scores of each layer.
+        `(batch, source_len, d_model)`; with `return_attention_scores` also a list with the scores of each layer,
+        `(batch, num_heads, source_len, source_len)`.
 
     Raises:
-        ValueError: If `num_layers` is not positive.
+        ValueError: If `num_layers` is neither positive nor a list of layers, or sizes come beside a list.
+
+    >>> Encoder(2, num_heads=2, d_ff=8)(np.ones((1, 3, 4))).shape
+    TensorShape([1, 3, 4])
     """
 
     layer_class = EncoderLayer
 
-    def __init__(
-        self,
-        num_layers,
-        num_heads=None,
-        d_ff=None,
-        dropout=0.1,
-        activation="relu",
-        normalize_first=False,
-        layer_norm_epsilon=1e-6,
-        **kwargs,
-    ):
+    def __init__(self, num_layers, num_heads=None, d_ff=None, *args, **kwargs):
         keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
         super().__init__(**keras_arguments)
-        check_positive(num_layers=num_layers)
-        self.num_layers = num_layers
-        if attention := part(kwargs.get("attention")):
-            # The stack's own: its layers share the positions, no other stack does.
-            kwargs["attention"] = clone(attention)
-        self.layers = [
-            self.layer_class(
-                num_heads,
-                d_ff,
-                dropout,
-                activation,
-                normalize_first,
-                layer_norm_epsilon,
-                dtype=self.dtype_policy,
-                name=f"layer_{i}",
-                **kwargs,
-            )
-            for i in range(num_layers)
-        ]
+        self.has_layers = isinstance(num_layers, (list, tuple))
+        if self.has_layers:
+            given = [name for name, value in (("num_heads", num_heads), ("d_ff", d_ff)) if value is not None]
+            given += [*map(repr, args), *kwargs]
+            if given or not num_layers:
+                raise ValueError(
+                    "A list of layers must not be empty and describes them wholly. "
+                    f"Received: {len(num_layers)} layers, and {given}."
+                )
+            self.layers = [
+                from_config_or_layer(layer, self, f"num_layers[{i}]") for i, layer in enumerate(num_layers)
+            ]
+        else:
+            check_positive(num_layers=num_layers)
+            for name in ("attention", "cross_attention", "feed_forward"):
+                if kwargs.get(name) is not None:
+                    raise ValueError(
+                        f"All layers would share one `{name}`. Pass a list of layers instead, each with its own. "
+                        f"Received: {name}={kwargs[name]!r:.200}."
+                    )
+            self.layers = [
+                self.layer_class(num_heads, d_ff, *args, dtype=self.dtype_policy, name=f"layer_{i}", **kwargs)
+                for i in range(num_layers)
+            ]
+        self.num_layers = len(self.layers)
+        self.norm = None
+        if getattr(self.layers[-1], "normalize_first", False):
+            self.norm = self.layers[-1].feed_forward_residual.make_norm("norm")
         self.supports_masking = True
 
-    def build(self, x_shape, **more_shapes):
+    def build(self, x_shape, *more_shapes):
         for layer in self.layers:
-            layer.build(x_shape, **more_shapes)
-        self.norm = None
-        residual = self.layers[0].feed_forward_residual
-        if residual.normalize_first:
-            self.norm = clone(residual.norm, name="norm")
-            self.norm.build(x_shape)
-        self.built = True
+            ensure_built(layer, x_shape, *more_shapes)
+        if self.norm is not None:
+            ensure_built(self.norm, x_shape)
 
     def call(
         self,
@@ -293,8 +298,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
         training=None,
         return_attention_scores=False,
     ):
-        if padding_mask is None:
-            padding_mask = implicit_mask(x)
+        padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
         all_scores = []
         for layer in self.layers:
             results = layer(
@@ -304,20 +308,13 @@ class Encoder(KeepsShape, keras.layers.Layer):
                 training=training,
                 return_attention_scores=return_attention_scores,
             )
-            x, scores, _ = unpacked(results, return_attention_scores, cache=False)
+            x, scores, _ = unpack(results, return_attention_scores, cache=False)
             all_scores.append(scores)
-        return packed(self.normalized(x), scores=all_scores if return_attention_scores else None)
-
-    @property
-    def counts_tokens(self):
-        """Whether a feed-forward network of the stack wants to know which tokens are real."""
-        return any(layer.counts_tokens for layer in self.layers)
-
-    def normalized(self, x):
-        """The stack's output: `x`, after the last norm of a pre-norm stack."""
-        return x if self.norm is None else self.norm(x)
+        x = x if self.norm is None else self.norm(x)
+        return pack(x, all_scores if return_attention_scores else None)
 
     def get_config(self):
-        of_layer = self.layers[0].get_config()
-        own = super().get_config()
-        return {**of_layer, **own, "num_layers": self.num_layers}
+        config = super().get_config()
+        if self.has_layers:
+            return {**config, "num_layers": [to_config(layer) for layer in self.layers]}
+        return {**self.layers[0].get_config(), **config, "num_layers": self.num_layers}

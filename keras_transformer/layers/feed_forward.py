@@ -4,8 +4,9 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.product import product
+from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.residual import Dropout
+from keras_transformer.layers.sublayers import KeepsShape
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -14,32 +15,36 @@ def gelu_tanh(x):
     return ops.gelu(x, approximate=True)
 
 
-def activation_of(identifier):
-    """`keras.activations.get`, to which "gelu_tanh" is a name too."""
+def get_activation(identifier):
+    """Returns an activation function: `keras.activations.get`, which also knows the name "gelu_tanh"."""
     return gelu_tanh if identifier == "gelu_tanh" else keras.activations.get(identifier)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(KeepsShape, keras.layers.Layer):
     """`activation(x W1 + b1) W2 + b2`, the same at each position.
 
     "Attention Is All You Need", section 3.3, equation 2.
 
     Args:
         d_ff: Width of the inner layer.
-        activation: Name or function of the activation: Keras's, or "gelu_tanh".
+        activation: Name or function of the activation: one of Keras's, or "gelu_tanh".
         dropout: Share of the inner activations dropped in training.
         use_bias: Whether there are `b1` and `b2`.
         kernel_initializer: Initializer of both matrices.
 
     Call arguments:
-        x: `(batch, length, d_model)`; `d_model` is read from it.
+        x: `(batch, ..., d_model)`; `d_model` is read from it.
+        training: Whether to drop.
 
     Returns:
-        `(batch, length, d_model)`.
+        Tensor of the shape of `x`, in the compute dtype.
 
     Raises:
         ValueError: If `d_ff` is not positive or `dropout` not in [0, 1).
+
+    >>> FeedForward(8)(np.ones((2, 3, 4))).shape
+    TensorShape([2, 3, 4])
     """
 
     def __init__(
@@ -56,43 +61,32 @@ class FeedForward(keras.layers.Layer):
         check_positive(d_ff=d_ff)
         check_share(dropout=dropout)
         self.d_ff = d_ff
-        self.activation = activation_of(activation)
+        self.activation = get_activation(activation)
         self.dropout = dropout
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
 
     def build(self, x_shape):
-        self.inner = self._add_dense("inner", x_shape, self.d_ff)
-        self.outer = self._add_dense("outer", (*x_shape[:-1], self.d_ff), x_shape[-1])
+        self.inner = self._projection("inner", x_shape, self.d_ff)
+        self.outer = self._projection("outer", (*x_shape[:-1], self.d_ff), x_shape[-1])
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="drop")
-        self.built = True
 
-    def _add_dense(self, name, x_shape, features):
-        dense = keras.layers.Dense(
+    def _projection(self, name, x_shape, features):
+        projection = Projection(
+            "...x,xy->...y",
             features,
-            use_bias=self.use_bias,
+            bias_axes="y" if self.use_bias else None,
             kernel_initializer=self.kernel_initializer.clone(),
             dtype=self.dtype_policy,
             name=name,
         )
-        dense.build(x_shape)
-        return dense
+        projection.build(x_shape)
+        return projection
 
     def call(self, x, training=None):
-        return self._dense(self.outer, self.drop(self._inner_values(x), training=training))
-
-    def _inner_values(self, x):
-        """`(batch, length, d_ff)`: what `outer` is to be called with."""
-        return self.activation(self._dense(self.inner, x))
-
-    def _dense(self, layer, x):
-        """Keras's layer, but for its product."""
-        x = product(x, layer.kernel, self.compute_dtype)
-        return x + ops.cast(layer.bias, self.compute_dtype) if self.use_bias else x
-
-    def compute_output_shape(self, x_shape):
-        return x_shape
+        x = self.activation(self.inner(x))
+        return self.outer(self.drop(x, training=training))
 
     def get_config(self):
         return {
@@ -112,39 +106,33 @@ class GatedFeedForward(FeedForward):
     Shazeer, 2020, "GLU Variants Improve Transformer", equation 6.
 
     Args:
-        d_ff: Width of the inner layer; two thirds of a `FeedForward`'s make a layer of its size.
-        activation: As in `FeedForward`, of the gate alone.
+        d_ff: Width of the inner layer; two thirds of a `FeedForward`'s make a layer of the same size.
+        activation: Name or function of the gate's activation: one of Keras's, or "gelu_tanh".
         dropout: Share of the gated values dropped in training.
         use_bias: Whether a bias is added to each of the three products.
         kernel_initializer: Initializer of the three matrices.
 
     Call arguments:
-        x: `(batch, length, d_model)`; `d_model` is read from it.
+        x: `(batch, ..., d_model)`; `d_model` is read from it.
+        training: Whether to drop.
 
     Returns:
-        `(batch, length, d_model)`.
+        Tensor of the shape of `x`, in the compute dtype.
 
     Raises:
         ValueError: If `d_ff` is not positive or `dropout` not in [0, 1).
+
+    >>> GatedFeedForward(8)(np.ones((2, 3, 4))).shape
+    TensorShape([2, 3, 4])
     """
 
-    def __init__(
-        self,
-        d_ff,
-        activation="silu",
-        dropout=0.0,
-        *,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        **kwargs,
-    ):
-        super().__init__(
-            d_ff, activation, dropout, use_bias=use_bias, kernel_initializer=kernel_initializer, **kwargs
-        )
+    def __init__(self, d_ff, activation="silu", dropout=0.0, *, use_bias=False, **kwargs):
+        super().__init__(d_ff, activation, dropout, use_bias=use_bias, **kwargs)
 
     def build(self, x_shape):
-        self.gate = self._add_dense("gate", x_shape, self.d_ff)
+        self.gate = self._projection("gate", x_shape, self.d_ff)
         super().build(x_shape)
 
-    def _inner_values(self, x):
-        return self.activation(self._dense(self.gate, x)) * self._dense(self.inner, x)
+    def call(self, x, training=None):
+        x = self.activation(self.gate(x)) * self.inner(x)
+        return self.outer(self.drop(x, training=training))

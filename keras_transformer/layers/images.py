@@ -1,10 +1,88 @@
-"""Images as they come, to what a model was trained on."""
+"""Images: preprocessing, and embeddings of their patches."""
+
+import operator
 
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_range
-from keras_transformer.layers.patches import height_and_width
+from keras_transformer.checks import check_positive, check_range, height_and_width
+from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.sublayers import Composite
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class PatchEmbedding(Composite, keras.layers.Layer):
+    """Cuts images into patches side by side, and multiplies each with one matrix.
+
+    Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1, equation 1. Patches come row by row. One
+    product computes it; a convolution of that stride gives the same (docs/decisions.md).
+
+    Args:
+        patch_size: Pixels of a patch, an int or `(height, width)`.
+        d_model: Width of an embedding.
+        kernel_initializer: Initializer of the matrix.
+
+    Call arguments:
+        images: `(batch, height, width, channels)`, whose height and width are known multiples of the patch's.
+
+    Returns:
+        `(batch, patches, d_model)`.
+
+    Raises:
+        ValueError: If a size is not positive, or the images are no such multiples.
+
+    >>> PatchEmbedding(2, 5)(np.ones((1, 4, 6, 3))).shape
+    TensorShape([1, 6, 5])
+    """
+
+    def __init__(self, patch_size, d_model, kernel_initializer="glorot_uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.patch_size = height_and_width(patch_size=patch_size)
+        check_positive(d_model=d_model)
+        self.d_model = d_model
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, images_shape):
+        rows, columns = self._grid(images_shape)
+        self.projection = Projection(
+            "...hwc,hwcd->...d",
+            self.d_model,
+            bias_axes="d",
+            kernel_initializer=self.kernel_initializer,
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+        self.projection.build((images_shape[0], rows * columns, *self.patch_size, images_shape[-1]))
+
+    def _grid(self, shape):
+        """Returns how many patches stand below one another, and how many side by side."""
+        sides = tuple(shape[1:3])
+        if len(shape) != 4 or None in shape[1:] or any(map(operator.mod, sides, self.patch_size)):
+            raise ValueError(
+                "`images` must have shape `(batch, height, width, channels)`, height and width multiples of "
+                f"patch_size={self.patch_size}. Received: shape={tuple(shape)}."
+            )
+        return tuple(map(operator.floordiv, sides, self.patch_size))
+
+    def call(self, images):
+        rows, columns = self._grid(images.shape)
+        height, width = self.patch_size
+        channels = images.shape[-1]
+        x = ops.reshape(images, (-1, rows, height, columns, width, channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+        return self.projection(ops.reshape(x, (-1, rows * columns, height, width, channels)))
+
+    def compute_output_shape(self, images_shape):
+        rows, columns = self._grid(images_shape)
+        return (images_shape[0], rows * columns, self.d_model)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "d_model": self.d_model,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
 
 
 def _triangle(distance):
@@ -24,15 +102,15 @@ KERNELS = {"bilinear": _triangle, "bicubic": _cubic}
 class ImagePreprocessing(keras.layers.Layer):
     """`(scale * resized - mean) / deviation`, channel by channel, in float32 whatever the policy.
 
-    It has no weights: put it before a model, and an export takes images as they are.
+    It has no weights. Put it before a model, so that an export takes images as they are.
 
     Args:
-        size: Pixels that images are brought to, an int or `(height, width)`; None to leave them.
+        size: Height and width in pixels after resizing, an int or `(height, width)`; None to keep the size.
         mean: One number, or one for each channel.
-        deviation: Likewise, above 0.
-        scale: What pixels are multiplied by.
-        interpolation: "bilinear" or "bicubic" (Keys, 1981), as PIL has them: where images get smaller, a pixel is made
-            of all that it covers.
+        deviation: One number above 0, or one for each channel.
+        scale: Factor of the pixels.
+        interpolation: "bilinear" or "bicubic" (Keys, 1981), computed as PIL does: a pixel of a smaller image is a
+            weighted mean of all the pixels that it covers.
 
     Call arguments:
         images: `(batch, height, width, channels)`, whole numbers or floats.
@@ -41,8 +119,11 @@ class ImagePreprocessing(keras.layers.Layer):
         float32 `(batch, *size, channels)`.
 
     Raises:
-        ValueError: If `size` or a deviation is not positive, there is no such interpolation, or `mean` or
-            `deviation` is not of as many numbers as images have channels.
+        ValueError: If `size` or a deviation is not positive, the interpolation is unknown, or `mean` or `deviation` has
+            neither one number nor one for each channel.
+
+    >>> ImagePreprocessing(size=2)(np.zeros((1, 4, 4, 3), "uint8")).shape
+    TensorShape([1, 2, 2, 3])
     """
 
     def __init__(self, size=None, mean=0.0, deviation=1.0, scale=1 / 255, interpolation="bilinear", **kwargs):
@@ -80,7 +161,7 @@ class ImagePreprocessing(keras.layers.Layer):
         return (x * self.scale - mean) / deviation
 
     def _resized(self, x, shades):
-        """Resized along the rows, then along the columns; whole numbers stay between 0 and `shades`."""
+        """Resizes along the rows, then along the columns; whole numbers stay between 0 and `shades`."""
         for equation, axis, new in (("bhwc,pw->bhpc", 2, self.size[1]), ("bhwc,ph->bpwc", 1, self.size[0])):
             x = ops.einsum(equation, x, _shares(ops.shape(x)[axis], new, KERNELS[self.interpolation]))
             x = x if shades is None else ops.clip(x, 0.0, shades)
@@ -105,9 +186,9 @@ class ImagePreprocessing(keras.layers.Layer):
 
 
 def _shares(old, new, kernel):
-    """How much of each of `old` pixels in a row each of `new` ones is made of: float32 `(new, old)`, rows of sum 1.
+    """The share of each of `old` pixels of a row in each of `new` pixels: float32 `(new, old)`, rows of sum 1.
 
-    As products with such matrices resizing is compiled by XLA too, which TensorFlow's own operation is not.
+    Resizing is a product with this matrix, which XLA compiles too. It does not compile TensorFlow's own operation.
     """
     ratio = ops.cast(old, "float32") / new
     centres = (ops.arange(new, dtype="float32") + 0.5) * ratio
@@ -117,5 +198,5 @@ def _shares(old, new, kernel):
 
 
 def _numbers(value):
-    """One number or several, a tuple of float."""
+    """Turns one number or several into a tuple of float."""
     return tuple(map(float, value)) if isinstance(value, (list, tuple)) else (float(value),)

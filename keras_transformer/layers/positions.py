@@ -1,225 +1,325 @@
-"""Positions: what tells the order of the tokens."""
+"""Position schemes that act inside attention: rotary positions, ALiBi, T5's relative biases."""
 
+import dataclasses
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_transformer.checks import check_positive
-from keras_transformer.layers.parts import part
-
-
-def positions_of(x, start_index=0):
-    """Where the elements of `x`, `(batch, length, ...)`, stand: int32 `(length,)` from `start_index` on."""
-    return ops.arange(ops.shape(x)[1], dtype="int32") + start_index
-
-
-def positions_in_segments(segment_ids):
-    """Where each token stands in its own text, int32 `(batch, length)`: how many of that text come before it.
-
-    Args:
-        segment_ids: int `(batch, length)`, the number of each token's text. Texts are contiguous: where the number
-            changes, one begins, whether or not its number stood there before.
-    """
-    segment_ids = ops.convert_to_tensor(segment_ids)
-    changes = ops.not_equal(segment_ids[:, 1:], segment_ids[:, :-1])
-    begins = ops.pad(changes, ((0, 0), (1, 0)), constant_values=True)
-    slots = positions_of(segment_ids)
-    # The first slots of a row's texts, in order: the n-th text's is the n-th. No `(length, length)` is made.
-    first = ops.sort(ops.where(begins, slots, ops.shape(segment_ids)[1]), axis=1)
-    return slots - ops.take_along_axis(first, ops.cumsum(ops.cast(begins, "int32"), axis=1) - 1, axis=1)
-
-
-def distances_between(positions, key_positions):
-    """How far each key stands after each query, int32 `(batch or 1, 1, target_len, source_len)`.
-
-    Args:
-        positions: int32 `(target_len,)` or `(batch, target_len)`, where the queries stand.
-        key_positions: int32 `(source_len,)` or `(batch, source_len)`, where the keys stand.
-    """
-    queries, keys = (
-        x if len(x.shape) == 2 else x[None] for x in map(ops.convert_to_tensor, (positions, key_positions))
-    )
-    return (keys[:, None, :] - queries[:, :, None])[:, None]
+from keras_transformer.checks import check_positive, check_range
 
 
 class AttentionPositions(keras.layers.Layer):
-    """What tells attention where its queries and keys stand, instead of their values: the base of all such schemes.
+    """Base class of position schemes that act inside attention. Override `rotate` (rotary) or `bias` (ALiBi, T5).
 
-    `MultiHeadAttention(positions=...)` asks for both ways; a scheme has one of them.
+    `MultiHeadAttention(positions=...)` takes one. Layers may share one.
     """
 
     def build(self, x_shape=None):
-        self.built = True
+        """Creates the weights; they depend on no shape."""
 
     def check_heads(self, num_heads, key_dim):
-        """Raises `ValueError` for heads that it cannot serve.
+        """Raises `ValueError` for heads that the scheme cannot serve.
 
         Args:
             num_heads: Number of heads.
             key_dim: Size of a head's queries and keys.
         """
 
-    def bias_of(self, num_heads):
-        """`bias` as a function of distances alone, or None for a scheme that has none."""
-        if type(self).bias is AttentionPositions.bias:
-            return None
-        return lambda distances: self.bias(distances, num_heads)
-
-    def rotated(self, x, positions=None):
-        """Queries or keys `(batch, num_heads, length, dim)`, turned to where they stand.
+    def rotate(self, x, positions=None):
+        """Changes queries or keys by their positions.
 
         Args:
-            x: The queries or keys.
-            positions: int `(length,)` or `(batch, length)`; from 0 on when None.
+            x: `(batch, num_heads, length, dim)`.
+            positions: int `(length,)` or `(batch, length)`; counted from 0 when None.
+
+        Returns:
+            Tensor of the shape of `x`.
         """
         return x
 
     def bias(self, distances, num_heads):
-        """What is added to the scores, float32 `(batch or 1, num_heads, target_len, source_len)`, or None.
+        """Computes what is added to the attention scores before the softmax.
 
         Args:
-            distances: What `distances_between` gave.
+            distances: int32 `(batch or 1, 1, target_len, source_len)`, how far each key stands after each query.
             num_heads: Number of heads.
+
+        Returns:
+            float32 `(batch or 1, num_heads, target_len, source_len)`.
         """
-        return None
+        raise NotImplementedError
 
+    def bias_function(self, num_heads):
+        """Returns `bias` as a function of the distances alone, or None for a scheme without one."""
+        if type(self).bias is AttentionPositions.bias:
+            return None
+        return lambda distances: self.bias(distances, num_heads)
 
-def check_adds_positions(positions):
-    """Raises `ValueError` for positions that belong to the attention, where a layer is wanted that adds them.
-
-    Args:
-        positions: What a model was handed as its `positions`: a layer, its description, or None.
-    """
-    positions = part(positions)
-    if isinstance(positions, AttentionPositions):
-        kind = type(positions).__name__
-        raise ValueError(
-            "`positions` of a model must add positions to its embeddings, as `LearnedPositions` do. "
-            f"Received: positions={positions!r}, which belong to the attention: "
-            f"`attention=MultiHeadAttention(..., positions={kind}(...))` of the encoder or decoder."
-        )
-
-
-def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):
-    """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`, in float32.
-
-    "Attention Is All You Need", section 3.5.
-
-    Args:
-        positions: int, of any shape.
-        d_model: Number of channels; an odd one has one sine more than cosines.
-        max_wavelength: `w`; wavelengths run from 2π to 2π times it.
-        interleaved: False for the same channels in another order: all sines, then all cosines.
-
-    Returns:
-        float32 `(*positions.shape, d_model)`.
-    """
-    channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
-    channels = ops.convert_to_tensor(channels, "int32")
-    even = ops.cast(channels - channels % 2, "float32")
-    rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
-    angles = ops.cast(positions, "float32")[..., None] * rates
-    return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
+    def get_config(self):
+        return super().get_config()
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PositionalEncoding(keras.layers.Layer):
-    """Adds sinusoidal positions to `x` ("Attention Is All You Need", section 3.5).
+class ALiBi(AttentionPositions):
+    """Lowers a score with the distance of its key: `-slope * distance`, with a slope for each head.
 
-    Computed for the positions at hand, in float32 under any policy: there is no table and no longest length.
+    Press et al., 2022, "Train Short, Test Long: Attention with Linear Biases", section 3. For `n` heads, a power of
+    two, the slopes are `2**(-8/n)` and its powers. Another number takes those of the power below it, then every other
+    one of the power above it. Distances count on both sides; a causal mask leaves the past.
 
-    Args:
-        max_wavelength: The longest wavelength divided by 2π.
-        interleaved: Whether sines and cosines alternate, as in the paper; False for all sines, then all cosines, as
-            tensor2tensor and Marian have them: weights learned with one order are of no use with the other.
-
-    Call arguments:
-        x: `(batch, length, d_model)`.
-        start_index: Position of the first element, an int or an int scalar tensor.
-        positions: int `(length,)` or `(batch, length)`, the position of each element; counted from `start_index`
-            when None.
-
-    Returns:
-        `(batch, length, d_model)`, `x` plus its positions.
-
-    >>> PositionalEncoding()(ops.zeros((1, 2, 4))).shape
-    TensorShape([1, 2, 4])
+    >>> ALiBi().bias(np.array([[[[0, 2]]]]), num_heads=8)[0, 0].numpy().tolist()
+    [[-0.0, -1.0]]
     """
 
-    def __init__(self, max_wavelength=10000.0, interleaved=True, **kwargs):
+    def bias(self, distances, num_heads):
+        slopes = ops.convert_to_tensor(_slopes(num_heads), "float32")[:, None, None]
+        return -slopes * ops.cast(ops.abs(distances), "float32")
+
+
+def _slopes(num_heads):
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class RelativePositionBias(AttentionPositions):
+    """A learned bias for each head and bucket of distances; layers may share one.
+
+    Raffel et al., 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", section
+    2.1. Half the buckets are for single distances, the other half for ranges that grow up to `max_distance`.
+
+    Args:
+        num_heads: Number of heads.
+        num_buckets: Number of buckets; even.
+        max_distance: All distances from here on share the last bucket.
+        bidirectional: Whether keys before and after their query have buckets of their own, half of the buckets each. If
+            False, keys after their query count as distance 0: for causal attention.
+
+    Raises:
+        ValueError: If a size is not positive, or leaves no bucket for a range.
+
+    >>> positions = RelativePositionBias(num_heads=2)
+    >>> positions.build()
+    >>> positions.bias(np.zeros((1, 1, 3, 4), "int32"), num_heads=2).shape
+    TensorShape([1, 2, 3, 4])
+    """
+
+    def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True, **kwargs):
         super().__init__(**kwargs)
-        if not max_wavelength > 0:
-            raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}.")
-        self.max_wavelength = max_wavelength
-        self.interleaved = interleaved
-        self.supports_masking = True
+        check_positive(num_heads=num_heads, num_buckets=num_buckets, max_distance=max_distance)
+        single = num_buckets // (4 if bidirectional else 2)
+        if num_buckets % 2 or single < 1 or max_distance <= single:
+            raise ValueError(
+                f"`max_distance` must be greater than the {single} single distances, `num_buckets` even. "
+                f"Received: max_distance={max_distance}, num_buckets={num_buckets}."
+            )
+        self.autocast = False  # biases are added in float32
+        self.num_heads = num_heads
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
 
-    def build(self, x_shape):
-        self.built = True
+    def build(self, x_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.num_buckets, self.num_heads),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,
+        )
 
-    def call(self, x, start_index=0, positions=None):
-        if positions is None:
-            positions = positions_of(x, start_index)
-        table = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
-        return ops.cast(ops.cast(x, "float32") + table, self.compute_dtype)
+    def check_heads(self, num_heads, key_dim):
+        if num_heads != self.num_heads:
+            raise ValueError(
+                f"`positions` must have a bias for each head. Received: {self.num_heads} for num_heads={num_heads}."
+            )
 
-    def compute_output_shape(self, x_shape):
-        return x_shape
+    def bias(self, distances, num_heads):
+        self.check_heads(num_heads, None)
+        by_head = ops.take(ops.cast(self.embeddings, "float32"), self.buckets(distances), axis=0)
+        return ops.transpose(by_head[:, 0], (0, 3, 1, 2))
+
+    def buckets(self, distances):
+        """Returns the bucket of each distance, int32 of the same shape."""
+        side = self.num_buckets // 2 if self.bidirectional else self.num_buckets
+        table = ops.convert_to_tensor(_buckets(side, self.max_distance), "int32")
+        far = ops.abs(distances) if self.bidirectional else ops.maximum(-distances, 0)
+        buckets = ops.take(table, ops.minimum(far, self.max_distance), axis=0)
+        return buckets + side * ops.cast(distances > 0, "int32") if self.bidirectional else buckets
 
     def get_config(self):
         return {
             **super().get_config(),
-            "max_wavelength": self.max_wavelength,
-            "interleaved": self.interleaved,
+            "num_heads": self.num_heads,
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "bidirectional": self.bidirectional,
         }
 
 
+def _buckets(count, max_distance):
+    """Returns the bucket of each distance from 0 to `max_distance`."""
+    single = count // 2
+    far = np.arange(single, max_distance + 1, dtype="float32")
+    # In float32, as checkpoints were trained with: at the bounds a rounding decides.
+    share = np.log(far / np.float32(single)) / np.float32(math.log(max_distance / single))
+    ranges = single + (share * np.float32(count - single)).astype("int32")
+    return [*range(single), *np.minimum(ranges, count - 1).tolist()]
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class LearnedPositions(keras.layers.Layer):
-    """Adds a learned vector for each position to `x` (Gehring et al., 2017, section 3.1; Devlin et al., 2019).
+class RotaryPositions(AttentionPositions):
+    """Rotates queries and keys by angles that grow with their positions, so that scores depend on distances alone.
+
+    Su et al., 2021, "RoFormer", section 3.2. Channel `i` and channel `i + dim / 2` are rotated together, by
+    `p / w**(2i/dim)` at position `p`. The paper pairs neighbours, which differs in the order of the channels alone.
 
     Args:
-        max_length: Number of positions.
+        max_wavelength: `w`; wavelengths run from 2π to 2π times it.
+        scaling: `LinearScaling` or `Llama3Scaling`, or None.
 
-    Call arguments: as `PositionalEncoding`.
+    Call arguments:
+        x: `(..., length, dim)`, queries or keys; `dim` is even.
+        positions: int `(length,)`, or `(batch, length)` for `x` of rank 4; counted from 0 when None.
 
     Returns:
-        `(batch, length, d_model)`, `x` plus its positions. A position after the last takes the last one's vector: in
-        a graph nothing can be refused. `generate` and `score` refuse what would go so far.
+        Tensor of the shape and dtype of `x`.
 
     Raises:
-        ValueError: If `max_length` is not positive, or `x` is known to be longer.
+        ValueError: If `max_wavelength` is not positive, or `dim` is odd.
+
+    >>> RotaryPositions()(np.ones((1, 2, 3, 4), "float32")).shape
+    TensorShape([1, 2, 3, 4])
     """
 
-    def __init__(self, max_length, **kwargs):
+    def __init__(self, max_wavelength=10000.0, scaling=None, **kwargs):
         super().__init__(**kwargs)
-        check_positive(max_length=max_length)
-        self.max_length = max_length
-        self.autocast = False  # the sum is rounded once
+        check_range(0, above=True, max_wavelength=max_wavelength)
+        self.max_wavelength = max_wavelength
+        self.scaling = (
+            keras.saving.deserialize_keras_object(scaling) if isinstance(scaling, dict) else scaling
+        )
         self.supports_masking = True
 
-    def build(self, x_shape):
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.max_length, x_shape[-1]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            autocast=False,  # the layer's own says nothing where no other layer calls it
-        )
-        self.built = True
+    def check_heads(self, num_heads, key_dim):
+        if key_dim % 2:
+            raise ValueError(f"`key_dim` must be even for `RotaryPositions`. Received: key_dim={key_dim}.")
 
-    def call(self, x, start_index=0, positions=None):
-        if positions is None and isinstance(x.shape[1], int) and x.shape[1] > self.max_length:
-            raise ValueError(
-                f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
-            )
+    def call(self, x, positions=None):
+        return self.rotate(x, positions)
+
+    def rotate(self, x, positions=None):
+        dim = x.shape[-1]
+        if dim % 2:
+            raise ValueError(f"`x` must have an even number of channels. Received: shape={tuple(x.shape)}.")
+        rates = [self.max_wavelength ** (-2 * i / dim) for i in range(dim // 2)]
+        rates = rates if self.scaling is None else self.scaling.scaled(rates)
         if positions is None:
-            positions = positions_of(x, start_index)
-        vectors = ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0)
-        return ops.cast(ops.cast(x, "float32") + ops.cast(vectors, "float32"), self.compute_dtype)
+            positions = ops.arange(ops.shape(x)[-2], dtype="int32")
+        positions = ops.convert_to_tensor(positions)
+        if len(positions.shape) == 2:
+            positions = positions[:, None]
+        angles = ops.cast(positions, "float32")[..., None] * ops.convert_to_tensor(rates, "float32")
+        cos, sin = ops.cos(angles), ops.sin(angles)
+        first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+        rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        return ops.cast(rotated, x.dtype)
 
     def compute_output_shape(self, x_shape):
         return x_shape
 
     def get_config(self):
-        return {**super().get_config(), "max_length": self.max_length}
+        scaling = None if self.scaling is None else keras.saving.serialize_keras_object(self.scaling)
+        return {**super().get_config(), "max_wavelength": self.max_wavelength, "scaling": scaling}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Base class of the changes that let rotary positions reach further than the texts of the training."""
+
+    def scaled(self, rates):
+        """Changes the rates, a list of float, in radians a position."""
+        raise NotImplementedError
+
+    def get_config(self):
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class LinearScaling(Scaling):
+    """Moves positions closer together: divides each rate by a factor.
+
+    Chen et al., 2023, "Extending Context Window of Large Language Models via Positional Interpolation", equation 4.
+
+    Args:
+        factor: How many times as long the texts may be.
+
+    Raises:
+        ValueError: If `factor` is not positive.
+
+    >>> LinearScaling(2.0).scaled([1.0, 0.5])
+    [0.5, 0.25]
+    """
+
+    factor: float
+
+    def __post_init__(self):
+        check_range(0, above=True, factor=self.factor)
+
+    def scaled(self, rates):
+        return [rate / self.factor for rate in rates]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling(Scaling):
+    """Stretches long waves by a factor, leaves short ones, and stretches those between by a share of it.
+
+    The scaling of Llama 3.1's published code; the idea is from Peng et al., 2023, "YaRN", section 3.2. A wave is long
+    if it fits less than `low_frequency_factor` times into `original_max_length`, and short if it fits more than
+    `high_frequency_factor` times.
+
+    Args:
+        factor: How many times as long the texts may be.
+        low_frequency_factor: Bound of the long waves.
+        high_frequency_factor: Bound of the short waves.
+        original_max_length: Longest text of the training, in tokens.
+
+    Raises:
+        ValueError: If a number is not positive, or the bounds are in the wrong order.
+
+    >>> Llama3Scaling().scaled([1.0])
+    [1.0]
+    """
+
+    factor: float = 8.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_max_length: int = 8192
+
+    def __post_init__(self):
+        check_range(0, above=True, factor=self.factor, low_frequency_factor=self.low_frequency_factor)
+        check_positive(original_max_length=self.original_max_length)
+        if not self.high_frequency_factor > self.low_frequency_factor:
+            raise ValueError(
+                "`high_frequency_factor` must be greater than `low_frequency_factor`. Received: "
+                f"high_frequency_factor={self.high_frequency_factor}, "
+                f"low_frequency_factor={self.low_frequency_factor}."
+            )
+
+    def scaled(self, rates):
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+
+        def scaled(rate):
+            waves = self.original_max_length * rate / (2 * math.pi)
+            kept = min(max((waves - low) / (high - low), 0.0), 1.0)
+            return kept * rate + (1 - kept) * rate / self.factor
+
+        return [scaled(rate) for rate in rates]

@@ -1,41 +1,45 @@
-"""What the Transformer replaced: recurrent layers, and the attention that was added to them."""
+"""The recurrent layers that the Transformer replaced, and the attention that was added to them."""
 
 import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
 from keras_transformer.layers.dot_product import dot_product_attention
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.product import product
-from keras_transformer.layers.shapes import KeepsShape, packed
-from keras_transformer.masks import broadcastable
+from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.residual import Dropout
+from keras_transformer.layers.sublayers import KeepsShape, pack
+from keras_transformer.masks import as_token_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LSTMStack(KeepsShape, keras.layers.Layer):
-    """Layers of long short-term memory, each over the states of the one before, with dropout between them.
+    """A stack of `keras.layers.LSTM`, with dropout between the layers.
 
-    Hochreiter and Schmidhuber, 1997; the dropout is that of Zaremba et al., 2014, "Recurrent Neural Network
-    Regularization", section 3.2, but for the input's and the output's. The layers are Keras's.
+    Hochreiter and Schmidhuber, 1997, "Long Short-Term Memory". The dropout is that of Zaremba et al., 2014, "Recurrent
+    Neural Network Regularization", section 3.2, without the dropout of the input and of the output.
 
     Args:
         num_layers: Number of layers.
         units: Width of the states.
-        dropout: Share dropped, in training, of what a layer hands to the next.
+        dropout: Share of each layer's output, but the last one's, dropped in training.
 
     Call arguments:
         x: `(batch, length, features)`.
-        state: What the call before gave; zeros when None.
-        mask: bool `(batch, length)`, True where a token is real: others leave the state as it is. Keras's implicit mask
-            of `x` when None.
-        training: Whether to drop out.
+        state: `(batch, num_layers, 2, units)`, the state that the call before returned; zeros when None.
+        mask: bool `(batch, length)`, True where a token is real: other tokens leave the state as it is. Keras's
+            implicit mask of `x` when None.
+        training: Whether to drop.
 
     Returns:
-        The last layer's states `(batch, length, units)`; and after the last token the hidden state and the cell's of
-        every layer, `(batch, num_layers, 2, units)`.
+        The last layer's states `(batch, length, units)`; and the hidden state and the cell state of every layer after
+        the last token, `(batch, num_layers, 2, units)`.
 
     Raises:
         ValueError: If a size is not positive, or `dropout` not in [0, 1).
+
+    >>> states, last = LSTMStack(2, 4)(np.ones((1, 3, 5)))
+    >>> states.shape, last.shape
+    (TensorShape([1, 3, 4]), TensorShape([1, 2, 2, 4]))
     """
 
     def __init__(self, num_layers, units, dropout=0.0, **kwargs):
@@ -47,7 +51,7 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
         self.dropout = dropout
         self.supports_masking = True
         self.layers = [
-            # cuDNN's layer is another one for XLA, and for masks
+            # XLA and padding masks need the layer without cuDNN; one layer for all keeps the numbers the same.
             keras.layers.LSTM(
                 units,
                 return_sequences=True,
@@ -63,7 +67,6 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
     def build(self, x_shape, state_shape=None):
         for i, layer in enumerate(self.layers):
             layer.build((*x_shape[:-1], self.units) if i else x_shape)
-        self.built = True
 
     def call(self, x, state=None, mask=None, training=None):
         if state is None:
@@ -76,7 +79,8 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
         return x, ops.stack(states, axis=1)
 
     def _layer_states(self, layer, x, state, mask):
-        """A layer's states `(batch, length, units)`, and those after the last token `(batch, 2, units)`."""
+        """Computes one layer: its states `(batch, length, units)`, and its state after the last token
+        `(batch, 2, units)`."""
         before = [state[:, 0], state[:, 1]]
         if x.shape[1] != 1:
             x, *after = layer(x, initial_state=before, mask=mask)
@@ -86,7 +90,7 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
         return y[:, None], after if mask is None else ops.where(mask[:, :, None], after, state)
 
     def empty_state(self, batch_size):
-        """The state before the first token, zeros."""
+        """Returns the state before the first token: zeros `(batch_size, num_layers, 2, units)`."""
         return ops.zeros((batch_size, self.num_layers, 2, self.units), self.compute_dtype)
 
     def compute_mask(self, x, mask=None):
@@ -108,21 +112,24 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
 class LuongAttention(KeepsShape, keras.layers.Layer):
     """`tanh(W [a; s])`, where `a` is the mean of a memory weighted by `softmax(s . h)`: the dot score.
 
-    Luong et al., 2015, "Effective Approaches to Attention-based Neural Machine Translation", section 3.1: a decoder's
-    state is s, an encoder's is h, and there is no bias.
+    Luong et al., 2015, "Effective Approaches to Attention-based Neural Machine Translation", section 3.1: `s` is a
+    state of the decoder, `h` the states of the encoder, and there is no bias.
 
     Args:
         kernel_initializer: Initializer of the matrix.
 
     Call arguments:
         x: `(batch, target_len, d_model)`, the decoder's states.
-        memory: `(batch, source_len, d_model)`, the encoder's.
-        memory_mask: bool `(batch, source_len)`, or of rank 3 or 4 as attention masks are; None for all.
-        return_attention_scores: Whether to return the weights too.
+        memory: `(batch, source_len, d_model)`, the encoder's states.
+        memory_mask: bool `(batch, source_len)`, or `(batch, 1, 1, source_len)`; None for all.
+        return_attention_scores: Whether to return the scores too.
 
     Returns:
-        `(batch, target_len, d_model)`; with `return_attention_scores` also the weights
+        `(batch, target_len, d_model)`; with `return_attention_scores` also the scores
         `(batch, 1, target_len, source_len)`: there is one head.
+
+    >>> LuongAttention()(np.ones((1, 2, 4)), np.ones((1, 3, 4))).shape
+    TensorShape([1, 2, 4])
     """
 
     def __init__(self, kernel_initializer="glorot_uniform", **kwargs):
@@ -131,25 +138,29 @@ class LuongAttention(KeepsShape, keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, x_shape, memory_shape=None):
-        d_model = x_shape[-1]
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(2 * d_model, d_model),
-            initializer=self.kernel_initializer.clone(),
+        self.projection = Projection(
+            "...x,xy->...y",
+            x_shape[-1],
+            activation="tanh",
+            kernel_initializer=self.kernel_initializer,
+            dtype=self.dtype_policy,
+            name="projection",
         )
-        self.built = True
+        self.projection.build((*x_shape[:-1], 2 * x_shape[-1]))
 
     def call(self, x, memory, memory_mask=None, return_attention_scores=False):
+        memory_mask = as_token_mask(memory_mask, "memory_mask")
+        memory = memory[:, None]  # one head
         context, scores = dot_product_attention(
             x[:, None],
-            memory[:, None],
-            memory[:, None],
-            broadcastable(memory_mask),
-            weights=return_attention_scores,
+            memory,
+            memory,
+            None if memory_mask is None else memory_mask[:, None, None, :],
+            return_attention_scores=return_attention_scores,
             scale=1.0,
         )
-        both = ops.concatenate([context[:, 0], x], axis=-1)
-        return packed(ops.tanh(product(both, self.kernel, self.compute_dtype)), scores=scores)
+        output = self.projection(ops.concatenate([context[:, 0], x], axis=-1))
+        return pack(output, scores if return_attention_scores else None)
 
     def get_config(self):
         return {

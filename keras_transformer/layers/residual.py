@@ -1,67 +1,102 @@
-"""Norm, dropout and skip connection around a sublayer: their only home."""
+"""What surrounds every sublayer: its norm, its dropout and its skip connection."""
+
+import math
 
 import keras
+from keras import ops
 
-from keras_transformer.checks import check_share
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.norm import LayerNormalization
-from keras_transformer.layers.parts import check_replaced, clone, described
+from keras_transformer.backend import custom_gradient
+from keras_transformer.checks import check_range, check_share
+from keras_transformer.layers.sublayers import ensure_built
+
+BYTES_PER_WORD = 4
+LEVELS = 256
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Residual(keras.layers.Layer):
     """Joins a sublayer's output to its input.
 
-    Post-norm: `norm(x + dropout(sublayer(x)))` ("Attention Is All You Need", section 3.1). Pre-norm:
-    `x + dropout(sublayer(norm(x)))` (Xiong et al., 2020, "On Layer Normalization in the Transformer
-    Architecture"). Around any sublayer:
+    Post-norm, `norm(x + dropout(sublayer(x)))`: "Attention Is All You Need", section 3.1.
+    Pre-norm, `x + dropout(sublayer(norm(x)))`: Xiong et al., 2020, "On Layer Normalization in the Transformer
+    Architecture". Sandwich norms, `x + norm_after(dropout(sublayer(norm(x))))`: Ding et al., 2021, "CogView", section
+    2.4. You call it before and after the sublayer:
 
         y = sublayer(residual.before(x))
         x = residual(x, y)
 
+    Override `make_norm` for a norm of your own.
+
     Args:
         dropout: Share of the sublayer's output that is dropped in training.
-        normalize_first: True for pre-norm.
-        layer_norm_epsilon: Added to the variance.
-        norm: A template of the norm, such as `RMSNormalization()`; None for `LayerNormalization`, the only one that
-            `layer_norm_epsilon` is for.
+        normalize_first: True for pre-norm, False for post-norm.
+        layer_norm_epsilon: Number added to the variance.
+        norm: "layer" for `LayerNormalization`, "rms" for `RMSNormalization`.
+        sandwich_norm: Whether the sublayer's output is normalised too; needs `normalize_first=True`.
 
     Call arguments:
-        x: The sublayer's input, `(batch, length, d_model)`.
-        y: Its output, of the same shape.
+        x: Input of the sublayer, `(batch, length, d_model)`.
+        y: Output of the sublayer, `(batch, length, d_model)`.
+        training: Whether to drop.
 
     Returns:
         `(batch, length, d_model)`.
 
     Raises:
-        ValueError: If `dropout` is not in [0, 1), or `norm` not a layer, or beside an epsilon of its own.
+        ValueError: If `dropout` is not in [0, 1), `layer_norm_epsilon` is negative, `norm` is unknown, or
+            `sandwich_norm` comes without `normalize_first`.
+
+    >>> residual, x = Residual(normalize_first=True), np.ones((2, 3, 4))
+    >>> residual(x, 0.5 * residual.before(x)).shape
+    TensorShape([2, 3, 4])
     """
 
-    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, *, norm=None, **kwargs):
+    def __init__(
+        self,
+        dropout=0.1,
+        normalize_first=False,
+        layer_norm_epsilon=1e-6,
+        *,
+        norm="layer",
+        sandwich_norm=False,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         check_share(dropout=dropout)
-        check_replaced("norm", norm, layer_norm_epsilon=(layer_norm_epsilon, 1e-6))
+        check_range(0, layer_norm_epsilon=layer_norm_epsilon)
+        if norm not in NORMS:
+            raise ValueError(f"`norm` must be one of {sorted(NORMS)}. Received: norm={norm!r}.")
+        if sandwich_norm and not normalize_first:
+            raise ValueError(
+                "`sandwich_norm=True` needs `normalize_first=True`. Received: normalize_first=False."
+            )
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.norm_kind = norm
+        self.sandwich_norm = sandwich_norm
         self.supports_masking = True
-        self.own_norm = norm is not None
-        template = norm if self.own_norm else LayerNormalization(epsilon=layer_norm_epsilon)
-        self.norm = clone(template, dtype=self.dtype_policy, name="norm")
+        self.norm = self.make_norm("norm")
+        self.norm_after = self.make_norm("norm_after") if sandwich_norm else None
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
+    def make_norm(self, name):
+        """Makes a norm: a layer that keeps the shape of its input."""
+        return NORMS[self.norm_kind](epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
+
     def build(self, x_shape, y_shape=None):
-        if not self.norm.built:  # `before` may have been first
-            self.norm.build(x_shape)
-        self.built = True
+        for norm in filter(None, (self.norm, self.norm_after)):
+            ensure_built(norm, x_shape)  # `before` may have built the first
 
     def before(self, x):
-        """What the sublayer is to be called with."""
+        """Returns what the sublayer is to be called with."""
         return self.norm(x) if self.normalize_first else x
 
     def call(self, x, y, training=None):
-        total = x + self.drop(y, training=training)
-        return total if self.normalize_first else self.norm(total)
+        y = self.drop(y, training=training)
+        if self.sandwich_norm:
+            y = self.norm_after(y)
+        return x + y if self.normalize_first else self.norm(x + y)
 
     def compute_output_shape(self, x_shape, y_shape=None):
         return x_shape
@@ -72,45 +107,155 @@ class Residual(keras.layers.Layer):
             "dropout": self.dropout,
             "normalize_first": self.normalize_first,
             "layer_norm_epsilon": self.layer_norm_epsilon,
-            "norm": described(self.norm) if self.own_norm else None,
+            "norm": self.norm_kind,
+            "sandwich_norm": self.sandwich_norm,
         }
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class SandwichResidual(Residual):
-    """`x + norm_after(dropout(sublayer(norm(x))))`: a norm on either side of the sublayer, none on the skip.
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization`, at two thirds of its training time where it normalises the last axis.
 
-    Ding et al., 2021, "CogView", section 2.4; the norms of Gemma 2 (Gemma Team, 2024, section 2) stand in the same
-    places. It is used as `Residual` is.
+    Ba, Kiros and Hinton, 2016, "Layer Normalization", section 3. It computes in float32, or in float64 under a float64
+    policy. The gradient's sums over rows and columns are products with a vector, which take one pass each.
 
     Args:
-        dropout: Share of the sublayer's output that is dropped in training.
-        layer_norm_epsilon: Added to the variance.
-        norm: A template of both norms, as in `Residual`.
+        axis: Axis or axes to normalise.
+        epsilon: Number added to the variance, at least 0.
+        **kwargs: The other arguments of `keras.layers.LayerNormalization`.
 
     Call arguments:
-        x: The sublayer's input, `(batch, length, d_model)`.
-        y: Its output, of the same shape.
+        inputs: Tensor of any shape from rank 2 on.
 
     Returns:
-        `(batch, length, d_model)`.
+        Tensor of the shape of `inputs`, in the compute dtype.
 
     Raises:
-        ValueError: If `dropout` is not in [0, 1), or `norm` not a layer.
+        ValueError: If `epsilon` is negative.
+
+    >>> LayerNormalization()(np.array([[1.0, 3.0]])).numpy().round(2).tolist()
+    [[-1.0, 1.0]]
     """
 
-    def __init__(self, dropout=0.1, layer_norm_epsilon=1e-6, *, norm=None, **kwargs):
-        super().__init__(dropout, True, layer_norm_epsilon, norm=norm, **kwargs)
-        self.norm_after = clone(self.norm, name="norm_after")
+    def __init__(self, axis=-1, epsilon=1e-6, **kwargs):
+        check_range(0, epsilon=epsilon)
+        super().__init__(axis=axis, epsilon=epsilon, **kwargs)
 
-    def build(self, x_shape, y_shape=None):
-        super().build(x_shape, y_shape)
-        self.norm_after.build(x_shape)
+    def call(self, inputs):
+        features = inputs.shape[-1]
+        if self.gamma is None or self.beta is None or list(self.axis) not in ([-1], [len(inputs.shape) - 1]):
+            return super().call(inputs)
 
-    def call(self, x, y, training=None):
-        return x + self.norm_after(self.drop(y, training=training))
+        @custom_gradient
+        def normalized(x, gamma, beta):
+            centred = x - ops.mean(x, axis=-1, keepdims=True)
+            scale = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + self.epsilon)
+            standard = centred * scale
 
-    def get_config(self):
-        config = super().get_config()
-        del config["normalize_first"]
-        return config
+            def gradient(upstream):
+                to_gamma = upstream * standard
+                rows, share = ops.ones((1, ops.shape(x)[0]), x.dtype), gamma[:, None] / features
+                mean, slope = ops.matmul(upstream, share), ops.matmul(to_gamma, share)
+                to_x = (upstream * gamma - mean - standard * slope) * scale
+                return to_x, ops.matmul(rows, to_gamma)[0], ops.matmul(rows, upstream)[0]
+
+            return standard * gamma + beta, gradient
+
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        rows = ops.cast(ops.reshape(inputs, (-1, features)), dtype)
+        outputs = normalized(rows, ops.cast(self.gamma, dtype), ops.cast(self.beta, dtype))
+        return ops.cast(ops.reshape(outputs, ops.shape(inputs)), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class RMSNormalization(keras.layers.RMSNormalization):
+    """`keras.layers.RMSNormalization`, which passes Keras's implicit mask on: `x / sqrt(mean(x²) + epsilon) * scale`.
+
+    Zhang and Sennrich, 2019, "Root Mean Square Layer Normalization", section 3, equation 4.
+
+    Args:
+        axis: Axis or axes to normalise.
+        epsilon: Number added to the mean of the squares, at least 0.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        x: Tensor of any shape from rank 2 on.
+
+    Returns:
+        Tensor of the shape of `x`, in the compute dtype.
+
+    Raises:
+        ValueError: If `epsilon` is negative.
+
+    >>> RMSNormalization()(np.array([[3.0, 4.0]])).numpy().round(2).tolist()
+    [[0.85, 1.13]]
+    """
+
+    def __init__(self, axis=-1, epsilon=1e-6, **kwargs):
+        check_range(0, epsilon=epsilon)
+        super().__init__(axis=axis, epsilon=epsilon, **kwargs)
+        self.supports_masking = True
+
+
+NORMS = {"layer": LayerNormalization, "rms": RMSNormalization}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Dropout(keras.layers.Dropout):
+    """`keras.layers.Dropout`, at a fraction of its time: it draws one random byte for each element, not one float.
+
+    So the share that is dropped is rounded to a multiple of 1/256 (at least 1/256, unless `rate` is 0). What is kept is
+    scaled by that rounded share, so the expected value is the input. Saving keeps the random state, which Keras's layer
+    does not save: a resumed training draws the numbers that come next.
+
+    Args:
+        rate: Share of the elements to drop, in [0, 1].
+        noise_shape: Shape of the random mask, broadcast to the input; None for the input's shape.
+        seed: Seed of the random numbers, an int or None.
+        **kwargs: Keras's `name`, `dtype`.
+
+    Call arguments:
+        inputs: Tensor of any shape and a floating dtype.
+        training: Whether to drop.
+
+    Returns:
+        Tensor of the shape and dtype of `inputs`.
+
+    Raises:
+        ValueError: If `rate` is outside [0, 1].
+
+    >>> Dropout(0.5)(np.ones((2, 3)), training=False).numpy().sum().item()
+    6.0
+    """
+
+    @property
+    def dropped_levels(self):
+        """How many of the 256 values of a byte drop their element."""
+        return max(1, round(self.rate * LEVELS)) if self.rate else 0
+
+    def call(self, inputs, training=False):
+        if not training or not self.rate:
+            return inputs
+        if self.dropped_levels == LEVELS:
+            return ops.zeros_like(inputs)
+        shape = ops.shape(inputs)
+        if self.noise_shape is not None:
+            shape = [n if m is None else m for n, m in zip(shape, self.noise_shape, strict=True)]
+        kept = self._random_bytes(shape) >= self.dropped_levels - LEVELS // 2
+        scale = LEVELS / (LEVELS - self.dropped_levels)
+        return inputs * (ops.cast(kept, inputs.dtype) * ops.cast(scale, inputs.dtype))
+
+    def save_own_variables(self, store):
+        if self.rate:
+            store["random_state"] = self.seed_generator.state
+
+    def load_own_variables(self, store):
+        if self.rate and "random_state" in store:
+            self.seed_generator.state.assign(store["random_state"])
+
+    def _random_bytes(self, shape):
+        """Draws int8 numbers of a shape; in a graph its sizes may be tensors."""
+        count = math.prod(shape)
+        words = (count + BYTES_PER_WORD - 1) // BYTES_PER_WORD
+        drawn = keras.random.randint((words, 1), -(2**31), 2**31 - 1, dtype="int32", seed=self.seed_generator)
+        return ops.reshape(ops.reshape(ops.view(drawn, "int8"), (-1,))[:count], shape)

@@ -1,6 +1,5 @@
-"""Models: compositions of the layers."""
+"""Models made of the layers."""
 
-from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.heads import (
     ClassificationHead,
@@ -13,7 +12,7 @@ from keras_transformer.models.heads import (
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.t5 import T5
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.transformer import EncoderDecoder, Transformer
 from keras_transformer.models.vision_transformer import VisionTransformer
 
 __all__ = [

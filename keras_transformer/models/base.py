@@ -1,40 +1,73 @@
-"""What all models of this library share, whatever they are made of."""
+"""What all models of the library share."""
 
 import keras
 
-from keras_transformer.layers import Decoder, Encoder
-from keras_transformer.layers.parts import clone, part
+from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers.positions import AttentionPositions
+from keras_transformer.layers.sublayers import Composite, from_config_or_layer
 from keras_transformer.models.layouts import layout_map
 
 
-def own_encoder(template, dtype):
-    """A model's own `Encoder` like a template.
+class BaseModel(Composite, keras.Model):
+    """A `keras.Model` whose weights exist as soon as it is made, and whose configuration holds all that saving needs.
 
-    Raises:
-        ValueError: If the template is none, or a `Decoder`: a token would not see those after it.
+    The configuration is the constructor's arguments, and beside them the sublayers that are frozen or quantized. A
+    subclass may add layers before or after `super().__init__()`.
     """
-    template = part(template)
-    if not isinstance(template, Encoder) or isinstance(template, Decoder):
-        raise ValueError(
-            f"`encoder` must be an `Encoder`, and no `Decoder`, which is causal. Received: encoder={template!r}."
-        )
-    return clone(template, name="encoder", dtype=dtype)
 
+    def from_config_or_layer(self, value, name, kind=keras.layers.Layer):
+        """Returns a layer that the constructor was given, or deserialises its configuration.
 
-class BaseModel(keras.Model):
-    """A `keras.Model` whose configuration is its constructor's arguments, and whose weights have layouts."""
+        Raises:
+            ValueError: If it is not of class `kind`.
+        """
+        return from_config_or_layer(value, self, name, kind)
+
+    def check_adds_positions(self, positions):
+        """Raises `ValueError` for positions that act inside attention, where a layer is needed that adds them."""
+        if isinstance(positions, AttentionPositions):
+            kind = type(positions).__name__
+            raise ValueError(
+                "`positions` of a model must be a layer that adds positions to embeddings, such as `LearnedPositions`. "
+                f"Received: {kind}, which acts inside attention: pass it as "
+                f"`attention=MultiHeadAttention(..., positions={kind}(...))` to the layers of the encoder or decoder."
+            )
+
+    def build_added_layers(self):
+        """Builds the layers that a subclass added, by a symbolic call; `generate` and loading need their weights."""
+        if not all(layer.built for layer in self.layers):
+            keras.Operation.compute_output_spec(self, self.input_signature()[0])
+
+    def input_signature(self):
+        """Returns the symbolic inputs of a call: a list of one nest of `keras.KerasTensor`."""
+        raise NotImplementedError
+
+    def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
+        """Exports the bare model as Keras does, with the model's own inputs unless you name others.
+
+        Args:
+            filepath: Folder or file to write.
+            format: One of Keras's formats.
+            verbose: Whether to print what was exported.
+            input_signature: List of one nest of `keras.InputSpec`; the inputs of a call when None.
+            **kwargs: The other arguments of `keras.Model.export`.
+        """
+        if input_signature is None:
+            spec = lambda x: keras.layers.InputSpec(dtype=x.dtype, shape=x.shape)  # noqa: E731
+            input_signature = keras.tree.map_structure(spec, self.input_signature())
+        super().export(filepath, format, verbose, input_signature=input_signature, **kwargs)
 
     def make_train_function(self, force=False):
-        """As Keras's, with the optimizer's variables made before the step is traced: else it would be traced twice."""
+        """Makes Keras's training function, after the optimizer's variables: else the step would be traced twice."""
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
     def layout_map(self, mesh, axis="model"):
-        """Where each weight lives under `keras.distribution.ModelParallel` (JAX): docs/scaling.md.
+        """Returns where each weight lives under `keras.distribution.ModelParallel` (JAX): docs/scaling.md.
 
-        Heads, `d_ff` and vocabularies are split over one axis of the mesh, where they divide by its size; all else is
-        whole on every device.
+        Heads, `d_ff` and vocabularies are split over one axis of the mesh, where they divide by its size. All other
+        weights are whole on every device.
 
         Args:
             mesh: A `keras.distribution.DeviceMesh`.
@@ -49,8 +82,16 @@ class BaseModel(keras.Model):
         return layout_map(self, mesh, axis)
 
     def get_config(self):
-        return super(keras.Model, self).get_config()  # the layer's: name, dtype, trainable
+        config = super().get_config()
+        frozen = [i for i, layer in enumerate(sublayers(self)) if not layer.trainable]
+        return {**config, "frozen": frozen} if frozen else config
 
     @classmethod
     def from_config(cls, config):
-        return cls(**config)
+        config = dict(config)
+        frozen = config.pop("frozen", ())
+        model = cls(**config)
+        model.build_added_layers()
+        for i in frozen:
+            sublayers(model)[i].trainable = False
+        return model

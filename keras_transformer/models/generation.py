@@ -1,4 +1,4 @@
-"""Generation: what a model needs to write sequences, whatever the model."""
+"""Writing and scoring sequences, for every model that decodes."""
 
 import dataclasses
 import functools
@@ -11,17 +11,14 @@ from keras import ops
 
 from keras_transformer.backend import compiled, compiles
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import Greedy, Strategy, decode, row_keys
-from keras_transformer.models.limits import (
-    at_most,
-    check_constraints,
-    check_targets,
-    default_limit,
-    most_tokens,
-)
+from keras_transformer.decoding import Constraint, Greedy, MaxLength, MinLength, Strategy, decode, row_keys
+from keras_transformer.layers.cache import TreeCache
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
+
+# Number of compiled functions that a model keeps.
+KEPT_FUNCTIONS = 32
 
 
 class Scores(NamedTuple):
@@ -31,7 +28,7 @@ class Scores(NamedTuple):
     token_scores: float32 `(batch, target_len)` or `(batch, n, target_len)`, the log probability of each token, 0
         where there is none.
     alignments: float32, the same with one more axis, `source_len`: how much each target token attends to each
-        source token, the mean over the heads of the last layer but one (Garg et al., 2019, section 4.1). None of a
+        source token, the mean over the heads of the last layer but one (Garg et al., 2019, section 4.1). None for a
         language model, which has no source.
     """
 
@@ -41,72 +38,13 @@ class Scores(NamedTuple):
 
 
 class Generation:
-    """Adds `generate` and `score` to a model that has `start`, `encode`, `decode`, `pad_id`, `bos_id` and `eos_id`."""
+    """Adds `generate`, `score` and `search` to a model.
 
-    @functools.cached_property
-    def _functions(self):
-        return functools.lru_cache(maxsize=32)(self._compile)
+    The model has `pad_id`, `bos_id`, `eos_id`, `source_vocab_size` and `target_vocab_size`, and defines `start` and
+    `score_all`. `max_positions` is the number of positions of a model that learned them, else None.
+    """
 
-    @property
-    def longest(self):
-        """How many positions a sequence may take where they are learned, else None."""
-        return getattr(getattr(self, "positions", None), "max_length", None)
-
-    def room(self, source):
-        """How long the output of each source may get, int NumPy `(batch,)`; None where there is no end.
-
-        Args:
-            source: int NumPy `(batch, source_len)`.
-        """
-        return None if self.longest is None else np.full(len(source), self.longest)
-
-    def search(self, source, strategy, max_length=None, *, constraints=(), prefix=None, seed=None):
-        """What `generate` compiles: tensors in, tensors out, for use inside a graph.
-
-        Args:
-            source: int32 `(batch, source_len)`. A row of padding alone gets an empty output.
-            strategy: As in `generate`.
-            max_length: As in `generate`; where there is a last position, a row ends there instead.
-            constraints: As in `generate`.
-            prefix: As in `generate`.
-            seed: int32 scalar, for a strategy that draws; its own when None.
-
-        Returns:
-            `Hypotheses`.
-
-        Raises:
-            ValueError: If the strategy draws and neither it nor the caller names a seed.
-        """
-        batch_size = ops.shape(source)[0]
-        source_lengths = ops.sum(ops.cast(ops.not_equal(source, self.pad_id), "int32"), axis=1)
-        prompt, starts = ops.full((batch_size, 1), self.bos_id, "int32"), None
-        prefix_len = prefix_lengths = 0
-        if prefix is not None:
-            prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
-            prompt = ops.concatenate([prompt, prefix], axis=1)
-            prompt, starts = left_padded(prompt, prefix_lengths + 1, self.pad_id)
-        row_limits = at_most(max_length, self.longest)
-        if max_length is None:
-            max_length = default_limit(ops.shape(source)[1], prefix_len, constraints, self.longest)
-            row_limits = default_limit(source_lengths, prefix_lengths, constraints, self.longest)
-        # Nothing is said of an empty source: a row that fills up a batch costs no step.
-        row_limits = ops.where(source_lengths > 0, row_limits, prefix_lengths)
-        step, cache = self.start(source, strategy.width, ops.shape(prompt)[1], starts)
-        return decode(
-            step,
-            cache,
-            strategy,
-            prompt,
-            max_length,
-            starts=starts,
-            constraints=constraints,
-            row_limits=row_limits,
-            source_lengths=source_lengths,
-            keys=row_keys(source, self.pad_id),
-            seed=seed_of(strategy, seed),
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-        )
+    max_positions = None
 
     def generate(
         self,
@@ -118,28 +56,29 @@ class Generation:
         constraints=(),
         prefix=None,
     ):
-        """Writes a target for each source.
+        """Writes a target for each source, or for a language model the continuation of each prompt.
 
         Args:
-            source: int `(batch, source_len)`, padded on the right.
+            source: int `(batch, source_len)`, sources or prompts of any lengths, padded on the right. A source of
+                padding alone gets an empty target; a prompt of padding alone begins with `bos_id`.
             strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
             max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16, beside
-                its prefix, or what `MinLength` asks for if that is more; never beyond the last position of a model
+                its prefix, or what `MinLength` asks for if that is more. It never passes the last position of a model
                 that learned its positions.
             jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
                 graph, None for XLA where there is an accelerator.
-            constraints: What every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
-            prefix: int `(batch, prefix_len)`, what each output begins with, padded on the right. It is part of
-                the output and of its score; the constraints judge what comes after it.
+            constraints: List of constraints that every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
+            prefix: int `(batch, prefix_len)`, the begin of each output, padded on the right. It is part of the output
+                and of its score; the constraints judge what comes after it. None for a language model.
 
         Returns:
             `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
             `(batch, n_best)`, float32 `(batch, n_best)`.
 
         Raises:
-            ValueError: If `source` is not of rank 2 or empty, `max_length` is not positive or beyond the last position,
-                `prefix` holds no ids, is not padded on the right or too long, or the constraints contradict one
-                another.
+            ValueError: If `source` has another rank than 2, is empty or holds ids outside the vocabulary; `max_length`
+                is not positive or beyond the last position; `prefix` holds no ids, is padded on the left or too long;
+                or the constraints contradict one another.
         """
         source = _matrix(source, "source", "(batch, source_len)")
         ids = ops.convert_to_numpy(source)
@@ -148,60 +87,122 @@ class Generation:
                 f"`source` must hold ids from 0 to {self.source_vocab_size - 1}. "
                 f"Received: ids from {ids.min()} to {ids.max()}."
             )
-        if max_length is not None:
-            check_positive(max_length=max_length)
-        most = most_tokens(self.room(ids), max_length, self.longest)
         if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
-        constraints = check_constraints(constraints, most)
+        if max_length is not None:
+            check_positive(max_length=max_length)
+        longest = self._longest_output(ids, max_length)
+        constraints = _checked_constraints(constraints, longest)
         jit_compile = compiles(jit_compile)
-        length = source.shape[1]
-        inputs = {"source": _to_step(source, self.pad_id, self.longest) if jit_compile else source}
+        if jit_compile:
+            length = source.shape[1]
+            padded = _at_most(length + -length % SOURCE_LENGTH_STEP, self.max_positions)
+            source = ops.pad(source, ((0, 0), (0, max(padded - length, 0))), constant_values=self.pad_id)
+        inputs = {"source": source}
         prefix_len = 0
         if prefix is not None:
-            inputs["prefix"] = prefix = self._checked_prefix(prefix, source, most)
+            inputs["prefix"] = prefix = self._checked_prefix(prefix, len(ids), longest)
             prefix_len = prefix.shape[1]
         if hasattr(strategy, "seed"):
             seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
             inputs["seed"] = ops.convert_to_tensor(seed, "int32")
             strategy = dataclasses.replace(strategy, seed=None)  # one function for every seed
-        limit = (
-            default_limit(length, prefix_len, constraints, self.longest) if max_length is None else max_length
-        )
-        found = self._functions("search", jit_compile, strategy, max_length, constraints)(inputs)
-        return found._replace(tokens=found.tokens[:, :, :limit])
+        function = self._compiled("search", jit_compile, strategy, max_length, constraints)
+        hypotheses = function(inputs)
+        limit = max_length
+        if limit is None:
+            limit = _default_limit(ids.shape[1], prefix_len, constraints, self.max_positions)
+        return hypotheses._replace(tokens=hypotheses.tokens[:, :, :limit])
 
-    def _checked_prefix(self, prefix, source, max_length):
-        """int32 `prefix`, if it is what `generate` asks for."""
-        prefix = _matrix(prefix, "prefix", "(batch, prefix_len)")
-        ids = ops.convert_to_numpy(prefix)
-        real = ids != self.pad_id
-        lengths = real.sum(axis=1)
-        ended = (ids == self.eos_id).any(axis=1) & (ids[range(len(ids)), lengths - 1] != self.eos_id)
-        rules = {
-            "a row for each source": len(ids) == source.shape[0],
-            f"ids from 0 to {self.target_vocab_size - 1}": (ids >= 0).all()
-            and (ids < self.target_vocab_size).all(),
-            "padding on the right alone": (real[:, 1:] <= real[:, :-1]).all(),
-            "no token after `eos_id`": not (ended | ((ids == self.eos_id).sum(axis=1) > 1)).any(),
-            f"at most max_length={max_length} tokens": max_length is None or lengths.max() <= max_length,
-        }
-        for rule, holds in rules.items():
-            if not holds:
-                raise ValueError(
-                    f"`prefix` must have {rule}. Received: {ids.tolist()} for {source.shape[0]} sources."
-                )
-        return prefix[:, : max(1, int(lengths.max()))]
-
-    def score(self, source, target, jit_compile=None):
-        """How likely the model finds given targets: one pass, no search.
+    def search(self, source, strategy, max_length=None, *, constraints=(), prefix=None, seed=None):
+        """Computes `generate` inside a graph: tensors in, tensors out.
 
         Args:
-            source: int `(batch, source_len)`, padded on the right.
+            source: int32 `(batch, source_len)`.
+            strategy: How to choose tokens.
+            max_length: Longest output; None as in `generate`. A row ends at the last position that the model has.
+            constraints: Tuple of constraints that every output must satisfy.
+            prefix: int32 `(batch, prefix_len)`, the begin of each output, or None.
+            seed: int32 scalar, for a strategy that draws; the strategy's own when None.
+
+        Returns:
+            `Hypotheses`.
+
+        Raises:
+            ValueError: If the strategy draws and has no seed, and `seed` is None.
+        """
+        if seed is None:
+            seed = getattr(strategy, "seed", 0)
+        if seed is None:
+            raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
+        lengths = lengths_of(source, self.pad_id)
+        prefix_len, prefix_lengths = 0, 0
+        if prefix is not None:
+            prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
+        row_limits = max_length
+        if max_length is None:
+            max_length = _default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
+            row_limits = _default_limit(lengths, prefix_lengths, constraints)
+        row_limits = self.row_limits(_at_most(row_limits, self.max_positions), lengths, prefix_lengths)
+        step, cache, prompt, starts = self.start(source, strategy.width, prefix)
+        return decode(
+            step,
+            cache,
+            strategy,
+            prompt,
+            max_length,
+            starts=starts,
+            constraints=constraints,
+            row_limits=row_limits,
+            source_lengths=lengths,
+            keys=row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
+            seed=seed,
+            eos_id=self.eos_id,
+            pad_id=self.pad_id,
+        )
+
+    def row_limits(self, limits, lengths, prefix_lengths):
+        """Returns the longest output of each row. A source of padding alone ends at once: it fills up a batch.
+
+        Args:
+            limits: The limit of a row with a source, an int or int32 `(batch,)`.
+            lengths: int32 `(batch,)`, lengths of the sources.
+            prefix_lengths: int32 `(batch,)`, lengths of the prefixes, or 0.
+        """
+        return ops.where(lengths > 0, limits, prefix_lengths)
+
+    def room(self, source):
+        """Returns how long the output of each source may get: int NumPy `(batch,)`, or None for any length.
+
+        Args:
+            source: int NumPy `(batch, source_len)`.
+        """
+        return None if self.max_positions is None else np.full(len(source), self.max_positions)
+
+    def start(self, source, width=1, prefix=None):
+        """Reads sources, and prepares the steps that write their outputs.
+
+        Args:
+            source: int32 `(batch, source_len)`.
+            width: Number of hypotheses for each source.
+            prefix: int32 `(batch, prefix_len)`, the begin of each output, padded on the right; or None.
+
+        Returns:
+            `step(tokens, cache, index) -> (logits, cache)` and the first cache, as `decoding.decode` takes them; the
+            prompt, int32 `(batch, prompt_len)`; and the slot where each row of it starts, int32 `(batch,)`, or None.
+        """
+        raise NotImplementedError
+
+    def score(self, source, target, jit_compile=None):
+        """Scores given targets, or for a language model given continuations: one pass, no search.
+
+        Args:
+            source: int `(batch, source_len)`, sources or prompts, padded on the right.
             target: int `(batch, target_len)`, or `(batch, n, target_len)` for several targets of each source, such as
                 the tokens of `Hypotheses`; without `bos_id`, with `eos_id` where it counts, padded on the right. An
                 empty target scores 0.
-            jit_compile: As in `generate`.
+            jit_compile: True to compile with XLA, False for the portable graph, None for XLA where there is an
+                accelerator.
 
         Returns:
             `Scores(scores, token_scores, alignments)`.
@@ -217,93 +218,248 @@ class Generation:
                 f"and the batch of `source`. Received: shape={tuple(target.shape)} for {source.shape[0]} sources."
             )
         several = target if len(target.shape) == 3 else target[:, None]
-        check_targets(
-            ops.convert_to_numpy(several), self.pad_id, self.room(ops.convert_to_numpy(source)), self.longest
-        )
-        scores = self._functions("score_all", compiles(jit_compile))({"source": source, "target": several})
-        return (
-            scores
-            if several is target
-            else Scores(*(part if part is None else part[:, 0] for part in scores))
-        )
+        room, ids = self.room(ops.convert_to_numpy(source)), ops.convert_to_numpy(several)
+        lengths = ((ids != self.pad_id) * np.arange(1, ids.shape[2] + 1)).max(axis=(1, 2))
+        if room is not None and (lengths > room).any():
+            raise ValueError(
+                f"`source` and `target` must be within the model's {self.max_positions} positions. "
+                f"Received: targets of {lengths.tolist()} tokens, where there is room for {room.tolist()}."
+            )
+        scores = self._compiled("score_all", compiles(jit_compile))({"source": source, "target": several})
+        if several is target:
+            return scores
+        return Scores(*(part if part is None else part[:, 0] for part in scores))
 
     def score_all(self, source, target):
-        """`score` inside a graph, for `(batch, n, target_len)`."""
-        batch_size, n, target_len = ops.shape(target)
-        memory = self.encode(source, training=False)
-        memory = type(memory)(*(ops.repeat(part, n, axis=0) for part in memory))
-        flat = ops.reshape(target, (batch_size * n, target_len))
-        shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
-        logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
-        log_probs, real = log_probs_of(flat, logits, self.pad_id)
-        _, cross = attention[-2:][0]
-        alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
-        return Scores(
-            ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
-            ops.reshape(log_probs, (batch_size, n, target_len)),
-            ops.reshape(alignments, (batch_size, n, target_len, ops.shape(source)[1])),
-        )
+        """Computes `score` inside a graph.
 
-    def _compile(self, name, jit_compile, *settings):
-        function = getattr(self, name)
-        if name == "search":
-            strategy, max_length, constraints = settings
-            function = functools.partial(
-                function, strategy=strategy, max_length=max_length, constraints=constraints
+        Args:
+            source: int32 `(batch, source_len)`.
+            target: int32 `(batch, n, target_len)`.
+
+        Returns:
+            `Scores`.
+        """
+        raise NotImplementedError
+
+    def compile(self, *args, **kwargs):
+        """Configures the model for training, as Keras's `compile`, and forgets the functions that `generate`
+        compiled."""
+        super().compile(*args, **kwargs)
+        self._functions.clear()
+
+    @functools.cached_property
+    def _functions(self):
+        return _Functions()
+
+    def _compiled(self, name, jit_compile, *settings):
+        """Returns the compiled `search` or `score_all`."""
+        self.build_added_layers()
+
+        def make():
+            function = getattr(self, name)
+            if name == "search":
+                strategy, max_length, constraints = settings
+                function = functools.partial(
+                    function, strategy=strategy, max_length=max_length, constraints=constraints
+                )
+            return compiled(lambda inputs: function(**inputs), self, jit_compile)
+
+        return self._functions.get((name, jit_compile, *settings), self.variables, make)
+
+    def _longest_output(self, ids, max_length):
+        """Returns how long all outputs of a batch may be, or None for any length.
+
+        Raises:
+            ValueError: If the model has no positions for them.
+        """
+        room = self.room(ids)
+        if room is None:
+            return max_length
+        room = int(room.min())
+        if room < 1 or (max_length is not None and max_length > room):
+            raise ValueError(
+                f"`source` and `max_length` must leave all tokens within the model's {self.max_positions} positions. "
+                f"Received: max_length={max_length}, where there is room for {max(room, 0)}."
             )
-        return compiled(lambda inputs: function(**inputs), self, jit_compile)
+        return room if max_length is None else max_length
+
+    def _checked_prefix(self, prefix, batch_size, max_length):
+        """Returns `prefix` as int32, without columns of padding alone."""
+        prefix = _matrix(prefix, "prefix", "(batch, prefix_len)")
+        ids = ops.convert_to_numpy(prefix)
+        real = ids != self.pad_id
+        lengths = real.sum(axis=1)
+        ended = (ids == self.eos_id).any(axis=1) & (ids[range(len(ids)), lengths - 1] != self.eos_id)
+        rules = {
+            "a row for each source": len(ids) == batch_size,
+            f"ids from 0 to {self.target_vocab_size - 1}": (ids >= 0).all()
+            and (ids < self.target_vocab_size).all(),
+            "padding on the right alone": (real[:, 1:] <= real[:, :-1]).all(),
+            "no token after `eos_id`": not (ended | ((ids == self.eos_id).sum(axis=1) > 1)).any(),
+            f"at most max_length={max_length} tokens": max_length is None or lengths.max() <= max_length,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ValueError(
+                    f"`prefix` must have {rule}. Received: {ids.tolist()!s:.200} for {batch_size} sources."
+                )
+        return prefix[:, : max(1, int(lengths.max()))]
 
 
-def seed_of(strategy, seed):
-    """The seed that was given, or the strategy's own.
+class _Functions:
+    """Keeps compiled functions of a model as long as it has the variables that they were made with.
 
-    Raises:
-        ValueError: If it draws, and there is neither.
+    `enable_lora`, `quantize` and new layers change the variables of a model. A change of another attribute is not seen:
+    `compile` forgets all functions.
     """
-    seed = getattr(strategy, "seed", 0) if seed is None else seed
-    if seed is None:
-        raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
-    return seed
+
+    def __init__(self):
+        self.variables, self.functions = [], {}
+
+    def get(self, key, variables, make):
+        """Returns the function of a key, and makes it if there is none for these variables."""
+        same = len(variables) == len(self.variables) and all(map(_is, variables, self.variables))
+        if not same:
+            self.variables, self.functions = list(variables), {}
+        if key not in self.functions:
+            if len(self.functions) == KEPT_FUNCTIONS:
+                del self.functions[next(iter(self.functions))]  # the oldest
+            self.functions[key] = make()
+        return self.functions[key]
+
+    def clear(self):
+        """Forgets all functions."""
+        self.functions = {}
 
 
-def _matrix(x, name, shape):
-    """int32 `x`, if it holds ints, has rank 2 and no empty axis."""
-    x = ops.convert_to_tensor(x)
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    if "int" not in dtype:
-        raise ValueError(f"`{name}` must hold ids, ints. Received: dtype={dtype}.")
-    x = ops.cast(x, "int32")
-    if len(x.shape) != 2 or 0 in x.shape:
-        raise ValueError(
-            f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."
+def _is(a, b):
+    return a is b
+
+
+def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
+    """Returns the step of a search whose hypotheses share one cache, and the first cache.
+
+    Args:
+        decode_rows: `decode_rows(tokens, cache=, index=, positions=, key_positions=, attention_mask=)`, which returns
+            logits and the new cache of tokens int `(batch, length)`.
+        decoder: The `Decoder` that makes the cache.
+        batch_size: Number of rows.
+        width: Number of hypotheses for each row.
+        trunk: Number of slots for the prompt, which all hypotheses of a row share.
+        starts: int `(batch,)`, the slot where each row starts, when rows are padded on the left, or None.
+
+    Returns:
+        `step(tokens, cache, index) -> (logits, cache)`, as `decoding.decode` takes it, and a `TreeCache`.
+    """
+
+    def step(tokens, cache, index):
+        _, branches, length = ops.shape(tokens)
+        cache, place = cache.at(index, length, starts)
+        logits, layers = decode_rows(
+            ops.reshape(tokens, (batch_size, -1)),
+            cache=cache.layers,
+            index=place.slot,
+            positions=place.positions,
+            key_positions=place.key_positions,
+            attention_mask=place.mask,
         )
-    return x
+        logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
+        return logits, cache._replace(layers=layers)
 
-
-def _to_step(source, pad_id, longest):
-    """Sources padded to a length that recurs, and has a position."""
-    length = source.shape[1]
-    padding = max(at_most(length + -length % SOURCE_LENGTH_STEP, longest) - length, 0)
-    return ops.pad(source, ((0, 0), (0, padding)), constant_values=pad_id)
+    ancestors = ops.zeros((batch_size, width, 0), "int32")
+    return step, TreeCache(decoder.empty_cache(batch_size, trunk), ancestors)
 
 
 def lengths_of(token_ids, pad_id):
-    """How many tokens each row has, up to its last that is no padding: int32 `(batch,)`."""
+    """Returns the length of each row up to its last token that is no padding: int32 `(batch,)`."""
     places = ops.arange(1, ops.shape(token_ids)[1] + 1, dtype="int32")
     return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=1)
 
 
 def log_probs_of(target, logits, pad_id):
-    """The log probability of each token, 0 where there is none, and where there is one: `(batch, target_len)` each."""
+    """Returns the log probability of each token, 0 for padding, and which tokens are real: `(batch, target_len)`
+    each."""
     log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), target[..., None], axis=-1)[..., 0]
     real = ops.arange(ops.shape(target)[1], dtype="int32") < lengths_of(target, pad_id)[:, None]
     return ops.where(real, log_probs, 0.0), real
 
 
 def left_padded(tokens, lengths, pad_id):
-    """Each row's tokens, int32 `(batch, length)`, moved to its right end, and where they start there."""
+    """Moves each row's tokens, int32 `(batch, length)`, to its right end; returns them and the slots where they
+    start."""
     length = ops.shape(tokens)[1]
     starts = length - lengths
     places = ops.arange(length, dtype="int32") - starts[:, None]
     moved = ops.take_along_axis(tokens, ops.maximum(places, 0), axis=1)
     return ops.where(places >= 0, moved, pad_id), starts
+
+
+def _matrix(x, name, shape):
+    """Returns `x` as int32 of rank 2.
+
+    Raises:
+        ValueError: If it holds no ints, has another rank, or has an empty axis.
+    """
+    ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
+    if ragged:
+        raise ValueError(
+            f"`{name}` must be dense, padded on the right: `x.to_tensor()`. Received: a ragged tensor."
+        )
+    x = ops.convert_to_tensor(x)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must hold ids, ints. Received: dtype={dtype}.")
+    if len(x.shape) != 2 or 0 in x.shape:
+        raise ValueError(
+            f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."
+        )
+    return ops.cast(x, "int32")
+
+
+def _default_limit(source_len, prefix_len, constraints, max_positions=None):
+    """Returns the longest output where none was asked for: enough for any pair of languages, but finite.
+
+    Ints give an int, tensors a tensor.
+    """
+    limit = 2 * source_len + 16 + prefix_len
+    for constraint in constraints:
+        if isinstance(constraint, MinLength):
+            least = constraint.of(source_len)
+            limit = max(limit, least) if isinstance(limit, int) else ops.maximum(limit, least)
+    return _at_most(limit, max_positions)
+
+
+def _at_most(limit, max_positions):
+    """Returns the lesser of two lengths, ints or tensors; None is no limit."""
+    if limit is None or max_positions is None:
+        return max_positions if limit is None else limit
+    both = isinstance(limit, int) and isinstance(max_positions, int)
+    return min(limit, max_positions) if both else ops.minimum(limit, max_positions)
+
+
+def _checked_constraints(constraints, max_length):
+    """Returns the constraints as a tuple.
+
+    Raises:
+        ValueError: If one is no constraint, or a minimum length lies above a maximum.
+    """
+    if not isinstance(constraints, (list, tuple)):
+        raise ValueError(
+            f"`constraints` must be a list or a tuple of constraints. Received: {constraints!r}."
+        )
+    constraints = tuple(constraints)
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise ValueError(
+                f"`constraints` must hold constraints such as `MinLength(5)`. Received: {constraint!r}."
+            )
+    least = max((c.length for c in constraints if isinstance(c, MinLength)), default=0)
+    most = [c.length for c in constraints if isinstance(c, MaxLength) and not c.ratio]
+    most = min(most + ([] if max_length is None else [max_length]), default=least)
+    if least > most:
+        raise ValueError(
+            f"No output is at least {least} and at most {most} tokens long. "
+            f"Received: constraints={list(constraints)}, max_length={max_length}."
+        )
+    return constraints

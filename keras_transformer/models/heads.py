@@ -1,8 +1,7 @@
-"""Heads: what is read off the states of an encoder.
+"""Heads: layers that read the states of an encoder.
 
-All are called as `head(states, pooled, training=training)`: with the states of all positions,
-`(batch, length, d_model)`, and with the vector of the whole text that the model's pooler made of them,
-`(batch, d_model)`, or None.
+A model calls each as `head(states, pooled, training=training)`: with the states of all positions, `(batch, length,
+d_model)`, and with the pooler's vector of the whole text, `(batch, d_model)`, or None.
 """
 
 import keras
@@ -10,28 +9,29 @@ from keras import ops
 
 from keras_transformer.checks import check_labels, check_positive, check_share
 from keras_transformer.layers import Dropout, LayerNormalization
-from keras_transformer.layers.feed_forward import activation_of
+from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.layers.sublayers import Composite
 
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
 
-class Head(keras.layers.Layer):
-    """The base of all heads.
+class Head(Composite, keras.layers.Layer):
+    """Base class of all heads.
 
     Attributes:
-        tied: Whether its output is still to be scored with the token embedding.
+        scores_ids: Whether the model multiplies the head's output with the token embedding, to score every id.
     """
 
-    tied = False
+    scores_ids = False
 
     def build(self, states_shape, pooled_shape=None):
-        self.built = True
+        """Creates the weights; `states_shape` is `(batch, length, d_model)`."""
 
     def get_config(self):
-        return super().get_config()  # Keras wants one of a layer whose dtype is a policy
+        return super().get_config()  # Keras wants a `get_config` of each layer whose dtype is a policy
 
     def _add_dense(self, name, features, d_model, activation=None):
-        """A dense layer over vectors of `d_model`, built."""
+        """Makes and builds a dense layer over vectors of `d_model`."""
         dense = keras.layers.Dense(
             features,
             activation,
@@ -47,18 +47,22 @@ class Head(keras.layers.Layer):
 class Pooler(Head):
     """`tanh(W h + b)` of the first position's state, the vector of a text (Devlin et al., 2019, "BERT", section 3).
 
-    A model is handed one as its `pooler`; as its `head` it makes vectors the model's output.
+    Pass it to a model as its `pooler`; as its `head` the vectors are the model's output.
 
     Call arguments:
         states: `(batch, length, d_model)`; the first position, `[CLS]`, is read.
+        pooled: Not read.
+        training: Not read.
 
     Returns:
         `(batch, d_model)`.
+
+    >>> Pooler()(np.ones((2, 3, 4))).shape
+    TensorShape([2, 4])
     """
 
     def build(self, states_shape, pooled_shape=None):
         self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1], "tanh")
-        self.built = True
 
     def call(self, states, pooled=None, training=None):
         return self.dense(states[:, 0])
@@ -66,33 +70,38 @@ class Pooler(Head):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedLanguageHead(Head):
-    """`norm(activation(W h + b))` at each position, which the token embedding then scores, with a bias for each id.
+    """`norm(activation(W h + b))` at each position, which the model multiplies with the token embedding.
 
     Devlin et al., 2019, "BERT", section 3.1, task 1; the layer before the scores is that of the published code.
 
     Args:
-        activation: Name or function of the activation: Keras's, or "gelu_tanh".
-        layer_norm_epsilon: Added to the variance.
+        activation: Name or function of the activation: one of Keras's, or "gelu_tanh".
+        layer_norm_epsilon: Number added to the variance.
 
     Call arguments:
         states: `(batch, length, d_model)`; every position is read.
+        pooled: Not read.
+        training: Not read.
 
     Returns:
-        `(batch, length, d_model)`; the model's output is then float32 `(batch, length, vocab_size)`.
+        `(batch, length, d_model)`; the model's output is then float32 `(batch, length, vocab_size)`, with a bias for
+        each id.
+
+    >>> MaskedLanguageHead()(np.ones((2, 3, 4))).shape
+    TensorShape([2, 3, 4])
     """
 
-    tied = True
+    scores_ids = True
 
     def __init__(self, activation="gelu", layer_norm_epsilon=1e-12, **kwargs):
         super().__init__(**kwargs)
-        self.activation = activation_of(activation)
+        self.activation = get_activation(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
 
     def build(self, states_shape, pooled_shape=None):
         self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1])
-        self.norm = LayerNormalization(self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm = LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build(states_shape)
-        self.built = True
 
     def call(self, states, pooled=None, training=None):
         return self.norm(self.activation(self.dense(states)))
@@ -106,7 +115,7 @@ class MaskedLanguageHead(Head):
 
 
 class _Scores(Head):
-    """Dropout, then a linear layer to a score for each class: what the heads for labels share."""
+    """Base class of the heads that score classes: dropout, then a linear layer."""
 
     def __init__(self, num_classes, dropout, labels, **kwargs):
         super().__init__(**kwargs)
@@ -122,7 +131,6 @@ class _Scores(Head):
 
     def build(self, states_shape, pooled_shape=None):
         self.dense = self._add_dense("dense", self.num_classes, states_shape[-1])
-        self.built = True
 
     def _scores(self, vectors, training):
         return ops.cast(self.dense(self.drop(vectors, training=training)), "float32")
@@ -140,19 +148,22 @@ class ClassificationHead(_Scores):
 
     Args:
         num_classes: Number of classes.
-        dropout: Share dropped, in training, of what the scores are made of.
+        dropout: Share of the linear layer's input dropped in training.
         labels: Names of the classes, a list of str, two of which may be the same; or None.
 
     Call arguments:
         states: `(batch, length, d_model)`; the first position, `[CLS]`, is read where there is no pooler.
-        pooled: `(batch, d_model)`, what the model's pooler made of it, or None.
-        training: Whether to drop out.
+        pooled: `(batch, d_model)`, the pooler's vector of the text, or None.
+        training: Whether to drop.
 
     Returns:
         Logits, float32 `(batch, num_classes)`.
 
     Raises:
         ValueError: If an argument is out of range, or `labels` are not `num_classes` str.
+
+    >>> ClassificationHead(5)(np.ones((2, 3, 4))).shape
+    TensorShape([2, 5])
     """
 
     def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
@@ -164,20 +175,26 @@ class ClassificationHead(_Scores):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MultipleChoiceHead(_Scores):
-    """One score for a text: of several, each a question with one of its answers, the best is the choice.
+    """One score for each text. Of several texts, each a question with one of its answers, the highest is the choice.
 
     Devlin et al., 2019, "BERT", section 4.4.
 
     Args:
-        dropout: As in `ClassificationHead`.
+        dropout: Share of the linear layer's input dropped in training.
 
-    Call arguments: as `ClassificationHead`.
+    Call arguments:
+        states: `(batch, length, d_model)`; the first position, `[CLS]`, is read where there is no pooler.
+        pooled: `(batch, d_model)`, the pooler's vector of the text, or None.
+        training: Whether to drop.
 
     Returns:
-        float32 `(batch,)`; of texts `(batch, choices, length)` the model gives logits `(batch, choices)`.
+        float32 `(batch,)`; for texts `(batch, choices, length)` the model gives logits `(batch, choices)`.
 
     Raises:
         ValueError: If `dropout` is not in [0, 1).
+
+    >>> MultipleChoiceHead()(np.ones((2, 3, 4))).shape
+    TensorShape([2])
     """
 
     def __init__(self, dropout=0.1, **kwargs):
@@ -200,18 +217,22 @@ class TaggingHead(_Scores):
 
     Args:
         num_classes: Number of classes.
-        dropout: As in `ClassificationHead`, like `labels`.
-        labels: Names of the classes, a list of str, or None.
+        dropout: Share of the linear layer's input dropped in training.
+        labels: Names of the classes, a list of str, two of which may be the same; or None.
 
     Call arguments:
         states: `(batch, length, d_model)`; every position is read.
-        training: Whether to drop out.
+        pooled: Not read.
+        training: Whether to drop.
 
     Returns:
         Logits, float32 `(batch, length, num_classes)`.
 
     Raises:
-        ValueError: As `ClassificationHead`.
+        ValueError: If an argument is out of range, or `labels` are not `num_classes` str.
+
+    >>> TaggingHead(5)(np.ones((2, 3, 4))).shape
+    TensorShape([2, 3, 5])
     """
 
     def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):

@@ -1,51 +1,63 @@
 """The decoder alone: a language model."""
 
+import functools
+
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_ids, check_positive
+from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
-from keras_transformer.layers.parts import clone, described, part
-from keras_transformer.layers.positions import check_adds_positions, positions_in_segments
-from keras_transformer.layers.shapes import packed, unpacked
+from keras_transformer.layers.cache import positions_from
+from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.continuation import Continuation
+from keras_transformer.models.generation import (
+    Generation,
+    Scores,
+    left_padded,
+    lengths_of,
+    log_probs_of,
+    tree_step,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class LanguageModel(Continuation, BaseModel):
+class LanguageModel(Generation, BaseModel):
     """A stack of decoder layers over an embedding: ids in, logits of the token after each out.
 
-    Radford et al., 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3. What it is made of
-    is handed in (docs/parts.md).
+    Radford et al., 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3. The parts are
+    handed in and used as they are (docs/parts.md).
 
     Args:
         vocab_size: Number of ids.
         d_model: Width of the model.
-        decoder: A `Decoder`, the template of its own.
+        decoder: A `Decoder`.
         positions: A layer that adds positions to the embeddings, such as `LearnedPositions(1024)`; None where the
-            attention has them.
-        dropout: Share dropped, in training, of the embeddings.
+            attention knows them.
+        dropout: Share of the embeddings dropped in training.
         tie_embeddings: Whether the output projection is the embedding's.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a text where a prompt has no token.
         eos_id: The id that ends a text.
-        **kwargs: Keras's own `name`, `dtype`, `trainable`.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: int `(batch, length)`, padded on the right with `pad_id`; or a dict of such `token_ids` and their
             `segment_ids`, int of the same shape, as `data.PackedTexts` gives them: texts one after another, each with a
             number of its own, 0 for padding. No text sees another, and each has its positions from 0 on.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return each layer's attention weights too,
+        training: Whether to drop.
+        return_attention_scores: Whether to return each layer's attention scores too,
             `(batch, num_heads, length, length)`.
 
     Returns:
         Logits, float32 `(batch, length, vocab_size)`; then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, or an id is not in the vocabulary.
+        ValueError: If a size is not positive, an id is not in the vocabulary, or a part has another class.
+
+    >>> model = LanguageModel(11, 4, Decoder(1, num_heads=2, d_ff=8))
+    >>> model(np.array([[5, 7, 0]])).shape
+    TensorShape([1, 3, 11])
     """
 
     def __init__(
@@ -66,7 +78,7 @@ class LanguageModel(Continuation, BaseModel):
         self.autocast = False  # token ids keep their dtype
         check_positive(vocab_size=vocab_size, d_model=d_model)
         check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
-        check_adds_positions(positions)
+        check_share(dropout=dropout)
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = vocab_size
         self.d_model = d_model
         self.dropout = dropout
@@ -74,31 +86,22 @@ class LanguageModel(Continuation, BaseModel):
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id
-        policy = self.dtype_policy
-        self.token_embedding = TokenEmbedding(
-            vocab_size, d_model, scale=1.0, dtype=policy, name="token_embedding"
-        )
+        arguments = {"scale": 1.0, "dtype": self.dtype_policy}
+        self.token_embedding = TokenEmbedding(vocab_size, d_model, name="token_embedding", **arguments)
         self.output_embedding = self.token_embedding
         if not tie_embeddings:
-            self.output_embedding = TokenEmbedding(
-                vocab_size, d_model, scale=1.0, dtype=policy, name="output_embedding"
-            )
-        self.positions = None if positions is None else clone(positions, name="positions", dtype=policy)
-        self.drop = Dropout(dropout, dtype=policy, name="drop")
-        self.decoder = clone(part(decoder, "decoder", Decoder), name="decoder", dtype=policy)
-        self.build()
-
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        shape = (None, None, self.d_model)
+            self.output_embedding = TokenEmbedding(vocab_size, d_model, name="output_embedding", **arguments)
+        self.positions = self.from_config_or_layer(positions, "positions")
+        self.check_adds_positions(self.positions)
+        self.max_positions = getattr(self.positions, "max_length", None)
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.decoder = self.from_config_or_layer(decoder, "decoder", Decoder)
+        shape = (None, None, d_model)
         for embedding in (self.token_embedding, self.output_embedding):
-            if not embedding.built:
-                embedding.build()
+            ensure_built(embedding, (None, None))
         if self.positions is not None:
-            self.positions.build(shape)
-        self.drop.build(shape)
-        self.decoder.build(shape)
+            ensure_built(self.positions, shape)
+        ensure_built(self.decoder, shape)
         self.built = True
 
     def hidden(
@@ -114,7 +117,20 @@ class LanguageModel(Continuation, BaseModel):
         training=None,
         return_attention_scores=False,
     ):
-        """The decoder's outputs, which the logits are products of. Arguments as for `decode`.
+        """Computes the decoder's outputs, before the output projection.
+
+        Args:
+            token_ids: int `(batch, length)`, the tokens at slot `index` and after.
+            cache: What `decoder.empty_cache` or the call before gave, or None.
+            index: Slot of the first token; with a cache only.
+            positions: int `(length,)` or `(batch, length)`, positions of the tokens, where they are not their slots.
+            key_positions: int `(slots,)` or `(batch, slots)`, positions of the keys, where they are not their slots.
+            attention_mask: bool, broadcastable to `(batch, 1, length, slots)`: what a token may see of what came
+                before, or None for all.
+            token_mask: bool `(batch, length)`, True where a token is real, for feed-forward networks that ask for it;
+                without a cache the tokens that are not `pad_id` when None.
+            training: Whether to drop.
+            return_attention_scores: Whether to return each layer's attention scores too.
 
         Returns:
             `(batch, length, d_model)`; then the scores, then the new cache, where asked for or given.
@@ -122,31 +138,24 @@ class LanguageModel(Continuation, BaseModel):
         x = self.token_embedding(token_ids)
         if self.positions is not None:
             x = self.positions(x, start_index=index, positions=positions)
-        if token_mask is None and cache is None and self.decoder.counts_tokens:
+        if token_mask is None and cache is None:
             token_mask = ops.not_equal(token_ids, self.pad_id)
         results = self.decoder(
             self.drop(x, training=training),
-            attention_mask=attention_mask,
             training=training,
             return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
+            attention_mask=attention_mask,
             positions=positions,
             key_positions=key_positions,
             token_mask=token_mask,
         )
-        x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
-        return packed(x, scores=None if scores is None else [own for own, _ in scores], cache=cache)
+        x, scores, cache = unpack(results, return_attention_scores, cache is not None)
+        return pack(x, None if scores is None else [own for own, _ in scores], cache)
 
     def decode(
-        self,
-        token_ids,
-        cache=None,
-        index=0,
-        *,
-        output_kernel=None,
-        return_attention_scores=False,
-        **options,
+        self, token_ids, cache=None, index=0, *, output_kernel=None, return_attention_scores=False, **options
     ):
         """Scores the next token after each position: all at once, in chunks or step by step.
 
@@ -155,9 +164,9 @@ class LanguageModel(Continuation, BaseModel):
             cache: What `decoder.empty_cache` or the call before gave, or None.
             index: Slot of the first token; with a cache only.
             output_kernel: What `output_embedding.output_kernel` gave, or None.
-            return_attention_scores: Whether to return each layer's attention weights too.
-            **options: `training`, and as in `DecoderLayer`: `positions`, `key_positions`, `attention_mask` and
-                `token_mask`; that is what is no `pad_id` when None.
+            return_attention_scores: Whether to return each layer's attention scores too.
+            **options: The other arguments of `hidden`: `positions`, `key_positions`, `attention_mask`, `token_mask`,
+                `training`.
 
         Returns:
             Logits, float32 `(batch, length, vocab_size)`; then the scores, then the new cache, where asked for or
@@ -166,8 +175,8 @@ class LanguageModel(Continuation, BaseModel):
         results = self.hidden(
             token_ids, cache, index, return_attention_scores=return_attention_scores, **options
         )
-        x, scores, cache = unpacked(results, return_attention_scores, cache is not None)
-        return packed(self.output_embedding.logits(x, output_kernel), scores=scores, cache=cache)
+        x, scores, cache = unpack(results, return_attention_scores, cache is not None)
+        return pack(self.output_embedding(x, reverse=True, output_kernel=output_kernel), scores, cache)
 
     def call(self, inputs, training=None, return_attention_scores=False):
         options = {"training": training, "return_attention_scores": return_attention_scores}
@@ -182,20 +191,97 @@ class LanguageModel(Continuation, BaseModel):
             ops.cast(inputs["token_ids"], "int32"),
             positions=positions_in_segments(segment_ids),
             attention_mask=segment_mask(segment_ids),
-            token_mask=ops.not_equal(segment_ids, 0) if self.decoder.counts_tokens else None,
+            token_mask=ops.not_equal(segment_ids, 0),
             **options,
         )
 
+    def input_signature(self):
+        return [keras.KerasTensor((None, None), "int32")]
+
+    def row_limits(self, limits, lengths, prefix_lengths):
+        if self.max_positions is None:
+            return limits
+        # The last token of an output needs no position.
+        return ops.minimum(limits, self.max_positions + 1 - ops.maximum(lengths, 1))
+
+    def room(self, source):
+        if self.max_positions is None:
+            return None
+        lengths = ops.convert_to_numpy(lengths_of(source, self.pad_id))
+        return self.max_positions + 1 - lengths.clip(1)
+
+    def start(self, source, width=1, prefix=None):
+        if prefix is not None:
+            raise ValueError(
+                "`prefix` must be None for a language model: append it to the prompts in `source`."
+            )
+        batch_size, length = ops.shape(source)
+        prompt, starts = self._prompts(source)
+        kernel = self.output_embedding.output_kernel()
+        decode = functools.partial(self.decode, output_kernel=kernel, training=False)
+        step, cache = tree_step(decode, self.decoder, batch_size, width, length - 1, starts)
+        if not (isinstance(length, int) and length == 1):
+            _, cache = step(prompt[:, None, :-1], cache, 0)
+        return (
+            lambda tokens, cache, index: step(tokens, cache, index + length - 1),
+            cache,
+            prompt[:, -1:],
+            None,
+        )
+
+    def _prompts(self, source):
+        """Moves prompts to the right end, starts empty ones with `bos_id`, and returns the slots where they start."""
+        empty = ops.equal(source[:, :1], self.pad_id)
+        source = ops.concatenate([ops.where(empty, self.bos_id, source[:, :1]), source[:, 1:]], axis=1)
+        lengths = ops.maximum(lengths_of(source, self.pad_id), 1)  # where `bos_id` is `pad_id` too
+        return left_padded(source, lengths, self.pad_id)
+
+    def score_all(self, source, target):
+        batch_size, n, target_len = ops.shape(target)
+        prompt, starts = (ops.repeat(x, n, axis=0) for x in self._prompts(source))
+        flat = ops.reshape(target, (batch_size * n, target_len))
+        slots = ops.arange(ops.shape(source)[1] + target_len - 1, dtype="int32")
+        x = self.hidden(
+            ops.concatenate([prompt, flat[:, :-1]], axis=1),
+            positions=ops.maximum(slots - starts[:, None], 0),
+            attention_mask=(slots >= starts[:, None])[:, None, None],
+            training=False,
+        )
+        logits = self.output_embedding(x[:, ops.shape(source)[1] - 1 :], reverse=True)
+        log_probs, _ = log_probs_of(flat, logits, self.pad_id)
+        return Scores(
+            ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
+            ops.reshape(log_probs, (batch_size, n, target_len)),
+            None,
+        )
+
     def get_config(self):
+        own = ("vocab_size", "d_model", "dropout", "tie_embeddings", "pad_id", "bos_id", "eos_id")
         return {
             **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "decoder": described(self.decoder),
-            "positions": described(self.positions),
-            "dropout": self.dropout,
-            "tie_embeddings": self.tie_embeddings,
-            "pad_id": self.pad_id,
-            "bos_id": self.bos_id,
-            "eos_id": self.eos_id,
+            **{name: getattr(self, name) for name in own},
+            "decoder": to_config(self.decoder),
+            "positions": to_config(self.positions),
         }
+
+
+def positions_in_segments(segment_ids):
+    """Counts the position of each token in its own text.
+
+    Args:
+        segment_ids: int `(batch, length)`, the number of each token's text. Texts are contiguous: where the number
+            changes, one begins, whether or not its number stood there before.
+
+    Returns:
+        int32 `(batch, length)`, how many tokens of the same text come before each.
+
+    >>> positions_in_segments(np.array([[1, 1, 2, 2, 2]])).numpy().tolist()
+    [[0, 1, 0, 1, 2]]
+    """
+    segment_ids = ops.convert_to_tensor(segment_ids)
+    changes = ops.not_equal(segment_ids[:, 1:], segment_ids[:, :-1])
+    begins = ops.pad(changes, ((0, 0), (1, 0)), constant_values=True)
+    slots = positions_from(0, segment_ids)
+    # The first slots of a row's texts, in order. No `(length, length)` is made.
+    first = ops.sort(ops.where(begins, slots, ops.shape(segment_ids)[1]), axis=1)
+    return slots - ops.take_along_axis(first, ops.cumsum(ops.cast(begins, "int32"), axis=1) - 1, axis=1)

@@ -1,4 +1,4 @@
-"""Where each weight lives when a model is spread over devices with `keras.distribution`."""
+"""The layout of each weight when a model is spread over devices with `keras.distribution`."""
 
 import re
 
@@ -7,19 +7,19 @@ import keras
 # The axis of a weight that is split: heads, the inner width of a feed-forward network, the vocabulary (Shoeybi et al.,
 # 2019, "Megatron-LM", section 3). A split weight and the one after it need one sum of their products, no more.
 SPLIT_AXIS = {
-    "query_kernel": 1,
-    "query_bias": 0,
-    "key_kernel": 1,
-    "key_bias": 0,
-    "value_kernel": 1,
-    "value_bias": 0,
-    "attention_output_kernel": 0,
+    "query/kernel": 1,
+    "query/bias": 0,
+    "key/kernel": 1,
+    "key/bias": 0,
+    "value/kernel": 1,
+    "value/bias": 0,
+    "attention_output/kernel": 0,
     "inner/kernel": 1,
     "inner/bias": 0,
     "gate/kernel": 1,
     "gate/bias": 0,
     "outer/kernel": 0,
-    # Not every table: those of positions are whole.
+    # Tables of tokens are split; tables of positions stay whole.
     **{
         f"{tokens}_embedding/{weight}": 0
         for tokens in ("token", "source", "target", "output")
@@ -29,10 +29,10 @@ SPLIT_AXIS = {
 
 
 def layout_map(model, mesh, axis="model"):
-    """A layout for every weight of a model: split over one axis of the mesh, or whole on every device.
+    """Returns a layout for every weight of a model: split over one axis of the mesh, or whole on every device.
 
-    What does not divide by the size of the axis stays whole, such as fewer heads of keys and values than devices. Each
-    expert is split as any feed-forward network; the router is whole, as are tables of positions.
+    A weight whose axis does not divide by the size of the mesh's stays whole, such as fewer heads of keys and values
+    than devices. Each expert is split like any feed-forward network. The router and tables of positions are whole.
 
     Args:
         model: A built model.

@@ -1,22 +1,22 @@
-"""The recurrent encoder-decoder with attention, which the Transformer replaced."""
+"""The recurrent encoder-decoder with attention that the Transformer replaced."""
 
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.layers import Dropout, LSTMStack, LuongAttention
-from keras_transformer.layers.shapes import packed
+from keras_transformer.layers import LSTMStack, LuongAttention
+from keras_transformer.layers.sublayers import pack
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.transformer import EncoderDecoder
 
 
 class RecurrentMemory(NamedTuple):
     """An encoded source.
 
-    states: `(batch, source_len, d_model)`, the last layer's.
+    states: `(batch, source_len, d_model)`, the last layer's states.
     mask: bool `(batch, 1, 1, source_len)`, True where a token is real.
-    last: `(batch, num_layers, 2, d_model)`, every layer's state after the last token: what the decoder begins with.
+    last: `(batch, num_layers, 2, d_model)`, every layer's state after the last token, with which the decoder begins.
     """
 
     states: Any
@@ -26,7 +26,7 @@ class RecurrentMemory(NamedTuple):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RecurrentSeq2Seq(EncoderDecoder):
-    """Long short-term memory that reads, another that writes and attends to what was read: ids in, logits out.
+    """An LSTM that reads and an LSTM that writes and attends to what was read: ids in, logits out.
 
     Luong et al., 2015, "Effective Approaches to Attention-based Neural Machine Translation", sections 2 and 3.1, with
     global attention and the dot score, without input feeding; both stacks run forwards. As in `Transformer` the output
@@ -37,24 +37,23 @@ class RecurrentSeq2Seq(EncoderDecoder):
         target_vocab_size: Number of target ids; None for one vocabulary and one embedding for both.
         num_layers: Number of layers of each stack.
         d_model: Width of embeddings and states.
-        dropout: Share dropped, in training, of the embeddings, of what a layer hands to the next, and of what the
-            attention gives.
+        dropout: Share dropped in training, of the embeddings, between the layers, and of the attention's output.
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
         output_bias: Whether each id has a bias in the output projection.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
-        **kwargs: Keras's own `name`, `dtype`, `trainable`.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
             right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return a dict of attention weights too: `cross`, a list with one tensor
-            `(batch, 1, target_len, source_len)`; `encoder` and `decoder`, which have none, are empty lists.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the attention scores too: a dict of `cross`, a list with one tensor
+            `(batch, 1, target_len, source_len)`, and of `encoder` and `decoder`, empty lists, as these have none.
 
     Returns:
-        Logits, float32 `(batch, target_len, target_vocab_size)`.
+        Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
 
     Raises:
         ValueError: If a size is not positive, an id is not in the vocabulary, or embeddings are shared between
@@ -64,6 +63,8 @@ class RecurrentSeq2Seq(EncoderDecoder):
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
+
+    config_parts = ()
 
     def __init__(
         self,
@@ -80,30 +81,40 @@ class RecurrentSeq2Seq(EncoderDecoder):
         eos_id=3,
         **kwargs,
     ):
-        share_embeddings = share_embeddings or target_vocab_size is None
-        target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
-        ids = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
-        super().__init__(source_vocab_size, target_vocab_size, d_model, **ids, **kwargs)
+        policy = keras.dtype_policies.get(kwargs.get("dtype"))
         self.num_layers = num_layers
-        self.dropout = dropout
-        self._make_embeddings(share_embeddings, output_bias)
-        policy = self.dtype_policy
-        self.positions = None
-        self.encoder = LSTMStack(num_layers, d_model, dropout, dtype=policy, name="encoder")
-        self.decoder = LSTMStack(num_layers, d_model, dropout, dtype=policy, name="decoder")
-        self.drop = Dropout(dropout, dtype=policy, name="drop")
         self.attention = LuongAttention(dtype=policy, name="attention")
+        super().__init__(
+            source_vocab_size,
+            target_vocab_size,
+            d_model,
+            LSTMStack(num_layers, d_model, dropout, dtype=policy, name="encoder"),
+            LSTMStack(num_layers, d_model, dropout, dtype=policy, name="decoder"),
+            dropout=dropout,
+            share_embeddings=share_embeddings,
+            output_bias=output_bias,
+            pad_id=pad_id,
+            bos_id=bos_id,
+            eos_id=eos_id,
+            **kwargs,
+        )
         self.attention.build((None, None, d_model))
-        self.build()
 
     def encode(self, source, training=None, return_attention_scores=False):
-        """Encodes sources, int `(batch, source_len)`: a `RecurrentMemory`, and with `return_attention_scores` an empty
-        list, as there are none."""
+        """Encodes sources.
+
+        Args:
+            source: int `(batch, source_len)`.
+            training: Whether to drop.
+            return_attention_scores: Whether to return an empty list too: there are no scores.
+
+        Returns:
+            A `RecurrentMemory`; then the empty list, where asked for.
+        """
         mask = padding_mask(source, self.pad_id)
-        x = self._embed(self.source_embedding, source, 0, training)
+        x = self.drop(self.source_embedding(source), training=training)
         states, last = self.encoder(x, mask=mask[:, 0, 0], training=training)
-        memory = RecurrentMemory(states, mask, last)
-        return packed(memory, scores=[] if return_attention_scores else None)
+        return pack(RecurrentMemory(states, mask, last), [] if return_attention_scores else None)
 
     def decode(
         self,
@@ -121,13 +132,13 @@ class RecurrentSeq2Seq(EncoderDecoder):
         Args:
             target: int `(batch, target_len)`, or `(batch, width, target_len)`, the tokens of several hypotheses for
                 each source.
-            memory: What `encode` gave.
-            cache: What the call before gave, for targets of the same rank; None at the beginning of a target, where it
-                is `memory.last`.
-            target_mask: bool `(batch, target_len)`, False where a token is to be passed over; None for none.
+            memory: The `RecurrentMemory` of every source.
+            cache: The state that the call before gave, for targets of the same rank; None at the begin of a target,
+                which starts from `memory.last`.
+            target_mask: bool `(batch, target_len)`, False where a token leaves the state as it is; None for none.
             output_kernel: What `output_embedding.output_kernel` gave, or None.
-            training: Whether to drop out.
-            return_attention_scores: Whether to return the attention weights too.
+            training: Whether to drop.
+            return_attention_scores: Whether to return the attention scores too.
 
         Returns:
             Logits, float32 `(*target.shape, target_vocab_size)`; then the scores, a list with one pair, None and
@@ -135,18 +146,20 @@ class RecurrentSeq2Seq(EncoderDecoder):
         """
         state = memory.last if cache is None else cache
         shape, rest = ops.shape(target), ops.shape(memory.last)[1:]
-        x = self._embed(self.target_embedding, ops.reshape(target, (-1, shape[-1])), 0, training)
+        x = self.target_embedding(ops.reshape(target, (-1, shape[-1])))
+        x = self.drop(x, training=training)
         x, state = self.decoder(x, ops.reshape(state, (-1, *rest)), mask=target_mask, training=training)
         x = ops.reshape(x, (shape[0], -1, self.d_model))  # hypotheses of one source attend to one memory
         results = self.attention(
             x, memory.states, memory.mask, return_attention_scores=return_attention_scores
         )
         x, scores = results if return_attention_scores else (results, None)
-        logits = self.output_embedding.logits(self.drop(x, training=training), output_kernel)
-        return packed(
+        x = self.drop(x, training=training)
+        logits = self.output_embedding(x, reverse=True, output_kernel=output_kernel)
+        return pack(
             ops.reshape(logits, (*shape, self.target_vocab_size)),
-            scores=None if scores is None else [(None, scores)],
-            cache=None if cache is None else ops.reshape(state, (*shape[:-1], *rest)),
+            [(None, scores)] if return_attention_scores else None,
+            None if cache is None else ops.reshape(state, (*shape[:-1], *rest)),
         )
 
     def call(self, inputs, training=None, return_attention_scores=False):
@@ -156,9 +169,8 @@ class RecurrentSeq2Seq(EncoderDecoder):
         logits, scores = results
         return logits, {**scores, "decoder": []}
 
-    def start(self, source, width=1, prompt_len=1, starts=None):
-        """Encodes sources and prepares the step that continues them: as `EncoderDecoder.start`, but that the cache is
-        the decoder's state, `(batch, width, num_layers, 2, d_model)`."""
+    def start(self, source, width=1, prefix=None):
+        prompt, starts = self._prompt(source, prefix)
         memory = self.encode(source, training=False)
         kernel = self.output_embedding.output_kernel()
 
@@ -172,13 +184,9 @@ class RecurrentSeq2Seq(EncoderDecoder):
             )
             return logits, cache if branches == width else ops.repeat(cache, width, axis=1)
 
-        return step, ops.repeat(memory.last[:, None], width, axis=1)
+        return step, ops.repeat(memory.last[:, None], width, axis=1), prompt, starts
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_layers": self.num_layers,
-            "dropout": self.dropout,
-            "share_embeddings": self.share_embeddings,
-            "output_bias": self.output_bias,
-        }
+        config = super().get_config()
+        del config["embedding_scale"]
+        return {**config, "num_layers": self.num_layers}

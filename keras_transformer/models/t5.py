@@ -2,19 +2,19 @@
 
 import keras
 
+from keras_transformer.checks import check_positive
 from keras_transformer.layers import (
     Decoder,
-    Dropout,
+    DecoderLayer,
     Encoder,
+    EncoderLayer,
     FeedForward,
+    GatedFeedForward,
     MultiHeadAttention,
     RelativePositionBias,
-    Residual,
-    RMSNormalization,
     TokenEmbedding,
 )
-from keras_transformer.layers.parts import clone, described
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.models.transformer import EncoderDecoder
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -24,9 +24,10 @@ class T5(EncoderDecoder):
 
     An encoder and a decoder with root-mean-square norms before the sublayers and without biases. The scores of
     self-attention are not scaled, and get a bias for their distance: one table for the layers of the encoder, one for
-    those of the decoder. A target begins with padding. Version 1.1 is the same model of other parts,
+    those of the decoder. A target begins with padding. The forward pass is that of `EncoderDecoder`. Version 1.1 of T5
+    is
 
-        T5(32128, feed_forward=GatedFeedForward(1024, "gelu_tanh"), tie_embeddings=False)
+        T5(32128, d_ff=1024, activation="gelu_tanh", gated=True, tie_embeddings=False)
 
     Args:
         vocab_size: Number of ids, the source's and the target's.
@@ -36,24 +37,30 @@ class T5(EncoderDecoder):
         key_dim: Size of a head; `num_heads` times it need not be `d_model`.
         d_ff: Width of the feed-forward networks' inner layers.
         num_decoder_layers: Number of decoder layers; `num_layers` when None.
-        dropout: Share dropped, in training, of each sublayer's output, of the embeddings, of the attention weights and
-            of the feed-forward networks' inner activations.
-        feed_forward: A template instead of what `d_ff` and `dropout` describe, `FeedForward(d_ff, use_bias=False)`.
+        dropout: Share of each sublayer's output, of the embeddings, of the attention scores and of the feed-forward
+            networks' inner activations dropped in training.
+        activation: Activation of the feed-forward networks: a name or a function.
+        gated: Whether the feed-forward networks are `GatedFeedForward`.
         num_buckets: Number of biases of a head.
-        max_distance: From here on, all distances share a bias.
-        layer_norm_epsilon: Added to the mean of the squares in the norms.
+        max_distance: All distances from here on share a bias.
+        layer_norm_epsilon: Number added to the mean of the squares in the norms.
         tie_embeddings: Whether the output projection is the embedding's.
-        output_scale: What the decoder's output is multiplied by before it; `1 / sqrt(d_model)` when None and
+        output_scale: Factor of the decoder's output before the output projection; when None `1 / sqrt(d_model)` with
             `tie_embeddings`, else 1.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
-        **kwargs: Keras's own `name`, `dtype`, `trainable`.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
 
-    Call arguments: as `EncoderDecoder`.
+    Call arguments:
+        inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
+            right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the attention scores too: a dict of `encoder`, `decoder` and
+            `cross`, lists with `(batch, num_heads, length, length)` for each layer.
 
     Returns:
-        Logits, float32 `(batch, target_len, vocab_size)`.
+        Logits, float32 `(batch, target_len, vocab_size)`; then the scores, where asked for.
 
     Raises:
         ValueError: If a size is not positive, or an id is not in the vocabulary.
@@ -62,6 +69,8 @@ class T5(EncoderDecoder):
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
+
+    config_parts = ()
 
     def __init__(
         self,
@@ -74,7 +83,8 @@ class T5(EncoderDecoder):
         d_ff=2048,
         num_decoder_layers=None,
         dropout=0.1,
-        feed_forward=None,
+        activation="relu",
+        gated=False,
         num_buckets=32,
         max_distance=128,
         layer_norm_epsilon=1e-6,
@@ -85,75 +95,104 @@ class T5(EncoderDecoder):
         eos_id=1,
         **kwargs,
     ):
-        super().__init__(
-            vocab_size, vocab_size, d_model, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id, **kwargs
-        )
-        self.dropout = dropout
+        num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
+        check_positive(num_layers=num_layers, num_decoder_layers=num_decoder_layers, d_model=d_model)
+        self.sizes = {
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "key_dim": key_dim,
+            "d_ff": d_ff,
+            "num_decoder_layers": num_decoder_layers,
+            "gated": gated,
+            "num_buckets": num_buckets,
+            "max_distance": max_distance,
+            "layer_norm_epsilon": layer_norm_epsilon,
+        }
         self.tie_embeddings = tie_embeddings
-        if output_scale is None:
-            output_scale = d_model**-0.5 if tie_embeddings else 1.0
+        default_scale = d_model**-0.5 if tie_embeddings else 1.0
+        self.output_scale = default_scale if output_scale is None else output_scale
+        policy = keras.dtype_policies.get(kwargs.get("dtype"))
 
-        policy = self.dtype_policy
-        embedding = TokenEmbedding(
-            vocab_size,
-            d_model,
-            scale=1.0,
-            output_scale=output_scale,
-            # As large as what the norms give: it is scaled before no sum, and its logits by `output_scale` alone.
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
-            dtype=policy,
-            name="token_embedding",
-        )
-        self.source_embedding = self.target_embedding = self.output_embedding = embedding
-        if not tie_embeddings:
-            self.output_embedding = clone(embedding, embeddings_initializer=None, name="output_embedding")
-        self.positions = None
-        self.drop = Dropout(dropout, dtype=policy, name="drop")
+        def attention(name, positions=None):
+            # Scores are not scaled, so queries start small.
+            return MultiHeadAttention(
+                num_heads, key_dim, dropout=dropout, use_bias=False, positions=positions, scale=1.0,
+                dtype=policy, name=name,
+            )  # fmt: skip
 
-        def stack(stack_class, layers, name):
+        def stack(stack_class, layer_class, count, name):
             bias = RelativePositionBias(
                 num_heads, num_buckets, max_distance, bidirectional=stack_class is Encoder, dtype=policy
             )
-            attention = MultiHeadAttention(
-                num_heads, key_dim, dropout=dropout, use_bias=False, positions=bias, scale=1.0
-            )
-            residual = Residual(dropout, normalize_first=True, norm=RMSNormalization(layer_norm_epsilon))
-            parts = {"attention": attention, "feed_forward": feed_forward, "residual": residual}
-            return stack_class(layers, **parts, dtype=policy, name=name)
+            feed_forward_class = GatedFeedForward if gated else FeedForward
+            layers = []
+            for i in range(count):
+                parts = {
+                    "attention": attention("self_attention", bias),
+                    "feed_forward": feed_forward_class(
+                        d_ff, activation, dropout, use_bias=False, dtype=policy, name="feed_forward"
+                    ),
+                }
+                if layer_class is DecoderLayer:
+                    parts["cross_attention"] = attention("cross_attention")
+                layer = layer_class(
+                    **parts,
+                    dropout=dropout,
+                    normalize_first=True,
+                    norm="rms",
+                    layer_norm_epsilon=layer_norm_epsilon,
+                    dtype=policy,
+                    name=f"layer_{i}",
+                )
+                layers.append(layer)
+            return stack_class(layers, dtype=policy, name=name)
 
-        if feed_forward is None:
-            feed_forward = FeedForward(d_ff, dropout=dropout, use_bias=False)
-        self.encoder = stack(Encoder, num_layers, "encoder")
-        self.decoder = stack(Decoder, num_decoder_layers or num_layers, "decoder")
-        self.build()
-
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        super().build(input_shape)
+        super().__init__(
+            vocab_size,
+            vocab_size,
+            d_model,
+            stack(Encoder, EncoderLayer, num_layers, "encoder"),
+            stack(Decoder, DecoderLayer, num_decoder_layers, "decoder"),
+            dropout=dropout,
+            share_embeddings=True,
+            embedding_scale=1.0,
+            pad_id=pad_id,
+            bos_id=bos_id,
+            eos_id=eos_id,
+            **kwargs,
+        )
+        self.activation = self.encoder.layers[0].feed_forward.activation
         for layer in (*self.encoder.layers, *self.decoder.layers):
-            for attention in (layer.self_attention, getattr(layer, "cross_attention", None)):
-                if attention is not None:  # its queries start small by what its scores are not scaled by
-                    kernel, _ = attention.query_weights
-                    kernel.assign(kernel * attention.key_dim**-0.5)
+            for own in (layer.self_attention, getattr(layer, "cross_attention", None)):
+                if own is not None and own.query_dense.quantization_mode is None:
+                    own.query_dense.kernel.assign(own.query_dense.kernel * key_dim**-0.5)
+
+    def make_embeddings(self):
+        # The embedding is as large as the outputs of the norms: no positions are added to it, and its logits are scaled
+        # by `output_scale` alone.
+        initializer = keras.initializers.RandomNormal(stddev=1.0)
+        arguments = {"scale": 1.0, "output_scale": self.output_scale, "dtype": self.dtype_policy}
+        embedding = TokenEmbedding(
+            self.source_vocab_size,
+            self.d_model,
+            embeddings_initializer=initializer,
+            name="token_embedding",
+            **arguments,
+        )
+        if self.tie_embeddings:
+            return embedding, embedding, embedding
+        output = TokenEmbedding(self.target_vocab_size, self.d_model, name="output_embedding", **arguments)
+        return embedding, embedding, output
 
     def get_config(self):
         config = super().get_config()
         config["vocab_size"] = config.pop("source_vocab_size")
-        del config["target_vocab_size"]
-        layer = self.encoder.layers[0]
-        attention, bias = layer.self_attention, layer.self_attention.positions
+        for name in ("target_vocab_size", "share_embeddings", "embedding_scale", "output_bias"):
+            del config[name]
         return {
             **config,
-            "num_layers": self.encoder.num_layers,
-            "num_heads": attention.num_heads,
-            "key_dim": attention.key_dim,
-            "num_decoder_layers": self.decoder.num_layers,
-            "dropout": self.dropout,
-            "feed_forward": described(layer.feed_forward),
-            "num_buckets": bias.num_buckets,
-            "max_distance": bias.max_distance,
-            "layer_norm_epsilon": layer.self_attention_residual.norm.epsilon,
+            **self.sizes,
+            "activation": keras.activations.serialize(self.activation),
             "tie_embeddings": self.tie_embeddings,
-            "output_scale": self.output_embedding.output_scale,
+            "output_scale": self.output_scale,
         }

@@ -1,68 +1,364 @@
-"""The encoder-decoder Transformer."""
+"""Encoder-decoder models: any two stacks, and the Transformer of the paper."""
+
+import functools
+from typing import Any, NamedTuple
 
 import keras
+from keras import ops
 
-from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding
-from keras_transformer.layers.parts import clone, described
-from keras_transformer.layers.positions import check_adds_positions
-from keras_transformer.models.encoder_decoder import EncoderDecoder
+from keras_transformer.checks import check_ids, check_positive, check_share
+from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
+from keras_transformer.layers.cache import check_no_index
+from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
+from keras_transformer.masks import padding_mask
+from keras_transformer.models.base import BaseModel
+from keras_transformer.models.generation import (
+    Generation,
+    Scores,
+    left_padded,
+    lengths_of,
+    log_probs_of,
+    tree_step,
+)
 
 PRESETS = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3},
     "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout": 0.1},
     "big": {"num_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
 }
-# What a template stands for; the defaults are those of "base".
-REPLACED = {"attention": "num_heads", "feed_forward": "d_ff"}
+
+
+# Arguments of `EncoderDecoder` that are no layers.
+CONFIG = (
+    "source_vocab_size",
+    "target_vocab_size",
+    "d_model",
+    "dropout",
+    "share_embeddings",
+    "embedding_scale",
+    "output_bias",
+    "pad_id",
+    "bos_id",
+    "eos_id",
+)
+
+
+class Memory(NamedTuple):
+    """An encoded source.
+
+    states: `(batch, source_len, d_model)`, or what the decoder's `project_memory` made of it.
+    mask: bool `(batch, 1, 1, source_len)`, True where a token is real.
+    """
+
+    states: Any
+    mask: Any
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class EncoderDecoder(Generation, BaseModel):
+    """An encoder over an embedding and a decoder over another: ids in, logits out. `Transformer` and `T5` are such
+    models.
+
+    One forward pass serves training, prefill and single steps: `decode` with a cache or without.
+
+    Args:
+        source_vocab_size: Number of source ids.
+        target_vocab_size: Number of target ids; None for one vocabulary and one embedding for both.
+        d_model: Width of the model.
+        encoder: An `Encoder`, which is used as it is.
+        decoder: A `Decoder`, which is used as it is.
+        positions: A layer that adds positions to embeddings, such as `PositionalEncoding()`; None where the attention
+            knows them.
+        dropout: Share of the embeddings dropped in training.
+        share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
+        embedding_scale: Factor of the embeddings; `sqrt(d_model)` when None.
+        output_bias: Whether each id has a bias in the output projection.
+        pad_id: The id that fills rows up.
+        bos_id: The id that starts a target.
+        eos_id: The id that ends one.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
+            right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
+        training: Whether to drop.
+        return_attention_scores: Whether to return the attention scores too: a dict of `encoder`, `decoder` and
+            `cross`, lists with `(batch, num_heads, length, length)` for each layer.
+
+    Returns:
+        Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
+
+    Raises:
+        ValueError: If a size is not positive, an id is not in the vocabulary, embeddings are shared between
+            vocabularies of different sizes, or `positions` act inside attention.
+
+    >>> model = EncoderDecoder(11, None, 4, Encoder(1, 2, 8), Decoder(2, 2, 8), PositionalEncoding())
+    >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
+    TensorShape([2, 3, 11])
+    """
+
+    config_parts = ("encoder", "decoder", "positions")  # arguments that are layers
+
+    def __init__(
+        self,
+        source_vocab_size,
+        target_vocab_size,
+        d_model,
+        encoder,
+        decoder,
+        positions=None,
+        *,
+        dropout=0.1,
+        share_embeddings=False,
+        embedding_scale=None,
+        output_bias=False,
+        pad_id=0,
+        bos_id=2,
+        eos_id=3,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
+        share_embeddings = share_embeddings or target_vocab_size is None
+        target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
+        check_positive(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, d_model=d_model
+        )
+        check_ids(min(source_vocab_size, target_vocab_size), pad_id=pad_id)
+        check_ids(target_vocab_size, bos_id=bos_id, eos_id=eos_id)
+        check_share(dropout=dropout)
+        if share_embeddings and source_vocab_size != target_vocab_size:
+            raise ValueError(
+                "`share_embeddings=True` needs one vocabulary. Received: "
+                f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
+            )
+        self.source_vocab_size = source_vocab_size
+        self.target_vocab_size = target_vocab_size
+        self.d_model = d_model
+        self.dropout = dropout
+        self.share_embeddings = share_embeddings
+        self.embedding_scale = embedding_scale
+        self.output_bias = output_bias
+        self.pad_id = pad_id
+        self.bos_id = bos_id
+        self.eos_id = eos_id
+        self.source_embedding, self.target_embedding, self.output_embedding = self.make_embeddings()
+        self.positions = self.from_config_or_layer(positions, "positions")
+        self.check_adds_positions(self.positions)
+        self.max_positions = getattr(self.positions, "max_length", None)
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.encoder = self.from_config_or_layer(encoder, "encoder")
+        self.decoder = self.from_config_or_layer(decoder, "decoder")
+        for embedding in (self.target_embedding, self.source_embedding, self.output_embedding):
+            ensure_built(embedding, (None, None))
+        shape = (None, None, d_model)
+        if self.positions is not None:
+            ensure_built(self.positions, shape)
+        ensure_built(self.encoder, shape)
+        ensure_built(self.decoder, shape, shape)
+        self.built = True
+
+    def make_embeddings(self):
+        """Makes the embedding of the source, that of the target, and the one that gives the logits; all may be one."""
+        arguments = {"scale": self.embedding_scale, "dtype": self.dtype_policy}
+        target = TokenEmbedding(
+            self.target_vocab_size,
+            self.d_model,
+            output_bias=self.output_bias,
+            name="target_embedding",
+            **arguments,
+        )
+        if self.share_embeddings:
+            return target, target, target
+        source = TokenEmbedding(self.source_vocab_size, self.d_model, name="source_embedding", **arguments)
+        return source, target, target
+
+    def encode(self, source, training=None, return_attention_scores=False):
+        """Encodes sources.
+
+        Args:
+            source: int `(batch, source_len)`.
+            training: Whether to drop.
+            return_attention_scores: Whether to return each layer's attention scores too.
+
+        Returns:
+            A `Memory`; then the scores, where asked for.
+        """
+        mask = padding_mask(source, self.pad_id)
+        x = self.source_embedding(source)
+        if self.positions is not None:
+            x = self.positions(x)
+        x = self.drop(x, training=training)
+        results = self.encoder(
+            x, padding_mask=mask, training=training, return_attention_scores=return_attention_scores
+        )
+        x, scores, _ = unpack(results, return_attention_scores, cache=False)
+        return pack(Memory(x, mask), scores)
+
+    def decode(
+        self,
+        target,
+        memory,
+        cache=None,
+        index=0,
+        *,
+        positions=None,
+        key_positions=None,
+        attention_mask=None,
+        output_kernel=None,
+        training=None,
+        return_attention_scores=False,
+    ):
+        """Scores the next token after each target position: all at once, in chunks or step by step.
+
+        Args:
+            target: int `(batch, target_len)`, the tokens at slot `index` and after.
+            memory: The `Memory` of every row.
+            cache: What `decoder.empty_cache` or the call before gave, or None.
+            index: Slot of the first token; with a cache only.
+            positions: int `(target_len,)` or `(batch, target_len)`, positions of the tokens, where they are not their
+                slots.
+            key_positions: int `(slots,)` or `(batch, slots)`, positions of the keys, where they are not their slots.
+            attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`: what self-attention may see
+                of what came before, or None for all.
+            output_kernel: What `output_embedding.output_kernel` gave, or None.
+            training: Whether to drop.
+            return_attention_scores: Whether to return each layer's pair of attention scores too.
+
+        Returns:
+            Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
+            asked for or given.
+        """
+        token_mask = None
+        if cache is None:
+            check_no_index(index)
+            token_mask = ops.not_equal(target, self.pad_id)
+        x = self.target_embedding(target)
+        if self.positions is not None:
+            x = self.positions(x, start_index=index, positions=positions)
+        x = self.drop(x, training=training)
+        results = self.decoder(
+            x,
+            memory=memory.states,
+            memory_padding_mask=memory.mask,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            cache=cache,
+            index=index,
+            attention_mask=attention_mask,
+            positions=positions,
+            key_positions=key_positions,
+            token_mask=token_mask,
+        )
+        x, scores, cache = unpack(results, return_attention_scores, cache is not None)
+        return pack(self.output_embedding(x, reverse=True, output_kernel=output_kernel), scores, cache)
+
+    def call(self, inputs, training=None, return_attention_scores=False):
+        if not isinstance(inputs, dict) or not {"source", "target"} <= inputs.keys():
+            raise ValueError(
+                f"`inputs` must be a dict with `source` and `target`. Received: {inputs!r:.200}."
+            )
+        source, target = (ops.cast(inputs[side], "int32") for side in ("source", "target"))
+        if not return_attention_scores:
+            return self.decode(target, self.encode(source, training), training=training)
+        memory, encoder = self.encode(source, training, return_attention_scores=True)
+        logits, pairs = self.decode(target, memory, training=training, return_attention_scores=True)
+        decoder, cross = map(list, zip(*pairs, strict=True))
+        return logits, {"encoder": encoder, "decoder": decoder, "cross": cross}
+
+    def input_signature(self):
+        ids = keras.KerasTensor((None, None), "int32")
+        return [{"source": ids, "target": ids}]
+
+    def start(self, source, width=1, prefix=None):
+        prompt, starts = self._prompt(source, prefix)
+        memory = self.encode(source, training=False)
+        memory = Memory(self.decoder.project_memory(memory.states), memory.mask)
+        kernel = self.output_embedding.output_kernel()
+        decode = functools.partial(self.decode, memory=memory, output_kernel=kernel, training=False)
+        trunk = ops.shape(prompt)[1] - 1
+        return *tree_step(decode, self.decoder, ops.shape(source)[0], width, trunk, starts), prompt, starts
+
+    def _prompt(self, source, prefix):
+        """Returns `bos_id` and the prefix of each row, moved to the right end, and the slots where they start."""
+        prompt = ops.full((ops.shape(source)[0], 1), self.bos_id, "int32")
+        if prefix is None:
+            return prompt, None
+        prompt = ops.concatenate([prompt, prefix], axis=1)
+        return left_padded(prompt, lengths_of(prefix, self.pad_id) + 1, self.pad_id)
+
+    def score_all(self, source, target):
+        batch_size, n, target_len = ops.shape(target)
+        memory = self.encode(source, training=False)
+        memory = type(memory)(*(ops.repeat(part, n, axis=0) for part in memory))
+        flat = ops.reshape(target, (batch_size * n, target_len))
+        shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
+        logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
+        log_probs, real = log_probs_of(flat, logits, self.pad_id)
+        _, cross = attention[-2:][0]
+        alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
+        return Scores(
+            ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
+            ops.reshape(log_probs, (batch_size, n, target_len)),
+            ops.reshape(alignments, (batch_size, n, target_len, ops.shape(source)[1])),
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in CONFIG},
+            **{name: to_config(getattr(self, name)) for name in self.config_parts},
+        }
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(EncoderDecoder):
     """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017): ids in, logits out.
 
-    The output projection is tied to the target embedding (section 3.4). One forward pass serves training,
-    prefill and single steps: `decode` with a cache or without.
+    The output projection is tied to the target embedding (section 3.4). For stacks of your own layers see
+    `EncoderDecoder`, whose forward pass this is.
 
     Args:
         source_vocab_size: Number of source ids.
         target_vocab_size: Number of target ids; None for one vocabulary and one embedding for both.
         num_layers: Number of encoder layers.
+        num_decoder_layers: Number of decoder layers; `num_layers` when None.
         d_model: Width of the model.
         num_heads: Number of attention heads; must divide `d_model`.
         d_ff: Width of the feed-forward networks' inner layers.
-        num_decoder_layers: Number of decoder layers; `num_layers` when None.
-        dropout: Share dropped, in training, of each sublayer's output, where there is no `residual`, and of the
-            embeddings.
+        dropout: Share of each sublayer's output and of the embeddings dropped in training.
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
-        positions: A template of what adds positions to embeddings; `PositionalEncoding()` when None.
-        embedding_scale: What the embeddings are multiplied by; `sqrt(d_model)` when None.
+        positions: A layer that adds positions to embeddings; `PositionalEncoding()` when None.
+        embedding_scale: Factor of the embeddings; `sqrt(d_model)` when None.
         output_bias: Whether each id has a bias in the output projection.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
-        **kwargs: What else `EncoderLayer` takes (`activation`, `normalize_first`, `layer_norm_epsilon`,
-            `attention_dropout`, `activation_dropout`, `kernel_initializer`, `attention`, `feed_forward`,
-            `residual`), and Keras's own `name`, `dtype`, `trainable`.
+        **kwargs: The other arguments of `EncoderLayer` (`activation`, `normalize_first`, `layer_norm_epsilon`, `norm`,
+            `sandwich_norm`, `attention_dropout`, `activation_dropout`, `kernel_initializer`), for both stacks; and
+            Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
             right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return a dict of attention weights too: `encoder`, `decoder` and
+        training: Whether to drop.
+        return_attention_scores: Whether to return the attention scores too: a dict of `encoder`, `decoder` and
             `cross`, lists with `(batch, num_heads, length, length)` for each layer.
 
     Returns:
-        Logits, float32 `(batch, target_len, target_vocab_size)`.
+        Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
 
     Raises:
         ValueError: If a size is not positive, an id is not in the vocabulary, `num_heads` does not divide
-            `d_model`, embeddings are shared between vocabularies of different sizes, or `positions` belong to the
+            `d_model`, embeddings are shared between vocabularies of different sizes, or `positions` act inside
             attention.
 
     >>> model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
+
+    config_parts = ("positions",)
 
     def __init__(
         self,
@@ -85,65 +381,44 @@ class Transformer(EncoderDecoder):
         **kwargs,
     ):
         keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
-        share_embeddings = share_embeddings or target_vocab_size is None
-        target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
+        policy = keras.dtype_policies.get(keras_arguments.get("dtype"))
+        stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
+        decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
         super().__init__(
             source_vocab_size,
             target_vocab_size,
             d_model,
+            Encoder(num_layers, **stack, dtype=policy, name="encoder"),
+            Decoder(decoder_layers, **stack, dtype=policy, name="decoder"),
+            PositionalEncoding(dtype=policy, name="positions") if positions is None else positions,
+            dropout=dropout,
+            share_embeddings=share_embeddings,
+            embedding_scale=embedding_scale,
+            output_bias=output_bias,
             pad_id=pad_id,
             bos_id=bos_id,
             eos_id=eos_id,
             **keras_arguments,
         )
-        self.dropout = dropout
-        self.embedding_scale = embedding_scale
-        self._make_embeddings(share_embeddings, output_bias, scale=embedding_scale)
-        policy = self.dtype_policy
-        positions = PositionalEncoding() if positions is None else positions
-        check_adds_positions(positions)
-        self.positions = clone(positions, dtype=policy, name="positions")
-        self.drop = Dropout(dropout, dtype=policy, name="drop")
-        stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
-        for template, argument in REPLACED.items():
-            if kwargs.get(template) is not None and stack[argument] == PRESETS["base"][argument]:
-                del stack[argument]  # nobody asked for it
-        if kwargs.get("residual") is not None:
-            del stack["dropout"]  # it is the embeddings'
-        self.encoder = Encoder(num_layers, **stack, dtype=policy, name="encoder")
-        self.decoder = Decoder(num_decoder_layers or num_layers, **stack, dtype=policy, name="decoder")
-        self.build()
 
     @classmethod
     def from_preset(cls, preset, source_vocab_size, target_vocab_size=None, **kwargs):
-        """A model of a known size, with fresh weights.
+        """Makes a model of a known size, with fresh weights.
 
         Args:
             preset: "tiny" (4+4 layers, d_model 128, 4 heads, d_ff 256, dropout 0.3), "base" or "big" (the
                 paper's, table 3).
             source_vocab_size: Number of source ids.
             target_vocab_size: Number of target ids; None for one vocabulary.
-            **kwargs: As in the constructor; they override the preset.
+            **kwargs: Arguments of the constructor; they override the preset.
 
         Raises:
             ValueError: If there is no such preset.
         """
         if preset not in PRESETS:
             raise ValueError(f"`preset` must be one of {sorted(PRESETS)}. Received: preset={preset!r}.")
-        sizes = dict(PRESETS[preset])
-        for template, argument in REPLACED.items():
-            if kwargs.get(template) is not None:
-                del sizes[argument]
-        return cls(source_vocab_size, target_vocab_size, **{**sizes, **kwargs})
+        return cls(source_vocab_size, target_vocab_size, **{**PRESETS[preset], **kwargs})
 
     def get_config(self):
-        return {
-            **self.encoder.get_config(),
-            **super().get_config(),
-            "num_decoder_layers": self.decoder.num_layers,
-            "dropout": self.dropout,
-            "share_embeddings": self.share_embeddings,
-            "positions": described(self.positions),
-            "embedding_scale": self.embedding_scale,
-            "output_bias": self.output_bias,
-        }
+        config = super().get_config()
+        return {**self.encoder.get_config(), **config, "num_decoder_layers": self.decoder.num_layers}

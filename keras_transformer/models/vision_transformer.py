@@ -3,50 +3,48 @@
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_share
-from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
-from keras_transformer.layers.parts import clone, described
-from keras_transformer.layers.patches import height_and_width
-from keras_transformer.layers.shapes import packed, unpacked
-from keras_transformer.models.base import BaseModel, own_encoder
+from keras_transformer.checks import check_positive, check_share, height_and_width
+from keras_transformer.layers import Decoder, Dropout, Encoder, LearnedPositions, PatchEmbedding
+from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
+from keras_transformer.models.base import BaseModel
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class VisionTransformer(BaseModel):
-    """A stack of encoder layers over the patches of an image and a class token, whose last state tells the class.
+    """A stack of encoder layers over the patches of an image and a class token, whose last state gives the class.
 
-    Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1. ViT-Base (table 1), its stack pre-norm with
+    Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1. ViT-Base (table 1) has a pre-norm stack with
     one more norm at the end:
 
-        encoder = Encoder(12, 12, 3072, dropout=0.1, activation="gelu", normalize_first=True)
+        encoder = Encoder(12, 12, 3072, activation="gelu", normalize_first=True)
         VisionTransformer(224, 16, 768, encoder, 1000, dropout=0.1)
 
     Args:
-        image_size: Pixels of an image, an int or `(height, width)`.
-        patch_size: Pixels of a patch, an int or `(height, width)`; must divide the image's.
+        image_size: Height and width of an image in pixels, an int or `(height, width)`.
+        patch_size: Height and width of a patch in pixels, an int or `(height, width)`; must divide the image's.
         d_model: Width of the model.
-        encoder: An `Encoder`, the template of its own.
+        encoder: An `Encoder`, which is used as it is.
         num_classes: Number of classes; None for a model without a head.
-        channels: Channels of an image: 3 of colour, 1 of grey.
-        dropout: Share dropped, in training, of the embeddings.
-        pooler: A template of a layer that the class token's last state goes through, such as
-            `keras.layers.Dense(768, "tanh")`: the hidden layer that the paper's head has in pretraining. None for none.
-        **kwargs: Keras's own `name`, `dtype`, `trainable`.
+        channels: Channels of an image: 3 for colour, 1 for grey.
+        dropout: Share of the embeddings dropped in training.
+        pooler: A layer that the class token's last state goes through, such as `keras.layers.Dense(768, "tanh")`: the
+            hidden layer that the paper's head has in pretraining. None for none.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         images: `(batch, height, width, channels)`, in the range that the model is trained on.
-        training: Whether to drop out.
-        return_attention_scores: Whether to return each layer's attention weights too,
+        training: Whether to drop.
+        return_attention_scores: Whether to return each layer's attention scores too,
             `(batch, num_heads, 1 + patches, 1 + patches)`; the class token comes first.
 
     Returns:
-        Logits, float32 `(batch, num_classes)`. Without `num_classes` what the pooler makes of the class token,
+        Logits, float32 `(batch, num_classes)`. Without `num_classes` the pooler's output for the class token,
         `(batch, features)`; without a pooler too the last states, `(batch, 1 + patches, d_model)`. Then the scores,
         where asked for.
 
     Raises:
-        ValueError: If a size is not positive, a patch's does not divide the image's, `encoder` is none, or images have
-            another size.
+        ValueError: If a size is not positive, a patch's does not divide the image's, `encoder` is no `Encoder`, or
+            images have another size.
 
     >>> model = VisionTransformer((6, 4), 2, 4, Encoder(1, 2, 8, normalize_first=True), num_classes=5)
     >>> model(np.ones((3, 6, 4, 3), "float32")).shape
@@ -87,40 +85,39 @@ class VisionTransformer(BaseModel):
         rows, columns = (n // p for n, p in zip(self.image_size, self.patch_size, strict=True))
         self.positions = LearnedPositions(1 + rows * columns, dtype=policy, name="positions")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
-        self.encoder = own_encoder(encoder, policy)
-        self.pooler = None if pooler is None else clone(pooler, name="pooler", dtype=policy)
+        self.encoder = self.from_config_or_layer(encoder, "encoder", Encoder)
+        if isinstance(self.encoder, Decoder):
+            raise ValueError(
+                "`encoder` must not be causal: each patch sees all others. Received: a `Decoder`."
+            )
+        self.pooler = self.from_config_or_layer(pooler, "pooler")
         self.head = None
         if num_classes is not None:
             self.head = keras.layers.Dense(num_classes, dtype=policy, name="head")
-        self.build()
-
-    def build(self, input_shape=None):
-        if self.built:
-            return
         self.class_token = self.add_weight(
             name="class_token",
-            shape=(self.d_model,),
+            shape=(d_model,),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
-        self.patches.build((None, *self.image_size, self.channels))
-        shape = (None, self.positions.max_length, self.d_model)
-        for layer in (self.positions, self.drop, self.encoder):
-            layer.build(shape)
-        token_shape = (None, self.d_model)
+        ensure_built(self.patches, (None, *self.image_size, channels))
+        shape = (None, self.positions.max_length, d_model)
+        ensure_built(self.positions, shape)
+        ensure_built(self.encoder, shape)
+        token_shape = (None, d_model)
         if self.pooler is not None:
-            self.pooler.build(token_shape)
+            ensure_built(self.pooler, token_shape)
             token_shape = self.pooler.compute_output_shape(token_shape)
         if self.head is not None:
             self.head.build(token_shape)
         self.built = True
 
     def encode(self, images, training=None, return_attention_scores=False):
-        """The last states of the class token and the patches.
+        """Computes the last states of the class token and the patches.
 
         Args:
             images: `(batch, height, width, channels)`.
-            training: Whether to drop out.
-            return_attention_scores: Whether to return each layer's attention weights too.
+            training: Whether to drop.
+            return_attention_scores: Whether to return each layer's attention scores too.
 
         Returns:
             `(batch, 1 + patches, d_model)`; then the scores, where asked for.
@@ -139,14 +136,17 @@ class VisionTransformer(BaseModel):
 
     def call(self, images, training=None, return_attention_scores=False):
         results = self.encode(ops.convert_to_tensor(images), training, return_attention_scores)
-        x, scores, _ = unpacked(results, return_attention_scores, cache=False)
+        x, scores, _ = unpack(results, return_attention_scores, cache=False)
         if self.pooler is not None or self.head is not None:
             x = x[:, 0]
         if self.pooler is not None:
             x = self.pooler(x)
         if self.head is not None:
             x = ops.cast(self.head(x), "float32")
-        return packed(x, scores=scores)
+        return pack(x, scores)
+
+    def input_signature(self):
+        return [keras.KerasTensor((None, *self.image_size, self.channels), "float32")]
 
     def get_config(self):
         return {
@@ -154,9 +154,9 @@ class VisionTransformer(BaseModel):
             "image_size": self.image_size,
             "patch_size": self.patch_size,
             "d_model": self.d_model,
-            "encoder": described(self.encoder),
+            "encoder": to_config(self.encoder),
             "num_classes": self.num_classes,
             "channels": self.channels,
             "dropout": self.dropout,
-            "pooler": described(self.pooler),
+            "pooler": to_config(self.pooler),
         }
