@@ -147,35 +147,32 @@ def decode(
         """Makes room for `steps` steps, and takes steps until every row has ended or the room is used up."""
         state = state._replace(cache=state.cache.grown(steps))
         end = prompt_len - 1 + steps
-        (state,) = ops.while_loop(
-            lambda state: ops.logical_and(state.index < end, unfinished(state)),
-            lambda state: (turn(state),),
-            (state,),
-        )
-        return state
 
-    def run_each(state, sizes):
-        """Runs with the first of the sizes, and with the next where a row is unfinished."""
-        state = run(state, sizes[0])
+        def goes_on(state):
+            return ops.logical_and(state.index < end, unfinished(state))
+
+        return ops.while_loop(goes_on, lambda state: (turn(state),), (state,))[0]
+
+    def run_sizes(state, steps):
+        """Runs with room for `steps` steps; where a row is unfinished then, with twice the room, up to `max_length`."""
+        state = run(state, steps)
         result = state.beams, state.extra
-        if len(sizes) == 1:
+        if not isinstance(steps, int) or steps == max_length:
             return result
-        return ops.cond(unfinished(state), lambda: run_each(state, sizes[1:]), lambda: result)
+        more = min(2 * steps, max_length)
+        return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result)
 
-    if isinstance(max_length, int):  # every size is known now, so every shape is static
-        sizes = [min(max(FIRST_STEPS, cache.steps), max_length)]
-        while sizes[-1] < max_length:
-            sizes.append(min(2 * sizes[-1], max_length))
-        result = run_each(state, sizes)
-    elif in_xla():  # shapes must not change in a loop of XLA
-        result = run_each(state, [max_length])
-    else:  # one loop around the other, whose shapes are open
+    if isinstance(max_length, int):  # a loop for each size, with static shapes
+        result = run_sizes(state, min(max(FIRST_STEPS, cache.steps), max_length))
+    elif in_xla():  # XLA needs one shape, and the size is unknown
+        result = run_sizes(state, max_length)
+    else:  # a loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`
         state = state._replace(cache=cache.grown(ops.minimum(FIRST_STEPS // 2, max_length)))
-        (state,) = ops.while_loop(
-            unfinished,
-            lambda state: (run(state, ops.minimum(2 * state.cache.steps, max_length)),),
-            (state,),
-        )
+
+        def run_twice_as_far(state):
+            return (run(state, ops.minimum(2 * state.cache.steps, max_length)),)
+
+        (state,) = ops.while_loop(unfinished, run_twice_as_far, (state,))
         result = state.beams, state.extra
     return strategy.end(*result, search)
 
