@@ -1,63 +1,67 @@
-"""Checks of arguments that many constructors make."""
+"""Checks of arguments that many constructors make. Each names the argument, the rule and the received value."""
 
 import math
 import numbers
 
+LONGEST = 200  # characters of a received value in a message
+
 
 def check_positive(**sizes):
-    """Raises `ValueError` for a size that is not a positive integer; names it, the rule and what was received."""
+    """Raises `ValueError` for a size that is not a positive integer.
+
+    >>> check_positive(num_layers=0)
+    Traceback (most recent call last):
+    ValueError: `num_layers` must be a positive integer. Received: num_layers=0.
+    """
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={size!r}.")
+        _check(_is_int(size, 1, math.inf), name, size, "a positive integer")
 
 
 def check_share(**shares):
     """Raises `ValueError` for a share that is not in [0, 1)."""
     for name, share in shares.items():
-        if isinstance(share, bool) or not isinstance(share, numbers.Real) or not 0.0 <= share < 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={share!r}.")
+        _check(_is_real(share) and 0.0 <= share < 1.0, name, share, "in [0, 1)")
 
 
 def check_range(low, high=math.inf, *, above=False, **values):
-    """Raises `ValueError` for a number that is not in [low, high]; with `above`, not in (low, high]."""
+    """Raises `ValueError` for a number that is not in [low, high].
+
+    Args:
+        low: The lowest value.
+        high: The highest value.
+        above: True if `low` itself is not allowed.
+        **values: The numbers by their names.
+    """
     for name, value in values.items():
-        real = not isinstance(value, bool) and isinstance(value, numbers.Real)
-        if not real or not math.isfinite(value) or not low <= value <= high or (above and value == low):
-            rule = f"{'above' if above else 'at least'} {low}" + (
-                "" if high == math.inf else f", at most {high}"
-            )
-            raise ValueError(f"`{name}` must be a number {rule}. Received: {name}={value!r}.")
+        fits = _is_real(value) and math.isfinite(value) and low <= value <= high
+        fits = fits and not (above and value == low)
+        _check(fits, name, value, f"a number {'above' if above else 'at least'} {low}{_at_most(high)}")
 
 
 def check_count(low=0, high=math.inf, **values):
-    """Raises `ValueError` for a value that is not an integer in [low, high]."""
+    """Raises `ValueError` for a value that is not an integer in [low, high].
+
+    Args:
+        low: The lowest value.
+        high: The highest value.
+        **values: The integers by their names.
+    """
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= value <= high:
-            rule = f"at least {low}" + ("" if high == math.inf else f", at most {high}")
-            raise ValueError(f"`{name}` must be an integer {rule}. Received: {name}={value!r}.")
+        _check(_is_int(value, low, high), name, value, f"an integer at least {low}{_at_most(high)}")
 
 
 def check_ids(vocab_size, **token_ids):
     """Raises `ValueError` for a token id that is not in a vocabulary of this size."""
     for name, token_id in token_ids.items():
-        if (
-            isinstance(token_id, bool)
-            or not isinstance(token_id, numbers.Integral)
-            or not 0 <= token_id < vocab_size
-        ):
-            raise ValueError(
-                f"`{name}` must be an id of the vocabulary, from 0 to {vocab_size - 1}. "
-                f"Received: {name}={token_id!r}."
-            )
+        rule = f"an id of the vocabulary, from 0 to {vocab_size - 1}"
+        _check(_is_int(token_id, 0, vocab_size - 1), name, token_id, rule)
 
 
 def check_labels(count, **labels):
-    """Raises `ValueError` for labels that are not as many str as there are classes; two classes may have one name."""
+    """Raises `ValueError` for labels that are not one str for each of `count` classes. Labels may be equal."""
     for name, given in labels.items():
-        if len(given) != count or not all(isinstance(label, str) for label in given):
-            raise ValueError(
-                f"`{name}` must be a str for each of num_classes={count}. Received: {name}={given!r}."
-            )
+        fits = len(given) == count and all(isinstance(label, str) for label in given)
+        _check(fits, name, given, f"a str for each of num_classes={count}")
 
 
 def height_and_width(**size):
@@ -73,3 +77,23 @@ def height_and_width(**size):
     check_positive(**{name: pair[0]})
     check_positive(**{name: pair[1]})
     return pair
+
+
+def _check(fits, name, value, rule):
+    if not fits:
+        received = repr(value)
+        if len(received) > LONGEST:
+            received = f"{received[:LONGEST]}..."
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={received}.")
+
+
+def _is_real(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_int(value, low, high):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and low <= value <= high
+
+
+def _at_most(high):
+    return "" if high == math.inf else f", at most {high}"

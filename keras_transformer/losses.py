@@ -8,31 +8,35 @@ from keras_transformer.checks import check_share
 
 
 def token_cross_entropy(targets, logits, label_smoothing=0.0):
-    """Cross-entropy of each token against `(1 - e) * one_hot(target) + e / vocab_size`, in float32.
+    """Returns the cross-entropy of each token against `(1 - e) * one_hot(target) + e / vocab_size`.
 
-    Label smoothing as in "Attention Is All You Need", section 5.4 (Szegedy et al., 2015, section 7), written
-    as `log(sum(exp(logits))) - (1 - e) * logits[target] - e * mean(logits)`, so that no one-hot tensor is built.
-    The gradient is written out too: `softmax - e / vocab_size`, less `1 - e` at the target; derived from the
-    gather it would cost as much as a fifth of a training step (docs/decisions.md).
+    This is the label smoothing of "Attention Is All You Need", section 5.4 (Szegedy et al., 2015, section 7). It is
+    computed as `log(sum(exp(logits))) - (1 - e) * logits[target] - e * mean(logits)`, without a one-hot tensor.
+    The gradient is explicit too: `softmax - e / vocab_size`, minus `1 - e` at the target. The automatic gradient of
+    the gather would cost up to a fifth of a training step (docs/decisions.md).
 
     Args:
-        targets: int `(batch, target_len)`; one outside the vocabulary counts as id 0.
-        logits: `(batch, target_len, vocab_size)`.
-        label_smoothing: The share `e` of probability spread over the vocabulary.
+        targets: int `(batch, target_len)`; an id outside the vocabulary counts as id 0.
+        logits: float `(batch, target_len, vocab_size)`.
+        label_smoothing: The share `e` of probability that is spread over the vocabulary.
 
     Returns:
-        float32 `(batch, target_len)`, in nats.
+        float32 `(batch, target_len)`, in nats; float64 for float64 logits.
+
+    >>> token_cross_entropy(np.array([[0]]), np.log([[[0.5, 0.25, 0.25]]])).numpy().round(4).tolist()
+    [[0.6931]]
     """
+    logits = ops.convert_to_tensor(logits)
     vocab_size = logits.shape[-1]
     shape = ops.shape(targets)
     ids = ops.reshape(ops.cast(targets, "int32"), (-1, 1))
-    # A `pad_id` such as -1 is no id of the vocabulary.
+    # A `pad_id` such as -1 is not an id of the vocabulary.
     ids = ops.where((ids >= 0) & (ids < vocab_size), ids, 0)
     at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
 
     @custom_gradient
     def cross_entropy(flat):
-        # The softmax serves the loss and its gradient, and is TensorFlow's fastest pass over a vocabulary.
+        # The loss and its gradient share the softmax, which is TensorFlow's fastest pass over a vocabulary.
         p = ops.softmax(flat, axis=-1)
         log_total = ops.max(flat, axis=-1) - ops.log(ops.max(p, axis=-1))
         losses = log_total - (1.0 - label_smoothing) * ops.take_along_axis(flat, ids, axis=1)[:, 0]
@@ -46,50 +50,101 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
 
         return losses, gradient
 
-    flat = ops.reshape(ops.cast(logits, "float32"), (-1, vocab_size))
+    flat = ops.reshape(ops.cast(logits, loss_dtype(logits)), (-1, vocab_size))
     return ops.reshape(cross_entropy(flat), shape)
 
 
-def token_weights(targets, pad_id, sample_weight=None):
-    """The weight of each token in a mean: 0 for padding, else 1 or its sample weight.
+def loss_dtype(logits):
+    """Returns the dtype that losses and metrics compute in: "float64" for float64 logits, else "float32"."""
+    return keras.backend.result_type(logits.dtype, "float32")
+
+
+def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
+    """Checks the arguments of a loss or a metric, and returns the targets and the weight of each token in a mean.
+
+    The weight is 0 for padding. For other tokens it is 1, or the sample weight.
 
     Args:
-        targets: int `(batch, target_len)`.
-        pad_id: The id of padding.
-        sample_weight: None, or weights of shape `(batch,)` or `(batch, target_len)`.
+        y_true: int `(batch, target_len)` or `(batch, target_len, 1)`.
+        y_pred: float `(batch, target_len, vocab_size)`.
+        sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
+        pad_id: int, the id of padding.
 
     Returns:
-        float32 `(batch, target_len)`.
+        targets: int32 `(batch, target_len)`.
+        weights: `(batch, target_len)`, float64 for float64 logits, else float32.
+
+    Raises:
+        ValueError: If a shape is another one.
     """
-    weights = ops.cast(ops.not_equal(targets, pad_id), "float32")
+    logits, targets = ops.convert_to_tensor(y_pred), ops.convert_to_tensor(y_true)
+    if len(logits.shape) != 3:
+        raise ValueError(
+            "`y_pred` must have shape `(batch, target_len, vocab_size)`. "
+            f"Received: y_pred.shape={tuple(logits.shape)}."
+        )
+    tokens = tuple(logits.shape[:2])
+    targets = ops.cast(_per_token(targets, "y_true", tokens, [tokens, (*tokens, 1)]), "int32")
+    weights = ops.cast(ops.not_equal(targets, pad_id), loss_dtype(logits))
     if sample_weight is not None:
-        sample_weight = ops.cast(sample_weight, "float32")
-        if len(sample_weight.shape) == 1:
-            sample_weight = sample_weight[:, None]
-        weights = weights * sample_weight
-    return weights
+        shapes = [tokens[:1], (tokens[0], 1), tokens, (*tokens, 1)]
+        sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), weights.dtype)
+        weights = weights * _per_token(sample_weight, "sample_weight", tokens, shapes)
+    return targets, weights
+
+
+def _per_token(x, name, tokens, shapes):
+    """Gives `x`, which must have one of the shapes, the shape `(batch, target_len)` or `(batch, 1)`."""
+
+    def fits(shape):
+        return len(x.shape) == len(shape) and all(
+            None in sizes or sizes[0] == sizes[1] for sizes in zip(x.shape, shape, strict=True)
+        )
+
+    if not any(fits(shape) for shape in shapes):
+        axes = {1: "`(batch,)`", 2: "`(batch, target_len)`", 3: "`(batch, target_len, 1)`"}
+        allowed = [axes[rank] for rank in sorted({len(shape) for shape in shapes})]
+        raise ValueError(
+            f"`{name}` must have shape {', '.join(allowed[:-1])} or {allowed[-1]}, where `(batch, target_len)` is "
+            f"{tokens} from `y_pred`. Received: {name}.shape={tuple(x.shape)}."
+        )
+    if len(x.shape) == 1:
+        return x[:, None]
+    return x[..., 0] if len(x.shape) == 3 else x
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedCrossentropy(keras.losses.Loss):
     """Mean label-smoothed cross-entropy over the real tokens of a batch.
 
-    The denominator is the number of real tokens (the sum of their weights, with `sample_weight`), so a token
-    weighs the same in a full row and in a padded one. A batch of padding alone gives 0. Under `tf.distribute` the
-    tokens of all replicas count, however they are spread: the gradients are those of the joint batch.
+    `sum(weight * cross_entropy) / sum(weight)` over the tokens, with the smoothing of "Attention Is All You Need",
+    section 5.4. The weight is 0 for padding and 1, or the sample weight, for other tokens. So a token counts the same
+    in a full row and in a padded one. A batch that is all padding gives 0. Under `tf.distribute` the tokens of all
+    replicas count: the gradients are those of the joint batch.
+
+    The loss is float32, or float64 for float64 logits, whatever the dtype policy.
 
     Args:
-        label_smoothing: Share of probability spread over the vocabulary, in `[0, 1)`; the paper's is 0.1.
-        pad_id: The target id that is not scored.
+        label_smoothing: Share of probability that is spread over the vocabulary, in `[0, 1)`; the paper uses 0.1.
+        pad_id: int, the target id that does not count.
         name: Name of the loss.
+        **kwargs: Arguments of `keras.losses.Loss`. With `reduction="sum"` the loss is the weighted sum, with "none"
+            the weighted cross-entropy of each token, `(batch, target_len)`.
 
     Call arguments:
-        y_true: int `(batch, target_len)`.
-        y_pred: logits `(batch, target_len, vocab_size)`.
-        sample_weight: None, `(batch,)` or `(batch, target_len)`.
+        y_true: int `(batch, target_len)` or `(batch, target_len, 1)`.
+        y_pred: float `(batch, target_len, vocab_size)`, logits.
+        sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
+
+    Returns:
+        A scalar in nats.
 
     Raises:
-        ValueError: If `label_smoothing` is outside `[0, 1)`.
+        ValueError: If `label_smoothing` is outside `[0, 1)`, or a call argument has another shape.
+
+    >>> loss = MaskedCrossentropy()
+    >>> round(float(loss([[1, 2, 0]], np.zeros((1, 3, 8), "float32"))), 4)  # log(8) for each real token
+    2.0794
     """
 
     def __init__(self, label_smoothing=0.0, pad_id=0, name="masked_crossentropy", **kwargs):
@@ -99,9 +154,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        # Keras would divide by the number of positions, padding included.
-        targets = ops.cast(y_true, "int32")
-        weights = token_weights(targets, self.pad_id, sample_weight)
+        # Keras would divide by the number of positions, with padding.
+        targets, weights = targets_and_weights(y_true, y_pred, sample_weight, self.pad_id)
         losses = self.call(targets, y_pred)
         if self.reduction == "sum":
             return ops.sum(losses * weights)
@@ -111,12 +165,13 @@ class MaskedCrossentropy(keras.losses.Loss):
         sums, replicas = summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
         if replicas == 1:
             return ops.divide_no_nan(total, count)
-        # Keras adds up the replicas' gradients, and reports the mean of `replicas` times their values, weighted by
-        # rows. So the gradient is this replica's share, and the value an equal part of the joint mean.
+        # Keras adds up the gradients of the replicas. It reports `replicas` times their values, averaged over rows. So
+        # the gradient must be this replica's share of the joint mean, and the value an equal part of it.
         share, mean = ops.divide_no_nan(total, sums[1]), ops.divide_no_nan(sums[0], sums[1])
         return share + ops.stop_gradient(mean / replicas - share)
 
     def call(self, y_true, y_pred):
+        """Returns the cross-entropy of each token, `(batch, target_len)`; the arguments are those of the loss."""
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self):

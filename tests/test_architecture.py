@@ -99,7 +99,7 @@ def test_every_file_has_a_floor():
         ("text/x.py", "from keras_transformer.data import Batches", True),
         ("decoding/x.py", "def f():\n    from keras_transformer.layers import KVCache", True),
         ("masks.py", "from keras_transformer.layers import KVCache", True),
-        ("metrics.py", "from keras_transformer.losses import token_weights", False),
+        ("metrics.py", "from keras_transformer.losses import targets_and_weights", False),
         ("layers/x.py", "from keras_transformer.layers.cache import KVCache", False),
         ("models/x.py", "from keras_transformer.decoding import Greedy", False),
         ("serving/x.py", "from keras_transformer import layers, text", False),

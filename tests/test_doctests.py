@@ -28,8 +28,11 @@ MODULES = [
     "models.transformer",
     "models.vision_transformer",
     "data.packing",
+    "decoding.beam",
+    "decoding.constraints",
     "decoding.loop",
-    "decoding.strategies",
+    "decoding.sample",
+    "decoding.strategy",
 ]
 PUBLIC = {name: getattr(keras_transformer, name) for name in keras_transformer.__all__}
 PUBLIC |= {name: getattr(layers, name) for name in layers.__all__}

@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ from keras import ops
 from reference import log_softmax
 
 from keras_transformer.losses import MaskedCrossentropy, token_cross_entropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
 
 BATCH, LENGTH, VOCAB = 3, 5, 7
 TARGETS = np.array([[3, 1, 6, 2, 4], [5, 2, 0, 0, 0], [1, 1, 2, 0, 0]], "int32")
@@ -91,17 +93,109 @@ def test_batch_of_padding_alone_gives_zero_and_no_gradient():
     np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
 
 
-@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH)])
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, 1), (BATCH, LENGTH), (BATCH, LENGTH, 1)])
 def test_sample_weights_weigh_tokens_in_both_sums(shape):
     weights = np.random.default_rng(1).uniform(0.5, 3.0, shape).astype("float32")
-    of_token = np.broadcast_to(weights[:, None] if len(shape) == 1 else weights, TARGETS.shape)
-    of_token = of_token * (TARGETS != 0)
+    of_token = np.broadcast_to(weights.reshape(BATCH, -1), TARGETS.shape) * (TARGETS != 0)
     losses = reference_losses(TARGETS, logits(), 0.1)
     np.testing.assert_allclose(
         as_numpy(MaskedCrossentropy(0.1)(TARGETS, logits(), sample_weight=weights)),
         (losses * of_token).sum() / of_token.sum(),
         rtol=1e-5,
     )
+
+
+@pytest.mark.parametrize("batch", [2, 3])  # with 3 rows of 3 tokens a third axis broadcasts without an error
+def test_a_last_axis_of_one_changes_nothing(batch):
+    targets, scores = TARGETS[:batch, :3], logits()[:batch, :3]
+    weights = np.random.default_rng(3).uniform(0.5, 3.0, targets.shape).astype("float32")
+    for reduction in ("sum_over_batch_size", "sum", "none"):
+        loss = MaskedCrossentropy(0.1, reduction=reduction)
+        expected = as_numpy(loss(targets, scores, weights))
+        for y_true, sample_weight in (
+            (targets[..., None], weights),
+            (targets, weights[..., None]),
+            (targets[..., None], weights[..., None]),
+        ):
+            np.testing.assert_array_equal(as_numpy(loss(y_true, scores, sample_weight)), expected)
+        np.testing.assert_array_equal(
+            as_numpy(loss(targets[..., None], scores)), as_numpy(loss(targets, scores))
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("y_true", (BATCH,)),
+        ("y_true", (BATCH, LENGTH + 1)),
+        ("y_true", (LENGTH, BATCH)),
+        ("y_true", (BATCH, LENGTH, VOCAB)),
+        ("y_true", (BATCH, LENGTH, 1, 1)),
+        ("y_pred", (BATCH, VOCAB)),
+        ("y_pred", (BATCH, LENGTH, VOCAB, 1)),
+        ("sample_weight", ()),
+        ("sample_weight", (LENGTH,)),
+        ("sample_weight", (1, LENGTH)),
+        ("sample_weight", (BATCH, LENGTH - 1)),
+        ("sample_weight", (BATCH, 1, 1)),
+        ("sample_weight", (BATCH, LENGTH, 2)),
+    ],
+)
+@pytest.mark.parametrize("kind", [MaskedCrossentropy, MaskedAccuracy, Perplexity])
+def test_other_shapes_are_refused(name, shape, kind):
+    arguments = {"y_true": TARGETS, "y_pred": logits(), "sample_weight": np.ones(BATCH, "float32")}
+    arguments[name] = np.ones(shape, arguments[name].dtype)
+    message = rf"`{name}` must have shape `\(batch.*Received: {name}\.shape={re.escape(str(shape))}\."
+    with pytest.raises(ValueError, match=message):
+        kind()(**arguments)
+
+
+@pytest.mark.tensorflow
+def test_axes_of_unknown_size_are_accepted():
+    import tensorflow as tf
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((None, None, 1), tf.int32),
+            tf.TensorSpec((None, None, None)),
+            tf.TensorSpec((None, None)),
+        ]
+    )
+    def loss(targets, scores, weights):
+        return MaskedCrossentropy()(targets, ops.reshape(scores, (-1, LENGTH, VOCAB)), weights)
+
+    weights = np.array([[1.0], [2.0], [3.0]], "float32")
+    np.testing.assert_allclose(
+        as_numpy(loss(TARGETS[..., None], logits(), weights)),
+        as_numpy(MaskedCrossentropy()(TARGETS, logits(), weights[:, 0])),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.tensorflow  # JAX has no float64 by default
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_float64_logits_are_scored_in_float64(smoothing):
+    scores = ops.convert_to_tensor(logits().astype("float64"))
+    losses = token_cross_entropy(TARGETS, scores, smoothing)
+    assert keras.backend.standardize_dtype(losses.dtype) == "float64"
+    expected = reference_losses(TARGETS, logits(), smoothing)
+    np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-13)
+    weights = np.random.default_rng(4).uniform(0.5, 3.0, TARGETS.shape)  # float64 weights stay exact too
+    loss = MaskedCrossentropy(smoothing)(TARGETS, scores, weights)
+    weights = weights * (TARGETS != 0)
+    np.testing.assert_allclose(loss.numpy(), (expected * weights).sum() / weights.sum(), rtol=1e-13)
+
+
+@pytest.mark.tensorflow
+def test_a_model_of_float64_trains():
+    embedding = keras.layers.Embedding(REAL + 1, VOCAB, dtype="float64")
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), embedding])
+    model.compile(
+        keras.optimizers.SGD(1.0), MaskedCrossentropy(0.1), metrics=[MaskedAccuracy(), Perplexity()]
+    )
+    positions = np.array([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0], [8, 9, 10, 0, 0]], "int32")
+    history = model.fit(positions, TARGETS[..., None], epochs=2, batch_size=BATCH, verbose=0).history["loss"]
+    assert history[1] < history[0]
 
 
 def test_reductions():

@@ -64,6 +64,39 @@ def test_sample_weights_weigh_tokens():
     np.testing.assert_allclose(as_numpy(metric.result()), (1 + 1 + 5) / (3 + 5))
 
 
+@pytest.mark.parametrize("length", [2, 5])  # with 2 rows of 2 tokens a third axis broadcasts without an error
+@pytest.mark.parametrize("metric_class", [MaskedAccuracy, Perplexity])
+def test_a_last_axis_of_one_changes_nothing(metric_class, length):
+    targets, scores = TARGETS[:, :length], normal(2, length, 7, scale=2.0)
+    weights = np.random.default_rng(1).uniform(0.5, 3.0, targets.shape).astype("float32")
+    plain, with_axis = metric_class(), metric_class()
+    plain.update_state(targets, scores, weights)
+    with_axis.update_state(targets[..., None], scores, weights[..., None])
+    assert as_numpy(with_axis.result()) == as_numpy(plain.result())
+
+
+def test_a_weight_of_a_row_weighs_its_tokens():
+    weights = np.array([1.0, 5.0], "float32")
+    of_rows, of_column = MaskedAccuracy(), MaskedAccuracy()
+    scores = logits_that_say(np.array([[3, 2, 2, 0, 1], [1, 0, 4, 0, 0]]))
+    of_rows.update_state(TARGETS, scores, weights)
+    of_column.update_state(TARGETS, scores, weights[:, None])
+    assert as_numpy(of_column.result()) == as_numpy(of_rows.result())
+
+
+@pytest.mark.tensorflow  # JAX has no float64 by default
+def test_a_float64_metric_sums_in_float64():
+    scores = normal(2, 5, 7, scale=2.0).astype("float64")
+    metric = Perplexity(dtype="float64")
+    metric.update_state(TARGETS, scores)
+    picked = np.take_along_axis(log_softmax(scores), TARGETS[..., None], axis=2)[..., 0]
+    np.testing.assert_allclose(metric.result().numpy(), np.exp(-picked[TARGETS != 0].mean()), rtol=1e-13)
+
+
+def test_a_bfloat16_metric_sums_in_float32():
+    assert MaskedAccuracy(dtype="bfloat16").total.dtype == "float32"
+
+
 @pytest.mark.parametrize(("metric", "empty"), [(MaskedAccuracy(), 0.0), (Perplexity(), 1.0)])
 def test_padding_alone_gives_a_number(metric, empty):
     metric.update_state(np.zeros((2, 3), "int32"), normal(2, 3, 5))

@@ -4,7 +4,12 @@ import pytest
 from contracts import as_numpy
 from keras import ops
 
-from keras_transformer.schedules import WarmupSchedule
+from keras_transformer.schedules import (
+    CosineSchedule,
+    InverseSquareRootSchedule,
+    LinearSchedule,
+    WarmupSchedule,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +86,70 @@ def test_sizes_must_be_positive(wrong):
     name, value = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}={value}"):
         WarmupSchedule(**{"d_model": 4, **wrong})
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 7])
+def test_inverse_square_root_is_the_curve_of_the_paper_given_by_its_peak(warmup_steps):
+    steps = np.arange(30)
+    np.testing.assert_allclose(
+        as_numpy(InverseSquareRootSchedule(0.005, warmup_steps)(steps)),
+        as_numpy(WarmupSchedule.from_peak(0.005, warmup_steps, d_model=13)(steps)),
+        rtol=1e-6,
+    )
+
+
+def test_without_a_warmup_the_inverse_square_root_starts_at_its_peak():
+    rates = as_numpy(InverseSquareRootSchedule(0.6, 0)(np.arange(4)))
+    np.testing.assert_allclose(rates, 0.6 * np.arange(1, 5) ** -0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        # Rises in 2 steps, falls in 4, stays.
+        (LinearSchedule(0.8, 6, 2), [0.4, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0]),
+        (LinearSchedule(0.8, 6, 2, initial=0.2, final=0.4), [0.5, 0.8, 0.7, 0.6, 0.5, 0.4, 0.4]),
+        (LinearSchedule(0.8, 4), [0.6, 0.4, 0.2, 0.0, 0.0]),
+        # cos(pi / 4) is 0.7071.
+        (CosineSchedule(0.8, 6, 2), [0.4, 0.8, 0.4 * 1.70710678, 0.4, 0.4 * 0.29289322, 0.0, 0.0]),
+    ],
+)
+def test_rates_by_hand(schedule, rates):
+    np.testing.assert_allclose(as_numpy(schedule(np.arange(len(rates)))), rates, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        InverseSquareRootSchedule(0.8, 7, 0.1),
+        LinearSchedule(0.8, 11, 7, 0.1, 0.2),
+        CosineSchedule(0.8, 11, 7, 0.1, 0.2),
+    ],
+    ids=lambda schedule: type(schedule).__name__,
+)
+def test_other_schedules_come_back_from_their_config(schedule):
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert type(again) is type(schedule)
+    assert again.get_config() == schedule.get_config()
+    steps = np.arange(13)
+    np.testing.assert_array_equal(as_numpy(again(steps)), as_numpy(schedule(steps)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: InverseSquareRootSchedule(0.0), "`peak` must be positive. Received: peak=0.0"),
+        (
+            lambda: InverseSquareRootSchedule(0.1, -1),
+            "`warmup_steps` must be a number at least 0. Received: warmup_steps=-1",
+        ),
+        (lambda: LinearSchedule(0.1, 5, 5), "`warmup_steps` must be less than `total_steps`"),
+        (
+            lambda: CosineSchedule(0.1, 5, final=-1.0),
+            "`final` must be a number at least 0. Received: final=-1.0",
+        ),
+    ],
+)
+def test_unusable_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

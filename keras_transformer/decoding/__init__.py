@@ -1,7 +1,6 @@
-"""Decoding: strategies and constraints over one loop, which knows a step function and no model."""
+"""Decoding: strategies, constraints and one loop, which knows a step function and no model."""
 
 from keras_transformer.decoding.beam import Beam
-from keras_transformer.decoding.beams import Hypotheses
 from keras_transformer.decoding.constraints import (
     Constraint,
     ExcludeTokens,
@@ -12,23 +11,20 @@ from keras_transformer.decoding.constraints import (
     RepetitionPenalty,
     SuppressTokens,
 )
+from keras_transformer.decoding.hypotheses import Hypotheses
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.sample import Sample, row_keys
-from keras_transformer.decoding.strategies import Greedy, Strategy
+from keras_transformer.decoding.strategy import Greedy, Strategy
 
-STRATEGIES = {cls.__name__: cls for cls in (Greedy, Beam, Sample)}
-CONSTRAINTS = {
-    cls.__name__: cls
-    for cls in (
-        MinLength,
-        MaxLength,
-        RepetitionPenalty,
-        NoRepeatNgram,
-        SuppressTokens,
-        ExcludeTokens,
-        ForcedFirstToken,
-    )
-}
+
+def _by_name(*classes):
+    return {cls.__name__: cls for cls in classes}
+
+
+STRATEGIES = _by_name(Greedy, Beam, Sample)
+CONSTRAINTS = _by_name(
+    MinLength, MaxLength, RepetitionPenalty, NoRepeatNgram, SuppressTokens, ExcludeTokens, ForcedFirstToken
+)
 
 __all__ = [
     "CONSTRAINTS",

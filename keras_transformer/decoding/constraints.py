@@ -1,4 +1,4 @@
-"""What every hypothesis must satisfy, whatever the strategy: small frozen objects that compose."""
+"""Constraints: small frozen objects that every hypothesis of a search must satisfy, under any strategy."""
 
 import dataclasses
 import math
@@ -7,25 +7,45 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
-from keras_transformer.decoding.beams import NEVER
+from keras_transformer.decoding.hypotheses import NEVER
 
-ROUNDING = 1e-3  # so that 1.3 times 90 is 117, whatever the binary fraction
+ROUNDING = 1e-3  # so that 1.3 times 90 is 117, although 1.3 is no exact binary fraction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
-    """Limits lengths, blocks tokens, or adjusts logits; each does one of the three and leaves the others."""
+    """Base class of constraints. A constraint limits lengths, changes logits, or forbids tokens.
+
+    A constraint of your own overrides one of the three methods. Several constraints work together: the lowest limit
+    holds, the changes of the logits apply one after the other, and then every forbidden token is excluded.
+    """
 
     def limits(self, source_lengths):
-        """The longest output of each row, int32 `(batch,)`, or None."""
+        """Returns the longest output of each row, an int or int32 `(batch,)`; None for no limit.
+
+        Args:
+            source_lengths: int32 `(batch,)`, or None where there is no source.
+        """
         return None
 
     def adjusted(self, logits, beams, search):
-        """The logits, float32 `(batch, width, vocab_size)`, penalised."""
+        """Returns new logits, float32 `(batch, width, vocab_size)`.
+
+        Args:
+            logits: float32 `(batch, width, vocab_size)`.
+            beams: `Beams`, the hypotheses so far.
+            search: `Search`.
+        """
         return logits
 
     def blocked(self, beams, search, vocab_size):
-        """What may not come next: bool, broadcastable to `(batch, width, vocab_size)`, or None."""
+        """Returns the tokens that may not come next, bool broadcastable to `(batch, width, vocab_size)`, or None.
+
+        Args:
+            beams: `Beams`, the hypotheses so far.
+            search: `Search`.
+            vocab_size: int.
+        """
         return None
 
     def get_config(self):
@@ -38,7 +58,7 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True)
 class _Length(Constraint):
-    """`length + ratio * source length`, rounded down: absolute, relative to the source, or both."""
+    """Base class of limits of `length + ratio * source length` tokens, rounded down."""
 
     length: int = 0
     ratio: float = 0.0
@@ -52,7 +72,17 @@ class _Length(Constraint):
             )
 
     def of(self, source_lengths):
-        """The length for each source: an int where that is known, else int32 of the shape of `source_lengths`."""
+        """Returns the length for each source.
+
+        Args:
+            source_lengths: int, or int32 `(batch,)`; None where there is no source.
+
+        Returns:
+            An int where the ratio is 0 or `source_lengths` is an int, else int32 `(batch,)`.
+
+        Raises:
+            ValueError: If the ratio is not 0 and there is no source.
+        """
         if not self.ratio:
             return self.length
         if source_lengths is None:
@@ -66,13 +96,13 @@ class _Length(Constraint):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class MinLength(_Length):
-    """No end before this length, `eos_id` counted: at least `length + ratio * source length` tokens.
+    """Forbids outputs shorter than `length + ratio * source length` tokens; `eos_id` counts.
 
     Where a row's limit is lower, the limit holds.
 
     Args:
-        length: Tokens.
-        ratio: Tokens for each token of the source (its `eos_id` counted).
+        length: int, number of tokens.
+        ratio: Number of tokens for each token of the source; the source's `eos_id` counts.
 
     Raises:
         ValueError: If either is negative or both are 0.
@@ -88,11 +118,11 @@ class MinLength(_Length):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class MaxLength(_Length):
-    """No output longer than `length + ratio * source length` tokens, `eos_id` counted.
+    """Forbids outputs longer than `length + ratio * source length` tokens; `eos_id` counts.
 
     Args:
-        length: Tokens.
-        ratio: Tokens for each token of the source (its `eos_id` counted).
+        length: int, number of tokens.
+        ratio: Number of tokens for each token of the source; the source's `eos_id` counts.
 
     Raises:
         ValueError: If either is negative or both are 0.
@@ -105,12 +135,12 @@ class MaxLength(_Length):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class RepetitionPenalty(Constraint):
-    """Makes tokens that the hypothesis already holds less likely (Keskar et al., 2019, "CTRL", section 4.1).
+    """Makes the tokens of the hypothesis less likely to occur again (Keskar et al., 2019, "CTRL", section 4.1).
 
-    Their logits are divided by `penalty` where positive, multiplied by it where negative.
+    Positive logits of these tokens are divided by `penalty`, negative ones are multiplied by it.
 
     Args:
-        penalty: Above 1 against repetition, below 1 for it.
+        penalty: Above 1 for less repetition, below 1 for more.
 
     Raises:
         ValueError: If `penalty` is not positive.
@@ -130,10 +160,10 @@ class RepetitionPenalty(Constraint):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class NoRepeatNgram(Constraint):
-    """No `size` tokens in a row may occur twice in an output (Paulus et al., 2018, section 2.5).
+    """Forbids the same `size` tokens in a row twice in an output (Paulus et al., 2018, section 2.5).
 
     Args:
-        size: Length of the n-grams; 1 forbids any token twice.
+        size: int, the length of the n-grams; 1 forbids every token that has occurred.
 
     Raises:
         ValueError: If `size` is not positive.
@@ -145,11 +175,11 @@ class NoRepeatNgram(Constraint):
         check_positive(size=self.size)
 
     def blocked(self, beams, search, vocab_size):
-        """What followed wherever the last `size - 1` tokens stood before."""
+        """Blocks every token that has already followed the last `size - 1` tokens."""
         tokens, before = beams.tokens, self.size - 1
         follows = _written(beams)
         for back in range(1, before + 1):
-            # The token `back` places before each slot, against the one `back` places before the end.
+            # Compare the token `back` places before each slot with the token `back` places before the end.
             last = ops.take_along_axis(tokens, ops.maximum(beams.lengths - back, 0)[..., None], axis=-1)
             shifted = ops.roll(tokens, back, axis=-1)
             follows = ops.logical_and(follows, ops.equal(shifted, last))
@@ -160,13 +190,13 @@ class NoRepeatNgram(Constraint):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class SuppressTokens(Constraint):
-    """These ids never occur.
+    """Forbids tokens; the probabilities of the other tokens stay as they are.
 
     Args:
-        token_ids: ints.
+        token_ids: list or tuple of int.
 
     Raises:
-        ValueError: If there is none, or one is negative.
+        ValueError: If there is no id, or one is negative.
     """
 
     token_ids: tuple = ()
@@ -187,16 +217,17 @@ class SuppressTokens(Constraint):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class ExcludeTokens(SuppressTokens):
-    """These ids never occur, and a search ranks as if the model did not have them: the others share their probability.
+    """Forbids tokens, and a search ranks as if the model did not have them: the other tokens share their probability.
 
-    For ids that no training taught the model to avoid, such as the padding of Marian's models, whose logit is 0: where
-    it is merely suppressed, what stands beside it loses its share at each step, and long outputs lose most.
+    Use it for ids that the training did not teach the model to avoid, such as the padding of Marian's models, whose
+    logit is 0. With `SuppressTokens` every other token would lose that share of the probability at each step, and long
+    outputs would lose most.
 
     Args:
-        token_ids: ints.
+        token_ids: list or tuple of int.
 
     Raises:
-        ValueError: If there is none, one is negative, or they are all that the model has.
+        ValueError: If there is no id, one is negative, or they are the whole vocabulary.
     """
 
     def blocked(self, beams, search, vocab_size):
@@ -211,7 +242,7 @@ class ExcludeTokens(SuppressTokens):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class ForcedFirstToken(Constraint):
-    """The output starts with this id, such as the mark of a language; not where a prefix says otherwise.
+    """Forces the first token of an output, such as the token of a language. A prefix wins over it.
 
     Args:
         token_id: int.
@@ -233,12 +264,21 @@ class ForcedFirstToken(Constraint):
 
 
 def _written(beams):
-    """Which slots hold a token: bool `(batch, width, max_length)`."""
+    """Marks the slots that hold a token: bool `(batch, width, max_length)`."""
     return ops.arange(ops.shape(beams.tokens)[-1], dtype="int32") < beams.lengths[..., None]
 
 
 def _occurs(tokens, where, vocab_size):
-    """Which ids stand in the slots that `where` marks: bool `(batch, width, vocab_size)`."""
+    """Marks the ids that are in the slots marked by `where`.
+
+    Args:
+        tokens: int32 `(batch, width, max_length)`.
+        where: bool `(batch, width, max_length)`.
+        vocab_size: int.
+
+    Returns:
+        bool `(batch, width, vocab_size)`.
+    """
     batch_size, width, length = ops.shape(tokens)
     rows = ops.arange(batch_size * width, dtype="int32")[:, None]
     ids = ops.where(where, tokens, vocab_size)  # unmarked slots go to a column of their own

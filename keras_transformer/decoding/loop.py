@@ -1,4 +1,4 @@
-"""The decoding loop: one for every strategy, every constraint and every model."""
+"""The decoding loop, which every strategy, every constraint and every model uses."""
 
 from typing import Any, NamedTuple
 
@@ -6,20 +6,36 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import in_xla
-from keras_transformer.decoding.beams import NEVER, Beams, Prediction, Search, select
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, Search, select
 
-# A cache that can grow starts with room for this many steps, then doubles: attention sees little beside its live part.
+# A cache that grows has room for this many steps first, then for twice as many each time. Attention reads all slots of
+# a cache, used or not, so a cache that is too large makes each step slower.
 FIRST_STEPS = 64
 
 
 class _State(NamedTuple):
-    """What a turn of the loop hands to the next."""
+    """The values that one step hands to the next."""
 
     index: Any  # int32 scalar: the position of `last`
     last: Any  # int32 (batch, width): the newest tokens
     beams: Beams
-    extra: Any  # what the strategy keeps besides
+    extra: Any  # the strategy's own values
     cache: Any
+
+
+class _FixedCache(NamedTuple):
+    """Gives a nest of tensors `(batch, width, ...)`, whose size never changes, the methods of a cache."""
+
+    nest: Any
+    steps = (
+        2**29
+    )  # more than any search takes, so that the nest need not grow; twice as many are still an int32
+
+    def reordered(self, parents):
+        return _FixedCache(select(self.nest, parents)) if keras.tree.flatten(self.nest) else self
+
+    def grown(self, steps):
+        return self
 
 
 def decode(
@@ -38,33 +54,47 @@ def decode(
     eos_id=3,
     pad_id=0,
 ):
-    """Extends each row token by token until all rows have ended.
+    """Extends each row token by token until every row has ended.
 
-    A row ends with `eos_id` or at its limit; it is then padded, and costs its neighbours nothing but the
-    width of the batch: no row's tokens depend on another's.
+    A row ends with `eos_id` or at its limit. Then it is padded until the other rows have ended. The tokens of a row
+    do not depend on the other rows.
 
     Args:
-        step: `step(tokens, cache, index) -> (logits, cache)`: ids `(batch, width, length)`, of each hypothesis
-            those that stand at position `index` and after, to logits `(batch, width, length, vocab_size)`. A
-            prompt comes first, at index 0, as one hypothesis a row; then each step has one token a hypothesis.
-        cache: What `step` keeps between calls: any nest of tensors `(batch, width, ...)`, or an object with
-            `reordered(parents)` (hypotheses change places) and `grown(steps)` (room for more), as `TreeCache`.
-        strategy: Which tokens to take, such as `Greedy()`.
-        prompt: int32 `(batch, prompt_len)`, what each row begins with: `bos_id` alone, or a prompt, which is
-            read in one pass. Rows of different lengths are padded on the left. `(batch,)` for single tokens.
-        max_length: Longest output, `eos_id` and what follows the prompt's first token included; an int or an int
-            scalar tensor.
-        starts: int32 `(batch,)`, where each row of `prompt` starts; None where none is padded.
-        constraints: Objects of `decoding.constraints`, which every token must satisfy.
-        row_limits: int32 `(batch,)`, a limit for each row, or None.
-        source_lengths: int32 `(batch,)`, what limits relative to the source refer to, or None.
-        keys: uint32 `(batch,)`, from which a row's random numbers follow; the row's number when None.
-        seed: int or int32 scalar, from which all random numbers follow.
-        eos_id: The token that ends a row.
-        pad_id: The token that fills it up.
+        step: `step(tokens, cache, index) -> (logits, cache)`. `tokens`, int32 `(batch, width, length)`, are the ids of
+            each hypothesis at position `index` and after it; `logits` are `(batch, width, length, vocab_size)`. The
+            first call reads a prompt of several tokens but its last, at index 0, with a width of 1. Every later call
+            has one token for each hypothesis.
+        cache: The values that `step` keeps between calls. A nest of tensors `(batch, width, ...)` of fixed size, or an
+            object such as `TreeCache` with `reordered(parents)`, which moves hypotheses, `grown(steps)`, which makes
+            room, and `steps`, the number of steps for which there is room.
+        strategy: A `Strategy`, which chooses the tokens, such as `Greedy()`.
+        prompt: int32 `(batch, prompt_len)`, the first tokens of each row: `bos_id` alone, or more. Rows of different
+            lengths are padded on the left. `(batch,)` for one token each.
+        max_length: int or int scalar tensor, the longest output. The tokens of the prompt after its first count, and
+            `eos_id` counts.
+        starts: int32 `(batch,)`, the position of each row's first token in `prompt`; None where no row is padded.
+        constraints: `Constraint` objects that every output must satisfy.
+        row_limits: int32 `(batch,)`, the longest output of each row, or None.
+        source_lengths: int32 `(batch,)`, for constraints that are relative to the source, or None.
+        keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's
+            number.
+        seed: int or int32 scalar.
+        eos_id: int, the token that ends a row.
+        pad_id: int, the token after the end.
 
     Returns:
-        `Hypotheses`.
+        `Hypotheses`: tokens int32 `(batch, n_best, max_length)`, lengths int32 `(batch, n_best)` and scores float32
+        `(batch, n_best)`, best first.
+
+    Raises:
+        ValueError: If the prompt is longer than `max_length` allows.
+
+    The most likely token after token `i` is here `i + 1`, and 3 ends the row:
+
+    >>> def step(tokens, cache, index):
+    ...     return ops.one_hot(tokens + 1, 5), cache
+    >>> decode(step, (), Greedy(), prompt=[1], max_length=4).tokens.numpy().tolist()
+    [[[2, 3, 0, 0]]]
     """
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
@@ -74,26 +104,27 @@ def decode(
             "`prompt` must leave what follows its first token within `max_length`. "
             f"Received: a prompt of {prompt_len} tokens, max_length={max_length}."
         )
-    shape = (batch_size, strategy.width)
-    search = Search(
-        _limits(batch_size, max_length, row_limits, constraints, source_lengths),
-        source_lengths,
-        ops.cast(ops.arange(batch_size, dtype="int32"), "uint32") if keys is None else keys,
-        ops.cast(seed, "int32"),
-        eos_id,
-        pad_id,
-    )
-    beams = Beams(
-        ops.full((batch_size, 1, max_length), pad_id, "int32"),
-        ops.zeros((batch_size, 1), "int32"),
-        ops.zeros((batch_size, 1), "float32"),
-        search.limits[:, None] <= 0,
-    )
-    if not (isinstance(prompt_len, int) and prompt_len == 1):
-        starts = ops.zeros((batch_size,), "int32") if starts is None else starts
+    if not hasattr(cache, "grown"):
+        step, cache = _with_methods(step, cache)
+    limits = ops.broadcast_to(ops.cast(max_length, "int32"), (batch_size,))
+    for limit in (row_limits, *(constraint.limits(source_lengths) for constraint in constraints)):
+        if limit is not None:
+            limits = ops.minimum(limits, ops.cast(limit, "int32"))
+    if keys is None:
+        keys = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
+    search = Search(limits, source_lengths, keys, ops.cast(seed, "int32"), eos_id, pad_id)
+    if isinstance(prompt_len, int) and prompt_len == 1:
+        beams = Beams(
+            ops.full((batch_size, 1, max_length), pad_id, "int32"),
+            ops.zeros((batch_size, 1), "int32"),
+            ops.zeros((batch_size, 1), "float32"),
+            limits[:, None] <= 0,
+        )
+    else:
         logits, cache = step(prompt[:, None, :-1], cache, 0)
         beams = _after_prompt(prompt, starts, logits[:, 0], max_length, search)
-    beams = beams.select(ops.zeros(shape, "int32"))
+    shape = (batch_size, strategy.width)
+    beams = select(beams, ops.zeros(shape, "int32"))
     state = _State(
         index=ops.cast(prompt_len - 1, "int32"),
         last=ops.broadcast_to(prompt[:, -1:], shape),
@@ -105,64 +136,61 @@ def decode(
     def unfinished(state):
         return ops.logical_not(ops.all(state.beams.finished))
 
-    def outcome(state):
-        return state.beams, state.extra
-
     def turn(state):
         logits, cache = step(state.last[..., None], state.cache, state.index)
         prediction = _predict(logits[:, :, 0], state.beams, constraints, search)
         beams, extra, tokens, parents = strategy.advance(state.beams, state.extra, prediction, search)
-        if parents is not None:
-            cache = _reordered(cache, parents)
-        return _State(state.index + 1, tokens, beams, extra, cache)
+        cache = cache if parents is None else cache.reordered(parents)
+        return _State(state.index + 1, ops.where(beams.finished, pad_id, tokens), beams, extra, cache)
 
     def run(state, steps):
-        """Turns until all rows have ended, or the cache's `steps` steps are used up."""
+        """Makes room for `steps` steps, and takes steps until every row has ended or the room is used up."""
+        state = state._replace(cache=state.cache.grown(steps))
         end = prompt_len - 1 + steps
-        return _loop(lambda s: ops.logical_and(s.index < end, unfinished(s)), turn, state)
 
-    def grown(state, steps):
-        return state._replace(cache=state.cache.grown(steps))
+        def goes_on(state):
+            return ops.logical_and(state.index < end, unfinished(state))
 
-    def run_growing(state, steps):
-        """Runs with room for `steps` steps, and where a row goes on with twice as many, as often as need be."""
-        state = run(grown(state, steps), steps)
-        if steps >= max_length:
-            return outcome(state)
+        return ops.while_loop(goes_on, lambda state: (turn(state),), (state,))[0]
+
+    def run_sizes(state, steps):
+        """Runs with room for `steps` steps; where a row is unfinished then, with twice the room, up to `max_length`."""
+        state = run(state, steps)
+        result = state.beams, state.extra
+        if not isinstance(steps, int) or steps == max_length:
+            return result
         more = min(2 * steps, max_length)
-        return ops.cond(unfinished(state), lambda: run_growing(state, more), lambda: outcome(state))
+        return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result)
 
-    def grow_and_run(state):
-        steps = state.cache.steps
-        used_up = state.index - (prompt_len - 1) >= steps
-        steps = ops.where(used_up, ops.minimum(2 * steps, max_length), steps)
-        return run(grown(state, steps), steps)
+    if isinstance(max_length, int):  # a loop for each size, with static shapes
+        result = run_sizes(state, min(max(FIRST_STEPS, cache.steps), max_length))
+    elif in_xla():  # XLA needs one shape, and the size is unknown
+        result = run_sizes(state, max_length)
+    else:  # a loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`
+        state = state._replace(cache=cache.grown(ops.minimum(FIRST_STEPS // 2, max_length)))
 
-    if not hasattr(cache, "grown"):
-        beams, extra = outcome(_loop(unfinished, turn, state))
-    elif isinstance(max_length, int):  # sizes are known: one loop for each, as a compiler needs it
-        beams, extra = run_growing(state, min(FIRST_STEPS, max_length))
-    elif in_xla():  # known to the compiler alone: one loop
-        beams, extra = outcome(run(grown(state, max_length), max_length))
-    else:
-        state = grown(state, ops.minimum(FIRST_STEPS, max_length))
-        beams, extra = outcome(_loop(unfinished, grow_and_run, state))
-    return strategy.end(beams, extra, search)
+        def run_twice_as_far(state):
+            return (run(state, ops.minimum(2 * state.cache.steps, max_length)),)
+
+        (state,) = ops.while_loop(unfinished, run_twice_as_far, (state,))
+        result = state.beams, state.extra
+    return strategy.end(*result, search)
 
 
-def _limits(batch_size, max_length, row_limits, constraints, source_lengths):
-    """The longest output of each row, int32 `(batch,)`."""
-    limits = ops.broadcast_to(ops.cast(max_length, "int32"), (batch_size,))
-    others = [row_limits, *(constraint.limits(source_lengths) for constraint in constraints)]
-    for other in others:
-        if other is not None:
-            limits = ops.minimum(limits, ops.cast(other, "int32"))
-    return limits
+def _with_methods(step, cache):
+    """Wraps a cache that is a nest of tensors in a `_FixedCache`, and its step in a function that unwraps it."""
+
+    def wrapped(tokens, cache, index):
+        logits, nest = step(tokens, cache.nest, index)
+        return logits, _FixedCache(nest)
+
+    return wrapped, _FixedCache(cache)
 
 
 def _after_prompt(prompt, starts, logits, max_length, search):
-    """The hypotheses, one a row, that a prompt leaves: what follows its first token, and its log probability."""
-    prompt_len = ops.shape(prompt)[1]
+    """Returns the `Beams` with one hypothesis for each row: the tokens of its prompt after the first."""
+    batch_size, prompt_len = ops.shape(prompt)
+    starts = ops.zeros((batch_size,), "int32") if starts is None else starts
     following = ops.arange(1, prompt_len, dtype="int32")[None]
     real = following > starts[:, None]
     logits = ops.cast(logits, "float32")
@@ -181,7 +209,7 @@ def _after_prompt(prompt, starts, logits, max_length, search):
 
 
 def _predict(logits, beams, constraints, search):
-    """The model's logits and what the constraints leave of them."""
+    """Applies the constraints to the model's logits: penalties first, then forbidden tokens."""
     logits = allowed = ops.cast(logits, "float32")
     for constraint in constraints:
         allowed = constraint.adjusted(allowed, beams, search)
@@ -191,14 +219,3 @@ def _predict(logits, beams, constraints, search):
         if blocked is not None:
             allowed = ops.where(blocked, NEVER, allowed)
     return Prediction(logits, allowed, ops.logsumexp(logits, axis=-1), allowed_normalizer)
-
-
-def _reordered(cache, parents):
-    if hasattr(cache, "reordered"):
-        return cache.reordered(parents)
-    return select(cache, parents) if keras.tree.flatten(cache) else cache
-
-
-def _loop(condition, body, state):
-    """`ops.while_loop` over one state."""
-    return _State(*ops.while_loop(lambda *s: condition(_State(*s)), lambda *s: body(_State(*s)), state))

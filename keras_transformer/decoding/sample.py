@@ -1,40 +1,44 @@
-"""Sampling: random numbers that follow from a seed alone, and the ways to cut off a distribution's tail."""
+"""Sampling: reproducible random numbers, and cuts that drop unlikely tokens."""
 
 import dataclasses
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
-from keras_transformer.decoding.beams import NEVER, select, top_k
-from keras_transformer.decoding.strategies import Strategy, extend
+from keras_transformer.decoding.hypotheses import NEVER, select, top_k
+from keras_transformer.decoding.strategy import Strategy
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class Sample(Strategy):
-    """Draws each token from the model's distribution, or from what the cuts leave of it.
+    """Draws each token from the model's distribution, after optional cuts.
 
-    The cuts come in this order, each on what the one before left: `top_k` (Fan et al., 2018), `top_p` (Holtzman et
-    al., 2020), `min_p` (Nguyen et al., 2024), `typical_p` (Meister et al., 2023). Of equally likely tokens the
-    lowest ids are kept.
+    The cuts come in this order, and each works on the tokens that the cut before it kept: `top_k` (Fan et al., 2018),
+    `top_p` (Holtzman et al., 2020), `min_p` (Nguyen et al., 2024), `typical_p` (Meister et al., 2023). Of equally
+    likely tokens the lowest ids are kept.
 
-    The samples of a row follow from the seed and from the row's own source: neither its neighbours nor its
-    place in the batch change them, and the same source twice in a batch gives the same samples twice. Ask for
-    `num_samples` to get different ones.
+    The samples of a row depend only on the seed and on the row's own source. The other rows and the order of the batch
+    do not change them. The same source twice in a batch gives the same samples twice; `num_samples` gives different
+    samples of one source.
 
     Args:
-        temperature: What the logits are divided by: below 1 sharper, above 1 flatter.
+        temperature: Divisor of the logits. Below 1 the distribution gets sharper, above 1 flatter.
         top_k: Keep this many tokens; 0 for all.
-        top_p: Keep the fewest tokens that hold at least this probability.
-        seed: int: the same samples each time. None: others each time.
-        min_p: Keep what is at least this share as likely as the likeliest token.
-        typical_p: Keep the tokens whose information is nearest to the entropy, the fewest that hold at
-            least this probability.
-        num_samples: Samples for each source; the likeliest comes first.
+        top_p: Keep the fewest tokens that hold at least this probability together.
+        seed: int for the same samples each time, None for new samples each time.
+        min_p: Keep the tokens that are at least this share as likely as the likeliest token.
+        typical_p: Keep the tokens whose information is nearest to the entropy: the fewest that hold at least this
+            probability together.
+        num_samples: Number of samples for each source; the likeliest comes first.
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    >>> Sample(top_p=0.9, seed=7, num_samples=3).n_best
+    3
     """
 
     temperature: float = 1.0
@@ -69,11 +73,16 @@ class Sample(Strategy):
         logits = ops.where(logits > NEVER, (logits - highest) / self.temperature, NEVER)
         ids, logits = self._kept(logits)
         drawn = _draw(logits, ops.reshape(_uniform(beams, search), (-1, 1)))
-        tokens = drawn if ids is None else select(ids, drawn)
-        return (*extend(beams, ops.reshape(tokens, (batch_size, width)), prediction, search), None)
+        tokens = ops.reshape(drawn if ids is None else select(ids, drawn), (batch_size, width))
+        return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
 
     def _kept(self, logits):
-        """The kept tokens' ids, likeliest first, or None for all in order; and the logits, -inf for the others."""
+        """Applies the cuts to logits `(rows, vocab_size)`.
+
+        Returns:
+            ids: int32 `(rows, kept)`, likeliest first; None for all ids in their order.
+            logits: float32 `(rows, kept)`, -inf for tokens that a cut dropped.
+        """
         vocab_size = logits.shape[-1]
         if not self.top_k and self.top_p == 1 and not self.min_p and self.typical_p == 1:
             return None, logits
@@ -89,7 +98,7 @@ class Sample(Strategy):
         return ids, logits
 
     def _typical(self, logits):
-        """Which tokens are typical: Meister et al., 2023, "Locally Typical Sampling", equation 6."""
+        """Marks the typical tokens (Meister et al., 2023, "Locally Typical Sampling", equation 6)."""
         probs = ops.softmax(logits, axis=-1)
         information = -ops.log_softmax(logits, axis=-1)
         entropy = ops.sum(ops.where(probs > 0, probs * information, 0.0), axis=-1, keepdims=True)
@@ -97,16 +106,24 @@ class Sample(Strategy):
         order = ops.argsort(distance, axis=-1)
         sorted_probs = ops.take_along_axis(probs, order, axis=-1)
         kept = ops.cumsum(sorted_probs, axis=-1) - sorted_probs < self.typical_p
-        place = ops.argsort(order, axis=-1)  # where each token went
+        place = ops.argsort(order, axis=-1)  # the place of each token in `order`
         return ops.take_along_axis(kept, place, axis=-1)
 
 
 def _draw(logits, uniform):
-    """Indices drawn with the probabilities of `softmax(logits)`, by the inverse of their running sum."""
+    """Draws an index for each row with the probabilities `softmax(logits)`, by the inverse of their running sum.
+
+    Args:
+        logits: float32 `(rows, n)`.
+        uniform: float32 `(rows, 1)`, numbers in [0, 1).
+
+    Returns:
+        int32 `(rows, 1)`.
+    """
     probs = ops.where(logits > NEVER, ops.exp(logits - ops.max(logits, axis=-1, keepdims=True)), 0.0)
     possible = probs > 0
     running = ops.cumsum(probs, axis=-1)
-    # XLA sums in blocks, so the sum may rise where nothing was added: what cannot be is left out by name.
+    # XLA sums in blocks, so the running sum may rise at an impossible token. Such tokens are excluded explicitly.
     reached = ops.logical_and(running > uniform * running[:, -1:], possible)
     last = logits.shape[-1] - 1 - ops.argmax(ops.cast(possible, "int32")[:, ::-1], axis=-1)
     drawn = ops.where(ops.any(reached, axis=-1), ops.argmax(ops.cast(reached, "int32"), axis=-1), last)
@@ -114,18 +131,33 @@ def _draw(logits, uniform):
 
 
 def _uniform(beams, search):
-    """A number in [0, 1) for each hypothesis, float32 `(batch, width)`: from the seed, the row's key, the
-    hypothesis and its length alone, so it is the same on every backend."""
+    """Returns a number in [0, 1) for each hypothesis, float32 `(batch, width)`.
+
+    It depends only on the seed, the row's key, the number of the hypothesis and its length, so it is the same on every
+    backend.
+    """
     width = beams.lengths.shape[1]
     mixed = _mix(ops.cast(search.seed, "uint32"))
     mixed = _mix(ops.bitwise_xor(mixed, search.keys))[:, None]
     mixed = _mix(ops.bitwise_xor(mixed, ops.cast(ops.arange(1, width + 1, dtype="int32"), "uint32")[None]))
     mixed = _mix(ops.bitwise_xor(mixed, ops.cast(beams.lengths + 1, "uint32")))
-    return ops.cast(ops.right_shift(mixed, _uint32(8)), "float32") * 2.0**-24
+    return ops.cast(ops.right_shift(mixed, np.uint32(8)), "float32") * 2.0**-24
 
 
 def row_keys(token_ids, pad_id):
-    """A number for each row that follows from its tokens, whatever the padding: uint32 `(batch,)`."""
+    """Returns a number for each row that depends on its tokens and not on its padding.
+
+    Args:
+        token_ids: int `(batch, length)`.
+        pad_id: int, the id of padding.
+
+    Returns:
+        uint32 `(batch,)`, for `decode(keys=)`.
+
+    >>> keys = row_keys([[5, 7, 0], [5, 7, 9]], pad_id=0)
+    >>> bool(keys[0] == row_keys([[5, 7]], pad_id=0)[0]), bool(keys[0] == keys[1])
+    (True, False)
+    """
     token_ids = ops.convert_to_tensor(token_ids, "int32")
     positions = ops.cast(ops.cumsum(ops.cast(ops.not_equal(token_ids, pad_id), "int32"), axis=1), "uint32")
     mixed = _mix(ops.bitwise_xor(_mix(positions), ops.cast(token_ids, "uint32")))
@@ -134,12 +166,8 @@ def row_keys(token_ids, pad_id):
 
 
 def _mix(x):
-    """Scatters the bits of uint32 numbers: the finalizer of MurmurHash3 (Appleby), with an offset for zero."""
-    x = x + _uint32(0x9E3779B9)
-    x = ops.bitwise_xor(x, ops.right_shift(x, _uint32(16))) * _uint32(0x85EBCA6B)
-    x = ops.bitwise_xor(x, ops.right_shift(x, _uint32(13))) * _uint32(0xC2B2AE35)
-    return ops.bitwise_xor(x, ops.right_shift(x, _uint32(16)))
-
-
-def _uint32(number):
-    return ops.convert_to_tensor(number, "uint32")
+    """Hashes uint32 numbers with the finalizer of MurmurHash3 (Appleby), after adding an offset so that 0 changes."""
+    x = x + np.uint32(0x9E3779B9)
+    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))

@@ -28,7 +28,7 @@ from keras_transformer.decoding import (
     SuppressTokens,
     decode,
 )
-from keras_transformer.decoding.beams import Beams, Search
+from keras_transformer.decoding.hypotheses import Beams, Search
 
 PAD, UNKNOWN, BOS, EOS, A, B, C, VOCAB = 0, 1, 2, 3, 4, 5, 6, 7
 JUNK = C  # stands left of where a prompt starts, and must not be seen

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.decoding import Beam, Hypotheses
-from keras_transformer.decoding.beams import Beams
+from keras_transformer.decoding.hypotheses import Beams
 from keras_transformer.serving import Translator
 
 SENTENCE = "저는 학생입니다."

@@ -1,0 +1,169 @@
+"""The state of a search: hypotheses, settings and predictions; and the two array operations that strategies share."""
+
+import math
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+NEVER = -math.inf  # the log probability of an impossible token
+
+
+class Hypotheses(NamedTuple):
+    """The results of a search, best first.
+
+    tokens: int32 `(batch, n_best, max_length)`, without `bos_id`, with `pad_id` after `eos_id`.
+    lengths: int32 `(batch, n_best)`; `eos_id` counts.
+    scores: float32 `(batch, n_best)`, the sums of the model's log probabilities; -inf where the constraints allowed
+        no output.
+    """
+
+    tokens: Any
+    lengths: Any
+    scores: Any
+
+
+class Beams(NamedTuple):
+    """The current hypotheses of a search, `width` for each row.
+
+    tokens: int32 `(batch, width, max_length)`, padded on the right.
+    lengths: int32 `(batch, width)`.
+    scores: float32 `(batch, width)`, the sums of the model's log probabilities.
+    finished: bool `(batch, width)`.
+    """
+
+    tokens: Any
+    lengths: Any
+    scores: Any
+    finished: Any
+
+    def extended(self, tokens, log_probs, search):
+        """Adds one token to each unfinished hypothesis.
+
+        A hypothesis whose token is impossible ends without the token, and its score becomes -inf.
+
+        Args:
+            tokens: int32 `(batch, width)`.
+            log_probs: float32 `(batch, width)`, the log probability of each token, -inf for an impossible one.
+            search: `Search`.
+
+        Returns:
+            `Beams`.
+        """
+        grows = ops.logical_and(ops.logical_not(self.finished), log_probs > NEVER)
+        slots = ops.arange(ops.shape(self.tokens)[-1], dtype="int32")
+        here = ops.logical_and(ops.equal(slots, self.lengths[..., None]), grows[..., None])
+        lengths = self.lengths + ops.cast(grows, "int32")
+        ends = ops.logical_or(ops.equal(tokens, search.eos_id), lengths >= search.limits[:, None])
+        return Beams(
+            ops.where(here, tokens[..., None], self.tokens),
+            lengths,
+            ops.where(self.finished, self.scores, self.scores + log_probs),
+            ops.logical_or(ops.logical_not(grows), ends),
+        )
+
+
+class Search(NamedTuple):
+    """The settings of a search, which stay the same while it runs.
+
+    limits: int32 `(batch,)`, the longest output of each row.
+    source_lengths: int32 `(batch,)`, or None.
+    keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed.
+    seed: int32 scalar.
+    eos_id, pad_id: int.
+    """
+
+    limits: Any
+    source_lengths: Any
+    keys: Any
+    seed: Any
+    eos_id: int
+    pad_id: int
+
+
+class Prediction(NamedTuple):
+    """The model's scores for the next token, before and after the constraints.
+
+    logits: float32 `(batch, width, vocab_size)`, the model's.
+    allowed: float32 `(batch, width, vocab_size)`, the logits after the constraints: with penalties, and -inf for
+        forbidden tokens.
+    normalizer: float32 `(batch, width)`, `log(sum(exp(logits)))`.
+    allowed_normalizer: float32 `(batch, width)`, the same sum over the logits with penalties. Forbidden tokens are
+        part of the sum, so the other tokens keep their probabilities. None where no constraint changes logits.
+    """
+
+    logits: Any
+    allowed: Any
+    normalizer: Any
+    allowed_normalizer: Any
+
+    def log_probs(self, tokens, parents=None):
+        """Returns the model's log probability of each token.
+
+        Args:
+            tokens: int32 `(batch, n)`.
+            parents: int32 `(batch, n)`, the hypothesis that each token follows. None: token `i` follows hypothesis `i`.
+
+        Returns:
+            float32 `(batch, n)`, -inf for forbidden tokens.
+        """
+        width, vocab_size = self.logits.shape[1:]
+        if parents is None:
+            parents = ops.broadcast_to(ops.arange(width, dtype="int32"), ops.shape(tokens))
+        shape = (-1, width * vocab_size)
+        flat = ops.reshape(self.logits, shape), ops.reshape(self.allowed, shape)
+        logits, allowed = select(flat, parents * vocab_size + tokens)
+        return ops.where(allowed > NEVER, logits - select(self.normalizer, parents), NEVER)
+
+
+def select(nest, indices):
+    """Takes `x[row, indices[row]]` for each row, from each tensor of a nest.
+
+    Args:
+        nest: Tensors `(batch, n, ...)`, all with the same `n`.
+        indices: int32 `(batch, m)`, each at least 0 and below `n`.
+
+    Returns:
+        The nest with tensors `(batch, m, ...)`.
+    """
+    n = ops.shape(keras.tree.flatten(nest)[0])[1]
+    batch_size, m = ops.shape(indices)
+    flat = ops.reshape(indices + ops.arange(batch_size, dtype="int32")[:, None] * n, (-1,))
+
+    def taken(x):
+        rest = ops.shape(x)[2:]
+        rows = ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0)
+        return ops.reshape(rows, (batch_size, m, *rest))
+
+    return keras.tree.map_structure(taken, nest)
+
+
+def top_k(x, k):
+    """Finds the `k` largest values of the last axis and their indices; of equal values, the lowest index first.
+
+    The result is exact. For a vocabulary this is several times as fast as a sort: the `k` largest values lie in the
+    `k` chunks with the largest maxima. One pass over the vocabulary finds these chunks, and only they are sorted.
+
+    Args:
+        x: float32 `(batch, n)`.
+        k: int, at most `n`.
+
+    Returns:
+        float32 `(batch, k)` values and int32 `(batch, k)` indices.
+    """
+    size = x.shape[-1]
+    if size < 1024 or size < 32 * k:
+        values, indices = ops.top_k(x, k)
+        return values, ops.cast(indices, "int32")
+    # The chunk size is a divisor of `size` near its root. Without such a divisor it is the root, and `x` is padded.
+    root = math.isqrt(size)
+    divisors = (d for d in range(root // 3, 3 * root) if size % d == 0)
+    chunk = min(divisors, key=lambda d: abs(d - root), default=root)
+    x = ops.pad(x, ((0, 0), (0, -size % chunk)), constant_values=NEVER) if size % chunk else x
+    chunks = ops.reshape(x, (-1, x.shape[-1] // chunk, chunk))
+    best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")
+    best = ops.sort(best, axis=-1)  # so that of equal values the lowest index comes first
+    values, inside = ops.top_k(ops.reshape(select(chunks, best), (-1, k * chunk)), k)
+    inside = ops.cast(inside, "int32")
+    indices = select(best, inside // chunk) * chunk + inside % chunk
+    return values, ops.minimum(indices, size - 1) if size % chunk else indices
