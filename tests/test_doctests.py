@@ -15,6 +15,7 @@ MODULES = [
     "metrics",
     "backend",
     "checks",
+    "termination",
     "layers.attention",
     "layers.cache",
     "layers.decoder",
@@ -27,9 +28,19 @@ MODULES = [
     "models.recurrent_seq2seq",
     "models.transformer",
     "models.vision_transformer",
+    "data.files",
+    "data.masking",
     "data.packing",
     "decoding.loop",
     "decoding.strategies",
+    "text.byte",
+    "text.pairs",
+    "text.sentence_piece",
+    "text.word_piece",
+    "training.attention_maps",
+    "training.checkpoints",
+    "training.optimizers",
+    "training.scores",
 ]
 PUBLIC = {name: getattr(keras_transformer, name) for name in keras_transformer.__all__}
 PUBLIC |= {name: getattr(layers, name) for name in layers.__all__}
