@@ -28,6 +28,7 @@ MODULES = [
     "models.recurrent_seq2seq",
     "models.transformer",
     "models.vision_transformer",
+    "data.batches",
     "data.files",
     "data.masking",
     "data.packing",
