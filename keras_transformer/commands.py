@@ -35,8 +35,9 @@ def _pairs(options, prefix="", required=True):
 
 def train(options):
     """Trains a model, or goes on training it."""
-    from keras_transformer.runs import Diverged, Recipe, Terminated
+    from keras_transformer.runs import Diverged, Recipe
     from keras_transformer.runs import train as run
+    from keras_transformer.termination import Terminated
 
     given = vars(options)
     recipe = Recipe(**{f.name: given[f.name] for f in dataclasses.fields(Recipe) if f.name in given})
@@ -95,7 +96,7 @@ def translate(options):
     """Translates standard input, or a file into another."""
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.serving import translate_file, translate_lines
-    from keras_transformer.training import Terminated
+    from keras_transformer.termination import Terminated
 
     files = {name for name in ("input", "output", "restart") if name in options}
     if files and not {"input", "output"} <= files:

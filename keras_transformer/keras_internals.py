@@ -1,19 +1,82 @@
-"""The private names of Keras that the library uses, each with the reason. Keras is pinned below 3.16 for them."""
+"""The private names of Keras that this library needs. No other file uses one.
+
+Keras may rename them in any release, so setup.cfg allows one minor version of Keras, and a test looks for private
+names in all other files.
+
+A subclass may use and override private names of its Keras base class in its own file. `layers.MultiHeadAttention` does: it
+keeps the names of Keras's sublayers (`_query_dense` and so on) and the method `_compute_attention`, which Keras documents.
+"""
 
 from keras.src.backend import get_keras_mask
 
 
 def implicit_mask(x):
-    """Returns the mask that Keras keeps on a tensor, or None.
+    """Returns the mask that Keras keeps on a tensor (`mask_zero=True`).
 
-    Keras has no public name for it. JAX's tracers keep theirs in a table, so `x._keras_mask` is not enough.
+    Keras has no public function for it. On TensorFlow it is the attribute `_keras_mask` of the tensor; JAX's tracers
+    allow no attributes, so Keras keeps theirs in a table, which only this function reads.
+
+    Args:
+        x: A tensor of any shape and dtype.
+
+    Returns:
+        bool `(batch, length)`, or None where Keras keeps no mask.
     """
     return get_keras_mask(x)
+
+
+def adam_moments(optimizer, variable):
+    """Returns the two moving averages that Adam keeps for one weight.
+
+    Keras has no public way from a weight to its optimizer variables. Inside a replica of `tf.distribute` the weight
+    is only one copy of a distributed variable, and `_get_variable_index` finds the original.
+
+    Args:
+        optimizer: A built `keras.optimizers.Adam`, or an instance of a subclass.
+        variable: One of the weights that the optimizer was built for, as `update_step` receives it.
+
+    Returns:
+        Two `keras.Variable` of the shape of the weight: the mean of the gradients and the mean of their squares.
+    """
+    index = optimizer._get_variable_index(variable)
+    return optimizer._momentums[index], optimizer._velocities[index]
+
+
+def watch_gradients(optimizer, look):
+    """Shows a function the gradients of each update, just before the optimizer clips and applies them.
+
+    Keras has no public hook there. `apply` receives the gradients of a single batch, before they are accumulated;
+    `update_step` receives them one by one, after clipping. `_clip_gradients` runs once for each update, with all
+    gradients, accumulated and without the scale of the loss. It is replaced on this one object, not on its class.
+
+    Args:
+        optimizer: A `keras.optimizers.Optimizer` that applies gradients itself, so no `LossScaleOptimizer`.
+        look: A function of a list of gradients; its result is not used.
+
+    Returns:
+        A function without arguments that ends the watching.
+    """
+
+    def clip(gradients):
+        look(gradients)
+        return type(optimizer)._clip_gradients(optimizer, gradients)
+
+    def stop():
+        del optimizer._clip_gradients
+
+    optimizer._clip_gradients = clip
+    return stop
 
 
 def sublayers(layer):
     """Returns all layers inside a layer, at any depth, in the order of their creation.
 
     Keras has no public walk over the sublayers of a layer; `Model.layers` ends at the first level.
+
+    Args:
+        layer: A `keras.layers.Layer`.
+
+    Returns:
+        List of `keras.layers.Layer`.
     """
     return list(layer._flatten_layers(include_self=False))

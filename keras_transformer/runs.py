@@ -17,6 +17,7 @@ from keras_transformer.results import Results, ValidateAverage, in_float32, read
 from keras_transformer.run_folder import RunFolder
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
+from keras_transformer.termination import Terminated, Termination
 from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import (
     Checkpoint,
@@ -25,8 +26,6 @@ from keras_transformer.training import (
     SavedState,
     StopOnNaN,
     TensorBoard,
-    Terminated,
-    Termination,
     average_weights,
 )
 

@@ -1,10 +1,13 @@
 """The floors of the house: what may import what, and what no file may hold."""
 
 import ast
+import importlib
+import inspect
 import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -19,6 +22,8 @@ FLOORS = {
     "backend": 0,
     "checks": 0,
     "files": 0,
+    "keras_internals": 0,
+    "termination": 0,
     "version": 0,
     "decoding": 1,
     "layers": 1,
@@ -39,10 +44,26 @@ FLOORS = {
     "__init__": 9,
 }
 # Files of floor 0 share a folder, so they may use one another; a folder never uses its neighbour.
-FLAT = {"masks", "schedules", "losses", "metrics", "backend", "checks", "files", "version"}
+FLAT = {part for part, floor in FLOORS.items() if floor == 0}
 WITH_TENSORFLOW = {"text", "data", "training", "serving", "convert", "run_folder", "runs", "commands", "cli"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
+# Files that may import `keras.src`.
+KERAS_SRC = {
+    "keras_internals.py",  # the home of Keras's private names
+    "masks.py",  # `get_keras_mask`, until `implicit_mask` of keras_internals.py is used there
+}
+# Files that may use private attributes of objects of another library.
+FOREIGN_PRIVATE = {
+    "keras_internals.py",  # the home of Keras's private names
+    "text/sentence_piece.py",  # `_model_resource` of tensorflow-text, whose version setup.cfg pins
+}
+# Keras classes whose private names a subclass may use and override in a file.
+KERAS_OVERRIDES = {
+    # A subclass of Keras's layer: the names of sublayers and of hooks are the interface that saving and LoRA rely on.
+    "layers/attention.py": {"MultiHeadAttention"},
+}
+NAMEDTUPLE = {"_replace", "_asdict", "_fields"}  # public, in spite of the underscore
 
 
 def part_of(file):
@@ -154,6 +175,79 @@ def test_nothing_loads_or_runs_foreign_code(file):
 @pytest.mark.parametrize("file", FILES, ids=IDS)
 def test_files_stay_short(file):
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 340
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_own(node):
+    """Whether an attribute is one of `self`, `cls` or `super()`."""
+    value = node.value.func if isinstance(node.value, ast.Call) else node.value
+    return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
+
+
+def private_attributes(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
+
+
+def private_names(cls):
+    """The private names that a class defines or assigns to `self`, and the private names that it uses."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    methods = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    own = [node for node in private_attributes(tree) if is_own(node)]
+    defined = {name for name in methods | vars(cls).keys() if is_private(name)}
+    return defined | {node.attr for node in own if isinstance(node.ctx, ast.Store)}, {
+        node.attr for node in own
+    } | defined
+
+
+def keras_names_used(cls, allowed=()):
+    """The private names of Keras that a class uses, with those of its bases in this package."""
+    of_keras = [base for base in cls.__mro__ if base.__module__.startswith("keras.src")]
+    of_package = [
+        base for base in cls.__mro__ if base is cls or base.__module__.startswith("keras_transformer")
+    ]
+    theirs = {name: base.__name__ for base in of_keras for name in private_names(base)[0]}
+    used = {name for base in of_package for name in private_names(base)[1]}
+    return {f"{theirs[name]}.{name}" for name in used & theirs.keys() if theirs[name] not in allowed}
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_private_names_of_other_libraries_stay_in_one_file(file):
+    name, tree = str(file.relative_to(PACKAGE)), parse(file)
+    if name not in KERAS_SRC:
+        assert not [module for _, module in imports(tree) if module.startswith("keras.src")]
+    if name not in FOREIGN_PRIVATE:
+        foreign = [node for node in private_attributes(tree) if not is_own(node)]
+        assert not [f"line {n.lineno}: {n.attr}" for n in foreign if n.attr not in NAMEDTUPLE]
+
+
+def test_no_class_uses_or_hides_a_private_name_of_its_keras_base():
+    for name in IDS:
+        if name == "__main__.py":
+            continue
+        module = importlib.import_module(".".join(["keras_transformer", *name[:-3].split("/")]))
+        for cls in vars(module).values():
+            if inspect.isclass(cls) and cls.__module__ == module.__name__:
+                assert not keras_names_used(cls, KERAS_OVERRIDES.get(name, ())), cls
+
+
+def test_the_search_for_private_names_finds_them():
+    import keras
+
+    class Hiding(keras.layers.Layer):
+        def build(self, input_shape):
+            self._lock = True
+
+    class Using(keras.optimizers.Adam):
+        def update_step(self, gradient, variable, learning_rate):
+            self._momentums[0].assign(gradient)
+
+    assert {used.split(".")[1] for used in keras_names_used(Hiding)} == {"_lock"}
+    assert keras_names_used(Using) == {"Adam._momentums"} and not keras_names_used(Using, {"Adam"})
+    found = private_attributes(ast.parse("optimizer._momentums; self._own; super()._up()"))
+    assert [node.attr for node in found if not is_own(node)] == ["_momentums"]
 
 
 def loaded_after_import(backend, *modules):

@@ -1,4 +1,4 @@
-"""Parallel text to batches, texts to packed rows, ids to masked ones; is handed a tokenizer, imports none."""
+"""Files, batches of sentence pairs, packed texts and masked tokens. No tokenizer is imported: the caller passes one."""
 
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.files import (

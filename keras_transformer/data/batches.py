@@ -1,4 +1,4 @@
-"""Sentence pairs to batches of a few fixed shapes."""
+"""Batches of sentence pairs, in a few fixed shapes."""
 
 import warnings
 
@@ -8,41 +8,53 @@ import tensorflow as tf
 from keras_transformer.checks import check_positive
 from keras_transformer.data.epochs import dataset_of
 
-TOKENIZED_AT_ONCE = 4096
+SENTENCES_AT_ONCE = 4096
 
 
 class Batches:
-    """Tokenised pairs, in batches by tokens of a few fixed shapes.
+    """Tokenised sentence pairs, in batches of similar numbers of tokens and of a few fixed shapes.
 
-    Each pair goes to the bucket that fits its longer side; a bucket has one shape, so a model compiled with XLA
-    compiles once a bucket. The last batch of a bucket is filled up with rows of padding, which
-    no loss counts. The order follows from `seed` and the epoch alone. Where segmentations are sampled, the buckets
-    come from those of epoch 0 and stay; other epochs sort their pairs into as many batches of the same shapes.
+    Pairs of similar length share a bucket, and all batches of a bucket have one shape, so XLA compiles the model once
+    for each bucket. The last batch of a bucket is filled with rows of padding, which the losses ignore. The order of
+    the batches depends only on `seed` and the number of the epoch.
+
+    With `sampling`, each epoch splits the sentences into other subwords. The buckets are made from epoch 0. Every
+    other epoch sorts its pairs into the same number of batches of the same shapes.
 
     Args:
         pairs: List of (source, target) str.
-        source_tokenizer: Has `tokenize`.
-        target_tokenizer: Likewise; the source's when None.
-        batch_tokens: Positions in a batch, padding included: rows times the bucket's longer side.
-        max_length: Longest side of a pair in tokens, bos or eos included.
-        too_long: What becomes of longer pairs: "skip" leaves them out and warns with their number,
-            "truncate" cuts them and warns, "error" raises.
-        num_buckets: Number of shapes, at most.
-        seed: Seed of the order, and of sampled segmentations.
-        sampling: Draws other segmentations in each epoch: what `tokenizer.sampled` takes as `alpha`. None for
-            the likeliest in all epochs. A draw too long for its batch gives way to the likeliest.
+        source_tokenizer: A tokenizer with `tokenize`; with `sampling` also `sampled`.
+        target_tokenizer: A tokenizer of the same kind; `source_tokenizer` when None.
+        batch_tokens: Largest number of positions in a batch, padding included: rows times the longer side.
+        max_length: Largest number of tokens of a side, with bos or eos.
+        too_long: What happens to a pair with a longer side: "skip" leaves it out and "truncate" cuts it, both with a
+            warning; "error" raises.
+        num_buckets: Largest number of shapes.
+        seed: Int, the seed of the order and of `sampling`.
+        sampling: Float, the `alpha` of `tokenizer.sampled`: draws the subwords of each sentence anew in each epoch. A
+            draw that is too long for its batch is replaced by the most likely subwords. None uses the most likely
+            subwords always.
+        pad_id: The id of padding.
+        bos_id: The id at the start of the target inputs.
+        eos_id: The id at the end of the source and of the targets.
 
     Attributes:
-        kept: Number of pairs in the batches.
-        skipped: Number of pairs left out: too long, or with an empty side.
-        truncated: Number of pairs cut.
-        shapes: The buckets' shapes, `(rows, source_len, target_len)`.
+        kept: Number of pairs that are in the batches.
+        skipped: Number of pairs that are left out: too long, or with an empty side.
+        truncated: Number of pairs that are cut.
+        shapes: List of the buckets' shapes `(rows, source_len, target_len)`.
         steps: Number of batches in an epoch.
-        tokens: Number of real target tokens in an epoch, eos included; with sampling in epoch 0, near that of others.
-        padding: Share of padding among all positions of an epoch, in [0, 1]; with sampling likewise.
+        tokens: Number of real target tokens in an epoch, eos included. With `sampling` it is that of epoch 0; other
+            epochs are near it.
+        padding: Share of padding among all positions of an epoch, in [0, 1]. With `sampling` it is that of epoch 0.
 
     Raises:
-        ValueError: If an argument is out of range, or no pair is left.
+        ValueError: If an argument is out of range, `pairs` holds something other than pairs of str, or no pair is left.
+
+    >>> from keras_transformer.text import ByteTokenizer
+    >>> batches = Batches([("ab", "c"), ("d", "ef")], ByteTokenizer(), batch_tokens=8, max_length=8)
+    >>> batches.shapes, batches.tokens
+    ([(2, 3, 3)], 5)
     """
 
     def __init__(
@@ -76,22 +88,22 @@ class Batches:
         self.seed = seed
         self.sampling = sampling
         self._special = pad_id, bos_id, eos_id
-        self._limit = max_length - 1  # room for bos or eos
+        self._max_ids = max_length - 1  # without bos or eos
         self._tokenizers = source_tokenizer, target_tokenizer or source_tokenizer
         for pair in pairs:
             if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:
                 raise ValueError(f"`pairs` must hold pairs (source, target) of str. Received: {pair!r:.200}.")
         sides = zip(*pairs, strict=True) if pairs else ((), ())
         sides = [_tokenized(t, side) for t, side in zip(self._tokenizers, sides, strict=True)]
-        self._texts, self._pairs = self._fitting(pairs, list(zip(*sides, strict=True)), too_long)
-        self._bucket_up(batch_tokens, num_buckets)
+        self._texts, self._pairs = self._selected(pairs, list(zip(*sides, strict=True)), too_long)
+        self._make_buckets(batch_tokens, num_buckets)
 
-    def _fitting(self, texts, pairs, too_long):
-        """The pairs that can be used, as text and as ids, with counts of the others, and a warning that tells them."""
+    def _selected(self, texts, pairs, too_long):
+        """Returns the pairs to use, as texts and as ids. Counts the others and warns of them."""
         usable = [i for i, (s, t) in enumerate(pairs) if len(s) and len(t)]
         empty = len(pairs) - len(usable)
-        limit, max_length = self._limit, self._limit + 1
-        fitting = [i for i in usable if max(map(len, pairs[i])) <= limit]
+        max_ids, max_length = self._max_ids, self._max_ids + 1
+        fitting = [i for i in usable if max(map(len, pairs[i])) <= max_ids]
         long = len(usable) - len(fitting)
         if long and too_long == "error":
             raise ValueError(
@@ -107,8 +119,8 @@ class Batches:
         if empty:
             messages.append(f"{empty} with an empty side (skipped)")
         if long:
-            done = "truncated" if self.truncated else "skipped"
-            messages.append(f"{long} longer than `max_length`={max_length} tokens ({done})")
+            action = "truncated" if self.truncated else "skipped"
+            messages.append(f"{long} longer than `max_length`={max_length} tokens ({action})")
         if messages:
             warnings.warn(f"Of {len(pairs)} pairs: {', '.join(messages)}.", stacklevel=3)
         if not fitting:
@@ -116,22 +128,25 @@ class Batches:
                 f"No sentence pair is left to use. Received: {len(pairs)} pairs, {empty} of them with an "
                 f"empty side, {long} longer than `max_length`={max_length} tokens."
             )
-        return [texts[i] for i in fitting], [tuple(side[:limit] for side in pairs[i]) for i in fitting]
+        return [texts[i] for i in fitting], [tuple(side[:max_ids] for side in pairs[i]) for i in fitting]
 
-    def _bucket_up(self, batch_tokens, num_buckets):
-        self._least = _lengths(self._pairs)
+    def _make_buckets(self, batch_tokens, num_buckets):
+        self._likeliest_lengths = _lengths(self._pairs)
         sides = _lengths(self.segmented(0))
-        most = np.maximum(sides, self._least)  # a batch must have room for the likeliest too
-        bounds = _bounds(most.max(axis=1), num_buckets)
-        bucket_of = np.searchsorted(bounds, most.max(axis=1))
+        # A batch must have room for the most likely subwords too, which may replace a draw.
+        room = np.maximum(sides, self._likeliest_lengths)
+        bounds = _bounds(room.max(axis=1), num_buckets)
+        bucket_of = np.searchsorted(bounds, room.max(axis=1))
         self._buckets = [np.flatnonzero(bucket_of == b) for b in range(len(bounds))]
-        longest = np.array([most[bucket].max(axis=0) for bucket in self._buckets])
-        if self.sampling is not None:  # what fits one bucket fits all after it, as `_sorted` needs
+        longest = np.array([room[bucket].max(axis=0) for bucket in self._buckets])
+        if self.sampling is not None:  # `_resorted` needs that a pair that fits a bucket fits all later ones
             longest = np.maximum.accumulate(longest)
         self.shapes, counts = [], []
         for bound, bucket, lengths in zip(bounds, self._buckets, longest, strict=True):
             count = -(-len(bucket) // max(1, batch_tokens // bound))
-            rows = -(-len(bucket) // count)  # as even as can be: the last batch has the least to fill up
+            rows = -(
+                -len(bucket) // count
+            )  # the fewest that need no further batch: the least padding in the last one
             self.shapes.append((int(rows), *map(int, lengths)))
             counts.append(int(count))
         self.steps = sum(counts)
@@ -140,63 +155,78 @@ class Batches:
         self.padding = 1.0 - float(sides.sum()) / positions
 
     def plan(self, epoch, pairs=None):
-        """The batches of an epoch: a list of (bucket, indices of its pairs).
+        """Returns which pairs are in each batch of an epoch.
 
         Args:
-            epoch: Number of the epoch.
-            pairs: What `segmented` gave for it, or None.
+            epoch: Number of the epoch, from 0.
+            pairs: The result of `segmented(epoch)`, so that it is not computed again; or None.
+
+        Returns:
+            A list of `steps` tuples `(bucket, indices)`: the number of the bucket, and an int array of pairs.
         """
-        order = np.random.default_rng([self.seed, epoch])
+        rng = np.random.default_rng([self.seed, epoch])
         buckets = self._buckets
         if self.sampling is not None:
-            buckets = self._sorted(self.segmented(epoch) if pairs is None else pairs, order)
+            buckets = self._resorted(self.segmented(epoch) if pairs is None else pairs, rng)
         batches = []
         for bucket, indices in enumerate(buckets):
             rows = self.shapes[bucket][0]
-            shuffled = order.permutation(indices)
+            shuffled = rng.permutation(indices)
             batches += [(bucket, shuffled[i : i + rows]) for i in range(0, len(shuffled), rows)]
-        return [batches[i] for i in order.permutation(len(batches))]
+        return [batches[i] for i in rng.permutation(len(batches))]
 
-    def _sorted(self, pairs, order):
-        """An epoch's buckets, as large as those of epoch 0: the shortest pairs to the first.
+    def _resorted(self, pairs, rng):
+        """Returns the buckets of an epoch with sampled subwords: the first bucket gets the shortest pairs, and so on.
 
-        A bucket takes pairs whose likeliest segmentations fit it alone. There are enough of them: all that it and
-        the buckets before it had in epoch 0 fit.
+        Each bucket gets as many pairs as in epoch 0, and only pairs whose most likely subwords fit into it. There are
+        always enough of them: the pairs that were in this bucket and in those before it in epoch 0 all fit.
         """
-        lengths = np.maximum(_lengths(pairs), self._least).max(axis=1)
-        left = order.permutation(len(pairs))  # chance decides among equal lengths
-        left = left[np.argsort(lengths[left], kind="stable")]
+        lengths = np.maximum(_lengths(pairs), self._likeliest_lengths).max(axis=1)
+        remaining = rng.permutation(len(pairs))  # a random order among equal lengths
+        remaining = remaining[np.argsort(lengths[remaining], kind="stable")]
         buckets = []
         for (_, *room), bucket in zip(self.shapes, self._buckets, strict=True):
-            fits = (self._least[left] <= room).all(axis=1)
+            fits = (self._likeliest_lengths[remaining] <= room).all(axis=1)
             taken = np.flatnonzero(fits)[: len(bucket)]
-            buckets.append(left[taken])
-            left = np.delete(left, taken)
+            buckets.append(remaining[taken])
+            remaining = np.delete(remaining, taken)
         return buckets
 
     def segmented(self, epoch):
-        """The pairs of an epoch as ids: drawn anew where they are sampled."""
+        """Returns the ids of all pairs in an epoch. With `sampling` the subwords are drawn for this epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            A list of pairs `(source ids, target ids)` of int32 arrays, without bos and eos.
+        """
         if self.sampling is None:
             return self._pairs
-        draw = np.random.default_rng([self.seed, epoch, 1])  # beside the order's
+        rng = np.random.default_rng([self.seed, epoch, 1])  # another stream than that of `plan`
         sides = [
-            tokenizer.sampled(texts, self.sampling, int(draw.integers(2**32)))
+            tokenizer.sampled(texts, self.sampling, int(rng.integers(2**32)))
             for tokenizer, texts in zip(self._tokenizers, zip(*self._texts, strict=True), strict=True)
         ]
         return [
             tuple(
-                drawn if len(drawn) <= self._limit else usual for drawn, usual in zip(new, pair, strict=True)
+                draw if len(draw) <= self._max_ids else likeliest
+                for draw, likeliest in zip(draws, pair, strict=True)
             )
-            for new, pair in zip(zip(*sides, strict=True), self._pairs, strict=True)
+            for draws, pair in zip(zip(*sides, strict=True), self._pairs, strict=True)
         ]
 
     def batch(self, bucket, indices, pairs=None):
-        """One batch, as arrays: `({"source", "target"}, targets)`, int32.
+        """Makes one batch.
 
         Args:
             bucket: Number of the bucket.
-            indices: Which pairs.
-            pairs: What `segmented` gave; the likeliest segmentations when None.
+            indices: Which pairs, at most as many as the bucket has rows.
+            pairs: The result of `segmented`; the pairs with the most likely subwords when None.
+
+        Returns:
+            `({"source": ..., "target": ...}, targets)`, int32 arrays: ids `(rows, source_len)` that end with eos, ids
+            `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with eos.
         """
         pad_id, bos_id, eos_id = self._special
         pairs = self._pairs if pairs is None else pairs
@@ -206,8 +236,10 @@ class Batches:
         target = np.full((rows, target_len), pad_id, "int32")
         for row, i in enumerate(indices):
             s, t = (
-                ids if len(ids) < room else usual
-                for ids, usual, room in zip(pairs[i], self._pairs[i], (source_len, target_len), strict=True)
+                ids if len(ids) < room else likeliest
+                for ids, likeliest, room in zip(
+                    pairs[i], self._pairs[i], (source_len, target_len), strict=True
+                )
             )
             source[row, : len(s)], source[row, len(s)] = s, eos_id
             shifted[row, 0], shifted[row, 1 : len(t) + 1] = bos_id, t
@@ -215,21 +247,29 @@ class Batches:
         return {"source": source, "target": shifted}, target
 
     def texts(self, epoch, step):
-        """The pairs of one batch as text: a list of (source, target) str."""
+        """Returns the sentences of one batch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            step: Number of the batch in the epoch, from 0.
+
+        Returns:
+            A list of (source, target) str.
+        """
         return [self._texts[i] for i in self.plan(epoch)[step][1]]
 
     def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
-        """Batches for `model.fit`, prefetched: `steps` an epoch, each epoch in its own order.
+        """Returns the batches for `model.fit`, each epoch in an order of its own.
 
         Args:
-            first_epoch: Number of the epoch to begin with.
-            epochs: How many; None for ever, with `fit(steps_per_epoch=batches.steps)`.
-            first_step: Batches of the first epoch to leave out.
+            first_epoch: Number of the first epoch, from 0.
+            epochs: Number of epochs. None for an endless dataset: pass `steps_per_epoch=batches.steps` to `fit`.
+            first_step: Number of batches to leave out of the first epoch.
 
         Returns:
-            A `tf.data.Dataset` of `({"source", "target"}, targets)`: ids `(rows, source_len)`,
-            `(rows, target_len)` that starts with bos, `(rows, target_len)` that ends with eos. With one bucket
-            the shape is known beforehand, as attention in blocks needs it.
+            A `tf.data.Dataset` of `({"source": ..., "target": ...}, targets)`, int32: ids `(rows, source_len)` that
+            end with eos, ids `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with
+            eos. With a single bucket the shape is static, which blockwise attention needs.
         """
         rows, *lengths = self.shapes[0] if len(self.shapes) == 1 else (None, None, None)
         source, target = (tf.TensorSpec((rows, length), tf.int32) for length in lengths)
@@ -244,31 +284,31 @@ class Batches:
 
 
 def _tokenized(tokenizer, sentences):
-    """A list of int32 arrays, tokenised once."""
+    """Returns the ids of each sentence, a list of int32 arrays."""
     rows = []
-    for start in range(0, len(sentences), TOKENIZED_AT_ONCE):
-        ragged = tokenizer.tokenize(list(sentences[start : start + TOKENIZED_AT_ONCE]))
+    for start in range(0, len(sentences), SENTENCES_AT_ONCE):
+        ragged = tokenizer.tokenize(list(sentences[start : start + SENTENCES_AT_ONCE]))
         rows += np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
     return rows
 
 
 def _lengths(pairs):
-    """Of both sides with bos or eos, `(pairs, 2)`."""
+    """Returns the lengths of both sides of each pair, with bos or eos, int `(pairs, 2)`."""
     return np.array([(len(source) + 1, len(target) + 1) for source, target in pairs])
 
 
 def _bounds(lengths, num_buckets):
-    """Upper bounds of the buckets that pad least in all; the last is the longest length.
+    """Returns the largest length of each bucket, ascending, so that all buckets together have the least padding.
 
-    Dynamic programming over the lengths: `cost[i]` is the least number of positions that hold all pairs of
-    the `i` shortest lengths.
+    Dynamic programming over the different lengths: `cost[i]` is the smallest number of positions that hold all pairs
+    of the `i` shortest lengths, with the number of buckets that the loop has reached.
     """
     bounds, counts = np.unique(lengths, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)])
-    # Row i: what it costs when the last bucket holds the lengths from j to i.
+    # last[i, j]: the positions of a last bucket that holds the lengths from number j to number i.
     last = (before[1:, None] - before[:-1]) * bounds[:, None]
     last = np.where(np.tri(len(bounds), dtype=bool), last, np.inf)
-    cost = np.concatenate([[0], bounds * before[1:]])  # one bucket for all
+    cost = np.concatenate([[0], bounds * before[1:]])  # with a single bucket
     cuts = []
     for _ in range(min(num_buckets, len(bounds)) - 1):
         totals = cost[:-1] + last

@@ -1,21 +1,22 @@
-"""Epochs of batches to a `tf.data` pipeline."""
+"""A `tf.data` pipeline over epochs of batches."""
 
 import tensorflow as tf
 
 
 def dataset_of(batches_of, steps, signature, first_epoch=0, epochs=None, first_step=0):
-    """Batches for `model.fit`, prefetched, each epoch in its own order.
+    """Makes a dataset for `model.fit` from a function that gives the batches of an epoch.
 
     Args:
-        batches_of: `batches_of(epoch, skipped)` yields an epoch's batches but for the first so many.
+        batches_of: A function of `(epoch, first_step)` that returns an iterable of the batches of this epoch, without
+            the first `first_step` of them.
         steps: Number of batches in an epoch.
-        signature: A `tf.TensorSpec` for each part of a batch.
-        first_epoch: Number of the epoch to begin with.
-        epochs: How many; None for ever.
-        first_step: Batches of the first epoch to leave out.
+        signature: A `tf.TensorSpec` for each part of a batch, in the structure of a batch.
+        first_epoch: Number of the first epoch, from 0.
+        epochs: Number of epochs; None for an endless dataset.
+        first_step: Number of batches to leave out of the first epoch.
 
     Returns:
-        A `tf.data.Dataset`.
+        A `tf.data.Dataset` of batches, prefetched, whose cardinality is known.
     """
 
     def generate():

@@ -1,20 +1,26 @@
-"""Files to lines, and parallel files to pairs of sentences."""
+"""Reads files as lines, and parallel files as pairs of sentences."""
 
 import gzip
 import io
 import zlib
 from pathlib import Path
 
-LONGEST_LINE = 2**20  # bytes; far more than any model reads of one sentence
-UNREADABLE = (OSError, EOFError, zlib.error)  # the last two: of a damaged .gz
+LONGEST_LINE = 2**20  # bytes; no model reads that much of one sentence
+UNREADABLE = (OSError, EOFError, zlib.error)  # a damaged .gz raises the last two
 
 
 def iterate_lines(file, longest=None):
-    """Yields the lines of a binary file, without byte order mark, newlines and carriage returns before them.
+    r"""Yields the lines of a binary file. No line is read before it is needed.
 
     Args:
-        file: What has `readline`. Nothing is read ahead of the line that is asked for.
-        longest: Of a line with more bytes only the first so many; all of it when None.
+        file: A binary file, or another object with `readline(limit)`.
+        longest: Largest number of bytes of a line. The rest of a longer line is skipped. None for no limit.
+
+    Yields:
+        The bytes of each line, without its end (`\n` or `\r\n`); the first line without a byte order mark.
+
+    >>> list(iterate_lines(io.BytesIO(b"one\r\ntwo"), longest=5))
+    [b'one', b'two']
     """
     limit = -1 if longest is None else longest
     line = file.readline(limit).removeprefix(b"\xef\xbb\xbf")
@@ -27,16 +33,29 @@ def iterate_lines(file, longest=None):
 
 
 def split_lines(content):
-    """The lines of a file's bytes, without byte order mark, newlines and carriage returns before them."""
+    r"""Splits the bytes of a file into lines.
+
+    Args:
+        content: bytes.
+
+    Returns:
+        A list of bytes: each line without its end (`\n` or `\r\n`), the first without a byte order mark.
+
+    >>> split_lines(b"one\ntwo\n")
+    [b'one', b'two']
+    """
     return list(iterate_lines(io.BytesIO(content)))
 
 
 def stream_lines(path, longest=LONGEST_LINE):
-    """Yields the lines of a file of any size, plain or `.gz`, as bytes of any kind.
+    """Yields the lines of a file of any size.
 
     Args:
-        path: The file.
-        longest: Of a line with more bytes only the first so many.
+        path: Path of a plain file or of a `.gz`. Its lines may be any bytes.
+        longest: Largest number of bytes of a line. The rest of a longer line is skipped. None for no limit.
+
+    Yields:
+        The bytes of each line, without its end; the first line without a byte order mark.
 
     Raises:
         ValueError: If the file is missing or unreadable.
@@ -50,9 +69,15 @@ def stream_lines(path, longest=LONGEST_LINE):
 
 
 def read_lines(path):
-    """The lines of a UTF-8 file, plain or `.gz`, without their ends.
+    """Reads the lines of a UTF-8 file.
 
-    Only a newline ends a line, so that line numbers agree with every other tool's.
+    Only a newline ends a line, so line numbers are the same as in an editor or in `wc`.
+
+    Args:
+        path: Path of a plain file or of a `.gz`.
+
+    Returns:
+        A list of str: each line without its end, the first without a byte order mark.
 
     Raises:
         ValueError: If the file is missing, unreadable or not UTF-8; the message names the line.
@@ -72,17 +97,17 @@ def read_lines(path):
 
 
 def read_parallel(source, target):
-    """Pairs from two files whose lines correspond.
+    """Reads pairs from two files: line `n` of one file belongs to line `n` of the other.
 
     Args:
-        source: Path of the source file, plain or `.gz`.
-        target: Path of the target file.
+        source: Path of the source file, plain or `.gz`, UTF-8.
+        target: Path of the target file, plain or `.gz`, UTF-8.
 
     Returns:
         A list of (source, target) str pairs.
 
     Raises:
-        ValueError: If a file is unreadable or empty, or their numbers of lines differ.
+        ValueError: If a file is missing, unreadable, not UTF-8 or empty, or the numbers of lines differ.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
@@ -94,10 +119,17 @@ def read_parallel(source, target):
 
 
 def read_tsv(path):
-    """Pairs from a file of `source<TAB>target` lines; further columns are ignored.
+    """Reads pairs from a file with lines `source<TAB>target`. Further columns are ignored.
+
+    Args:
+        path: Path of the file, plain or `.gz`, UTF-8.
+
+    Returns:
+        A list of (source, target) str pairs.
 
     Raises:
-        ValueError: If the file is unreadable or empty, or a line has no tab; the message names the line.
+        ValueError: If the file is missing, unreadable, not UTF-8 or empty, or a line has no tab; the message names
+            the line.
     """
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):

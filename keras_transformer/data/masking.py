@@ -1,4 +1,4 @@
-"""Masking of tokens, for masked-language-model pretraining."""
+"""Masks tokens for the pretraining of a masked language model."""
 
 import numpy as np
 import tensorflow as tf
@@ -9,32 +9,39 @@ SPECIAL = ("pad_id", "unk_id", "bos_id", "eos_id", "mask_id")
 
 
 class Masking:
-    """Hides tokens that a model is to find again (Devlin et al., 2019, "BERT", section 3.1, task 1).
+    """Masks tokens that a model learns to predict (Devlin et al., 2019, "BERT", section 3.1, task 1).
 
-    Of a row's ordinary tokens a share is chosen, at least one: most become `[MASK]`, some a token drawn at random,
-    which may be the same, the rest stay as they are. The targets are the tokens that were chosen, and padding
-    everywhere else, which `MaskedCrossentropy` and the metrics do not count.
+    In each row a share of the ordinary tokens is chosen, at least one. By default 80 % of the chosen tokens become
+    `[MASK]`, 10 % become a random token, which may be the same one, and 10 % stay. The targets are the chosen tokens,
+    and padding everywhere else, which `MaskedCrossentropy` and the metrics ignore.
 
-    `dataset.apply(masking)` masks the elements of a `tf.data.Dataset`. What is chosen follows from `seed` and an
-    element's number in the dataset alone: `dataset.repeat().apply(masking)` masks each epoch otherwise.
+    `dataset.apply(masking)` masks the elements of a `tf.data.Dataset`. The choice depends only on `seed` and on the
+    number of the element in the dataset, so `dataset.repeat().apply(masking)` masks each epoch differently.
 
     Args:
-        tokenizer: Has `vocab_size`, `pad_id`, `unk_id`, `bos_id`, `eos_id` and `mask_id`: these are never chosen, and
-            nothing becomes one of them but a mask.
-        share: Share of the tokens that are chosen.
-        masked: Share of the chosen that become `[MASK]`.
-        replaced: Share of the chosen that become a token drawn at random.
-        seed: Seed of the choice.
+        tokenizer: An object with `vocab_size` and the special ids `pad_id`, `unk_id`, `bos_id`, `eos_id` and
+            `mask_id`. Special ids in a row are never chosen, and no token becomes one of them except `mask_id`.
+        share: Share of the ordinary tokens that are chosen, in (0, 1].
+        masked: Share of the chosen tokens that become `[MASK]`, in [0, 1].
+        replaced: Share of the chosen tokens that become a random token, in [0, 1].
+        seed: Int, the seed of the choice.
 
     Call arguments:
-        dataset: Its elements are token ids, int `(batch, length)`, padded, or dicts with them as `token_ids`, such as
-            `text.pack` makes.
+        dataset: A `tf.data.Dataset`. Its elements are token ids, int `(batch, length)` or `(length,)`, padded, or
+            dicts with these ids as `token_ids`, such as `text.pack` makes.
 
     Returns:
-        A dataset of `(inputs, targets)`: the elements with masked ids, and int32 `(batch, length)`.
+        A dataset of `(inputs, targets)`: the elements with masked ids, and int32 targets of the shape of the ids.
 
     Raises:
-        ValueError: If a share is out of range, or `tokenizer` has not all these ids.
+        ValueError: If a share is out of range, or `tokenizer` lacks one of the special ids.
+
+    >>> import types
+    >>> tokenizer = types.SimpleNamespace(vocab_size=20, pad_id=0, unk_id=1, bos_id=2, eos_id=3, mask_id=4)
+    >>> masking = Masking(tokenizer, share=1.0, masked=1.0, replaced=0.0)
+    >>> inputs, targets = masking.mask([[2, 11, 13, 3, 0]], seed=[0, 0])
+    >>> inputs.numpy().tolist(), targets.numpy().tolist()
+    ([[2, 4, 4, 3, 0]], [[0, 11, 13, 0, 0]])
     """
 
     def __init__(self, tokenizer, share=0.15, *, masked=0.8, replaced=0.1, seed=0):
@@ -49,7 +56,7 @@ class Masking:
         missing = [name for name, token_id in special.items() if token_id is None]
         if missing:
             raise ValueError(
-                f"`tokenizer` must have {', '.join(SPECIAL)}, as a `WordPieceTokenizer` has. "
+                f"`tokenizer` must have {', '.join(SPECIAL)}; a `WordPieceTokenizer` has them. "
                 f"Received: tokenizer={tokenizer!r}, without {missing[0]}."
             )
         self.pad_id = tokenizer.pad_id
@@ -70,23 +77,24 @@ class Masking:
         """Masks a batch.
 
         Args:
-            token_ids: int `(batch, length)`, padded.
-            seed: int `(2,)`.
+            token_ids: int `(batch, length)` or `(length,)`, padded.
+            seed: int `(2,)`, the seed of the choice.
 
         Returns:
-            The ids with masks, and the targets, both int32 `(batch, length)`.
+            The masked ids and the targets, both int32 of the shape of `token_ids`.
         """
         token_ids = tf.cast(token_ids, tf.int32)
         shape = tf.shape(token_ids)
-        for_order, for_fate, for_others = tf.unstack(tf.random.split(tf.cast(seed, tf.int64), 3))
+        order_seed, action_seed, token_seed = tf.unstack(tf.random.split(tf.cast(seed, tf.int64), 3))
         ordinary = tf.reduce_all(token_ids[..., None] != self._special, axis=-1)
-        order = tf.where(ordinary, tf.random.stateless_uniform(shape, for_order), 2.0)
+        # A random order of the ordinary tokens; 2.0 is above every random number, so special ids come last.
+        order = tf.where(ordinary, tf.random.stateless_uniform(shape, order_seed), 2.0)
         ranks = tf.argsort(tf.argsort(order, axis=-1), axis=-1)
-        numbers = tf.reduce_sum(tf.cast(ordinary, tf.float32), axis=-1, keepdims=True)
-        wanted = tf.maximum(1, tf.cast(tf.round(self.share * numbers), tf.int32))
-        chosen = (ranks < wanted) & ordinary
-        fate = tf.random.stateless_uniform(shape, for_fate)
-        drawn = tf.random.stateless_uniform(shape, for_others, 0, len(self._ordinary), tf.int32)
-        changed = tf.where(fate < self.masked + self.replaced, tf.gather(self._ordinary, drawn), token_ids)
-        changed = tf.where(fate < self.masked, self.mask_id, changed)
+        num_ordinary = tf.reduce_sum(tf.cast(ordinary, tf.float32), axis=-1, keepdims=True)
+        num_chosen = tf.maximum(1, tf.cast(tf.round(self.share * num_ordinary), tf.int32))
+        chosen = (ranks < num_chosen) & ordinary
+        action = tf.random.stateless_uniform(shape, action_seed)
+        index = tf.random.stateless_uniform(shape, token_seed, 0, len(self._ordinary), tf.int32)
+        changed = tf.where(action < self.masked + self.replaced, tf.gather(self._ordinary, index), token_ids)
+        changed = tf.where(action < self.masked, self.mask_id, changed)
         return tf.where(chosen, changed, token_ids), tf.where(chosen, token_ids, self.pad_id)

@@ -1,4 +1,4 @@
-"""Texts of any lengths to rows of one length that each hold several."""
+"""Packs texts of any length into rows of one length. A row holds several texts."""
 
 import bisect
 import warnings
@@ -11,38 +11,41 @@ from keras_transformer.data.epochs import dataset_of
 
 
 class PackedTexts:
-    """Texts packed into rows of a fixed length, for a `LanguageModel`: none crosses a row's end, and none sees another.
+    """Texts packed into rows of a fixed length, to train a `LanguageModel` with little padding.
 
-    Each text goes to the row that it fills best, the longest first (best-fit decreasing); its own mask and positions
-    keep it to itself (Krell et al., 2021, "Efficient Sequence Packing without Cross-contamination"). Its inputs are
-    `bos`, then its ids; its targets its ids, then `eos`: what follows each token in the text, never the next text.
-    Targets of padding are `target_pad_id`, which the loss passes over. The rows stay; their order follows from
-    `seed` and the epoch alone.
+    Each text goes into one row. The texts are placed from the longest to the shortest, each into the row where it
+    leaves the least room (best-fit decreasing). `segment_ids` number the texts of a row, so that the model lets no
+    text attend to another and starts its positions anew (Krell et al., 2021, "Efficient Sequence Packing without
+    Cross-contamination"). The inputs of a text are `bos` and its ids; the targets are its ids and `eos`. The target of
+    padding is `target_pad_id`, which the loss ignores.
+
+    All epochs have the same rows. Their order depends only on `seed` and the number of the epoch.
 
     Args:
-        documents: List of texts, each a list of ids or an int array.
-        length: Length of a row, in tokens.
-        batch_size: Number of rows in a batch; the last of an epoch is filled up with rows of padding.
-        too_long: What becomes of longer texts: "split" cuts them into texts of `length` and one of the rest, of which
-            only the first begins with `bos` and the last ends with `eos`; "skip" leaves them out and warns with their
-            number; "error" raises.
-        seed: Seed of the order.
-        pad_id: The id that fills rows up.
-        bos_id: The id before each text; None for none: then a text's first id has no target of its own.
-        eos_id: The id after each text; None for none: then its last id is no input.
-        target_pad_id: The target of padding, which must be no other's; `pad_id` when None.
+        documents: List of texts, each a list of ids or an int array `(length,)`, without special ids.
+        length: Number of tokens in a row.
+        batch_size: Number of rows in a batch. The last batch of an epoch is filled with rows of padding.
+        too_long: What happens to a text that is longer than a row. "split" cuts it into several texts; only the
+            first begins with `bos`, and only the last ends with `eos`. "skip" leaves it out, with a warning. "error"
+            raises.
+        seed: Int, the seed of the order.
+        pad_id: The id of padding in the inputs.
+        bos_id: The id before each text. With None there is none, and the first id of a text is not predicted.
+        eos_id: The id after each text. With None there is none, and the last id of a text is not an input.
+        target_pad_id: The target of padding; `pad_id` when None. No token may have this id as its target.
 
     Attributes:
-        kept: Number of texts in the rows.
-        skipped: Number of texts left out: too long, or too short to have a target.
-        split: Number of texts cut.
+        kept: Number of texts that are in the rows.
+        skipped: Number of texts that are left out: too long, or too short to have a target.
+        split: Number of texts that are cut.
         rows: Number of rows.
         steps: Number of batches in an epoch.
         tokens: Number of targets in an epoch.
         padding: Share of padding among all positions of an epoch, in [0, 1].
 
     Raises:
-        ValueError: If an argument is out of range, `target_pad_id` is the target of a token, or no text is left.
+        ValueError: If an argument is out of range, `documents` holds something other than lists of ids, a token has
+            `target_pad_id` as its target, or no text is left.
 
     >>> rows = PackedTexts([[5, 7, 11], [8], [13, 6]], length=6, batch_size=2)
     >>> rows.rows, rows.padding
@@ -73,21 +76,21 @@ class PackedTexts:
         self.batch_size = batch_size
         self.seed = seed
         self._pad_ids = pad_id, pad_id if target_pad_id is None else target_pad_id
-        self._texts = self._fitting([_ended(d, bos_id, eos_id) for d in documents], too_long)
+        self._texts = self._selected([_with_ends(d, bos_id, eos_id) for d in documents], too_long)
         if any((text[1:] == self._pad_ids[1]).any() for text in self._texts):
             raise ValueError(
-                "`target_pad_id` must be no token's target: the loss would pass over it. "
-                f"Received: target_pad_id={self._pad_ids[1]}, which texts hold."
+                "`target_pad_id` must not be the target of a token, because the loss would ignore that token. "
+                f"Received: target_pad_id={self._pad_ids[1]}, which is a target in the texts."
             )
         sizes = [len(text) - 1 for text in self._texts]
-        self._rows = packed(sizes, length)
+        self._rows = best_fit_decreasing(sizes, length)
         self.rows = len(self._rows)
         self.steps = -(-self.rows // batch_size)
         self.tokens = sum(sizes)
         self.padding = 1.0 - self.tokens / (self.steps * batch_size * length)
 
-    def _fitting(self, texts, too_long):
-        """The texts that can be used, each with one id more than it has inputs."""
+    def _selected(self, texts, too_long):
+        """Returns the texts to use, each of at most `length + 1` ids. Counts the others and warns of them."""
         usable = [text for text in texts if len(text) > 1]
         fitting = [text for text in usable if len(text) - 1 <= self.length]
         long = len(usable) - len(fitting)
@@ -106,7 +109,9 @@ class PackedTexts:
                 stacklevel=3,
             )
         if not self.kept:
-            raise ValueError(f"No text is left to use. Received: {len(texts)} texts.")
+            raise ValueError(
+                f"`documents` must hold a text with a token to predict. Received: {len(texts)} texts, none to use."
+            )
         if self.split:
             fitting = [
                 text[start : start + self.length + 1]
@@ -116,39 +121,49 @@ class PackedTexts:
         return fitting
 
     def plan(self, epoch):
-        """The batches of an epoch: a list of arrays of the numbers of their rows."""
+        """Returns which rows are in each batch of an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            A list of `steps` int arrays, the numbers of the rows of each batch.
+        """
         order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)
         return [order[i : i + self.batch_size] for i in range(0, self.rows, self.batch_size)]
 
     def batch(self, rows):
-        """One batch, as arrays: `({"token_ids", "segment_ids"}, targets)`, int32 `(batch_size, length)` each.
+        """Makes one batch.
 
         Args:
-            rows: Which rows.
+            rows: Numbers of at most `batch_size` rows.
+
+        Returns:
+            `({"token_ids": ..., "segment_ids": ...}, targets)`, three int32 arrays `(batch_size, length)`.
         """
         shape = self.batch_size, self.length
         pad_id, target_pad_id = self._pad_ids
         token_ids, targets = np.full(shape, pad_id, "int32"), np.full(shape, target_pad_id, "int32")
         segment_ids = np.zeros(shape, "int32")
-        for at, row in enumerate(rows):
+        for i, row in enumerate(rows):
             start = 0
-            for number, i in enumerate(self._rows[row], 1):
-                text = self._texts[i]
-                place = at, slice(start, start + len(text) - 1)
-                token_ids[place], targets[place], segment_ids[place] = text[:-1], text[1:], number
+            for segment, text in enumerate((self._texts[t] for t in self._rows[row]), start=1):
+                cells = i, slice(start, start + len(text) - 1)
+                token_ids[cells], targets[cells], segment_ids[cells] = text[:-1], text[1:], segment
                 start += len(text) - 1
         return {"token_ids": token_ids, "segment_ids": segment_ids}, targets
 
     def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
-        """Batches for `model.fit`, prefetched: `steps` an epoch, each epoch in its own order.
+        """Returns the batches for `model.fit`, each epoch in an order of its own.
 
         Args:
-            first_epoch: Number of the epoch to begin with.
-            epochs: How many; None for ever, with `fit(steps_per_epoch=packed.steps)`.
-            first_step: Batches of the first epoch to leave out.
+            first_epoch: Number of the first epoch, from 0.
+            epochs: Number of epochs. None for an endless dataset: pass `steps_per_epoch=texts.steps` to `fit`.
+            first_step: Number of batches to leave out of the first epoch.
 
         Returns:
-            A `tf.data.Dataset` of what `batch` gives: the inputs of a `LanguageModel`, and the targets.
+            A `tf.data.Dataset` of `({"token_ids": ..., "segment_ids": ...}, targets)`, each int32
+            `(batch_size, length)`: the inputs of a `LanguageModel`, and the targets.
         """
 
         def batches_of(epoch, skipped):
@@ -159,39 +174,46 @@ class PackedTexts:
         return dataset_of(batches_of, self.steps, signature, first_epoch, epochs, first_step)
 
 
-def _ended(ids, bos_id, eos_id):
-    """A text between its beginning and its end, int32 `(length,)`."""
+def _with_ends(ids, bos_id, eos_id):
+    """Returns the ids of a text with `bos_id` before and `eos_id` after, int32 `(length,)`."""
     ids = np.asarray(ids)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise ValueError(f"`documents` must hold lists of ids. Received: {ids!r:.200}.")
-    ends = ([] if end is None else [end] for end in (bos_id, eos_id))
-    bos, eos = ends
+    bos, eos = ([] if end is None else [end] for end in (bos_id, eos_id))
     return np.concatenate([bos, ids, eos]).astype("int32")
 
 
-def packed(sizes, length):
-    """Which of the texts each row holds: a list of lists of numbers, by best-fit decreasing.
+def best_fit_decreasing(sizes, length):
+    """Packs texts into rows: from the longest to the shortest, each into the row with the least room that is enough.
 
     Args:
-        sizes: How many tokens each text has, at most `length`.
-        length: Length of a row.
+        sizes: Number of tokens of each text, at most `length`.
+        length: Number of tokens in a row.
+
+    Returns:
+        A list of rows, each a list of the numbers of its texts.
+
+    >>> best_fit_decreasing([3, 1, 4, 2], length=5)
+    [[2, 1], [0, 3]]
     """
-    rows, with_room, rooms = [], {}, []  # the rows with room for 1, 2 and so on, and in order which there are
+    rows = []
+    rows_with_room = {}  # from a number of free tokens to the rows that have it
+    rooms = []  # the keys of `rows_with_room` in ascending order
     for i in np.argsort(-np.asarray(sizes), kind="stable").tolist():
-        at = bisect.bisect_left(rooms, sizes[i])
-        if at == len(rooms):
+        index = bisect.bisect_left(rooms, sizes[i])
+        if index == len(rooms):
             row, room = len(rows), length
             rows.append([])
         else:
-            room = rooms[at]
-            row = with_room[room].pop()
-            if not with_room[room]:
-                del with_room[room], rooms[at]
+            room = rooms[index]
+            row = rows_with_room[room].pop()
+            if not rows_with_room[room]:
+                del rows_with_room[room], rooms[index]
         rows[row].append(i)
         room -= sizes[i]
         if room:
-            if room not in with_room:
-                with_room[room] = []
+            if room not in rows_with_room:
+                rows_with_room[room] = []
                 bisect.insort(rooms, room)
-            with_room[room].append(row)
+            rows_with_room[room].append(row)
     return rows

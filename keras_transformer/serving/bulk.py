@@ -15,7 +15,7 @@ from keras_transformer.data import stream_lines
 from keras_transformer.serving.signatures import measured
 from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.serving.weights import fingerprint
-from keras_transformer.training import Terminated, Termination
+from keras_transformer.termination import Terminated, Termination
 
 WINDOW_BYTES = 2**23  # a window ends before its number of lines when they are as long as this
 PROBE = b"a"  # what a translator that works can translate

@@ -1,4 +1,4 @@
-"""Tokenizers that live in the graph; this folder loads tensorflow_text."""
+"""Tokenizers as TensorFlow ops, which an export contains. Importing this folder loads tensorflow_text."""
 
 from keras_transformer.text.byte import ByteTokenizer
 from keras_transformer.text.pairs import pack, pack_ids

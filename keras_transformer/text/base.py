@@ -1,27 +1,66 @@
-"""What the tokenizers share."""
+"""What all tokenizers share: special ids, saving, and the cleaning of strings and ids."""
 
 import functools
+from pathlib import Path
 
 import tensorflow as tf
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 
+class Tokenizer(tf.Module):
+    """Base class of the tokenizers.
+
+    A subclass sets `_pieces`, a list with the text of each id, and defines `tokenize`, `detokenize`, `content` (the
+    bytes of its file) and `load`.
+    """
+
+    def pieces(self, ids):
+        """Returns the text of each id, for people to look at.
+
+        Args:
+            ids: Iterable of int.
+
+        Returns:
+            A list of str.
+
+        Raises:
+            IndexError: If an id is not below `vocab_size`.
+        """
+        return [self._pieces[i] for i in ids]
+
+    def save(self, path):
+        """Writes the tokenizer to a file that `load` reads.
+
+        Args:
+            path: Path of the file.
+        """
+        Path(path).write_bytes(self.content)
+
+
 def valid_utf8(strings):
-    """The strings with each invalid byte sequence replaced by U+FFFD, as a TensorFlow op."""
+    """Replaces each invalid byte sequence of strings by U+FFFD, as a TensorFlow op.
+
+    Args:
+        strings: string tensor of any shape.
+
+    Returns:
+        string tensor of the same shape.
+    """
     return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
 
 
-def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID):
-    """Ids as int32 ragged rows without the special ones.
+def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID, vocab_size=None):
+    """Converts ids to int32 ragged rows, without special ids.
 
     Args:
-        ids: int, ragged or dense, `(batch, length)` or `(length,)`; anything that becomes such a tensor.
-        special: The ids to leave out: padding, what starts and ends a text; None for one that there is not.
-        unk_id: What stands for an id that is no int32.
+        ids: int `(batch, length)`, ragged or padded, or `(length,)`: a tensor, an array or lists.
+        special: The ids to remove: padding, and the ids that start or end a text. None entries are skipped.
+        unk_id: The id that replaces an id out of range.
+        vocab_size: Ids outside `[0, vocab_size)` are out of range; when None, those that int32 cannot hold.
 
     Returns:
-        int32 ragged `(batch, None)` and whether the input was a single row.
+        int32 ragged `(batch, None)`, and a bool: whether the input was a single row.
     """
     if isinstance(ids, (list, tuple)):
         rows = [row.tolist() if hasattr(row, "tolist") else row for row in ids]
@@ -33,10 +72,14 @@ def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID):
         ids = ids[None]
     if isinstance(ids, tf.Tensor):
         ids = tf.RaggedTensor.from_tensor(ids)
-    if ids.dtype == tf.int64:  # a cast alone would wrap an id out of range into another
-        inside = (ids >= 0) & (ids <= tf.int32.max)
-        ids = tf.where(inside, ids, tf.ones_like(ids) * unk_id)
+    if ids.dtype == tf.int64:  # a cast alone would turn an id out of range into another id
+        ids = _or_unknown(ids, tf.int32.max, unk_id)
     ids = tf.cast(ids, tf.int32)
     equal = [tf.equal(ids, token_id) for token_id in special if token_id is not None]
-    left_out = functools.reduce(tf.logical_or, equal, tf.zeros_like(ids, tf.bool))
-    return tf.ragged.boolean_mask(ids, ~left_out), single
+    is_special = functools.reduce(tf.logical_or, equal, tf.zeros_like(ids, tf.bool))
+    ids = tf.ragged.boolean_mask(ids, ~is_special)
+    return ids if vocab_size is None else _or_unknown(ids, vocab_size - 1, unk_id), single
+
+
+def _or_unknown(ids, largest, unk_id):
+    return tf.where((ids >= 0) & (ids <= largest), ids, tf.ones_like(ids) * unk_id)

@@ -1,16 +1,17 @@
-"""A tokenizer of bytes, which needs no training."""
+"""A tokenizer of bytes."""
 
 import tensorflow as tf
 
-from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, as_ragged, valid_utf8
+from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, as_ragged, valid_utf8
 
 FIRST_BYTE = 4  # after pad, unk, bos and eos
 
 
-class ByteTokenizer(tf.Module):
-    """One id for each UTF-8 byte: byte `b` has id `b + 4`, after 0 pad, 1 unk, 2 bos and 3 eos.
+class ByteTokenizer(Tokenizer):
+    """A tokenizer with one id for each UTF-8 byte: byte `b` has id `b + 4`, after 0 pad, 1 unk, 2 bos and 3 eos.
 
-    Needs no training and has no unknown text, at the price of sequences several times as long.
+    It needs no training, and no text is unknown. The price is sequences that are several times as long as those of
+    subwords.
 
     >>> ByteTokenizer().tokenize(["Hi"])
     <tf.RaggedTensor [[76, 109]]>
@@ -18,10 +19,21 @@ class ByteTokenizer(tf.Module):
 
     vocab_size = FIRST_BYTE + 256
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
-    content = b""  # what tells it from others of its class
+    content = b""  # all byte tokenizers are equal, so there is nothing to save
+    _pieces = (
+        "<pad>", "<unk>", "<s>", "</s>",
+        *(chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)),
+    )  # fmt: skip
 
     def tokenize(self, strings):
-        """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""
+        """Converts strings to ids.
+
+        Args:
+            strings: Strings `(batch,)`, or a single string.
+
+        Returns:
+            int32 ragged `(batch, None)`; `(length,)` for a single string. No special id is added.
+        """
         strings = tf.convert_to_tensor(strings, tf.string)
         if strings.shape.rank == 0:
             return self.tokenize(strings[None])[0]
@@ -30,26 +42,26 @@ class ByteTokenizer(tf.Module):
         return pieces.with_flat_values(tf.cast(values, tf.int32) + FIRST_BYTE)
 
     def detokenize(self, ids):
-        """Ids `(batch, length)`, ragged or padded, to strings `(batch,)`; unknown ids become U+FFFD."""
-        ids, single = as_ragged(ids)
+        """Converts ids to strings.
+
+        Args:
+            ids: int `(batch, length)`, ragged or padded, or `(length,)`.
+
+        Returns:
+            Strings `(batch,)`, or a single string. Pad, bos and eos are removed; unk and ids out of range become
+            U+FFFD.
+        """
+        ids, single = as_ragged(ids, vocab_size=self.vocab_size)
         table = tf.constant([b"\xef\xbf\xbd"] * FIRST_BYTE + [bytes([b]) for b in range(256)])
-        known = tf.where((ids >= FIRST_BYTE) & (ids < self.vocab_size), ids, tf.ones_like(ids) * UNK_ID)
-        pieces = known.with_flat_values(tf.gather(table, known.flat_values))
+        pieces = ids.with_flat_values(tf.gather(table, ids.flat_values))
         strings = valid_utf8(tf.strings.reduce_join(pieces, axis=-1))
         return strings[0] if single else strings
 
-    def pieces(self, ids):
-        """The text of each id, a list of str: for people to look at."""
-        names = ["<pad>", "<unk>", "<s>", "</s>"]
-        names += [chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)]
-        return [names[i] for i in ids]
-
-    def save(self, path):
-        """Writes nothing that loading needs: an empty file, so that every tokenizer has one."""
-        with open(path, "wb"):
-            pass
-
     @classmethod
     def load(cls, path):
-        """A tokenizer as `save` wrote it."""
+        """Returns a tokenizer. The file that `save` wrote is empty and is not read.
+
+        Args:
+            path: Path of the file.
+        """
         return cls()

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as an `EncoderModel` reads them: `[CLS] a [SEP]`, `[CLS] a [SEP] b [SEP]`."""
+"""Packs texts and pairs of texts as an `EncoderModel` reads them: `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`."""
 
 import tensorflow as tf
 
@@ -7,16 +7,28 @@ from keras_transformer.text.base import as_ragged
 
 
 def pack(tokenizer, first, second=None, max_length=None):
-    """Tokenises texts or pairs and packs them, as TensorFlow ops.
+    """Tokenises texts or pairs of texts and packs them, as TensorFlow ops.
 
     Args:
-        tokenizer: Has `tokenize`, `pad_id`, `bos_id`, which stands for `[CLS]`, and `eos_id`, for `[SEP]`.
+        tokenizer: A tokenizer with `tokenize`, `pad_id`, `bos_id` (used as `[CLS]`) and `eos_id` (used as `[SEP]`).
         first: Strings `(batch,)`, or a single string.
-        second: Likewise, the second text of each pair; None for single texts.
-        max_length: As in `pack_ids`.
+        second: The second text of each pair, of the same shape; None for single texts.
+        max_length: Largest number of ids in a row, special ids included; None for no limit. A pair that is too long
+            loses ids at the end of its longer text until both are equally long, and then at the end of both.
 
     Returns:
-        As `pack_ids`.
+        A dict: `token_ids`, int32 `(batch, length)`, and `segment_ids` of the same shape: 1 for the second text and
+        the `[SEP]` after it, else 0. For a single string both are `(length,)`.
+
+    Raises:
+        ValueError: If `max_length` has no room for the special ids.
+
+    >>> from keras_transformer.text import ByteTokenizer
+    >>> packed = pack(ByteTokenizer(), "ab", "c")
+    >>> packed["token_ids"].numpy().tolist()
+    [2, 101, 102, 3, 103, 3]
+    >>> packed["segment_ids"].numpy().tolist()
+    [0, 0, 0, 0, 1, 1]
     """
     second = None if second is None else tokenizer.tokenize(second)
     ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
@@ -24,59 +36,63 @@ def pack(tokenizer, first, second=None, max_length=None):
 
 
 def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=3):
-    """Packs ids of texts or pairs (Devlin et al., 2019, "BERT", section 3).
+    """Packs the ids of texts or pairs of texts (Devlin et al., 2019, "BERT", section 3).
 
     Args:
-        first: int `(batch, length)`, ragged or padded, or `(length,)` of a single text; without special ids.
-        second: Likewise, the second text of each pair; None for single texts.
-        max_length: Most ids of a row. Where a pair has more, the longer text loses its end until both are as long, then
-            both lose theirs; None for no limit.
-        pad_id: The id that fills rows up.
-        cls_id: The id that starts a row.
-        sep_id: The id that ends each text.
+        first: int `(batch, length)`, ragged or padded, or `(length,)` for a single text; without special ids.
+        second: The second text of each pair, in the same form; None for single texts.
+        max_length: Largest number of ids in a row, special ids included; None for no limit. A pair that is too long
+            loses ids at the end of its longer text until both are equally long, and then at the end of both.
+        pad_id: The id after the end of shorter rows.
+        cls_id: The id at the start of each row.
+        sep_id: The id at the end of each text.
 
     Returns:
-        A dict: `token_ids`, int32 `(batch, length)`, and `segment_ids`, of the same shape, 1 for the second text and
-        the `[SEP]` after it, else 0; `(length,)` both where the text was a single one.
+        A dict: `token_ids`, int32 `(batch, length)`, and `segment_ids` of the same shape: 1 for the second text and
+        the `[SEP]` after it, else 0. For a single text both are `(length,)`.
 
     Raises:
         ValueError: If `max_length` has no room for the special ids.
+
+    >>> pack_ids([[11, 13], [17]], [[19], [23, 29]], max_length=6)["token_ids"].numpy().tolist()
+    [[2, 11, 13, 3, 19, 3], [2, 17, 3, 23, 29, 3]]
     """
     texts, single = [], False
-    for given in (first,) if second is None else (first, second):
-        if not isinstance(given, tf.RaggedTensor):
-            given, single = as_ragged(given, (pad_id, cls_id, sep_id))
-        texts.append(given)
+    for ids in (first,) if second is None else (first, second):
+        if not isinstance(ids, tf.RaggedTensor):
+            ids, single = as_ragged(ids, (pad_id, cls_id, sep_id))
+        texts.append(ids)
     tf.debugging.assert_equal(
-        texts[0].nrows(), texts[-1].nrows(), "`first` and `second` must have as many rows."
+        texts[0].nrows(), texts[-1].nrows(), "`first` and `second` must have the same number of rows."
     )
     lengths = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
     if max_length is not None:
         check_count(1 + len(texts), max_length=max_length)
-        lengths = _cut(lengths, max_length - 1 - len(texts))
-    # Places in a grid: as ragged tensors put together, it would take seconds to trace and to load.
+        lengths = _shortened(lengths, max_length - 1 - len(texts))
+    # Each text is gathered into its columns of a dense grid. To concatenate ragged tensors instead would take seconds
+    # to trace and to load.
     length = tf.reduce_max(tf.concat([sum(lengths), [0]], axis=0)) + 1 + len(texts)
-    place = tf.range(length)[None]
-    token_ids = tf.where(place == 0, cls_id, pad_id)
-    segment_ids = tf.zeros_like(place)
-    end = tf.zeros_like(lengths[0])[:, None]  # where the text before ended
+    column = tf.range(length)[None]
+    token_ids = tf.where(column == 0, cls_id, pad_id)
+    segment_ids = tf.zeros_like(column)
+    end = tf.zeros_like(lengths[0])[:, None]  # the column of the `[CLS]` or `[SEP]` before the text
     for segment, (text, count) in enumerate(zip(texts, lengths, strict=True)):
         start, end = end + 1, end + 1 + count[:, None]
         values = tf.concat([tf.cast(text.flat_values, tf.int32), [pad_id]], axis=0)
-        index = tf.cast(text.row_starts(), tf.int32)[:, None] + place - start
-        found = tf.gather(values, tf.clip_by_value(index, 0, tf.size(values) - 1))
-        token_ids = tf.where((place >= start) & (place < end), found, token_ids)
-        token_ids = tf.where(place == end, sep_id, token_ids)
-        segment_ids = tf.where((place >= start) & (place <= end), segment, segment_ids)
+        index = tf.cast(text.row_starts(), tf.int32)[:, None] + column - start
+        gathered = tf.gather(values, tf.clip_by_value(index, 0, tf.size(values) - 1))
+        token_ids = tf.where((column >= start) & (column < end), gathered, token_ids)
+        token_ids = tf.where(column == end, sep_id, token_ids)
+        segment_ids = tf.where((column >= start) & (column <= end), segment, segment_ids)
     packed = {"token_ids": token_ids, "segment_ids": segment_ids}
     return {name: ids[0] for name, ids in packed.items()} if single else packed
 
 
-def _cut(lengths, room):
-    """How much of each text, or of the two of each pair, is kept in `room` ids."""
+def _shortened(lengths, room):
+    """Returns how many ids of each text stay: at most `room` in a row, so that the longer text loses first."""
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]
     shorter = tf.minimum(tf.minimum(*lengths), room // 2)
     longer = tf.minimum(tf.maximum(*lengths), room - shorter)
-    ordered = lengths[0] <= lengths[1]
-    return [tf.where(ordered, shorter, longer), tf.where(ordered, longer, shorter)]
+    first_is_shorter = lengths[0] <= lengths[1]
+    return [tf.where(first_is_shorter, shorter, longer), tf.where(first_is_shorter, longer, shorter)]

@@ -1,4 +1,4 @@
-"""SentencePiece subwords."""
+"""A tokenizer of SentencePiece subwords."""
 
 import base64
 import hashlib
@@ -13,31 +13,41 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
-from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, as_ragged, valid_utf8
+from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, as_ragged, valid_utf8
 
-BLANK = "\u2581"
+BLANK = "\u2581"  # SentencePiece writes it instead of a space
 SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}
-UNKNOWN_TEXT = " \u2047 "  # as SentencePiece reads an unknown id
-# Pieces of a vocabulary that a text spells out: T5's sentinels, Marian's names of languages.
+UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
+# Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
-MARK = "\x01"
+SEPARATOR = "\x01"  # put around symbols
 
 
-class SentencePieceTokenizer(tf.Module):
-    """Subwords of a SentencePiece model (Kudo and Richardson, 2018), as TensorFlow ops.
+class SentencePieceTokenizer(Tokenizer):
+    """A tokenizer with the subwords of a SentencePiece model (Kudo and Richardson, 2018), as TensorFlow ops.
 
-    Ids 0 pad, 1 unk, 2 bos, 3 eos where it was trained here, else the model's own: `pad_id`, `unk_id`, `bos_id` and
-    `eos_id`, None for one that it has not. Neither direction adds any of them; `detokenize` drops all but unk.
+    A tokenizer that `train` made has the ids 0 pad, 1 unk, 2 bos and 3 eos. Any other model has its own ids; see
+    `pad_id`, `unk_id`, `bos_id` and `eos_id`, which are None where the model has no such id.
 
     Args:
-        model: The model, its bytes or the path of its file.
-        vocabulary: The pieces in the order of their ids, where these are not the model's: a list of str. A piece of
-            the model that it has not is unk. It may hold `<pad>`, `<s>` and `</s>`, whose ids are then the special
-            ones, and `<extra_id_0>` or `>>de<<` and the like, which a text spells out. What else the model does not
-            make is for `detokenize`.
+        model: A SentencePiece model: its bytes or the path of its file.
+        vocabulary: List of str, the pieces in the order of their ids, if the ids are not those of the model. A piece
+            of the model that is not in the list becomes unk. `<pad>`, `<s>` and `</s>` in the list give the special
+            ids. `<extra_id_0>`, `>>de<<` and similar symbols in the list get their ids where a text contains them.
+            Any other piece that the model does not know is used by `detokenize` only.
+
+    Attributes:
+        vocab_size: Number of ids.
+        pad_id, unk_id, bos_id, eos_id: The special ids, int or None.
+        content: The bytes of the file that `save` writes.
 
     Raises:
-        ValueError: If the model cannot be read, or the vocabulary has a piece twice or no `<unk>`.
+        ValueError: If the model cannot be read, or `vocabulary` has a piece twice or no `<unk>`.
+
+    >>> tokenizer = SentencePieceTokenizer.train(["a man runs", "a dog runs"] * 9, vocab_size=20)
+    >>> ids = tokenizer.tokenize(["a dog runs"])
+    >>> tokenizer.detokenize(ids).numpy()
+    array([b'a dog runs'], dtype=object)
     """
 
     def __init__(self, model, vocabulary=None):
@@ -67,10 +77,10 @@ class SentencePieceTokenizer(tf.Module):
             self._prepare_lookups(ids)
 
     def _prepare_lookups(self, ids):
-        """What finds the vocabulary's ids in a text, and its texts by ids."""
-        spelled = [piece for piece in ids if SYMBOL.fullmatch(piece)]
-        self._symbols = "|".join(map(re.escape, spelled)) or None
-        # No text becomes a special id, whatever it spells.
+        """Creates the tables from pieces to ids and from ids to texts."""
+        symbols = [piece for piece in ids if SYMBOL.fullmatch(piece)]
+        self._symbols = "|".join(map(re.escape, symbols)) or None
+        # A text that contains "<s>" must not get the id of bos.
         self._ids = {piece: i for piece, i in ids.items() if piece not in SPECIAL.values()}
         keys, values = tf.constant(list(self._ids)), tf.constant(list(self._ids.values()), tf.int32)
         self._table = tf.lookup.StaticHashTable(
@@ -79,7 +89,7 @@ class SentencePieceTokenizer(tf.Module):
         self._texts = [self._text_of(piece) for piece in self._pieces]
 
     def _text_of(self, piece):
-        """What a piece of the vocabulary stands for in a text, bytes."""
+        """Returns the bytes that `detokenize` writes for a piece."""
         if piece == SPECIAL["unk_id"]:
             return UNKNOWN_TEXT.encode()
         if self._processor.IsByte(self._processor.PieceToId(piece)):
@@ -96,20 +106,21 @@ class SentencePieceTokenizer(tf.Module):
         character_coverage=0.9995,
         byte_fallback=False,
     ):
-        """Learns subwords from sentences.
+        """Trains a SentencePiece model on sentences.
 
         Args:
             sentences: Iterable of str.
-            vocab_size: Number of ids, the four special ones included; little text gets fewer.
+            vocab_size: Number of ids, the four special ids included. A small text gives fewer.
             model_type: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
-            character_coverage: Share of the text's characters that get an id.
-            byte_fallback: Whether to spell the others as bytes, at 256 ids, instead of as unk.
+            character_coverage: Share of the characters in the text that get an id, in (0, 1].
+            byte_fallback: Whether other characters become their bytes, which takes 256 ids, instead of unk.
 
         Returns:
             The tokenizer.
 
         Raises:
-            ValueError: If an argument is out of range, or the text does not yield the vocabulary.
+            ValueError: If an argument is out of range, the text is empty, or SentencePiece cannot make a vocabulary
+                of this size from it.
         """
         if model_type not in ("unigram", "bpe"):
             raise ValueError(f'`model_type` must be "unigram" or "bpe". Received: model_type={model_type!r}.')
@@ -136,45 +147,54 @@ class SentencePieceTokenizer(tf.Module):
             )
         except RuntimeError as error:
             raise ValueError(
-                f"`vocab_size` or the text does not suit the tokenizer. Received: vocab_size={vocab_size}, "
-                f"{len(sentences)} sentences. SentencePiece says: {str(error).splitlines()[-1]}"
+                "SentencePiece must be able to make a vocabulary of `vocab_size` ids from `sentences`. "
+                f"Received: vocab_size={vocab_size}, {len(sentences)} sentences. "
+                f"SentencePiece reports: {str(error).splitlines()[-1]}"
             ) from None
         return cls(model.getvalue())
 
     def tokenize(self, strings):
-        """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""
+        """Converts strings to ids.
+
+        Args:
+            strings: Strings `(batch,)`, or a single string.
+
+        Returns:
+            int32 ragged `(batch, None)`; `(length,)` for a single string. No special id is added.
+        """
         strings = valid_utf8(tf.convert_to_tensor(strings, tf.string))
         if self.vocabulary is None:
             return self._ops.tokenize(strings)
         if strings.shape.rank == 0:
             return self.tokenize(strings[None])[0]
         if self._symbols is None:
-            return self._looked_up(self._ops.tokenize(strings))
-        marked = tf.strings.regex_replace(strings, f"({self._symbols})", rf"{MARK}\1{MARK}")
-        parts = tf.strings.split(marked, MARK)
-        symbols = tf.strings.regex_full_match(parts.flat_values, self._symbols)
-        own = tf.ragged.boolean_mask(parts.flat_values[:, None], symbols[:, None])
-        others = self._ops.tokenize(tf.where(symbols, "", parts.flat_values))
-        return parts.with_flat_values(self._looked_up(tf.concat([own, others], axis=1))).merge_dims(1, 2)
+            return self._ids_of_pieces(self._ops.tokenize(strings))
+        separated = tf.strings.regex_replace(strings, f"({self._symbols})", rf"{SEPARATOR}\1{SEPARATOR}")
+        parts = tf.strings.split(separated, SEPARATOR)
+        # Each part is a symbol or other text: one of the two is empty, so their pieces can be joined.
+        is_symbol = tf.strings.regex_full_match(parts.flat_values, self._symbols)
+        symbols = tf.ragged.boolean_mask(parts.flat_values[:, None], is_symbol[:, None])
+        others = self._ops.tokenize(tf.where(is_symbol, "", parts.flat_values))
+        ids = self._ids_of_pieces(tf.concat([symbols, others], axis=1))
+        return parts.with_flat_values(ids).merge_dims(1, 2)
 
-    def _looked_up(self, pieces):
-        """Pieces as the vocabulary's ids, ragged both."""
+    def _ids_of_pieces(self, pieces):
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
     def sampled(self, strings, alpha, seed):
-        """Segmentations drawn at random, which make a model hardier (Kudo, 2018; Provilkov et al., 2020).
+        """Splits strings into subwords at random, which regularises training (Kudo, 2018; Provilkov et al., 2020).
 
         Args:
             strings: List of str.
-            alpha: A unigram model draws a segmentation of probability p in proportion to `p ** alpha`; a bpe model
-                leaves out each merge with probability `alpha`.
-            seed: Non-negative int below 2**32; the same seed and strings give the same segmentations.
+            alpha: A unigram model draws a segmentation of probability p with a probability proportional to
+                `p ** alpha`. A bpe model leaves out each merge with probability `alpha`.
+            seed: Int in [0, 2**32). The same seed and strings give the same segmentations.
 
         Returns:
-            A list of int32 arrays.
+            A list of int32 arrays, the ids of each string.
         """
         sentencepiece.set_random_generator_seed(seed)
-        # One thread, which is born with the seed: with several the draws would follow their pace.
+        # A single thread takes the seed. With several threads the draws would depend on their speed.
         rows = self._processor.encode(
             list(strings),
             out_type=int if self.vocabulary is None else str,
@@ -188,11 +208,17 @@ class SentencePieceTokenizer(tf.Module):
         return [np.array(row, "int32") for row in rows]
 
     def detokenize(self, ids):
-        """Ids `(batch, length)`, ragged or padded, to strings `(batch,)`; an id out of range reads as unk."""
-        ids, single = as_ragged(ids, (self.pad_id, self.bos_id, self.eos_id), self.unk_id)
-        # The op fails the whole batch for one id past its vocabulary.
-        inside = (ids >= 0) & (ids < self.vocab_size)
-        ids = tf.where(inside, ids, tf.ones_like(ids) * self.unk_id)
+        """Converts ids to strings.
+
+        Args:
+            ids: int `(batch, length)`, ragged or padded, or `(length,)`.
+
+        Returns:
+            Strings `(batch,)`, or a single string. Pad, bos and eos are removed; an id out of range is read as unk.
+        """
+        # Without `vocab_size` one id out of range would make the op fail for the whole batch.
+        special = self.pad_id, self.bos_id, self.eos_id
+        ids, single = as_ragged(ids, special, self.unk_id, self.vocab_size)
         if self.vocabulary is None:
             strings = self._ops.detokenize(ids)
         else:
@@ -200,31 +226,30 @@ class SentencePieceTokenizer(tf.Module):
             strings = tf.strings.strip(valid_utf8(tf.strings.reduce_join(texts, axis=-1)))
         return strings[0] if single else strings
 
-    def pieces(self, ids):
-        """The text of each id, a list of str: for people to look at."""
-        return [self._pieces[i] for i in ids]
-
     @property
     def content(self):
-        """What `save` writes: the SentencePiece model itself, or JSON of it and the vocabulary."""
+        """The bytes that `save` writes: the SentencePiece model, or JSON with the model and the vocabulary."""
         if self.vocabulary is None:
             return self.model
         model = base64.b64encode(self.model).decode()
         return json.dumps({"model": model, "vocabulary": self.vocabulary}).encode()
 
-    def save(self, path):
-        """Writes the tokenizer to a file: a SentencePiece model, unless it has a vocabulary of its own."""
-        Path(path).write_bytes(self.content)
-
     @classmethod
     def load(cls, path):
-        """A tokenizer as `save` wrote it, or a SentencePiece model."""
+        """Reads a tokenizer.
+
+        Args:
+            path: Path of a file that `save` wrote, or of a SentencePiece model.
+
+        Raises:
+            ValueError: If the file cannot be read or holds no tokenizer.
+        """
         content = _read(path)
         if not content.startswith(b"{"):
             return cls(content)
         try:
-            described = json.loads(content)
-            model, vocabulary = base64.b64decode(described["model"], validate=True), described["vocabulary"]
+            config = json.loads(content)
+            model, vocabulary = base64.b64decode(config["model"], validate=True), config["vocabulary"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} holds no tokenizer: {error!r}") from None
         return cls(model, vocabulary)
@@ -238,21 +263,22 @@ def _read(path):
 
 
 def _ids_of(vocabulary):
-    """The id of each piece, if they are pieces."""
+    """Returns a dict from piece to id, or raises `ValueError` for a vocabulary that is not valid."""
     ids = {piece: i for i, piece in enumerate(vocabulary) if isinstance(piece, str)}
     if len(ids) < len(vocabulary) or SPECIAL["unk_id"] not in ids:
         raise ValueError(
-            f"`vocabulary` must be of different str, {SPECIAL['unk_id']!r} among them. "
+            f"`vocabulary` must hold different str, and {SPECIAL['unk_id']!r} must be one of them. "
             f"Received: {len(vocabulary)} pieces, {len(ids)} different str."
         )
     return ids
 
 
 class _NamedResource(sentencepiece_tokenizer._SentencepieceModelResource):
-    """The model in TensorFlow's memory, under a name of its own.
+    """A SentencePiece model in TensorFlow's memory, with a name.
 
-    Without a name it lives as long as the kernel that made it, and `tf.random.set_seed` clears all kernels: a new
-    seed would break every tokenizer. setup.cfg bounds the version whose private names are used here.
+    Without a name, the model lives only as long as the kernel that loaded it. `tf.random.set_seed` removes all
+    kernels, so a new seed would break every tokenizer. This class uses private names of tensorflow-text, so setup.cfg
+    pins its version.
     """
 
     def _create_resource(self):

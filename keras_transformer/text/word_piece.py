@@ -1,4 +1,4 @@
-"""WordPiece subwords."""
+"""A tokenizer of WordPiece subwords."""
 
 import bisect
 import collections
@@ -10,42 +10,58 @@ import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from keras_transformer.checks import check_positive
-from keras_transformer.text.base import as_ragged, valid_utf8
+from keras_transformer.text.base import Tokenizer, as_ragged, valid_utf8
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST_WORD = 100  # characters; a longer one is unknown
-LONGEST_PIECE = 256  # bytes without the mark; what the operation takes
-NORMALISED_AT_ONCE = 4096
+LONGEST_WORD = 100  # characters; a longer word is unknown
+LONGEST_PIECE = 256  # bytes without `##`, the limit of tensorflow-text's operation
+SENTENCES_AT_ONCE = 4096
 
-# What is a word by itself: punctuation, ASCII's signs and the ideographs of Chinese.
-_ALONE = (
+# Characters that are words of their own: punctuation, the signs of ASCII, and Chinese ideographs.
+_SINGLE = (
     r"[!-/:-@\[-`{-~\p{P}\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
     r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
-_NO_TEXT = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\t\n\r]|\x{FFFD}"  # control characters, what was no UTF-8
+_NO_TEXT = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\t\n\r]|\x{FFFD}"  # control characters and invalid UTF-8
 _LONG_WORD = f"[^ ]{{{LONGEST_WORD + 1},}}"
-_UNKNOWN = "\ue000"  # of private use, which no text has left by then
+_UNKNOWN = "\ue000"  # a private-use character: `_NO_TEXT` has removed it from every text, so no piece has it
 
 
-class WordPieceTokenizer(tf.Module):
-    """BERT's subwords (Devlin et al., 2019, section 3; Wu et al., 2016, section 4.1), as TensorFlow ops.
+class WordPieceTokenizer(Tokenizer):
+    """BERT's tokenizer (Devlin et al., 2019, section 3; Wu et al., 2016, section 4.1), as TensorFlow ops.
 
-    Control characters go, accents and capitals where asked; words are what stands between spaces and signs, signs are
-    words of their own; a word is the longest piece that begins it, then the longest that goes on, marked with `##`. A
-    word that is not made of pieces, or has more than 100 characters, is `[UNK]`. The ids are those of transformers'
-    `BertTokenizer`, but for text that spells a special piece: it does not become one here.
+    It works in these steps:
 
-    Neither direction adds `[CLS]` or `[SEP]`; `detokenize` drops them.
+    - Control characters are removed; with `strip_accents` accents too; with `lower_case` capitals become small.
+    - Words are separated by spaces. Each punctuation sign and each Chinese ideograph is a word of its own.
+    - A word becomes the longest piece that starts it, then the longest piece that continues it, and so on. A piece
+      that continues a word starts with `##`. If no piece fits, or the word has more than 100 characters, the whole
+      word becomes `[UNK]`.
+
+    The ids are those of transformers' `BertTokenizer`, with one exception: text such as "[SEP]" does not become a
+    special id here.
 
     Args:
-        vocabulary: The pieces in the order of their ids, a list of str, or the path of a vocab.txt, one a line.
-            `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` are among them.
+        vocabulary: List of str, the pieces in the order of their ids, or the path of a vocab.txt with one piece a
+            line. It must contain `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
         lower_case: Whether capitals become small letters.
-        strip_accents: Whether accents go, and letters are taken apart; as `lower_case` when None.
+        strip_accents: Whether accents are removed; the value of `lower_case` when None.
+
+    Attributes:
+        vocab_size: Number of ids.
+        pad_id, unk_id, cls_id, sep_id, mask_id: The special ids. `bos_id` is `cls_id`, `eos_id` is `sep_id`.
+        content: The bytes of the file that `save` writes.
 
     Raises:
         ValueError: If the file cannot be read, a special piece is missing, or a piece is empty, longer than 256
-            bytes, there twice or with a space.
+            bytes, in the list twice, or contains a space.
+
+    >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "!"]
+    >>> tokenizer = WordPieceTokenizer(pieces)
+    >>> tokenizer.tokenize(["Playing!"])
+    <tf.RaggedTensor [[5, 6, 7]]>
+    >>> tokenizer.detokenize([[5, 6, 7]]).numpy()
+    array([b'playing !'], dtype=object)
     """
 
     def __init__(self, vocabulary, lower_case=True, strip_accents=None):
@@ -59,38 +75,41 @@ class WordPieceTokenizer(tf.Module):
         special = map(self._pieces.index, SPECIAL)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special
         self.bos_id, self.eos_id = self.cls_id, self.sep_id
-        # A constant, no resource and no table: nothing is to be initialised where it is loaded.
+        # The vocabulary is a constant, and no resource or table, so a loaded export has nothing to initialise.
         try:
             self._ops = tf_text.FastWordpieceTokenizer(
                 self._pieces, max_bytes_per_word=4 * LONGEST_WORD, token_out_type=tf.int32
             )
         except RuntimeError as error:
-            raise ValueError(f"`vocabulary` does not suit tensorflow-text, which says: {error}") from None
+            raise ValueError(
+                f"`vocabulary` must be one that tensorflow-text can use. tensorflow-text reports: {error}"
+            ) from None
         self._table = tf.constant(self._pieces)
 
     @classmethod
     def train(cls, sentences, vocab_size, *, lower_case=True, strip_accents=None, max_characters=1000):
-        """Learns pieces from sentences: those that occur often enough, and each character.
+        """Learns a vocabulary from sentences: frequent pieces, and all single characters.
 
         Args:
             sentences: Iterable of str.
-            vocab_size: Number of ids, the five special ones included; little text gets fewer.
-            lower_case: As in the constructor.
-            strip_accents: As in the constructor.
-            max_characters: Number of different characters, the most frequent ones; words with others are unknown.
+            vocab_size: Number of ids, the five special ids included. A small text gives fewer.
+            lower_case: Whether capitals become small letters.
+            strip_accents: Whether accents are removed; the value of `lower_case` when None.
+            max_characters: Largest number of different characters. The most frequent ones stay; a word with another
+                character is unknown.
 
         Returns:
-            The tokenizer: 0 `[PAD]`, 1 `[UNK]`, 2 `[CLS]`, 3 `[SEP]`, 4 `[MASK]`, then the pieces.
+            The tokenizer, with the ids 0 `[PAD]`, 1 `[UNK]`, 2 `[CLS]`, 3 `[SEP]`, 4 `[MASK]`, then the pieces.
 
         Raises:
-            ValueError: If there is no text, or its characters alone are more than `vocab_size`.
+            ValueError: If there is no text, or the single characters alone need more than `vocab_size` ids.
         """
         check_positive(vocab_size=vocab_size, max_characters=max_characters)
         sentences = list(sentences)
         strip = lower_case if strip_accents is None else strip_accents
         counts = collections.Counter()
-        for start in range(0, len(sentences), NORMALISED_AT_ONCE):
-            texts = tf.constant(sentences[start : start + NORMALISED_AT_ONCE], tf.string)
+        for start in range(0, len(sentences), SENTENCES_AT_ONCE):
+            texts = tf.constant(sentences[start : start + SENTENCES_AT_ONCE], tf.string)
             for text in _spaced_words(texts, lower_case, strip).numpy():
                 counts.update(text.decode().split())
         if not counts:
@@ -99,92 +118,100 @@ class WordPieceTokenizer(tf.Module):
             )
 
         @functools.cache
-        def learned(least):
-            """The vocabulary of all pieces that occur so many times."""
-            thresholds = {"lower_thresh": least, "upper_thresh": least}
+        def learned(threshold):
+            """Returns the pieces that occur at least `threshold` times, and the single characters."""
+            thresholds = {"lower_thresh": threshold, "upper_thresh": threshold}
             return learner.learn(
                 counts, vocab_size, list(SPECIAL), max_unique_chars=max_characters, **thresholds
             )
 
-        least, most = 2, max(2, *counts.values())
-        while len(learned(least)) > vocab_size and least < most:
-            least = min(2 * least, most)
-        if len(learned(least)) > vocab_size:
+        # A higher threshold gives fewer pieces. Find the lowest one that gives at most `vocab_size`: double it until
+        # it is high enough, then bisect.
+        threshold, highest = 2, max(2, *counts.values())
+        while len(learned(threshold)) > vocab_size and threshold < highest:
+            threshold = min(2 * threshold, highest)
+        if len(learned(threshold)) > vocab_size:
             raise ValueError(
                 "`vocab_size` must have room for the characters of the text. "
-                f"Received: vocab_size={vocab_size}, and {len(learned(least))} pieces of them alone."
+                f"Received: vocab_size={vocab_size}, and the characters alone need {len(learned(threshold))} ids."
             )
-        thresholds = range(max(2, least // 2), least)
-        fitting = bisect.bisect_left(thresholds, True, key=lambda least: len(learned(least)) <= vocab_size)
-        return cls(learned(thresholds.start + fitting), lower_case, strip_accents)
+        candidates = range(max(2, threshold // 2), threshold)
+        index = bisect.bisect_left(candidates, True, key=lambda each: len(learned(each)) <= vocab_size)
+        return cls(learned(candidates.start + index), lower_case, strip_accents)
 
     def tokenize(self, strings):
-        """Strings `(batch,)` to int32 ragged ids `(batch, None)`; a single string to `(length,)`."""
+        """Converts strings to ids.
+
+        Args:
+            strings: Strings `(batch,)`, or a single string.
+
+        Returns:
+            int32 ragged `(batch, None)`; `(length,)` for a single string. `[CLS]` and `[SEP]` are not added.
+        """
         texts = tf.convert_to_tensor(strings, tf.string)
         words = _spaced_words(texts, self.lower_case, self.strip_accents)
         return self._ops.tokenize(tf.strings.regex_replace(words, _LONG_WORD, _UNKNOWN))
 
     def detokenize(self, ids):
-        """Ids `(batch, length)`, ragged or padded, to strings `(batch,)`; an id out of range reads as unk.
+        """Converts ids to strings, with a space between all words and signs.
 
-        There is a space between words and signs, however they were written.
+        Args:
+            ids: int `(batch, length)`, ragged or padded, or `(length,)`.
+
+        Returns:
+            Strings `(batch,)`, or a single string. `[PAD]`, `[CLS]` and `[SEP]` are removed; an id out of range is
+            read as `[UNK]`.
         """
-        ids, single = as_ragged(ids, (self.pad_id, self.cls_id, self.sep_id), self.unk_id)
-        inside = (ids >= 0) & (ids < self.vocab_size)
-        ids = tf.where(inside, ids, tf.ones_like(ids) * self.unk_id)
+        special = self.pad_id, self.cls_id, self.sep_id
+        ids, single = as_ragged(ids, special, self.unk_id, self.vocab_size)
         pieces = ids.with_flat_values(tf.gather(self._table, ids.flat_values))
         texts = tf.strings.reduce_join(pieces, axis=-1, separator=" ")
         texts = tf_text.normalize_utf8(tf.strings.regex_replace(texts, " ##", ""), "NFC")
         return texts[0] if single else texts
 
-    def pieces(self, ids):
-        """The text of each id, a list of str: for people to look at."""
-        return [self._pieces[i] for i in ids]
-
     @property
     def content(self):
-        """What `save` writes: the pieces and the options, as JSON."""
-        said = {
+        """The bytes that `save` writes: JSON with the pieces and the options."""
+        config = {
             "lower_case": self.lower_case,
             "strip_accents": self.strip_accents,
             "pieces": list(self._pieces),
         }
-        return json.dumps(said, ensure_ascii=False, indent=0).encode()
-
-    def save(self, path):
-        """Writes the pieces and the options to a file."""
-        with open(path, "wb") as file:
-            file.write(self.content)
+        return json.dumps(config, ensure_ascii=False, indent=0).encode()
 
     @classmethod
     def load(cls, path):
-        """A tokenizer as `save` wrote it.
+        """Reads a tokenizer.
+
+        Args:
+            path: Path of a file that `save` wrote.
 
         Raises:
             ValueError: If the file is missing or damaged.
         """
         try:
             with open(path, encoding="utf-8") as file:
-                said = json.load(file)
-            return cls(list(said["pieces"]), said["lower_case"], said["strip_accents"])
+                config = json.load(file)
+            return cls(list(config["pieces"]), config["lower_case"], config["strip_accents"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"Cannot read a tokenizer from {path}: {error!r}") from None
 
 
 def _spaced_words(strings, lower_case, strip_accents):
-    """The words of texts, with spaces between, as a TensorFlow op."""
+    """Normalises texts and puts one space between their words, as TensorFlow ops."""
     texts = tf.strings.regex_replace(valid_utf8(strings), _NO_TEXT, "")
     if strip_accents:
         texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), r"\p{Mn}", "")
     if lower_case:
-        # ICU would write a last sigma otherwise, and i as the machine's language does.
+        # Without the first step ICU would write a sigma at the end of a word in another form. The second step covers
+        # ASCII: ICU would lower "I" by the rules of the machine's language.
         texts = tf.strings.lower(tf.strings.regex_replace(texts, "Σ", "σ"))
         texts = tf.strings.lower(texts, encoding="utf-8")
-    return tf.strings.regex_replace(tf.strings.regex_replace(texts, _ALONE, r" \0 "), r"[\s\p{Z}]+", " ")
+    return tf.strings.regex_replace(tf.strings.regex_replace(texts, _SINGLE, r" \0 "), r"[\s\p{Z}]+", " ")
 
 
 def _read_lines(path):
-    """The lines of a vocab.txt."""
+    """Reads the lines of a vocab.txt; only a newline ends a line."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             lines = file.read().split("\n")

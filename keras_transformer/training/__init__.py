@@ -1,13 +1,7 @@
-"""Callbacks and scores for `model.fit`."""
+"""Callbacks, optimizers and scores for `model.fit`."""
 
-from keras_transformer.training.checkpoints import (
-    Checkpoint,
-    SavedState,
-    Terminated,
-    Termination,
-    average_weights,
-    checkpoints,
-)
+from keras_transformer.termination import Terminated, Termination
+from keras_transformer.training.checkpoints import Checkpoint, SavedState, average_weights, checkpoints
 from keras_transformer.training.divergence import Diverged, StopOnNaN, check_finite
 from keras_transformer.training.optimizers import Adam, AdamW
 from keras_transformer.training.progress import Progress

@@ -1,13 +1,13 @@
-"""Attention weights as images; needs matplotlib, which the extra `plots` brings."""
+"""Attention weights as images. Needs matplotlib (`pip install keras3-transformer[plots]`)."""
 
 import warnings
 
 import numpy as np
 
-DPI = 128  # a power of two: inches times this are whole pixels again
+DPI = 128  # a power of two, so that pixels / DPI * DPI gives whole pixels again
 CELL, GAP, TITLE, MARGIN = 20, 12, 24, 6  # pixels
-# Asked in turn for what DejaVu Sans, which comes with matplotlib, lacks.
-FONTS = (
+# DejaVu Sans comes with matplotlib. These fonts, in this order, are tried for characters that it lacks.
+FALLBACK_FONTS = (
     "Noto Sans CJK KR",
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -18,17 +18,22 @@ FONTS = (
 
 
 class AttentionMaps:
-    """Draws a layer's attention for given tokens, its heads side by side.
+    """Draws the attention of a layer for given tokens, one square grid for each head, side by side.
 
-    The labels, which take a hundred times as long as the rest, are drawn once.
+    The constructor draws the labels, because they take a hundred times as long as the cells. `draw` adds the cells.
 
     Args:
-        rows: List of str, what attends: `target_len` tokens.
-        columns: List of str, what is attended to: `source_len` tokens.
+        rows: List of `target_len` str, the tokens that attend.
+        columns: List of `source_len` str, the tokens that are attended to.
         num_heads: Number of heads.
 
     Raises:
         ImportError: If matplotlib is missing.
+
+    >>> maps = AttentionMaps(["I", "go"], ["나는", "간다"], num_heads=1)
+    >>> image = maps.draw(np.array([[[0.9, 0.1], [0.2, 0.8]]]))
+    >>> image.dtype, image.ndim
+    (dtype('uint8'), 3)
     """
 
     def __init__(self, rows, columns, num_heads):
@@ -39,41 +44,42 @@ class AttentionMaps:
 
         self._colours = matplotlib.colormaps["magma_r"]
         installed = set(font_manager.get_font_names())
-        style = {"fontsize": 7, "family": ["DejaVu Sans", *(font for font in FONTS if font in installed)]}
+        fonts = ["DejaVu Sans", *(font for font in FALLBACK_FONTS if font in installed)]
+        style = {"fontsize": 7, "family": fonts}
         head_width, head_height = CELL * len(columns), CELL * len(rows)
-        # More than labels take.
+        # An upper bound of the space that the labels take: the border without ink is cut off below.
         beside, below = (20 + 15 * max(map(len, tokens)) for tokens in (rows, columns))
         width, height = beside + num_heads * (head_width + GAP), TITLE + head_height + below
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
         lefts = [beside + head * (head_width + GAP) for head in range(num_heads)]
         for head, left in enumerate(lefts):
-            place = (left / width, below / height, head_width / width, head_height / height)
-            axes = figure.add_axes(place, xlim=(0, len(columns)), ylim=(len(rows), 0))
+            rectangle = (left / width, below / height, head_width / width, head_height / height)
+            axes = figure.add_axes(rectangle, xlim=(0, len(columns)), ylim=(len(rows), 0))
             axes.set_title(f"head {head + 1}", fontsize=8, pad=4)
             axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90, **style)
             axes.set_yticks(*((np.arange(len(rows)) + 0.5, rows) if head == 0 else ([], [])), **style)
             axes.tick_params(length=0)
         canvas = FigureCanvasAgg(figure)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for what no font has
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # matplotlib draws a box instead
             canvas.draw()
-        frame = np.asarray(canvas.buffer_rgba())[..., :3]
-        ink = (frame < 255).any(axis=2)
+        pixels = np.asarray(canvas.buffer_rgba())[..., :3]
+        ink = (pixels < 255).any(axis=2)
         start = max(0, ink.any(axis=0).argmax() - MARGIN)
-        self._frame = frame[: ink.any(axis=1).nonzero()[0][-1] + MARGIN, start:]
+        self._labels = pixels[: ink.any(axis=1).nonzero()[0][-1] + MARGIN, start:]
         self._lefts = [left - start for left in lefts]
 
-    def draw(self, weights):
-        """Draws one layer.
+    def draw(self, scores):
+        """Draws the attention of one layer.
 
         Args:
-            weights: `(num_heads, target_len, source_len)`, in [0, 1].
+            scores: Attention weights `(num_heads, target_len, source_len)`, in [0, 1].
 
         Returns:
-            uint8 `(height, width, 3)`.
+            uint8 `(height, width, 3)`: an RGB image. A weight of 0 is nearly white, a weight of 1 black.
         """
-        image = self._frame.copy()
-        colours = self._colours(weights, bytes=True)[..., :3].repeat(CELL, axis=1).repeat(CELL, axis=2)
+        image = self._labels.copy()
+        colours = self._colours(scores, bytes=True)[..., :3].repeat(CELL, axis=1).repeat(CELL, axis=2)
         for left, head in zip(self._lefts, colours, strict=True):
             height, width, _ = head.shape
             image[TITLE : TITLE + height, left : left + width] = head

@@ -1,29 +1,31 @@
-"""What becomes of a training whose loss or weights are no numbers any more."""
+"""Stops a training when its loss or its weights become NaN or infinite."""
 
 import math
 
 import keras
 import numpy as np
 
-SHOWN = 5
+MAX_NAMES = 5  # names of weights in a message
 ADVICE = "A lower learning rate, a longer warm-up or clipped gradients may help."
 
 
 class Diverged(ArithmeticError):
-    """The loss or a weight is not finite; nothing of this step was saved."""
+    """The loss or a weight is NaN or infinite. The step where it happened is not saved."""
 
 
 class StopOnNaN(keras.callbacks.Callback):
-    """Stops the training at the step whose loss is NaN or infinite, and says where.
+    """Stops the training at the first step with a NaN or infinite loss, and reports the details.
 
-    It must stand before whatever saves, in the list of callbacks.
+    Put it before every callback that saves, because callbacks run in the order of the list.
 
     Args:
-        texts: A function of the epoch and the step in it to that batch's pairs of str, or None.
-        first_step: How many steps of the first epoch were done before.
+        texts: A function of `(epoch, step)`, both counted from 0, that returns the list of (source, target) str pairs
+            of that batch, such as `Batches.texts`. None leaves the texts out of the message.
+        first_step: Number of steps of the first epoch that an earlier call of `fit` did.
 
     Raises:
-        Diverged: With the epoch, the step, the learning rate, the weights that are not finite, and the batch.
+        Diverged: During `fit`. The message has the epoch, the step, the learning rate, the weights that are not finite,
+            and the first texts of the batch.
     """
 
     def __init__(self, texts=None, first_step=0):
@@ -33,42 +35,47 @@ class StopOnNaN(keras.callbacks.Callback):
         self.epoch = None
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.done = self.first_step if self.epoch is None else 0
+        self.steps_before = self.first_step if self.epoch is None else 0
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
         loss = float((logs or {}).get("loss", 0.0))
         if math.isfinite(loss):
             return
-        step = self.done + batch
-        said = [
+        step = self.steps_before + batch
+        sentences = [
             f"The loss is {loss} in epoch {self.epoch + 1}, step {step + 1}, "
             f"at a learning rate of {float(self.model.optimizer.learning_rate):.3g}.",
-            _said(self.model, _lost(self.model), "it"),
+            _report(self.model, _names_of_not_finite(self.model), "it"),
         ]
         if self.texts is not None:
-            said.append(f"The batch begins with {self.texts(self.epoch, step)[:2]}.")
-        raise Diverged(" ".join([*said, ADVICE]))
+            sentences.append(f"The batch begins with {self.texts(self.epoch, step)[:2]}.")
+        raise Diverged(" ".join([*sentences, ADVICE]))
 
 
-def check_finite(model, where):
-    """Raises `Diverged` unless every trainable weight is finite: a step's loss is of the weights before its update.
+def check_finite(model, point):
+    """Raises `Diverged` if a trainable weight is NaN or infinite.
+
+    A finite loss does not show it: the loss of a step is computed before the step changes the weights.
 
     Args:
-        model: The model that is about to be saved.
-        where: The epoch or the step that is done, for the message.
+        model: The model to check, before it is saved.
+        point: The epoch or the step that is done, a str for the message, such as "epoch 3".
+
+    Raises:
+        Diverged: If a weight is not finite; the message names the weights.
     """
-    lost = _lost(model)
-    if lost:
-        raise Diverged(f"{_said(model, lost, where)} Nothing of it is saved. {ADVICE}")
+    names = _names_of_not_finite(model)
+    if names:
+        raise Diverged(f"{_report(model, names, point)} Nothing of it is saved. {ADVICE}")
 
 
-def _lost(model):
-    """The paths of the weights that are not finite."""
+def _names_of_not_finite(model):
     return [v.path for v in model.trainable_variables if not np.isfinite(np.asarray(v, "float32")).all()]
 
 
-def _said(model, lost, where):
-    """How many weights are not finite, and the first of their names."""
-    names = f": {', '.join(lost[:SHOWN])}{', …' if len(lost) > SHOWN else ''}" if lost else ""
-    return f"{len(lost)} of {len(model.trainable_variables)} weights are not finite after {where}{names}."
+def _report(model, names, point):
+    """Returns a sentence with the number of weights that are not finite, and their first names."""
+    count = f"{len(names)} of {len(model.trainable_variables)} weights are not finite after {point}"
+    first = f": {', '.join(names[:MAX_NAMES])}{', …' if len(names) > MAX_NAMES else ''}" if names else ""
+    return f"{count}{first}."

@@ -1,4 +1,4 @@
-"""The moving average of a model's weights that its optimizer keeps, with `use_ema=True`."""
+"""The moving average of a model's weights that a Keras optimizer keeps with `use_ema=True`."""
 
 import contextlib
 
@@ -6,20 +6,36 @@ from keras_transformer.training.optimizers import unwrapped
 
 
 def keeps_average(model):
-    """Whether a model is compiled with an optimizer that keeps one."""
+    """Returns whether a model is compiled with an optimizer that keeps a moving average of the weights."""
     return model.compiled and unwrapped(model.optimizer).use_ema
 
 
 def assign_average(model, optimizer):
-    """Gives a model the average that an optimizer keeps; the model may be another of the same architecture."""
-    averages = unwrapped(optimizer)._model_variables_moving_average
-    for weight, mean in zip(model.trainable_variables, averages, strict=True):
-        weight.assign(mean)
+    """Sets a model's trainable weights to the moving average that an optimizer keeps.
+
+    Args:
+        model: The model that was trained, or another one of the same architecture.
+        optimizer: A built optimizer with `use_ema=True`, or a `LossScaleOptimizer` around one.
+
+    Raises:
+        ValueError: If the number of averages differs from the number of trainable weights.
+    """
+    # Keras names these variables so, in the order of the weights. Its own `finalize_variable_values` checks no
+    # numbers on TensorFlow.
+    averages = [v for v in unwrapped(optimizer).variables if v.name.endswith("_average")]
+    for weight, average in zip(model.trainable_variables, averages, strict=True):
+        weight.assign(average)
 
 
 @contextlib.contextmanager
 def average_in_place(model):
-    """The context in which a model has its average, if it keeps one; its own weights come back bit for bit."""
+    """A context in which a model has its moving average as weights, if its optimizer keeps one.
+
+    At the end the model has its own weights again, bit for bit.
+
+    Args:
+        model: The model that is trained.
+    """
     if not keeps_average(model):
         yield
         return

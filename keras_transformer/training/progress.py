@@ -1,4 +1,4 @@
-"""Progress of a training run on the terminal."""
+"""A progress bar for `fit`."""
 
 import sys
 import time
@@ -8,16 +8,22 @@ import tqdm
 
 
 class Progress(keras.callbacks.Callback):
-    """One bar for the whole run, with tokens a second and the time left, and one line an epoch.
+    """Shows one progress bar for the whole training, and writes one line after each epoch.
 
-    A log file gets the lines alone.
+    The bar shows the loss and metrics, target tokens a second, and the time left. A file that is no terminal gets
+    the lines only.
 
     Args:
         steps: Number of steps in an epoch.
-        tokens: Number of real target tokens in an epoch, for the speed shown.
-        file: Where to write; standard error when None.
-        first_step: How many steps of the first epoch were done before.
-        epochs: How many epochs the whole training has; `fit`'s when None.
+        tokens: Number of real target tokens in an epoch.
+        file: Where to write, a text file; standard error when None.
+        first_step: Number of steps of the first epoch that an earlier call of `fit` did.
+        epochs: Number of epochs of the whole training; the `epochs` of `fit` when None.
+
+    Example:
+
+        model.fit(batches.dataset(), steps_per_epoch=batches.steps, epochs=10, shuffle=False, verbose=0,
+                  callbacks=[Progress(batches.steps, batches.tokens)])
     """
 
     def __init__(self, steps, tokens, file=None, first_step=0, epochs=None):
@@ -30,10 +36,11 @@ class Progress(keras.callbacks.Callback):
         self.first_epoch = None
 
     def on_epoch_begin(self, epoch, logs=None):
+        self.epoch_steps = self.steps
         if self.first_epoch is None:
             self.first_epoch = epoch
             self.epochs = self.epochs or self.params["epochs"]
-            self.left = self.steps - self.first_step
+            self.epoch_steps -= self.first_step
             self.bar = tqdm.tqdm(
                 total=self.epochs * self.steps,
                 initial=epoch * self.steps + self.first_step,
@@ -43,26 +50,24 @@ class Progress(keras.callbacks.Callback):
                 disable=None,  # no bar where there is no terminal
                 leave=False,
             )
-        else:
-            self.left = self.steps
-        self.began = time.perf_counter()
-        self.trained = None
+        self.start_time = time.perf_counter()
+        self.training_seconds = None
 
     def on_train_batch_end(self, batch, logs=None):
         self.bar.update()
         if not self.bar.disable and logs:
-            trained = self.tokens * (batch + 1) / self.steps
-            speed = trained / (time.perf_counter() - self.began)
-            self.bar.set_postfix_str(f"{speed:,.0f} tokens/s  {_values(logs)}", refresh=False)
-        if batch == self.left - 1:
-            self.trained = time.perf_counter() - self.began
+            tokens_done = self.tokens * (batch + 1) / self.steps
+            speed = tokens_done / (time.perf_counter() - self.start_time)
+            self.bar.set_postfix_str(f"{speed:,.0f} tokens/s  {_format(logs)}", refresh=False)
+        if batch == self.epoch_steps - 1:
+            self.training_seconds = time.perf_counter() - self.start_time  # without the validation
 
     def on_epoch_end(self, epoch, logs=None):
-        now = time.perf_counter()
-        seconds = self.trained or now - self.began
+        total_seconds = time.perf_counter() - self.start_time
+        seconds = self.training_seconds or total_seconds
         line = (
-            f"epoch {epoch + 1}/{self.epochs}  {_values(logs or {})}  "
-            f"{self.tokens * self.left / self.steps / seconds:,.0f} tokens/s  {now - self.began:.0f} s"
+            f"epoch {epoch + 1}/{self.epochs}  {_format(logs or {})}  "
+            f"{self.tokens * self.epoch_steps / self.steps / seconds:,.0f} tokens/s  {total_seconds:.0f} s"
         )
         self.bar.write(line, file=self.file)
         self.file.flush()
@@ -71,10 +76,10 @@ class Progress(keras.callbacks.Callback):
         self.close()
 
     def close(self):
-        """Takes the bar away; a training that was stopped does not say that it ended."""
+        """Removes the bar. Call it after an exception in `fit`, because Keras then skips `on_train_end`."""
         if self.first_epoch is not None:
             self.bar.close()
 
 
-def _values(logs):
+def _format(logs):
     return "  ".join(f"{name} {float(value):.4g}" for name, value in logs.items())

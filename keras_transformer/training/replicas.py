@@ -1,4 +1,4 @@
-"""The strategies of `tf.distribute` that copy a model, as `model.fit` of Keras 3 needs them."""
+"""Strategies of `tf.distribute` with which `model.fit` of Keras 3 works on several devices."""
 
 import json
 import os
@@ -7,46 +7,56 @@ import tensorflow as tf
 
 
 class _Reductions:
-    """Two reductions that Keras 3.15 asks a strategy for and TensorFlow's refuses, so that `fit` stops before a step.
+    """Answers two calls of `strategy.reduce` that Keras 3.15 makes and TensorFlow's strategies refuse.
 
-    Nothing of Keras or TensorFlow is replaced. When Keras works with TensorFlow's classes, take those again.
+    Without it `fit` fails before the first step. Nothing of Keras or TensorFlow is replaced. Remove this class when
+    Keras works with TensorFlow's own strategies.
     """
 
     def reduce(self, reduce_op, value, axis=None):
-        first = self.experimental_local_results
+        local_results = self.experimental_local_results
         if isinstance(value, tuple | list | dict):
-            # A whole batch, of which Keras reads shapes and dtypes alone, when it builds the model. One part says
-            # these; the parts need not have one shape, and other workers are not waited for.
-            return tf.nest.map_structure(lambda part: first(part)[0], value)
-        if axis == 0 and first(value)[0].shape.rank == 0:
-            axis = None  # a scalar that a step logs: the mean over the replicas, not along an axis it lacks
+            # Keras passes a whole batch when it builds the model, and reads only shapes and dtypes of the result.
+            # The part of one replica has them. A true reduction would fail for parts of different shapes, and
+            # would wait for other workers.
+            return tf.nest.map_structure(lambda part: local_results(part)[0], value)
+        if axis == 0 and local_results(value)[0].shape.rank == 0:
+            axis = None  # a scalar that a step logs has no axis: take the mean over the replicas
         return super().reduce(reduce_op, value, axis)
 
 
 class Mirrored(_Reductions, tf.distribute.MirroredStrategy):
-    """`tf.distribute.MirroredStrategy`, the devices of one machine, for batches of any number of rows.
+    """`tf.distribute.MirroredStrategy`, the devices of one machine, for batches with any number of rows.
 
-    With TensorFlow's own class `fit` fails where the rows of the first batch do not divide by the number of devices.
+    TensorFlow's own class makes `fit` fail if the number of rows of the first batch is not divisible by the number of
+    devices.
 
     Args:
-        devices: Names such as `["GPU:0", "GPU:1"]`; all GPUs when None.
-        cross_device_ops: As TensorFlow's.
+        devices: List of device names such as `["GPU:0", "GPU:1"]`; all GPUs when None.
+        cross_device_ops: A `tf.distribute.CrossDeviceOps`, or None for TensorFlow's choice.
+
+    Example:
+
+        with Mirrored().scope():
+            model = Transformer(8000)
+            model.compile(optimizer, MaskedCrossentropy())
+        model.fit(dataset)
     """
 
 
 class MultiWorker(_Reductions, tf.distribute.MultiWorkerMirroredStrategy):
-    """`tf.distribute.MultiWorkerMirroredStrategy`, the devices of several machines, with `fit` and `evaluate`.
+    """`tf.distribute.MultiWorkerMirroredStrategy`, the devices of several machines, for `fit` and `evaluate`.
 
-    With TensorFlow's own class both fail. Every worker runs the same program; `TF_CONFIG` names the workers and which
-    of them this process is. The model is made, loaded and compiled in `strategy.scope()`.
+    TensorFlow's own class makes both fail. Every worker runs the same program. The environment variable `TF_CONFIG`
+    lists all workers and the index of this one. Create, load and compile the model in `strategy.scope()`.
 
     Args:
-        cluster_resolver: As TensorFlow's; `TF_CONFIG` when None.
-        communication_options: As TensorFlow's.
+        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`; when None, `TF_CONFIG` is read.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions`, or None for TensorFlow's choice.
 
     Raises:
-        ValueError: If neither a `cluster_resolver` nor `TF_CONFIG` names the workers: TensorFlow would train alone,
-            without a word.
+        ValueError: If `cluster_resolver` is None and `TF_CONFIG` does not list the workers. TensorFlow's own class
+            would train on this machine alone, without a warning.
     """
 
     def __init__(self, cluster_resolver=None, communication_options=None):
@@ -56,7 +66,7 @@ class MultiWorker(_Reductions, tf.distribute.MultiWorkerMirroredStrategy):
 
     @property
     def is_chief(self):
-        """Whether this worker is the one that saves: the chief, or worker 0 where none is called so."""
+        """Whether this worker saves: the worker of type "chief", or worker 0 if there is no such type."""
         resolver = self.cluster_resolver
         jobs = resolver.cluster_spec().jobs
         return resolver.task_type == ("chief" if "chief" in jobs else "worker") and resolver.task_id == 0
@@ -65,12 +75,12 @@ class MultiWorker(_Reductions, tf.distribute.MultiWorkerMirroredStrategy):
 def _check_config(text):
     try:
         config = json.loads(text or "{}")
-        named = config["task"]["index"] < len(config["cluster"][config["task"]["type"]])
+        is_listed = config["task"]["index"] < len(config["cluster"][config["task"]["type"]])
     except (ValueError, KeyError, TypeError):
-        named = False
-    if not named:
+        is_listed = False
+    if not is_listed:
         raise ValueError(
-            "`TF_CONFIG` must name the workers and which of them this is, such as "
+            "`TF_CONFIG` must list the workers and the index of this one, such as "
             '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}. '
             f"Received: TF_CONFIG={text!r}."
         )

@@ -1,31 +1,43 @@
-"""Scores of translations, by sacreBLEU."""
+"""Scores of translations, computed by sacreBLEU."""
 
 from sacrebleu.metrics import BLEU, CHRF
 
 
 def check_tokenize(name):
-    """Raises `ValueError` unless sacreBLEU has a tokenizer of this name."""
+    """Raises `ValueError` unless sacreBLEU has a tokenizer of this name.
+
+    Args:
+        name: A str, such as "13a".
+
+    Raises:
+        ValueError: If there is no such tokenizer; the message lists all names.
+    """
     if name not in BLEU.TOKENIZERS:
         raise ValueError(f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={name!r}.")
 
 
 def corpus_scores(translations, references, **bleu_arguments):
-    """BLEU and chrF of a corpus (Post, 2018, "A Call for Clarity in Reporting BLEU Scores").
+    """Computes BLEU and chrF of a corpus (Post, 2018, "A Call for Clarity in Reporting BLEU Scores").
 
     Args:
         translations: List of str.
-        references: List of str, one for each.
-        **bleu_arguments: What `sacrebleu.metrics.BLEU` takes, such as `tokenize="none"`.
+        references: List of str, one for each translation.
+        **bleu_arguments: Arguments of `sacrebleu.metrics.BLEU`, such as `tokenize="none"`.
 
     Returns:
-        A dict: "bleu" and "chrf", in percent, and "bleu_signature" and "chrf_signature".
+        A dict: `bleu` and `chrf`, float from 0 to 100, and sacreBLEU's signatures `bleu_signature` and
+        `chrf_signature`, str.
 
     Raises:
-        ValueError: If the lists are empty or their lengths differ, or sacreBLEU has no such tokenizer.
+        ValueError: If the lists are empty or their lengths differ, or sacreBLEU has no tokenizer of this name.
+
+    >>> scores = corpus_scores(["a b c d e f"], ["a b c d e g"])
+    >>> round(scores["bleu"], 2)  # 100 * (5/6 * 4/5 * 3/4 * 2/3) ** (1/4)
+    75.98
     """
     if len(translations) != len(references) or not references:
         raise ValueError(
-            "`translations` and `references` must be as long, and not empty. "
+            "`translations` and `references` must have the same length, and not be empty. "
             f"Received: {len(translations)} and {len(references)} sentences."
         )
     tokenize = bleu_arguments.get("tokenize")

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training."""
+"""A callback that writes the training of a `Transformer` for TensorBoard."""
 
 import functools
 import importlib.util
@@ -14,42 +14,51 @@ from tensorboard.plugins import projector
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
+from keras_transformer.keras_internals import watch_gradients
 from keras_transformer.training.attention_maps import AttentionMaps
 from keras_transformer.training.moving_average import average_in_place
 from keras_transformer.training.optimizers import unwrapped
 from keras_transformer.training.scores import corpus_scores
 
-MAX_EMBEDDINGS = 2000  # the first ids of a vocabulary, the most frequent: the browser projects all of them
-MAX_TOKENS = 40  # of a sentence in an attention map
+MAX_EMBEDDINGS = (
+    2000  # ids of a vocabulary, the first and most frequent: the browser computes with all of them
+)
+MAX_TOKENS = 40  # tokens of a sentence in an attention map
 
 
 class TensorBoard(keras.callbacks.Callback):
-    """Writes what TensorBoard shows of a `Transformer`'s training: curves, translations, attention, embeddings.
+    """Writes the training of a `Transformer` for TensorBoard: curves, translations, attention and embeddings.
 
-    The horizontal axis is the optimizer's step throughout, so a resumed training goes on where it stopped. Where the
-    optimizer keeps a moving average of the weights, that is what translates, attends and embeds.
+    The horizontal axis is the optimizer's step, so a resumed training continues the curves. If the optimizer keeps a
+    moving average of the weights (`use_ema=True`), then translations, attention and embeddings use the average.
 
-    - `quality/`: loss and metrics as `fit` gives them, means of the epoch so far; after each epoch those of the
-      validation, and with `val_pairs` BLEU and chrF of greedy translations.
-    - `training/`: learning rate; over the steps since the point before, the mean global norm of the gradients before
-      clipping, target tokens a second, and the share of padding among the ids of both sides. The norm is that of
-      what the optimizer applies: accumulated, and without the loss's scale; with several replicas the mean of theirs.
-    - `translations/`: the first validation pairs, translated; as images, each layer's heads, `encoder_attention`,
-      `decoder_attention` and `cross_attention`, on the first of the pairs.
-    - the embedding projector: the tokens' embeddings.
+    - `quality/`: the loss and metrics of `fit`, as means over the epoch so far. After each epoch, the loss and metrics
+      of the validation data, and with `val_pairs` BLEU and chrF of greedy translations.
+    - `training/`: `learning_rate`; and over the steps since the point before, `tokens_per_second` (target tokens),
+      `padding` (its share among the ids of source and target) and `gradient_norm`. This is the mean global norm of
+      the gradients that the optimizer applies, before clipping: accumulated over steps, without the scale of the loss.
+      With several replicas it is the mean of their norms.
+    - `translations/`: translations of the first validation pairs; and for the first pair an image of each layer's
+      `encoder_attention`, `decoder_attention` and `cross_attention`, one grid for each head.
+    - the projector: the embeddings of the tokens.
 
     Args:
-        log_dir: Where to write, in folders `train` and `validation`.
-        update_freq: Number of steps from point to point; an epoch's last step gets one too.
-        translator: A `Translator` of the model that is trained, or None for the curves alone.
-        val_pairs: List of (source, target) str to translate; needs a translator.
-        every: Number of epochs from translation to translation, and from picture to picture.
-        num_scored: Number of pairs that BLEU and chrF are computed from, at most.
+        log_dir: Path of a folder. The callback writes into its folders `train` and `validation`.
+        update_freq: Number of steps between two points. The last step of an epoch gets a point too.
+        translator: A `Translator` of the model that is trained. None writes the curves only.
+        val_pairs: List of (source, target) str to translate; needs `translator`.
+        every: Number of epochs between two translations, images and embeddings.
+        num_scored: Number of pairs for BLEU and chrF, at most.
         num_samples: Number of translations to show.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, a number is not positive, there are pairs but no translator,
-            or, when training begins, the translator is one of another model.
+        ValueError: If Keras's backend is not TensorFlow, a number is not positive, or `val_pairs` is given without
+            `translator`. During `fit`, if `translator` is one of another model.
+
+    Example:
+
+        callback = TensorBoard("logs", translator=Translator(model, tokenizer), val_pairs=val_pairs)
+        model.fit(batches.dataset(), steps_per_epoch=batches.steps, shuffle=False, callbacks=[callback])
     """
 
     def __init__(
@@ -77,13 +86,13 @@ class TensorBoard(keras.callbacks.Callback):
         model = self.model
         if self.translator is not None and self.translator.model is not model:
             raise ValueError(
-                "`translator` must be one of the model that is trained. Received: another model's."
+                "`translator` must be one of the model that is trained. Received: a translator of another model."
             )
         self._draws = bool(self.val_pairs) and importlib.util.find_spec("matplotlib") is not None
         if self.val_pairs and not self._draws:
             warnings.warn(
-                "matplotlib is missing, so TensorBoard gets no attention maps: "
-                "`pip install keras3-transformer[plots]` brings it.",
+                "TensorBoard gets no attention maps, because matplotlib is missing. Install it with "
+                "`pip install keras3-transformer[plots]`.",
                 stacklevel=2,
             )
         self._writers, self._maps = {}, {}
@@ -92,25 +101,21 @@ class TensorBoard(keras.callbacks.Callback):
             self._padding = keras.metrics.Mean()
             self._tokens = keras.metrics.Sum()
         self._steps, self._seconds = 0, 0.0
-        optimizer = unwrapped(model.optimizer)
-        # Keras has no public name for what an optimizer applies, unscaled and accumulated: this method is handed it.
-        clip_gradients = functools.partial(type(optimizer)._clip_gradients, optimizer)
-        optimizer._clip_gradients = functools.partial(self._clip_gradients, clip_gradients)
-        model.train_step = functools.partial(self._train_step, model.train_step)
+        self._stop_watching = watch_gradients(
+            unwrapped(model.optimizer), lambda gradients: self._norm.update_state(_global_norm(gradients))
+        )
+        model.train_step = functools.partial(self._measured_step, model.train_step)
         model.make_train_function(force=True)
-        del model.train_step  # the train function holds it
+        del model.train_step  # the train function has it already
 
-    def _clip_gradients(self, clip_gradients, gradients):
-        """The optimizer's own clipping, with a look at the gradients before it."""
-        self._norm.update_state(_global_norm(gradients))
-        return clip_gradients(gradients)
-
-    def _train_step(self, train_step, data):
-        """The model's own step, measured inside its graph."""
+    def _measured_step(self, train_step, data):
+        """Runs the model's own step, and counts padding and tokens in the same graph."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         pad_id = self.model.pad_id
         for ids in (x["source"], y):
-            self._padding.update_state(ops.ravel(ops.equal(ids, pad_id)))  # a mean over ids, not over rows
+            self._padding.update_state(
+                ops.ravel(ops.equal(ids, pad_id))
+            )  # flat: the mean is over ids, not over rows
         self._tokens.update_state(ops.not_equal(y, pad_id))
         return train_step(data)
 
@@ -147,8 +152,8 @@ class TensorBoard(keras.callbacks.Callback):
             writer.flush()
 
     def on_train_end(self, logs=None):
-        del unwrapped(self.model.optimizer)._clip_gradients  # the class's own again
-        self.model.train_function = None  # the next training's step is not measured
+        self._stop_watching()
+        self.model.train_function = None  # so that the next training runs a step that measures nothing
         for writer in self._writers.values():
             writer.close()
 
@@ -158,7 +163,7 @@ class TensorBoard(keras.callbacks.Callback):
             "tokens_per_second": self._tokens.result() / self._seconds,
             "padding": self._padding.result(),
         }
-        # No update between two points is possible: accumulation, or a loss scale too high.
+        # Between two points there may be no update: gradients accumulate, or the scale of the loss was too high.
         if self._norm.count > 0:
             measured["gradient_norm"] = self._norm.result()
         self._write_scalars(
@@ -177,14 +182,14 @@ class TensorBoard(keras.callbacks.Callback):
                     tf.summary.scalar(name, value)
 
     def _writing(self, run):
-        """The context in which summaries go to a run's event file, at the optimizer's step."""
+        """Returns a context in which summaries go to the event file of a run, at the optimizer's step."""
         if run not in self._writers:
             self._writers[run] = tf.summary.create_file_writer(str(self.log_dir / run))
         return self._writers[run].as_default(int(ops.convert_to_numpy(self.model.optimizer.iterations)))
 
     def _write_translations(self):
         sources, references = map(list, zip(*self.val_pairs, strict=True))
-        # Compiling would outlast decoding.
+        # Compiling takes longer than decoding these few sentences.
         translations = self.translator.translate(sources, jit_compile=False)
         scores = corpus_scores(translations, references)
         self._write_scalars("validation", {f"quality/{name}": scores[name] for name in ("bleu", "chrf")})
@@ -200,25 +205,35 @@ class TensorBoard(keras.callbacks.Callback):
             [*tokenizer.tokenize([text])[0].numpy()][: MAX_TOKENS - 1]
             for tokenizer, text in zip(tokenizers, self.val_pairs[0], strict=True)
         )
-        source, past, written = [*source, model.eos_id], [model.bos_id, *target], [*target, model.eos_id]
-        inputs = {"source": np.array([source]), "target": np.array([past])}
+        source, target_in, target_out = (
+            [*source, model.eos_id],
+            [model.bos_id, *target],
+            [*target, model.eos_id],
+        )
+        inputs = {"source": np.array([source]), "target": np.array([target_in])}
         _, scores = model(inputs, training=False, return_attention_scores=True)
         if not self._maps:
-            source, past, written = (
+            source, target_in, target_out = (
                 tokenizer.pieces(ids)
-                for tokenizer, ids in zip(tokenizers + tokenizers[1:], (source, past, written), strict=True)
+                for tokenizer, ids in zip(
+                    tokenizers + tokenizers[1:], (source, target_in, target_out), strict=True
+                )
             )
-            labels = {"encoder": (source, source), "decoder": (written, past), "cross": (written, source)}
+            labels = {
+                "encoder": (source, source),
+                "decoder": (target_out, target_in),
+                "cross": (target_out, source),
+            }
             num_heads = scores["cross"][0].shape[1]
             self._maps = {kind: AttentionMaps(*labels[kind], num_heads) for kind in scores}
         with self._writing("validation"):
             for kind, layers in scores.items():
-                for number, weights in enumerate(layers, start=1):
-                    image = self._maps[kind].draw(np.asarray(weights[0], "float32"))
+                for number, layer_scores in enumerate(layers, start=1):
+                    image = self._maps[kind].draw(np.asarray(layer_scores[0], "float32"))
                     tf.summary.image(f"translations/{kind}_attention/layer_{number}", image[None])
 
     def _write_embeddings(self):
-        """The files that the projector reads; the newest embeddings take the place of the older ones."""
+        """Writes the files that the projector reads. They replace those of an earlier epoch."""
         folder = self.log_dir / "train"
         model, translator = self.model, self.translator
         tables = {"target": (model.target_embedding, translator.target_tokenizer)}
@@ -242,6 +257,6 @@ class TensorBoard(keras.callbacks.Callback):
 
 
 def _global_norm(gradients):
-    # A gradient of rows may name a row twice: only its dense form has the right norm.
+    # A sparse gradient may have a row twice. Its norm is that of the dense gradient, where the two are added.
     dense = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in gradients if g is not None]
     return tf.linalg.global_norm(dense)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from keras_transformer import layers
 from keras_transformer.data import PackedTexts
-from keras_transformer.data.packing import packed
+from keras_transformer.data.packing import best_fit_decreasing
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import LanguageModel
@@ -114,7 +114,7 @@ def test_the_order_follows_from_seed_and_epoch():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60))
 def test_packing_loses_no_text_and_leaves_no_two_rows_that_fit_into_one(sizes):
-    rows = packed(sizes, 20)
+    rows = best_fit_decreasing(sizes, 20)
     assert sorted(i for row in rows for i in row) == list(range(len(sizes)))
     assert all(sum(sizes[i] for i in row) <= 20 for row in rows)
     # No two rows would fit into one.
@@ -123,7 +123,7 @@ def test_packing_loses_no_text_and_leaves_no_two_rows_that_fit_into_one(sizes):
 
 
 def test_padding_that_is_a_tokens_target_is_refused():
-    with pytest.raises(ValueError, match="target_pad_id=3, which texts hold"):
+    with pytest.raises(ValueError, match="target_pad_id=3, which is a target in the texts"):
         PackedTexts([[11, 12]], 4, 1, pad_id=3)
     texts = PackedTexts([[11, 12]], 4, 1, pad_id=3, target_pad_id=-1)
     inputs, targets = texts.batch([0])

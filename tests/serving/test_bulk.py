@@ -15,7 +15,7 @@ from mirrors import Mirror, begun, mirrored, names, quiet, resume
 
 from keras_transformer.data import LONGEST_LINE, split_lines
 from keras_transformer.serving import Translator, bulk, translate_file, translate_lines
-from keras_transformer.training import Terminated
+from keras_transformer.termination import Terminated
 
 KILLS = int(os.environ.get("KILLS", "1"))  # each costs the start of a process; KILLS=5 for a thorough look
 

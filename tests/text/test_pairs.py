@@ -77,7 +77,7 @@ def test_a_single_text_gives_a_single_row():
 def test_no_texts_give_no_rows_and_texts_without_a_partner_are_refused():
     none = tf.zeros((0, 3), tf.int32)
     assert [x.shape.as_list() for x in pack_ids(none, none).values()] == [[0, 3]] * 2
-    with pytest.raises(tf.errors.InvalidArgumentError, match="as many rows"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the same number of rows"):
         pack_ids(FIRST, SECOND[:1])
 
 

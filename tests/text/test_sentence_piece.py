@@ -299,7 +299,9 @@ def test_files_that_hold_no_tokenizer_are_refused(content, message, tmp_path):
 
 @pytest.mark.parametrize("vocabulary", [["a", "b"], ["<unk>", "a", "a"], ["<unk>", 3], []])
 def test_a_vocabulary_is_of_different_pieces(tokenizer, vocabulary):
-    with pytest.raises(ValueError, match="`vocabulary` must be of different str, '<unk>' among them"):
+    with pytest.raises(
+        ValueError, match="`vocabulary` must hold different str, and '<unk>' must be one of them"
+    ):
         SentencePieceTokenizer(tokenizer.model, vocabulary)
 
 

@@ -41,7 +41,8 @@ def test_results_are_kerass(ours, kerass, options):
     )
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+        # Seven steps of about ten operations that each round by 2**-24 make 4e-6; ten times that is allowed.
+        np.testing.assert_allclose(one, other, rtol=4e-5, atol=4e-6)
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW])

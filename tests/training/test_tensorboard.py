@@ -314,7 +314,7 @@ def test_without_matplotlib_only_the_attention_is_missing(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     model = small_model()
     callback = TensorBoard(tmp_path, translator=Translator(model, TOKENIZER), val_pairs=PAIRS)
-    with pytest.warns(UserWarning, match=r"no attention maps: `pip install keras3-transformer\[plots\]`"):
+    with pytest.warns(UserWarning, match=r"no attention maps, .*`pip install keras3-transformer\[plots\]`"):
         fit(model, callback)
     assert set(written(tmp_path / "validation")) == {"quality/bleu", "quality/chrf", "translations/samples"}
     assert "training/gradient_norm" in written(tmp_path / "train")
@@ -343,7 +343,7 @@ def test_arguments_are_checked(tmp_path, arguments, message):
 
 def test_a_translator_of_another_model_is_refused(tmp_path):
     callback = TensorBoard(tmp_path, translator=Translator(small_model(), TOKENIZER))
-    with pytest.raises(ValueError, match="another model's"):
+    with pytest.raises(ValueError, match="a translator of another model"):
         fit(small_model(), callback)
 
 
