@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import gzip
+import importlib
 import io
 import json
 import pathlib
@@ -17,7 +18,9 @@ from keras_transformer.runs import Recipe, read_history
 from keras_transformer.serving import Translator
 from keras_transformer.training import corpus_scores
 
-ROOT = pathlib.Path(__file__).parents[1]
+# The module: `runs.train` is the function of the same name.
+train_module = importlib.import_module("keras_transformer.runs.train")
+ROOT = pathlib.Path(__file__).parents[2]
 TINY = [
     *("--num-layers", "1", "--d-model", "16", "--num-heads", "2", "--d-ff", "32"),
     *("--vocab-size", "260", "--character-coverage", "1.0", "--batch-tokens", "512", "--max-length", "40"),
@@ -107,14 +110,14 @@ def test_another_recipe_in_the_same_folder_is_refused_by_name(command, trained):
 def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
     again = [*command[:-1], tmp_path / "run"]
 
-    class Killer(runs.Progress):
+    class Killer(train_module.Progress):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 1:
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Progress", Killer)
+        patch.setattr(train_module, "Progress", Killer)
         code, _, err = run(*again)
     assert code == 130 and "interrupted" in err and "Traceback" not in err
     code, _, err = run(*again)
@@ -438,7 +441,7 @@ def test_an_option_that_a_command_lacks_is_named_beside_those_it_has(capsys):
 
 def test_average_takes_all_that_is_kept_and_wants_a_run(tiny_run, tmp_path):
     code, _, err = run("average", tmp_path)
-    assert code == 2 and is_one_clean_message(err, named="must be a run's")
+    assert code == 2 and is_one_clean_message(err, named="must be the folder of a run")
     folder = shutil.copytree(tiny_run, tmp_path / "run")
     code, _, err = run("average", folder)
     kept = len(list(folder.glob("checkpoint-*.keras")))

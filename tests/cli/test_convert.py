@@ -10,7 +10,7 @@ import sentencepiece
 from contracts import randomized
 
 from keras_transformer.cli import main
-from keras_transformer.convert import convert
+from keras_transformer.cli.convert import convert
 from keras_transformer.decoding import Beam
 from keras_transformer.huggingface import from_huggingface, to_huggingface
 from keras_transformer.layers import Encoder, LearnedPositions
@@ -18,7 +18,7 @@ from keras_transformer.models import T5, ClassificationHead, EncoderModel, Poole
 from keras_transformer.serving import Classifier, Translator, load
 from keras_transformer.text import WordPieceTokenizer
 
-sys.path.insert(0, str(Path(__file__).parent / "huggingface"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
 import families
 import test_vit
 
@@ -68,7 +68,9 @@ def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
     described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == {"serving_default", "probabilities"}
     assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--beam-width", "2"]) == 2
-    assert "--beam-width is for what writes texts, no Classifier" in capsys.readouterr().err
+    assert (
+        "--beam-width is only for models that write text. Received: a Classifier." in capsys.readouterr().err
+    )
     assert main(["convert", str(tmp_path / "served"), str(tmp_path / "back")]) == 0
     assert "Hugging Face checkpoint" in capsys.readouterr().err
     assert {"model.safetensors", "vocab.txt"} <= {path.name for path in (tmp_path / "back").iterdir()}

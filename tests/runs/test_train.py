@@ -1,5 +1,6 @@
 import dataclasses
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -13,14 +14,17 @@ from keras_transformer.data import Batches
 from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
-from keras_transformer.results import Results
-from keras_transformer.run_folder import RunFolder
 from keras_transformer.runs import Recipe, average, read_history, train
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.results import Results
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.optimizers import unwrapped
+
+# The module: `runs.train` is the function of the same name.
+train_module = importlib.import_module("keras_transformer.runs.train")
 
 RECIPE = Recipe(
     num_layers=1,
@@ -75,7 +79,7 @@ def batches_made(monkeypatch):
 def killed_in(epoch, monkeypatch, *arguments, **keywords):
     """Trains until a step of an epoch, and stops as if the machine did."""
 
-    class Killer(runs.Progress):
+    class Killer(train_module.Progress):
         def on_epoch_begin(self, number, logs=None):
             super().on_epoch_begin(number, logs)
             self.doomed = number == epoch
@@ -85,7 +89,7 @@ def killed_in(epoch, monkeypatch, *arguments, **keywords):
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "Progress", Killer)
+        patch.setattr(train_module, "Progress", Killer)
         train(*arguments, **keywords, say=quiet)
 
 
@@ -259,7 +263,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
 
     def train_with(perplexities, done):
-        results = Results(tmp_path, done, lambda model: Translator(model, ByteTokenizer()))
+        results = Results(tmp_path, done, Translator(model, ByteTokenizer()))
         results.set_model(model)
         results.on_train_begin()
         for epoch, perplexity in enumerate(perplexities, start=done):
@@ -315,7 +319,7 @@ def assert_same_weights(one, other):
 def terminated_at(step, monkeypatch, *arguments, **keywords):
     """Trains until SIGTERM comes after so many steps in all."""
 
-    class Terminator(runs.Progress):
+    class Terminator(train_module.Progress):
         seen = 0
 
         def on_train_batch_end(self, batch, logs=None):
@@ -325,7 +329,7 @@ def terminated_at(step, monkeypatch, *arguments, **keywords):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch, pytest.raises(runs.Terminated):
-        patch.setattr(runs, "Progress", Terminator)
+        patch.setattr(train_module, "Progress", Terminator)
         train(*arguments, **keywords, say=quiet)
 
 
@@ -407,7 +411,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path, pairs):
 def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
     finished, tmp_path, pairs, monkeypatch
 ):
-    class Poison(runs.Progress):
+    class Poison(train_module.Progress):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
             if self.params["steps"] == batch + 1 and checkpoints(tmp_path):
@@ -415,7 +419,7 @@ def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
                 weight.assign(np.full(weight.shape, np.nan))
 
     with monkeypatch.context() as patch, pytest.raises(runs.Diverged, match="not finite after epoch 2"):
-        patch.setattr(runs, "Progress", Poison)
+        patch.setattr(train_module, "Progress", Poison)
         train(RECIPE, pairs, tmp_path, say=quiet)
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [1]
     assert len(read_history(tmp_path)) == 1
@@ -430,7 +434,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     assert len(last) == 2
     for mean, *values in zip(translator.model.get_weights(), *last, strict=True):
         np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
-    with pytest.raises(ValueError, match=r"`last` must be at most .* 2 .*Received: last=3"):
+    with pytest.raises(ValueError, match=r"`last` must be at most 2, .*Received: last=3"):
         average(tmp_path, 3)
     before = contents(tmp_path)["checkpoint-0003.keras"]
     average(tmp_path, 1, say=quiet)
@@ -464,7 +468,8 @@ def test_fewer_epochs_than_were_to_be_averaged_are_averaged_all_the_same(tmp_pat
     said = []
     train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
     assert said[-2:] == [
-        f"warning: `average_last` is 4, and {tmp_path / 'early'} keeps 2 epochs: their mean.",
+        f"warning: `average_last` is 4, but {tmp_path / 'early'} keeps the checkpoints of only 2 epochs. "
+        "The translator gets their mean.",
         f"{tmp_path / 'early'}: the translator has the mean weights of the last 2 epochs.",
     ]
     train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
@@ -536,9 +541,9 @@ def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ema": 0.9, "average_last": 2}, "two ways to average"),
+        ({"ema": 0.9, "average_last": 2}, "both average the weights"),
         ({"epochs": 3, "average_last": 4}, r"at most `epochs`\. Received: average_last=4, epochs=3"),
-        ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs subwords"),
+        ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs a tokenizer of subwords"),
         ({"subword_sampling": 1.5}, "subword_sampling=1.5"),
         ({"patience": 0}, "patience=0"),
         ({"clip_norm": 0.0}, "clip_norm=0.0"),
