@@ -31,6 +31,15 @@ def replaced(path):
 
     Raises:
         OSError: If it cannot be written, for example on a full disk. The error names `path`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
+    >>> with replaced(path) as temporary:
+    ...     written = temporary.write_text("whole")
+    ...     path.exists()
+    False
+    >>> path.read_text()
+    'whole'
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The floors of the house: what may import what, and what no file may hold."""
+"""The floors of the package: which file may import which, and what no file may contain."""
 
 import ast
 import importlib
@@ -49,7 +49,7 @@ def part_of(file):
 
 
 def imports(tree):
-    """Names of modules as they are imported, absolute; relative imports are not used."""
+    """Yields (node, absolute name of the module) for each import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
@@ -66,7 +66,7 @@ def parse(file):
 
 
 def wrong_edges(file, tree):
-    """The imports of a file that do not go down."""
+    """Yields a message for each import that does not go to a lower floor."""
     part = part_of(file)
     for node, module in imports(tree):
         names = module.split(".")

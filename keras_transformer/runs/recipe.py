@@ -288,6 +288,8 @@ class Recipe:
 
 
 # The list of arguments comes from the fields, so that it and `--help` have one source.
-Recipe.__doc__ += "\n    Args:\n" + "".join(
-    f"        {field.name}: {field.metadata['help']}.\n" for field in dataclasses.fields(Recipe)
+Recipe.__doc__ = (
+    Recipe.__doc__.rstrip()
+    + "\n\n    Args:\n"
+    + "".join(f"        {field.name}: {field.metadata['help']}.\n" for field in dataclasses.fields(Recipe))
 )

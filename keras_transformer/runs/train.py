@@ -39,6 +39,11 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
     A run may be stopped at any step. The same call resumes it, and it ends with the weights of a run that was not
     stopped, bit for bit on one machine. On SIGTERM the run saves its state, within an epoch too.
 
+    Example:
+        recipe = Recipe(preset="tiny", epochs=5, learning_rate=0.002, warmup_steps=200)
+        translator = train(recipe, [("Ein Hund bellt.", "A dog barks."), ...], "RUN")
+        translator.translate(["Ein Hund bellt."])
+
     Args:
         recipe: A `Recipe`. To resume, it must be the recipe of the run; `Recipe.changes` says which fields may differ.
         pairs: The training pairs, a list of (source, target) str.

@@ -1,4 +1,4 @@
-"""Hugging Face folders to what is served, and back; on the command line too."""
+"""Conversion of Hugging Face folders to folders that are served, and back, from Python and on the command line."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ TEXTS = ["one two three", "three, two", ""]
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    """A folder of a BERT that tells two classes, with its word pieces."""
+    """A Hugging Face folder of a BERT with two classes and a vocabulary of word pieces."""
     folder = tmp_path_factory.mktemp("bert") / "checkpoint"
     tokenizer = WordPieceTokenizer.train(["One two three, four five."] * 9, 60)
     model = EncoderModel(
@@ -48,7 +48,7 @@ def bert(tmp_path_factory):
     return folder
 
 
-def test_a_checkpoint_becomes_what_is_served_and_goes_back(bert, tmp_path):
+def test_a_checkpoint_is_converted_to_a_classifier_and_back(bert, tmp_path):
     servable = convert(bert, tmp_path / "served")
     assert type(servable) is Classifier
     found = load(tmp_path / "served").classify(TEXTS)
@@ -116,7 +116,7 @@ def test_an_image_classifier_needs_no_tokenizer(tmp_path):
     assert load(tmp_path / "served").labels == names
 
 
-def test_what_cannot_be_converted_is_refused_and_leaves_nothing(bert, tmp_path):
+def test_a_folder_that_cannot_be_converted_is_refused_and_nothing_is_written(bert, tmp_path):
     with pytest.raises(ValueError, match="`target` must not exist yet"):
         convert(bert, tmp_path)
     (tmp_path / "empty").mkdir()
