@@ -199,11 +199,11 @@ def scored(options, name, tokenizer, test, history):
     import keras
 
     from keras_transformer.decoding import Beam, Greedy
-    from keras_transformer.results import in_float32
+    from keras_transformer.runs.results import serving_model
     from keras_transformer.serving import Translator
     from keras_transformer.training import corpus_scores
 
-    model = in_float32(keras.models.load_model(options.folder / f"{name}.best.keras"))
+    model = serving_model(keras.models.load_model(options.folder / f"{name}.best.keras"))
     best = min(range(len(history)), key=lambda epoch: history[epoch]["val_perplexity"])
     result = {
         "model": name,

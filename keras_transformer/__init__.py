@@ -20,6 +20,9 @@ from keras_transformer.models import Transformer
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.version import __version__
 
+# These modules need TensorFlow, tensorflow_text or an optional package, so each is imported at its first use.
+_LAZY_MODULES = ("cli", "data", "huggingface", "runs", "serving", "text", "training")
+
 __all__ = [
     "Beam",
     "Decoder",
@@ -38,18 +41,30 @@ __all__ = [
     "Transformer",
     "WarmupSchedule",
     "__version__",
+    "cli",
+    "data",
     "decoding",
+    "huggingface",
     "layers",
     "losses",
     "masks",
     "metrics",
     "models",
+    "runs",
     "schedules",
+    "serving",
+    "text",
+    "training",
 ]
 
 
 def __getattr__(name):
-    """Loads what needs TensorFlow and tensorflow-text when it is first used."""
-    if name in ("data", "serving", "text", "training"):
+    """Imports a lazy module when it is first used."""
+    if name in _LAZY_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    """Lists the public names, the lazy modules included."""
+    return sorted(__all__)

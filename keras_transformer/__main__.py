@@ -1,4 +1,4 @@
-"""`python -m keras_transformer` is `keras-transformer`."""
+"""Runs the command line: `python -m keras_transformer` does the same as `keras-transformer`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Writes files and folders that appear whole or not at all, and locks folders."""
 
 import contextlib
 import os
@@ -17,19 +17,29 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def replaced(path):
-    """Gives a temporary path beside `path`; what is there at the end takes its place, in one rename.
+    """Yields a temporary path to write to, and renames it to `path` at the end.
 
-    A temporary name keeps the suffixes of `path` and starts with `.tmp-`. After an error nothing is left of it, and
-    what stood at `path` still stands.
+    The temporary path is in the folder of `path`. Its name starts with `.tmp-` and keeps the suffixes of `path`. After
+    an error the temporary file is removed, and an older file at `path` stays unchanged.
 
     Args:
-        path: The file or new folder to write. An existing folder cannot be replaced: check first.
+        path: The file or the new folder to write, a path. A file replaces an older file. A folder replaces nothing:
+            check first that none exists.
 
     Yields:
-        The temporary `Path`; its parent exists.
+        The temporary `Path`. Its parent exists.
 
     Raises:
-        OSError: If it cannot be written, as on a full disk; names `path`.
+        OSError: If it cannot be written, for example on a full disk. The error names `path`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
+    >>> with replaced(path) as temporary:
+    ...     written = temporary.write_text("whole")
+    ...     path.exists()
+    False
+    >>> path.read_text()
+    'whole'
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,22 +56,22 @@ def replaced(path):
 
 
 def settle(path, target):
-    """Gives a file or folder its final name in one rename, once all of it is on the disk.
+    """Renames a file or folder to its final name, after everything in it is on the disk.
 
     Args:
-        path: What is written already, on the same file system.
-        target: The final name. What file stands there is replaced: check first.
+        path: The written file or folder, a path.
+        target: The final path, on the same file system. A file replaces an older file: check first.
     """
     path, target = Path(path), Path(target)
-    for written in [path, *path.rglob("*")]:
-        _sync(written)
+    for each in [path, *path.rglob("*")]:
+        _sync(each)
     os.replace(path, target)
     _sync(target.parent)
 
 
 @contextlib.contextmanager
 def naming(path):
-    """Adds a path to an `OSError` that names none: a full disk does not say what it has no room for."""
+    """Adds `path` to an `OSError` that names no path, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -72,16 +82,16 @@ def naming(path):
 
 @contextlib.contextmanager
 def locked(folder):
-    """Keeps a folder for whoever entered this, until the end of it or of the process.
+    """Locks a folder until the `with` block or the process ends.
 
-    The lock is on a file `.lock` in the folder, which is created when missing and stays. Where the system or the
-    file system knows no locks, nothing is kept.
+    The lock is on the file `.lock` in the folder. The file is created if it is missing, and it stays. On a system or a
+    file system without locks, such as Windows, nothing is locked.
 
     Args:
-        folder: The folder; created when missing.
+        folder: The folder, a path. It is created if it is missing.
 
     Raises:
-        ValueError: If another keeps it.
+        ValueError: If another process has locked the folder.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,27 +103,30 @@ def locked(folder):
                 raise ValueError(
                     f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
                 ) from None
-            except OSError:  # a file system without locks, as some clusters have
+            except OSError:  # some clusters have file systems without locks
                 pass
         yield
 
 
 def temporaries(folder):
-    """What a killed process left half written in a folder: a list of paths."""
+    """Lists the temporary files and folders that a killed process left in a folder, as a list of `Path`."""
     return list(Path(folder).glob(f"{TEMPORARY}{'[0-9a-f]' * 8}-*"))
 
 
 def remove_temporaries(folder):
-    """Removes what a killed process left half written in a folder."""
-    for left in temporaries(folder):
-        if left.is_dir():
-            shutil.rmtree(left)
+    """Removes the temporary files and folders that a killed process left in a folder."""
+    for path in temporaries(folder):
+        if path.is_dir():
+            shutil.rmtree(path)
         else:
-            left.unlink()
+            path.unlink()
 
 
 def _sync(path):
-    """Waits until a file or folder is on the disk: a rename must not be there before what it names."""
+    """Waits until a file or folder is on the disk.
+
+    A crash of the machine must not leave a renamed file whose content was never written.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The floors of the house: what may import what, and what no file may hold."""
+"""The floors of the package: which file may import which, and what no file may contain."""
 
 import ast
 import importlib
@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -32,27 +33,19 @@ FLOORS = {
     "data": 3,
     "training": 3,
     "huggingface": 4,
-    "recipe": 4,
-    "results": 4,
     "serving": 4,
-    "convert": 5,
-    "run_folder": 5,
-    "runs": 6,
-    "commands": 7,
-    "cli": 8,
-    "__main__": 9,
-    "__init__": 9,
+    "runs": 5,
+    "cli": 6,
+    "__main__": 7,
+    "__init__": 7,
 }
 # Files of floor 0 share a folder, so they may use one another; a folder never uses its neighbour.
 FLAT = {part for part, floor in FLOORS.items() if floor == 0}
-WITH_TENSORFLOW = {"text", "data", "training", "serving", "convert", "run_folder", "runs", "commands", "cli"}
+WITH_TENSORFLOW = {"text", "data", "training", "serving", "runs", "cli"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
 # Files that may import `keras.src`.
-KERAS_SRC = {
-    "keras_internals.py",  # the home of Keras's private names
-    "masks.py",  # `get_keras_mask`, until `implicit_mask` of keras_internals.py is used there
-}
+KERAS_SRC = {"keras_internals.py"}  # the home of Keras's private names
 # Files that may use private attributes of objects of another library.
 FOREIGN_PRIVATE = {
     "keras_internals.py",  # the home of Keras's private names
@@ -73,7 +66,7 @@ def part_of(file):
 
 
 def imports(tree):
-    """Names of modules as they are imported, absolute; relative imports are not used."""
+    """Yields (node, absolute name of the module) for each import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
@@ -90,7 +83,7 @@ def parse(file):
 
 
 def wrong_edges(file, tree):
-    """The imports of a file that do not go down."""
+    """Yields a message for each import that does not go to a lower floor."""
     part = part_of(file)
     for node, module in imports(tree):
         names = module.split(".")
@@ -250,8 +243,8 @@ def test_the_search_for_private_names_finds_them():
     assert [node.attr for node in found if not is_own(node)] == ["_momentums"]
 
 
-def loaded_after_import(backend, *modules):
-    code = f"import sys, keras_transformer; print([m for m in {modules!r} if m in sys.modules])"
+def printed(code, backend="tensorflow"):
+    """The value that the last line of code prints, run by a new Python process."""
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -259,10 +252,50 @@ def loaded_after_import(backend, *modules):
     return ast.literal_eval(done.stdout.strip().splitlines()[-1])
 
 
-def test_import_leaves_tensorflow_text_alone():
-    assert loaded_after_import("tensorflow", "tensorflow_text", "sentencepiece", "sacrebleu") == []
+def loaded_by_import(backend, *modules):
+    """Which of the modules `import keras_transformer` loads, where `import keras` has not loaded them already."""
+    missing = f"[m for m in {modules!r} if m not in sys.modules]"
+    code = f"import sys, keras; before = {missing}; import keras_transformer; after = {missing}"
+    return printed(f"{code}; print([m for m in before if m not in after])", backend)
+
+
+def test_import_loads_no_library_that_only_some_users_need():
+    modules = (
+        "tensorflow_text",
+        "sentencepiece",
+        "sacrebleu",
+        "requests",
+        "grpc",
+        "safetensors",
+        "matplotlib",
+    )
+    assert loaded_by_import("tensorflow", *modules) == []
 
 
 def test_import_on_jax_leaves_tensorflow_alone():
     pytest.importorskip("jax")
-    assert loaded_after_import("jax", "tensorflow", "tensorflow_text") == []
+    assert loaded_by_import("jax", "tensorflow", "tensorflow_text") == []
+
+
+LAZY = ["cli", "data", "huggingface", "runs", "serving", "text", "training"]
+
+
+def test_each_lazy_module_is_an_attribute_of_the_package():
+    """In a new process, because an import in another test would make the attribute."""
+    code = f"import keras_transformer as kt; print([getattr(kt, name).__name__ for name in {LAZY}])"
+    assert printed(code) == [f"keras_transformer.{name}" for name in LAZY]
+
+
+def test_dir_and_all_name_every_public_module_and_nothing_else():
+    public = {file.name for file in PACKAGE.iterdir() if (file / "__init__.py").exists()}
+    public |= {"losses", "masks", "metrics", "schedules"}
+    assert set(LAZY) < public
+    package = importlib.import_module("keras_transformer")
+    assert dir(package) == sorted(package.__all__)
+    modules = {name for name in dir(package) if isinstance(getattr(package, name), types.ModuleType)}
+    assert modules == public
+
+
+def test_an_unknown_name_is_no_attribute_of_the_package():
+    with pytest.raises(AttributeError, match="has no attribute 'trainning'"):
+        importlib.import_module("keras_transformer").trainning  # noqa: B018

@@ -1,5 +1,6 @@
 import doctest
 import importlib
+import pathlib
 
 import keras
 import numpy as np
@@ -8,43 +9,11 @@ import pytest
 import keras_transformer
 from keras_transformer import layers
 
+PACKAGE = pathlib.Path(keras_transformer.__file__).parent
 MODULES = [
-    "masks",
-    "schedules",
-    "losses",
-    "metrics",
-    "backend",
-    "checks",
-    "termination",
-    "layers.attention",
-    "layers.cache",
-    "layers.decoder",
-    "layers.embedding",
-    "layers.encoder",
-    "layers.feed_forward",
-    "layers.positions",
-    "layers.residual",
-    "models.generation",
-    "models.recurrent_seq2seq",
-    "models.transformer",
-    "models.vision_transformer",
-    "data.batches",
-    "data.files",
-    "data.masking",
-    "data.packing",
-    "decoding.beam",
-    "decoding.constraints",
-    "decoding.loop",
-    "decoding.sample",
-    "decoding.strategy",
-    "text.byte",
-    "text.pairs",
-    "text.sentence_piece",
-    "text.word_piece",
-    "training.attention_maps",
-    "training.checkpoints",
-    "training.optimizers",
-    "training.scores",
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
 ]
 PUBLIC = {name: getattr(keras_transformer, name) for name in keras_transformer.__all__}
 PUBLIC |= {name: getattr(layers, name) for name in layers.__all__}

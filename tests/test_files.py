@@ -78,7 +78,7 @@ def test_two_writers_do_not_share_a_temporary_path(tmp_path):
     assert (tmp_path / "text").read_text() == "one"
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+def test_only_the_temporaries_of_a_killed_process_are_removed(tmp_path):
     with replaced(tmp_path / "text") as file, replaced(tmp_path / "folder") as folder:
         file.write_text("half")
         folder.mkdir()
@@ -93,7 +93,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     remove_temporaries(tmp_path / "nowhere")
 
 
-def test_a_folder_is_kept_until_the_process_that_has_it_ends(tmp_path):
+def test_a_folder_is_locked_until_its_process_ends(tmp_path):
     folder = tmp_path / "new" / "run"
     code = (
         "import sys, keras_transformer.files as f\nwith f.locked(sys.argv[1]): print(1, flush=True); input()"
@@ -112,7 +112,7 @@ def test_a_folder_is_kept_until_the_process_that_has_it_ends(tmp_path):
         assert names(folder) == [LOCK]
 
 
-def test_after_an_error_a_folder_is_free(tmp_path):
+def test_an_error_unlocks_the_folder(tmp_path):
     with pytest.raises(RuntimeError), locked(tmp_path):
         raise RuntimeError
     with locked(tmp_path):
@@ -128,7 +128,7 @@ class NoLocks:
 
 
 @pytest.mark.parametrize("system", [None, NoLocks])
-def test_without_locks_of_the_system_a_folder_is_not_kept(tmp_path, monkeypatch, system):
+def test_without_locks_of_the_system_a_folder_is_not_locked(tmp_path, monkeypatch, system):
     monkeypatch.setattr(files, "fcntl", system)
     with locked(tmp_path), locked(tmp_path):
         assert names(tmp_path) == [LOCK]

@@ -1,4 +1,4 @@
-"""`keras-transformer translate`, of standard input as it comes and of files that it goes on with."""
+"""`keras-transformer translate`: standard input line by line, and files that it resumes."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from keras_transformer.serving import Translator
 
 @pytest.fixture
 def mirrored(monkeypatch):
-    """Lets every translator write texts backwards; the batches it got, and what to do with each before."""
+    """Makes every translator write texts backwards. Two lists: its batches, and functions to call before each."""
     batches, acts = [], []
 
     def translate_batch(self, texts):
@@ -29,7 +29,7 @@ def mirrored(monkeypatch):
 
 @pytest.fixture
 def files(tmp_path):
-    """A file of two windows, and where its translation is to be."""
+    """An input file of two windows, and the path of its translation."""
     (tmp_path / "in").write_text("".join(f"line {i}\n" for i in range(5000)))
     return tmp_path / "in", tmp_path / "out"
 
@@ -68,9 +68,7 @@ def test_a_file_is_translated_into_another(tiny_run, translator, pairs, tmp_path
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_what_stops_the_command_is_its_exit_code_and_the_same_command_goes_on(
-    tiny_run, files, mirrored, number, code
-):
+def test_a_signal_sets_the_exit_code_and_the_same_command_resumes(tiny_run, files, mirrored, number, code):
     batches, acts = mirrored
     command = ["translate", tiny_run, "--input", files[0], "--output", files[1], "--batch-size", 64]
     acts.append(lambda texts: os.kill(os.getpid(), number) if len(batches) == 70 else None)
@@ -85,7 +83,7 @@ def test_what_stops_the_command_is_its_exit_code_and_the_same_command_goes_on(
     assert files[1].read_text() == backwards(files[0])
 
 
-def test_another_search_is_refused_by_name_unless_it_begins_anew(tiny_run, files, mirrored):
+def test_another_search_is_refused_by_name_without_restart(tiny_run, files, mirrored):
     _, acts = mirrored
     command = ["translate", tiny_run, "--input", files[0], "--output", files[1]]
     acts.append(lambda texts: os.kill(os.getpid(), signal.SIGINT))
@@ -98,7 +96,7 @@ def test_another_search_is_refused_by_name_unless_it_begins_anew(tiny_run, files
 
 
 @pytest.mark.parametrize("given", [("--input",), ("--output",), ("--restart",), ("--input", "--restart")])
-def test_files_are_given_both_or_not_at_all(tiny_run, files, given):
+def test_input_and_output_need_each_other(tiny_run, files, given):
     values = {"--input": files[0], "--output": files[1]}
     options = [word for name in given for word in (name, values.get(name)) if word]
     code, out, err = run("translate", tiny_run, *options)

@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import gzip
+import importlib
 import io
 import json
 import pathlib
@@ -17,7 +18,9 @@ from keras_transformer.runs import Recipe, read_history
 from keras_transformer.serving import Translator
 from keras_transformer.training import corpus_scores
 
-ROOT = pathlib.Path(__file__).parents[1]
+# The module: `runs.train` is the function of the same name.
+train_module = importlib.import_module("keras_transformer.runs.train")
+ROOT = pathlib.Path(__file__).parents[2]
 TINY = [
     *("--num-layers", "1", "--d-model", "16", "--num-heads", "2", "--d-ff", "32"),
     *("--vocab-size", "260", "--character-coverage", "1.0", "--batch-tokens", "512", "--max-length", "40"),
@@ -66,7 +69,7 @@ def command(files, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(command):
-    """What the command answered."""
+    """The exit code, standard output and standard error of the command."""
     return run(*command)
 
 
@@ -107,14 +110,14 @@ def test_another_recipe_in_the_same_folder_is_refused_by_name(command, trained):
 def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
     again = [*command[:-1], tmp_path / "run"]
 
-    class Killer(runs.Progress):
+    class Killer(train_module.Progress):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 1:
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Progress", Killer)
+        patch.setattr(train_module, "Progress", Killer)
         code, _, err = run(*again)
     assert code == 130 and "interrupted" in err and "Traceback" not in err
     code, _, err = run(*again)
@@ -170,11 +173,11 @@ def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
     assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
 
 
-def test_evaluate_scores_tokenised_text_as_it_stands(tiny_run, files, monkeypatch):
+def test_evaluate_scores_tokenized_text_without_tokenizing_it(tiny_run, files, monkeypatch):
     few = ["--source", files / "ko.few", "--target", files / "en.few"]
     code, out, err = run("evaluate", tiny_run, *few, "--tokenize", "none")
     assert (code, err) == (0, "") and b"tok:none" in out
-    monkeypatch.delattr(Translator, "translate")  # a wrong name is refused before
+    monkeypatch.delattr(Translator, "translate")  # a wrong name must be refused before any translation
     code, _, err = run("evaluate", tiny_run, *few, "--tokenize", "words")
     assert code == 2 and is_one_clean_message(err, named="words")
 
@@ -280,7 +283,7 @@ def is_one_clean_message(err, *, named):
 
 
 @pytest.mark.parametrize("options", MISTAKES)
-def test_what_train_cannot_use_is_one_message_and_exit_code_2(files, tmp_path, options):
+def test_unusable_input_of_train_gives_one_message_and_exit_code_2(files, tmp_path, options):
     data = f"--source {files}/ko --target {files}/en"
     options = options.format(files=files, data=data).split()
     named = MISTAKES[next(k for k in MISTAKES if k.format(files=files, data=data).split() == options)]
@@ -324,7 +327,7 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
         ("export {run} {files}/ko", "ko"),
     ],
 )
-def test_what_the_others_cannot_use_is_one_message_and_exit_code_2(
+def test_unusable_input_of_the_other_commands_gives_one_message_and_exit_code_2(
     files, tiny_run, tmp_path, arguments, named
 ):
     code, out, err = run(*arguments.format(files=files, run=tiny_run, tmp=tmp_path).split(), stdin=b"a\n")
@@ -376,7 +379,7 @@ def test_train_help_names_every_hyperparameter_with_its_default(capsys):
         assert default in text
 
 
-# What goes with all the others, where a value like those of its kind does not.
+# Fields for which the common value of their type contradicts another field.
 SPECIAL = {"character_coverage": 0.99, "tokenizer": "bpe", "average_last": 1}
 
 
@@ -424,7 +427,7 @@ def test_the_module_reports_a_mistake_by_its_exit_code(tmp_path):
     assert b"holds no translator" in done.stderr and b"Traceback" not in done.stderr
 
 
-def test_an_option_that_a_command_lacks_is_named_beside_those_it_has(capsys):
+def test_an_unknown_option_is_named_with_the_usage_of_the_command(capsys):
     for command, option in (
         (["translate", "RUN"], "--n-best"),
         (["train", "--output", "RUN"], "--lerning-rate"),
@@ -436,9 +439,9 @@ def test_an_option_that_a_command_lacks_is_named_beside_those_it_has(capsys):
         assert f"usage: keras-transformer {command[0]}" in shown
 
 
-def test_average_takes_all_that_is_kept_and_wants_a_run(tiny_run, tmp_path):
+def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
     code, _, err = run("average", tmp_path)
-    assert code == 2 and is_one_clean_message(err, named="must be a run's")
+    assert code == 2 and is_one_clean_message(err, named="must be the folder of a run")
     folder = shutil.copytree(tiny_run, tmp_path / "run")
     code, _, err = run("average", folder)
     kept = len(list(folder.glob("checkpoint-*.keras")))

@@ -1,4 +1,4 @@
-"""Runs and exports that are killed at random moments, again and again, end as those that never were."""
+"""Runs and exports that are killed at random moments give the same results as those that are not killed."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.training import checkpoints
 
-KILLS = int(os.environ.get("KILLS", "1"))  # each costs the start of a process; KILLS=5 for a thorough look
+KILLS = int(os.environ.get("KILLS", "1"))  # each kill starts a process; KILLS=5 tests more thoroughly
 
 
 OPTIONS = """
@@ -46,7 +46,7 @@ def position(folder):
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, pairs):
+def test_a_killed_and_resumed_run_has_the_weights_of_an_unkilled_run(tmp_path, pairs):
     corpus = tmp_path / "pairs.tsv"
     corpus.write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
     finished(start(training(tmp_path / "whole", corpus)))
@@ -55,7 +55,7 @@ def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, 
     reached = []
     for _ in range(KILLS):
         process, before = start(training(folder, corpus)), position(folder)
-        while process.poll() is None and position(folder) == before:  # until it has got on a little
+        while process.poll() is None and position(folder) == before:  # until it has saved a checkpoint
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.5))
         process.send_signal(signal.SIGKILL)
@@ -71,7 +71,7 @@ def test_killed_and_resumed_a_run_has_the_weights_of_one_that_was_not(tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_killed_export_shows_a_server_whole_versions_alone(tmp_path, tiny_run):
+def test_a_killed_export_leaves_no_incomplete_version(tmp_path, tiny_run):
     import tensorflow as tf
 
     models, draw = tmp_path / "models", random.Random(3)
@@ -94,7 +94,7 @@ def test_a_killed_export_shows_a_server_whole_versions_alone(tmp_path, tiny_run)
         time.sleep(draw.uniform(0, 2))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        for version in versions():  # it had ended before it was killed
+        for version in versions():  # the export ended before it was killed
             assert answers(version) == expected
             shutil.rmtree(version)
     translator.export(models)

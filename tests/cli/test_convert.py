@@ -1,4 +1,4 @@
-"""Hugging Face folders to what is served, and back; on the command line too."""
+"""Conversion of Hugging Face folders to folders that are served, and back, from Python and on the command line."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import sentencepiece
 from contracts import randomized
 
 from keras_transformer.cli import main
-from keras_transformer.convert import convert
+from keras_transformer.cli.convert import convert
 from keras_transformer.decoding import Beam
 from keras_transformer.huggingface import from_huggingface, to_huggingface
 from keras_transformer.layers import Encoder, LearnedPositions
@@ -18,7 +18,7 @@ from keras_transformer.models import T5, ClassificationHead, EncoderModel, Poole
 from keras_transformer.serving import Classifier, Translator, load
 from keras_transformer.text import WordPieceTokenizer
 
-sys.path.insert(0, str(Path(__file__).parent / "huggingface"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
 import families
 import test_vit
 
@@ -27,7 +27,7 @@ TEXTS = ["one two three", "three, two", ""]
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    """A folder of a BERT that tells two classes, with its word pieces."""
+    """A Hugging Face folder of a BERT with two classes and a vocabulary of word pieces."""
     folder = tmp_path_factory.mktemp("bert") / "checkpoint"
     tokenizer = WordPieceTokenizer.train(["One two three, four five."] * 9, 60)
     model = EncoderModel(
@@ -48,7 +48,7 @@ def bert(tmp_path_factory):
     return folder
 
 
-def test_a_checkpoint_becomes_what_is_served_and_goes_back(bert, tmp_path):
+def test_a_checkpoint_is_converted_to_a_classifier_and_back(bert, tmp_path):
     servable = convert(bert, tmp_path / "served")
     assert type(servable) is Classifier
     found = load(tmp_path / "served").classify(TEXTS)
@@ -68,7 +68,9 @@ def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
     described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == {"serving_default", "probabilities"}
     assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--beam-width", "2"]) == 2
-    assert "--beam-width is for what writes texts, no Classifier" in capsys.readouterr().err
+    assert (
+        "--beam-width is only for models that write text. Received: a Classifier." in capsys.readouterr().err
+    )
     assert main(["convert", str(tmp_path / "served"), str(tmp_path / "back")]) == 0
     assert "Hugging Face checkpoint" in capsys.readouterr().err
     assert {"model.safetensors", "vocab.txt"} <= {path.name for path in (tmp_path / "back").iterdir()}
@@ -114,7 +116,7 @@ def test_an_image_classifier_needs_no_tokenizer(tmp_path):
     assert load(tmp_path / "served").labels == names
 
 
-def test_what_cannot_be_converted_is_refused_and_leaves_nothing(bert, tmp_path):
+def test_a_folder_that_cannot_be_converted_is_refused_and_nothing_is_written(bert, tmp_path):
     with pytest.raises(ValueError, match="`target` must not exist yet"):
         convert(bert, tmp_path)
     (tmp_path / "empty").mkdir()

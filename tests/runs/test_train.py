@@ -1,5 +1,6 @@
 import dataclasses
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -13,14 +14,17 @@ from keras_transformer.data import Batches
 from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
-from keras_transformer.results import Results
-from keras_transformer.run_folder import RunFolder
 from keras_transformer.runs import Recipe, average, read_history, train
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.results import Results
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.optimizers import unwrapped
+
+# The module: `runs.train` is the function of the same name.
+train_module = importlib.import_module("keras_transformer.runs.train")
 
 RECIPE = Recipe(
     num_layers=1,
@@ -53,13 +57,13 @@ def contents(folder):
 
 
 def kept_in(folder):
-    """The names in a run's folder; what is written for TensorBoard is named by time and machine."""
+    """The names in a run's folder, without the lock and without TensorBoard, whose names depend on the time."""
     return {path.name for path in folder.iterdir()} - {"tensorboard", LOCK}
 
 
 @pytest.fixture
 def batches_made(monkeypatch):
-    """Every batch that is made for training, in order, each after whose it is."""
+    """A list that gets (owner, batch) for each training batch, in the order in which they are made."""
     made = []
     batch = Batches.batch
 
@@ -73,9 +77,9 @@ def batches_made(monkeypatch):
 
 
 def killed_in(epoch, monkeypatch, *arguments, **keywords):
-    """Trains until a step of an epoch, and stops as if the machine did."""
+    """Trains until the first step of an epoch, and stops there without saving, like a crash."""
 
-    class Killer(runs.Progress):
+    class Killer(train_module.Progress):
         def on_epoch_begin(self, number, logs=None):
             super().on_epoch_begin(number, logs)
             self.doomed = number == epoch
@@ -85,7 +89,7 @@ def killed_in(epoch, monkeypatch, *arguments, **keywords):
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "Progress", Killer)
+        patch.setattr(train_module, "Progress", Killer)
         train(*arguments, **keywords, say=quiet)
 
 
@@ -97,7 +101,7 @@ def finished(tmp_path_factory, pairs):
     return folder
 
 
-def test_a_run_holds_what_resuming_and_translating_need(finished):
+def test_a_run_holds_the_files_for_resuming_and_for_translating(finished):
     assert kept_in(finished) == {
         "run.json",
         "history.csv",
@@ -113,13 +117,13 @@ def test_a_run_holds_what_resuming_and_translating_need(finished):
     assert all(float(row["loss"]) > 0 and float(row["perplexity"]) > 1 for row in read_history(finished))
 
 
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
+def test_an_interrupted_run_resumes_with_the_same_batches_and_losses(
     finished, tmp_path, pairs, monkeypatch, batches_made
 ):
     killed_in(1, monkeypatch, RECIPE, pairs, tmp_path / "run")
     assert checkpoints(tmp_path / "run")[0].epochs == 1
     assert len(read_history(tmp_path / "run")) == 1
-    killed = batches_made[0][0]  # whose threads may still be making some
+    killed = batches_made[0][0]  # its threads may still make batches
     before = [batch for _, batch in batches_made]
     said = []
     train(RECIPE, pairs, tmp_path / "run", say=said.append)
@@ -259,7 +263,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
 
     def train_with(perplexities, done):
-        results = Results(tmp_path, done, lambda model: Translator(model, ByteTokenizer()))
+        results = Results(tmp_path, done, Translator(model, ByteTokenizer()))
         results.set_model(model)
         results.on_train_begin()
         for epoch, perplexity in enumerate(perplexities, start=done):
@@ -271,7 +275,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
 
     train_with([9.0, 4.0, 5.0], done=0)
     assert kept() == 1
-    train_with([4.5], done=3)  # as good as the best before it is not
+    train_with([4.5], done=3)  # not better than the best before
     assert kept() == 1
     train_with([np.nan], done=4)
     assert kept() == 1
@@ -313,9 +317,9 @@ def assert_same_weights(one, other):
 
 
 def terminated_at(step, monkeypatch, *arguments, **keywords):
-    """Trains until SIGTERM comes after so many steps in all."""
+    """Trains until SIGTERM comes after `step` steps, counted over all epochs."""
 
-    class Terminator(runs.Progress):
+    class Terminator(train_module.Progress):
         seen = 0
 
         def on_train_batch_end(self, batch, logs=None):
@@ -325,7 +329,7 @@ def terminated_at(step, monkeypatch, *arguments, **keywords):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch, pytest.raises(runs.Terminated):
-        patch.setattr(runs, "Progress", Terminator)
+        patch.setattr(train_module, "Progress", Terminator)
         train(*arguments, **keywords, say=quiet)
 
 
@@ -370,7 +374,9 @@ def test_a_damaged_checkpoint_costs_one_epoch(finished, tmp_path, pairs):
         train(changed(epochs=4), pairs, folder, say=quiet)
 
 
-def test_a_full_disk_is_named_and_leaves_what_was_there(finished, tmp_path, pairs, monkeypatch):
+def test_on_a_full_disk_the_error_names_the_file_and_the_older_checkpoints_stay(
+    finished, tmp_path, pairs, monkeypatch
+):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     before = contents(folder)
@@ -388,7 +394,7 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(finished, tmp_path, pair
         assert contents(folder)[name] == before[name]
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path, pairs):
+def test_a_nan_loss_stops_the_run_and_names_the_step_and_the_batch(tmp_path, pairs):
     with pytest.raises(runs.Diverged) as caught:
         train(changed(learning_rate=1e30, warmup_steps=1), pairs, tmp_path, say=quiet)
     said = str(caught.value)
@@ -407,7 +413,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path, pairs):
 def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
     finished, tmp_path, pairs, monkeypatch
 ):
-    class Poison(runs.Progress):
+    class Poison(train_module.Progress):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
             if self.params["steps"] == batch + 1 and checkpoints(tmp_path):
@@ -415,7 +421,7 @@ def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
                 weight.assign(np.full(weight.shape, np.nan))
 
     with monkeypatch.context() as patch, pytest.raises(runs.Diverged, match="not finite after epoch 2"):
-        patch.setattr(runs, "Progress", Poison)
+        patch.setattr(train_module, "Progress", Poison)
         train(RECIPE, pairs, tmp_path, say=quiet)
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [1]
     assert len(read_history(tmp_path)) == 1
@@ -430,7 +436,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     assert len(last) == 2
     for mean, *values in zip(translator.model.get_weights(), *last, strict=True):
         np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
-    with pytest.raises(ValueError, match=r"`last` must be at most .* 2 .*Received: last=3"):
+    with pytest.raises(ValueError, match=r"`last` must be at most 2, .*Received: last=3"):
         average(tmp_path, 3)
     before = contents(tmp_path)["checkpoint-0003.keras"]
     average(tmp_path, 1, say=quiet)
@@ -439,7 +445,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_before_the_mean_of_its_epochs_gets_it(tmp_path, pairs, monkeypatch):
+def test_a_run_that_stopped_before_averaging_is_averaged_by_the_next_call(tmp_path, pairs, monkeypatch):
     recipe = changed(average_last=2)
     steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=512, max_length=40).steps
     terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
@@ -452,26 +458,27 @@ def test_a_run_that_was_stopped_before_the_mean_of_its_epochs_gets_it(tmp_path, 
         np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
     train(recipe, pairs, tmp_path, say=said.append)
     assert "nothing to do, 2 epochs are done" in said[-1]
-    average(tmp_path, 1, say=quiet)  # another mean, asked for, stays
+    average(tmp_path, 1, say=quiet)  # `train` keeps a mean that the user made
     train(recipe, pairs, tmp_path, say=said.append)
     assert "nothing to do" in said[-1]
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
 
 
-def test_fewer_epochs_than_were_to_be_averaged_are_averaged_all_the_same(tmp_path, pairs):
+def test_patience_before_average_last_epochs_averages_those_that_exist(tmp_path, pairs):
     # Patience ends the run after its second epoch: no step moves a weight.
     early = changed(average_last=4, patience=1, epochs=9, learning_rate=1e-30)
     said = []
     train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
     assert said[-2:] == [
-        f"warning: `average_last` is 4, and {tmp_path / 'early'} keeps 2 epochs: their mean.",
+        f"warning: `average_last` is 4, but {tmp_path / 'early'} keeps the checkpoints of only 2 epochs. "
+        "The translator gets their mean.",
         f"{tmp_path / 'early'}: the translator has the mean weights of the last 2 epochs.",
     ]
     train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
     assert "nothing to do" in said[-1]
 
 
-def test_more_epochs_to_average_than_a_run_has_kept_so_far(finished, tmp_path, pairs):
+def test_average_last_beyond_the_kept_checkpoints_warns_and_averages_those(finished, tmp_path, pairs):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "checkpoint-0001.keras").unlink()
     said = []
@@ -481,7 +488,7 @@ def test_more_epochs_to_average_than_a_run_has_kept_so_far(finished, tmp_path, p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "rounding"), [("float32", 1e-3), ("mixed_float16", 1e-2)])
-def test_a_moving_average_is_what_translates_and_not_what_trains(
+def test_a_moving_average_translates_and_validates_but_does_not_train(
     tmp_path, pairs, finished, precision, rounding
 ):
     recipe = changed(ema=0.5, epochs=2, precision=precision)
@@ -497,7 +504,7 @@ def test_a_moving_average_is_what_translates_and_not_what_trains(
     averages = [np.asarray(v) for v in unwrapped(trained.optimizer)._model_variables_moving_average]
     for weight, mean in zip(served.trainable_variables, averages, strict=True):
         np.testing.assert_array_equal(np.asarray(weight), mean)
-    # It is validated with the average too.
+    # The validation uses the average too.
     served.compile(metrics=[Perplexity(pad_id=0)], loss=trained.loss)
     tokenizer = Translator.load(tmp_path / "ema").source_tokenizer
     batches = Batches(pairs[:8], tokenizer, batch_tokens=512, max_length=40)
@@ -526,7 +533,7 @@ def test_patience_without_validation_pairs_is_refused_before_the_folder_is_taken
 
 
 @pytest.mark.parametrize(("found", "ends"), [(["4", "nan", "nan"], True), (["nan", "4", "nan"], False)])
-def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
+def test_a_validation_of_nan_is_never_the_best(tmp_path, found, ends):
     rows = [f"{epoch},{perplexity}\n" for epoch, perplexity in enumerate(found)]
     (tmp_path / "history.csv").write_text("".join(["epoch,val_perplexity\n", *rows]))
     (tmp_path / f"checkpoint-{len(found):04d}.keras").touch()
@@ -536,9 +543,9 @@ def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ema": 0.9, "average_last": 2}, "two ways to average"),
+        ({"ema": 0.9, "average_last": 2}, "both average the weights"),
         ({"epochs": 3, "average_last": 4}, r"at most `epochs`\. Received: average_last=4, epochs=3"),
-        ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs subwords"),
+        ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs a tokenizer of subwords"),
         ({"subword_sampling": 1.5}, "subword_sampling=1.5"),
         ({"patience": 0}, "patience=0"),
         ({"clip_norm": 0.0}, "clip_norm=0.0"),
@@ -546,7 +553,7 @@ def test_a_validation_that_is_no_number_is_not_the_best(tmp_path, found, ends):
         ({"schedule": "steep"}, "schedule='steep'"),
     ],
 )
-def test_a_recipe_checks_what_goes_together(arguments, message):
+def test_a_recipe_checks_its_values_against_each_other(arguments, message):
     with pytest.raises(ValueError, match=message):
         changed(**arguments)
 
@@ -586,7 +593,7 @@ def test_a_run_begins_with_the_weights_and_tokenizers_of_another(finished, tmp_p
         ({"init_from": "nowhere"}, r"nowhere holds no translator"),
     ],
 )
-def test_a_start_that_does_not_fit_is_refused_and_takes_no_folder(
+def test_an_init_from_that_does_not_fit_is_refused_and_takes_no_folder(
     finished, tmp_path, pairs, arguments, message
 ):
     recipe = changed(**{"init_from": str(finished), **arguments})
@@ -595,13 +602,13 @@ def test_a_start_that_does_not_fit_is_refused_and_takes_no_folder(
     assert kept_in(tmp_path / "run") == set()
 
 
-def test_the_description_follows_what_may_change(finished, tmp_path, pairs):
+def test_the_description_is_updated_when_a_free_field_changes(finished, tmp_path, pairs):
     folder = shutil.copytree(finished, tmp_path / "run")
     train(changed(epochs=3), pairs, folder, say=quiet)
     assert json.loads((folder / "run.json").read_text())["recipe"]["epochs"] == 3
 
 
-def test_what_another_file_format_is_called_is_not_a_missing_file(tmp_path):
+def test_a_file_of_another_format_is_not_reported_as_missing(tmp_path):
     (tmp_path / "model.keras").write_text("nothing")
     with pytest.raises(ValueError, match=r"no \.keras file, or damaged"):
         load_model(tmp_path / "model.keras")

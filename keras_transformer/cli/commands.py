@@ -1,0 +1,204 @@
+"""The commands of the command line. Each imports the libraries it needs when it runs."""
+
+import dataclasses
+import itertools
+import sys
+
+EXIT_INPUT = 2  # the user's input cannot be used
+EXIT_DIVERGED = 3  # the loss or a weight is NaN or infinite
+EXIT_INTERRUPTED = 130  # Ctrl-C
+EXIT_TERMINATED = 143  # SIGTERM, after the state was saved
+
+
+def _say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def _given(options, *names):
+    """Returns the options with these names that the user gave or that have a default, a dict."""
+    return {name: value for name, value in vars(options).items() if name in names}
+
+
+def _read_pairs(options, prefix="", required=True):
+    """Reads the pairs from two files or one TSV; without files it returns None, or raises if they are required."""
+    from keras_transformer.data import read_parallel, read_tsv
+
+    source, target, pairs = (
+        getattr(options, f"{prefix}{name}", None) for name in ("source", "target", "pairs")
+    )
+    dashed = prefix.replace("_", "-")
+    if pairs and (source or target):
+        raise ValueError(f"Give --{dashed}pairs, or --{dashed}source and --{dashed}target, not both.")
+    if pairs:
+        return read_tsv(pairs)
+    if source and target:
+        return read_parallel(source, target)
+    if source or target or required:
+        raise ValueError(f"Give --{dashed}source and --{dashed}target, or --{dashed}pairs.")
+    return None
+
+
+def _load_servable(options, load):
+    """Loads a model with its tokenizers from a folder, and applies the options of the search and the limits.
+
+    Args:
+        options: The parsed options; `run` is the folder.
+        load: A function from the folder to a `Translator`, a `Classifier`, ...
+    """
+    from keras_transformer.decoding import Beam, NoRepeatNgram
+
+    servable = load(options.run)
+    beam_options = _given(options, "beam_width", "length_penalty", "normalization", "n_best")
+    limits = _given(options, "max_source_length", "max_length")
+    if not hasattr(servable, "searching"):  # it writes no text
+        applicable = {"max_source_length"} if hasattr(servable, "limited") else set()
+        search_options = beam_options | limits | _given(options, "no_repeat_ngram")
+        if refused := sorted(search_options.keys() - applicable):
+            option = refused[0].replace("_", "-")
+            raise ValueError(
+                f"--{option} is only for models that write text. Received: a {type(servable).__name__}."
+            )
+        return servable.limited(**limits) if limits else servable
+    strategy, constraints = servable.strategy, list(servable.constraints)
+    if beam_options:
+        if "beam_width" not in beam_options and not isinstance(strategy, Beam):
+            raise ValueError(
+                "--length-penalty, --normalization and --n-best are options of a beam: give --beam-width too."
+            )
+        if "beam_width" in beam_options:
+            beam_options["width"] = beam_options.pop("beam_width")
+        strategy = dataclasses.replace(strategy if isinstance(strategy, Beam) else Beam(), **beam_options)
+    if "no_repeat_ngram" in options:
+        constraints = [each for each in constraints if not isinstance(each, NoRepeatNgram)]
+        constraints.append(NoRepeatNgram(options.no_repeat_ngram))
+    return servable.searching(strategy, constraints, **limits)
+
+
+def train(options):
+    """Trains a model, or resumes its training."""
+    from keras_transformer import runs
+
+    recipe = runs.Recipe(**_given(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
+    pairs, val_pairs = _read_pairs(options), _read_pairs(options, "val_", required=False)
+    try:
+        runs.train(recipe, pairs, options.output, val_pairs, say=_say)
+    except runs.Terminated as end:
+        return _terminated(end)
+    except runs.Diverged as error:
+        _say(f"keras-transformer: error: {error}")
+        return EXIT_DIVERGED
+    print(options.output)
+    return 0
+
+
+def _terminated(end):
+    _say(f"keras-transformer: {end}. The same command continues.")
+    return EXIT_TERMINATED
+
+
+def average(options):
+    """Gives a run's translator the mean weights of its newest epochs."""
+    from keras_transformer import runs
+
+    runs.average(options.run, getattr(options, "last", None), say=_say)
+
+
+def translate(options):
+    """Translates standard input, or one file to another."""
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.serving import Translator, translate_file, translate_lines
+    from keras_transformer.training import Terminated
+
+    files = _given(options, "input", "output", "restart").keys()
+    if files and not {"input", "output"} <= files:
+        raise ValueError("Give --input and --output, with or without --restart, or none of them.")
+    translator, sizes = _load_servable(options, Translator.load), _given(options, "batch_size", "window")
+    if not files:
+        lines = iterate_lines(sys.stdin.buffer, LONGEST_LINE)
+        for line in translate_lines(translator, lines, **sizes, verbose=sys.stderr.isatty()):
+            sys.stdout.buffer.write(line.encode() + b"\n")
+            sys.stdout.buffer.flush()
+        return 0
+    try:
+        print(
+            translate_file(
+                translator,
+                options.input,
+                options.output,
+                **sizes,
+                restart="restart" in files,
+                say=_say,
+                verbose=True,
+            )
+        )
+    except Terminated as end:
+        return _terminated(end)
+    return 0
+
+
+def evaluate(options):
+    """Translates a file and prints its scores."""
+    from keras_transformer.serving import Translator
+    from keras_transformer.training.scores import check_tokenize, corpus_scores
+
+    check_tokenize(options.tokenize)  # before the long work of translating
+    sources, references = zip(*_read_pairs(options), strict=True)
+    translator = _load_servable(options, Translator.load)
+    translations = translator.translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
+    scores = corpus_scores(translations, list(references), tokenize=options.tokenize)
+    print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
+    print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
+
+
+def export(options):
+    """Writes a SavedModel."""
+    from keras_transformer import serving
+
+    sizes = _given(options, "weights", "batch_sizes", "source_lengths", "warmup")
+    servable = _load_servable(options, serving.load)
+    print(servable.export(options.folder, options.version, options.xla, **sizes))
+
+
+def convert(options):
+    """Converts a Hugging Face folder to a folder that this library serves, or the other way round."""
+    from keras_transformer.cli.convert import convert
+
+    servable = convert(options.source, options.target, options.pairs, options.tokenizers)
+    kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
+    _say(f"{kind}, {options.target}")
+    print(options.target)
+
+
+def server_files(options):
+    """Writes the configuration files of a TensorFlow Serving server."""
+    from keras_transformer.serving.server_files import write_server_files
+
+    for path in write_server_files(options.folder, **_given(options, "name", "stable", "canary", "image")):
+        print(path)
+
+
+def ask(options):
+    """Sends standard input to a server and prints its translations."""
+    import tqdm
+
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.serving import Client
+
+    try:
+        client = Client(
+            options.url, **_given(options, "model", "version", "label", "batch_size", "timeout", "retries")
+        )
+    except ModuleNotFoundError as error:
+        raise ValueError(error) from None
+    lines, done = iterate_lines(sys.stdin.buffer, LONGEST_LINE), 0
+    with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
+        while batch := list(itertools.islice(lines, client.batch_size)):
+            try:
+                translations = client.translate(batch)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"from line {done + 1} on nothing is translated: {error}") from None
+            for line in translations:
+                sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
+            sys.stdout.buffer.flush()
+            done += len(batch)
+            bar.update(len(batch))

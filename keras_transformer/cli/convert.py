@@ -1,0 +1,66 @@
+"""Converts Hugging Face folders to folders that this library serves, and back."""
+
+from pathlib import Path
+
+from keras_transformer.decoding import ExcludeTokens
+from keras_transformer.huggingface import (
+    from_huggingface,
+    preprocessing_from_huggingface,
+    to_huggingface,
+    tokenizers_from_huggingface,
+)
+from keras_transformer.huggingface.configs import labels_of
+from keras_transformer.huggingface.files import CONFIG, read_config
+from keras_transformer.huggingface.images import FILE as PREPROCESSOR
+from keras_transformer.models import Transformer, VisionTransformer
+from keras_transformer.serving import load, servable_of
+
+
+def convert(source, target, pairs=False, tokenizers=True, **kwargs):
+    """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
+
+    A folder with config.json is a Hugging Face folder. Nothing is downloaded.
+
+    Args:
+        source: A Hugging Face folder, the folder of a run, or a folder that `save` wrote; a path.
+        target: The new folder, a path. It appears whole or not at all.
+        pairs: Whether a text classifier classifies pairs of texts, a bool. A checkpoint does not say.
+        tokenizers: Whether a Hugging Face folder gets the tokenizers too, a bool. Hugging Face has no format for some
+            tokenizers; those raise.
+        **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
+
+    Returns:
+        The model with its tokenizers (a `Translator`, a `Classifier`, ...) that `target` holds now. None if `target`
+        is a Hugging Face folder.
+
+    Raises:
+        ValueError: If `source` is no such folder, `target` exists, or `from_huggingface` or `to_huggingface` refuses
+            the model or its tokenizers.
+    """
+    source, target = Path(source), Path(target)
+    if target.exists():
+        raise ValueError(f"`target` must not exist yet. Received: {target}.")
+    if not source.is_dir():
+        raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
+    if (source / CONFIG).is_file():
+        servable = _read_huggingface(source, pairs, kwargs)
+        servable.save(target)
+        return servable
+    servable = load(source)
+    to_huggingface(servable.model, target, tokenizers=servable.tokenizers if tokenizers else None, **kwargs)
+    return None
+
+
+def _read_huggingface(source, pairs, kwargs):
+    model = from_huggingface(source, **kwargs)
+    if isinstance(model, VisionTransformer):
+        tokenizers = ()
+        options = {"labels": labels_of(read_config(source))[1]}
+        if (source / PREPROCESSOR).is_file():
+            options["preprocessing"] = preprocessing_from_huggingface(source)
+    else:
+        tokenizers, options = tokenizers_from_huggingface(source), {}
+        if isinstance(model, Transformer):
+            # A Marian model starts its output with padding, and never learned that padding is no answer.
+            options["constraints"] = [ExcludeTokens([model.pad_id])]
+    return servable_of(model, tokenizers, pairs=pairs, **options)

@@ -1,0 +1,316 @@
+"""The parser of the command line: the options of each command."""
+
+import argparse
+import dataclasses
+import types
+import typing
+
+from keras_transformer.cli import commands
+
+OPTIONAL = {"default": argparse.SUPPRESS}
+FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
+
+
+def make_parser():
+    """Makes the parser of the whole command line, with one subparser for each command."""
+    parser = argparse.ArgumentParser(
+        prog="keras-transformer", description="Train a Transformer on sentence pairs, and use it."
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add_command in (
+        _add_train,
+        _add_average,
+        _add_translate,
+        _add_evaluate,
+        _add_convert,
+        _add_export,
+        _add_server_files,
+        _add_ask,
+    ):
+        add_command(subparsers)
+    return parser
+
+
+def _add_command(subparsers, name, function, explanation, **options):
+    """Adds a command; `main` calls `function` with its parsed options."""
+    parser = subparsers.add_parser(
+        name,
+        help=explanation,
+        description=explanation,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        **options,
+    )
+    parser.set_defaults(command=function, parser=parser)
+    return parser
+
+
+def _add_train(subparsers):
+    from keras_transformer.runs import Recipe
+
+    parser = _add_command(
+        subparsers,
+        "train",
+        commands.train,
+        "Train a model on sentence pairs. The same command again resumes the training.",
+        epilog="Files are UTF-8 with one sentence in each line, plain or .gz.",
+    )
+    data = parser.add_argument_group("data", argument_default=argparse.SUPPRESS)
+    data.add_argument("--source", metavar="FILE", help="source sentences")
+    data.add_argument("--target", metavar="FILE", help="their translations, line by line")
+    data.add_argument(
+        "--pairs", metavar="FILE.tsv", help="instead of --source and --target: lines source<TAB>target"
+    )
+    data.add_argument("--val-source", metavar="FILE", help="source sentences for validation")
+    data.add_argument("--val-target", metavar="FILE", help="their translations, line by line")
+    data.add_argument(
+        "--val-pairs",
+        metavar="FILE.tsv",
+        help="instead of --val-source and --val-target: lines source<TAB>target",
+    )
+    parser.add_argument("--output", metavar="RUN", required=True, help="folder of the run", **OPTIONAL)
+    _add_fields(parser.add_argument_group("model and recipe"), Recipe)
+
+
+def _add_average(subparsers):
+    parser = _add_command(
+        subparsers,
+        "average",
+        commands.average,
+        "Give a run's translator the mean weights of its newest epochs. `train --average-last` sets how many epochs a "
+        "run keeps.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "--last", type=int, help="how many epochs (default: all that the run keeps)", **OPTIONAL
+    )
+
+
+def _add_translate(subparsers):
+    parser = _add_command(
+        subparsers,
+        "translate",
+        commands.translate,
+        "Translate standard input or a file: one line out for each line in, in order.",
+        epilog="With --input and --output, the same command continues after it was stopped or killed.",
+    )
+    parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
+    files = parser.add_argument_group("files", argument_default=argparse.SUPPRESS)
+    files.add_argument(
+        "--input", metavar="FILE", help="file to translate instead of standard input, plain or .gz"
+    )
+    files.add_argument(
+        "--output",
+        metavar="FILE",
+        help="file for the translations; must not exist, appears when it is complete",
+    )
+    files.add_argument(
+        "--restart",
+        action="store_true",
+        help="discard an unfinished translation that was started with other options or another input",
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
+    parser.add_argument(
+        "--window",
+        type=int,
+        default=4096,
+        help="number of lines that are sorted by length and saved together",
+    )
+    _add_search_options(parser)
+
+
+def _add_evaluate(subparsers):
+    parser = _add_command(
+        subparsers,
+        "evaluate",
+        commands.evaluate,
+        "Translate a file and score the translations: sacreBLEU and chrF, with their signatures.",
+    )
+    parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
+    data = parser.add_argument_group("data", argument_default=argparse.SUPPRESS)
+    data.add_argument("--source", metavar="FILE", help="source sentences")
+    data.add_argument("--target", metavar="FILE", help="their reference translations, line by line")
+    data.add_argument(
+        "--pairs", metavar="FILE.tsv", help="instead of --source and --target: lines source<TAB>target"
+    )
+    parser.add_argument(
+        "--tokenize",
+        default="13a",
+        metavar="NAME",
+        help="tokenizer of sacreBLEU; `none` for text that is already tokenized",
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
+    _add_search_options(parser)
+
+
+def _add_convert(subparsers):
+    parser = _add_command(
+        subparsers,
+        "convert",
+        commands.convert,
+        "Convert a Hugging Face folder to a folder that `export` reads, or the other way round.",
+    )
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder with config.json and safetensors files; or folder of a run or of a saved model",
+    )
+    parser.add_argument("target", metavar="TARGET", help="new folder; appears when it is complete")
+    parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="the model classifies pairs of texts, for example for entailment; a checkpoint does not say",
+    )
+    parser.add_argument(
+        "--tokenizers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write the tokenizers too when the new folder is a Hugging Face folder",
+    )
+
+
+def _add_export(subparsers):
+    parser = _add_command(
+        subparsers,
+        "export",
+        commands.export,
+        "Write a SavedModel for TensorFlow Serving that takes text and returns answers.",
+    )
+    parser.add_argument(
+        "run", metavar="RUN", help="folder of a run, of a saved model, or of the command `convert`"
+    )
+    parser.add_argument(
+        "folder", metavar="FOLDER", help="base path of the model; the version gets a folder in it"
+    )
+    parser.add_argument(
+        "--version", type=int, default=1, help="number of the version; an existing one is never overwritten"
+    )
+    parser.add_argument(
+        "--xla", action="store_true", help="compile the search with XLA; the server must have XLA"
+    )
+    parser.add_argument(
+        "--weights",
+        default="float32",
+        choices=("float32", "bfloat16", "int8"),
+        help="number format of the stored weights",
+    )
+    sizes = {"type": int, "nargs": "+", "metavar": "N", **OPTIONAL}
+    parser.add_argument(
+        "--batch-sizes", help="batch sizes that requests are filled up to (default: 1 8 32)", **sizes
+    )
+    parser.add_argument(
+        "--source-lengths",
+        help="with --xla: numbers of tokens that texts are padded to (default: 16 32 ...)",
+        **sizes,
+    )
+    parser.add_argument(
+        "--max-source-length", type=int, help="number of tokens of a text that are read", **OPTIONAL
+    )
+    parser.add_argument("--max-length", type=int, help="largest number of tokens in an answer", **OPTIONAL)
+    parser.add_argument(
+        "--warmup",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write the requests that a server sends to itself when it starts",
+    )
+    search_options = _add_search_options(parser)
+    search_options.add_argument(
+        "--n-best",
+        type=int,
+        metavar="N",
+        help="with a beam: number of results of the signature `n_best`, at most the beam width",
+    )
+
+
+def _add_server_files(subparsers):
+    parser = _add_command(
+        subparsers,
+        "server-files",
+        commands.server_files,
+        "Write the configuration files of TensorFlow Serving for a model. Run it again to move the labels `stable` "
+        "and `canary` to other versions.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="base path of the model, with exported versions")
+    parser.add_argument(
+        "--name", help="name of the model in the server (default: the folder's name)", **OPTIONAL
+    )
+    parser.add_argument(
+        "--stable",
+        type=int,
+        metavar="N",
+        help="version with the label `stable` (default: the newest)",
+        **OPTIONAL,
+    )
+    parser.add_argument(
+        "--canary", type=int, metavar="N", help="version with the label `canary` (default: none)", **OPTIONAL
+    )
+    parser.add_argument("--image", default="tensorflow/serving:latest", help="Docker image of the server")
+
+
+def _add_ask(subparsers):
+    parser = _add_command(
+        subparsers,
+        "ask",
+        commands.ask,
+        "Send standard input to TensorFlow Serving: one translated line out for each line in, in order, as the lines "
+        "come.",
+    )
+    parser.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
+    parser.add_argument("--model", metavar="NAME", default="model", help="name of the model in the server")
+    parser.add_argument("--version", type=int, help="number of a version (default: the newest)", **OPTIONAL)
+    parser.add_argument("--label", help="label of a version, instead of its number", **OPTIONAL)
+    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a request")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
+    )
+    parser.add_argument(
+        "--retries", type=int, default=3, help="number of further attempts if the server cannot be reached"
+    )
+
+
+def _add_search_options(parser):
+    """Adds the options of the search. An option that is not given keeps its saved value, or a beam's default."""
+    from keras_transformer.decoding.beam import NORMALIZATIONS
+
+    group = parser.add_argument_group("search", argument_default=argparse.SUPPRESS)
+    group.add_argument(
+        "--beam-width", type=int, help="number of open hypotheses at each step; 1 for greedy search"
+    )
+    group.add_argument(
+        "--length-penalty", type=float, help="with a beam: 0 for none; a larger value favours longer outputs"
+    )
+    group.add_argument(
+        "--normalization",
+        choices=NORMALIZATIONS,
+        help="with a beam: how scores are normalized, by the length penalty of Wu et al. or by the length itself",
+    )
+    group.add_argument(
+        "--no-repeat-ngram", type=int, metavar="N", help="no sequence of N tokens occurs twice in an output"
+    )
+    return group
+
+
+def _add_fields(group, recipe_class):
+    """Adds one option for each field of a dataclass."""
+    types_of_fields = typing.get_type_hints(recipe_class)
+    for field in dataclasses.fields(recipe_class):
+        option = f"--{field.name.replace('_', '-')}"
+        explanation = field.metadata["help"]
+        kind = types_of_fields[field.name]
+        if kind is bool:
+            group.add_argument(option, action="store_true", help=explanation)
+            continue
+        if isinstance(kind, types.UnionType):
+            kind = next(each for each in kind.__args__ if each is not type(None))
+        if kind is bool:  # `bool | None`: with neither --option nor --no-option, the field stays None
+            group.add_argument(option, action=argparse.BooleanOptionalAction, help=explanation, **OPTIONAL)
+            continue
+        if field.default is None and "(" not in explanation:
+            explanation += " (default: the preset's)"
+        group.add_argument(
+            option,
+            type=kind,
+            default=field.default if field.default is not None else argparse.SUPPRESS,
+            choices=field.metadata.get("choices"),
+            metavar=None if "choices" in field.metadata else kind.__name__.upper(),
+            help=explanation,
+        )

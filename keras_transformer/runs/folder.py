@@ -1,0 +1,149 @@
+"""The folder of a training run: its description, its tokenizers, its checkpoints."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.files import LOCK, replaced, temporaries
+from keras_transformer.runs.results import read_history, val_perplexities
+from keras_transformer.serving.loading import load_model
+from keras_transformer.serving.translator import Translator
+from keras_transformer.text import TOKENIZERS
+from keras_transformer.training import checkpoints
+
+DESCRIPTION = "run.json"
+
+
+class RunFolder:
+    """The folder of a run. Each method reads the folder anew.
+
+    A description is the content of `run.json`, a dict: the recipe, fingerprints of the pairs, versions.
+
+    Args:
+        path: The folder's path. The folder need not exist yet.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def __str__(self):
+        return str(self.path)
+
+    def check(self, recipe, description):
+        """Raises `ValueError` unless a run with this recipe and these pairs can begin or resume here."""
+        path = self.path / DESCRIPTION
+        if not path.exists():
+            if self.path.exists() and set(self.path.iterdir()) - {*temporaries(self.path), self.path / LOCK}:
+                raise ValueError(
+                    f"`folder` must be new, empty, or the folder of a run. {self} holds other files."
+                )
+            return
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            changed = recipe.changes(before["recipe"])
+            for name in ("pairs", "val_pairs"):
+                if before[name] != description[name]:
+                    old, new = (
+                        (each[name] or {"number": "none"})["number"] for each in (before, description)
+                    )
+                    changed.append(f"{name}: {old}, now {new} or others")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be read as the description of a run: {error!r}") from None
+        if changed and self.checkpoints():
+            raise ValueError(
+                f"{self} holds a run of another recipe. Use that recipe or another folder. "
+                f"Changed: {'; '.join(changed)}."
+            )
+
+    def begin(self, recipe, description, tokenizers):
+        """Writes the files that a run needs before its first step: its description and its tokenizers."""
+        self._write_description(description)
+        # With one vocabulary there is one path, and both tokenizers are the same object.
+        for path, tokenizer in zip(self._tokenizer_paths(recipe), tokenizers, strict=False):
+            with replaced(path) as temporary:
+                tokenizer.save(temporary)
+
+    def update_description(self, description):
+        """Writes the description of a run that has begun, if its recipe has changed."""
+        path = self.path / DESCRIPTION
+        if path.exists() and json.loads(path.read_text(encoding="utf-8"))["recipe"] != description["recipe"]:
+            self._write_description(description)
+
+    def _write_description(self, description):
+        with replaced(self.path / DESCRIPTION) as temporary:
+            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+    def tokenizers(self, recipe):
+        """Loads the source tokenizer and the target tokenizer; one object twice if they share a vocabulary."""
+        kind = TOKENIZERS["ByteTokenizer" if recipe.tokenizer == "byte" else "SentencePieceTokenizer"]
+        loaded = [kind.load(path) for path in self._tokenizer_paths(recipe)]
+        return loaded[0], loaded[-1]
+
+    def _tokenizer_paths(self, recipe):
+        separate = recipe.separate_vocabularies and recipe.tokenizer != "byte"
+        sides = ("source", "target") if separate else ("source",)
+        return [self.path / f"{side}_tokenizer.model" for side in sides]
+
+    def checkpoints(self):
+        """Returns all checkpoints, the newest first, a list of `SavedState`."""
+        return checkpoints(self.path)
+
+    def whole_epochs(self):
+        """Returns the checkpoints of whole epochs, the newest first, a list of `SavedState`."""
+        return [saved for saved in self.checkpoints() if not saved.steps]
+
+    @property
+    def epochs_done(self):
+        """How many whole epochs are done, an int."""
+        return max((saved.epochs for saved in self.checkpoints()), default=0)
+
+    def is_finished(self, recipe):
+        """Returns whether all epochs are done, or the last `patience` epochs brought no better perplexity."""
+        done = self.epochs_done
+        if done >= recipe.epochs:
+            return True
+        measured = val_perplexities(read_history(self.path)[:done])
+        if recipe.patience is None or not measured:
+            return False
+        epochs_since_best = len(measured) - 1 - int(np.argmin(measured))
+        return epochs_since_best >= recipe.patience
+
+    def lacks_average(self, recipe):
+        """Returns whether the recipe asks for averaged weights that the translator does not have yet."""
+        if recipe.average_last == 1:
+            return False
+        try:
+            description = json.loads((self.path / Translator.DESCRIPTION).read_text(encoding="utf-8"))
+            averaged = description.get("averaged_epochs")
+        except (OSError, ValueError, AttributeError):
+            averaged = None
+        # A mean that ends with the newest epoch counts, however many epochs `average` was asked for.
+        return not averaged or averaged[-1] != self.epochs_done
+
+    def restore(self, say):
+        """Loads the newest checkpoint that can be read.
+
+        Args:
+            say: A function that is called with a warning, a str, for each checkpoint that cannot be read.
+
+        Returns:
+            The compiled model, and the checkpoint's `SavedState`.
+
+        Raises:
+            ValueError: If no checkpoint can be read.
+        """
+        errors = []
+        for saved in self.checkpoints():
+            try:
+                model = load_model(saved.path, compile=True)
+            except ValueError as error:
+                errors.append(str(error))
+                say(f"warning: {error} Going back to the checkpoint before it.")
+            else:
+                # Keras creates the metrics with the first batch. A checkpoint within an epoch restores them earlier.
+                model.compute_metrics(
+                    None, np.zeros((1, 1), "int32"), np.zeros((1, 1, model.target_vocab_size))
+                )
+                return model, saved
+        raise ValueError(f"No checkpoint of {self} can be read. {' '.join(errors)}")

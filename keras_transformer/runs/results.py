@@ -1,0 +1,119 @@
+"""The results of a run: the measurements of each epoch, and the translator of the best epoch."""
+
+import contextlib
+import csv
+import math
+from pathlib import Path
+
+import keras
+
+from keras_transformer.files import replaced
+from keras_transformer.serving import Translator
+from keras_transformer.training import check_finite
+from keras_transformer.training.moving_average import assign_average, average_in_place, keeps_average
+
+HISTORY = "history.csv"
+
+
+def read_history(folder):
+    """Reads the measurements of each epoch from the folder of a run.
+
+    Args:
+        folder: The folder of a run, a path.
+
+    Returns:
+        A list with one dict for each epoch, from a column's name (`epoch`, `loss`, `val_perplexity`, ...) to its
+        value, both str. The first epoch is `"0"`. The list is empty if no epoch is done.
+    """
+    try:
+        with open(Path(folder) / HISTORY, encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def val_perplexities(history):
+    """Returns the validation perplexity of each epoch of a history as a list of float; NaN counts as infinity."""
+    values = [float(row["val_perplexity"]) for row in history if row.get("val_perplexity")]
+    return [math.inf if math.isnan(value) else value for value in values]
+
+
+class Results(keras.callbacks.Callback):
+    """Writes the measurements of each epoch, and the translator of the best epoch, into a run's folder.
+
+    The best epoch has the lowest validation perplexity. Without validation pairs, the newest epoch is the best.
+
+    Args:
+        folder: The run's folder, a `Path`.
+        epochs_done: How many whole epochs the training resumes after, an int. The history of later epochs is dropped.
+        translator: A `Translator` of the model that is trained.
+
+    Raises:
+        Diverged: If a weight is NaN or infinite at the end of an epoch. Nothing of that epoch is written.
+    """
+
+    def __init__(self, folder, epochs_done, translator):
+        super().__init__()
+        self.folder = folder
+        self.translator = translator
+        self.history = [row for row in read_history(folder) if int(row["epoch"]) < epochs_done]
+
+    def on_epoch_end(self, epoch, logs=None):
+        check_finite(self.model, f"epoch {epoch + 1}")
+        best = min(val_perplexities(self.history), default=math.inf)
+        if not self.history or logs.get("val_perplexity", -math.inf) < best:
+            serving_translator(self.translator, self.model).write_into(self.folder)
+        self.history.append({"epoch": epoch, **logs})
+        with (
+            replaced(self.folder / HISTORY) as temporary,
+            open(temporary, "w", encoding="utf-8", newline="") as file,
+        ):
+            writer = csv.DictWriter(file, self.history[-1])
+            writer.writeheader()
+            writer.writerows(self.history)
+
+
+def serving_model(model):
+    """Returns the model that is saved for translating: in float32, with the moving average of the weights.
+
+    Args:
+        model: A model after training. Its weights are float32 under every policy that a recipe allows.
+
+    Returns:
+        `model` itself if it computes in float32 and its optimizer keeps no moving average; else a new model.
+    """
+    averaged = keeps_average(model)
+    if model.compute_dtype == "float32" and not averaged:
+        return model
+    serving = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    serving.set_weights(model.get_weights())
+    if averaged:
+        assign_average(serving, model.optimizer)
+    return serving
+
+
+def serving_translator(translator, model):
+    """Returns a `Translator` with the tokenizers of `translator` and the `serving_model` of `model`."""
+    return Translator(
+        serving_model(model),
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        max_source_length=translator.max_source_length,
+    )
+
+
+class ValidateAverage(keras.callbacks.Callback):
+    """Validates with the moving average of the weights.
+
+    The weights come back bit for bit afterwards. `keras.callbacks.SwapEMAWeights` would give back rounded weights.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._swapped = contextlib.ExitStack()
+
+    def on_test_begin(self, logs=None):
+        self._swapped.enter_context(average_in_place(self.model))
+
+    def on_test_end(self, logs=None):
+        self._swapped.close()

@@ -1,0 +1,250 @@
+"""A training run, from the beginning or from where it stopped."""
+
+import contextlib
+import dataclasses
+import hashlib
+import platform
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.backend import compiles
+from keras_transformer.data import Batches
+from keras_transformer.files import locked, remove_temporaries
+from keras_transformer.runs.average import average
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.results import Results, ValidateAverage
+from keras_transformer.serving import Translator
+from keras_transformer.text import TOKENIZERS
+from keras_transformer.training import (
+    Checkpoint,
+    Progress,
+    SavedState,
+    StopOnNaN,
+    TensorBoard,
+    Termination,
+)
+
+# Checkpoints of whole epochs that every run keeps: if the newest is damaged, the one before it is used.
+MIN_CHECKPOINTS = 2
+
+
+def train(recipe, pairs, folder, val_pairs=None, say=print):
+    """Trains a model, or resumes its training, and keeps everything in one folder.
+
+    After each epoch the folder holds a checkpoint to resume from and a translator that `Translator.load` reads. The
+    translator has the model of the epoch with the best validation perplexity, or of the newest epoch without
+    validation pairs. At the end it gets the mean weights of the last epochs, if the recipe asks for them.
+
+    A run may be stopped at any step. The same call resumes it, and it ends with the weights of a run that was not
+    stopped, bit for bit on one machine. On SIGTERM the run saves its state, within an epoch too.
+
+    Example:
+        recipe = Recipe(preset="tiny", epochs=5, learning_rate=0.002, warmup_steps=200)
+        translator = train(recipe, [("Ein Hund bellt.", "A dog barks."), ...], "RUN")
+        translator.translate(["Ein Hund bellt."])
+
+    Args:
+        recipe: A `Recipe`. To resume, it must be the recipe of the run; `Recipe.changes` says which fields may differ.
+        pairs: The training pairs, a list of (source, target) str.
+        folder: The run's folder, a path: a new one, an empty one, or one that an earlier call began.
+        val_pairs: The pairs to validate with after each epoch, a list of (source, target) str, or None. The recipe's
+            `patience` needs them.
+        say: A function that is called with each line of the report, a str.
+
+    Returns:
+        The `Translator` that the folder holds.
+
+    Raises:
+        ValueError: If Keras's backend is not TensorFlow, `patience` has no validation pairs, the folder holds other
+            files or a run of another recipe or other pairs, no checkpoint of it can be read, or another process
+            trains in it.
+        Terminated: If SIGTERM came. The same call resumes the run.
+        Diverged: If the loss or a weight is NaN or infinite. The checkpoints before it are whole.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A run needs Keras's TensorFlow backend. On other backends, train with `model.fit`. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}."
+        )
+    if recipe.patience is not None and not val_pairs:
+        raise ValueError(
+            f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
+        )
+    folder = RunFolder(folder)
+    description = _describe(recipe, pairs, val_pairs)
+    folder.check(
+        recipe, description
+    )  # before the lock, which writes a file: a folder of other files stays unchanged
+    with locked(folder.path):
+        folder.check(recipe, description)  # again: another process may have begun a run before the lock
+        remove_temporaries(folder.path)
+        folder.update_description(description)
+        if folder.is_finished(recipe) and not folder.lacks_average(recipe):
+            say(f"{folder}: nothing to do, {folder.epochs_done} epochs are done.")
+        _train_epochs(recipe, pairs, val_pairs, folder, description, say)
+        if folder.lacks_average(
+            recipe
+        ):  # also if an earlier call stopped between its last epoch and the mean
+            _average_last(recipe, folder, say)
+        return Translator.load(folder.path)
+
+
+def _train_epochs(recipe, pairs, val_pairs, folder, description, say):
+    """Trains until the run is finished."""
+    with Termination() as termination:
+        while not folder.is_finished(recipe):
+            try:
+                _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
+            except KeyboardInterrupt:
+                say(f"{folder}: {folder.epochs_done} epochs are saved. The same command resumes the run.")
+                raise
+
+
+def _train_once(recipe, pairs, val_pairs, folder, description, termination, say):
+    """Trains to the last epoch; or, if the newest checkpoint is within an epoch, to the end of that epoch."""
+    keras.utils.set_random_seed(recipe.seed)  # each layer draws its own seed from this one
+    if folder.checkpoints():
+        model, saved = _restore(folder, say)
+        tokenizers = folder.tokenizers(recipe)
+        batches, val_batches = _make_batches(recipe, tokenizers, pairs, val_pairs)
+    else:
+        saved = SavedState(None)
+        initial = _load_initial(recipe)
+        tokenizers = recipe.tokenizers(pairs) if initial is None else initial.tokenizers
+        batches, val_batches = _make_batches(recipe, tokenizers, pairs, val_pairs)
+        model = _make_model(recipe, tokenizers, batches, initial)
+        folder.begin(recipe, description, tokenizers)  # after all that can refuse a wrong recipe
+        _report(recipe, model, tokenizers, batches, say)
+    translator = Translator(model, *tokenizers, max_source_length=max(256, recipe.max_length))
+    progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs)
+    callbacks = _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress)
+    with contextlib.closing(progress):
+        model.fit(
+            batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
+            steps_per_epoch=batches.steps - saved.steps,
+            epochs=saved.epochs + 1 if saved.steps else recipe.epochs,
+            initial_epoch=saved.epochs,
+            validation_data=val_batches.dataset(epochs=1).cache() if val_batches else None,
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+
+
+def _restore(folder, say):
+    """Loads the model of the newest checkpoint, and reports how far the run is."""
+    model, saved = folder.restore(say)
+    middle = f" and {saved.steps} steps of the next" if saved.steps else ""
+    say(f"{folder}: {saved.epochs} epochs{middle} done, going on.")
+    return model, saved
+
+
+def _load_initial(recipe):
+    """Loads the translator of the recipe's `init_from`, or returns None."""
+    if recipe.init_from is None:
+        return None
+    initial = Translator.load(recipe.init_from)
+    separate = initial.source_tokenizer is not initial.target_tokenizer
+    of_bytes = isinstance(initial.source_tokenizer, TOKENIZERS["ByteTokenizer"])
+    if (separate, of_bytes) != (recipe.separate_vocabularies, recipe.tokenizer == "byte"):
+        raise ValueError(
+            f"`tokenizer` and `separate_vocabularies` must be those of `init_from`. Received: "
+            f"tokenizer={recipe.tokenizer!r}, separate_vocabularies={recipe.separate_vocabularies}; {recipe.init_from} "
+            f"has {'two vocabularies' if separate else 'one vocabulary'} of {'bytes' if of_bytes else 'subwords'}."
+        )
+    return initial
+
+
+def _make_batches(recipe, tokenizers, pairs, val_pairs):
+    """Makes the training batches and the validation batches; the latter are None without pairs."""
+    limits = {
+        "batch_tokens": recipe.batch_tokens,
+        "max_length": recipe.max_length,
+        "too_long": recipe.too_long,
+    }
+    batches = Batches(pairs, *tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **limits)
+    return batches, Batches(val_pairs, *tokenizers, **limits) if val_pairs else None
+
+
+def _make_model(recipe, tokenizers, batches, initial):
+    """Makes a new model for the tokenizers, with the weights of the translator `initial` if it is not None."""
+    source_vocab_size, target_vocab_size = (tokenizer.vocab_size for tokenizer in tokenizers)
+    return recipe.model(source_vocab_size, target_vocab_size, batches.steps, initial and initial.model)
+
+
+def _report(recipe, model, tokenizers, batches, say):
+    """Reports the sizes of a new run, and warns if it ends within its warm-up."""
+    say(
+        f"{model.count_params():,} parameters, {tokenizers[0].vocab_size} source and "
+        f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
+        f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}"
+    )
+    updates = recipe.epochs * batches.steps // recipe.accumulation
+    if updates <= recipe.warmup_steps:
+        say(
+            f"warning: the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
+            f"learn little. Use about {max(1, updates // 4)} warm-up steps and a highest learning rate of about "
+            "0.002, or more epochs, or smaller batches."
+        )
+
+
+def _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress):
+    return [
+        StopOnNaN(batches.texts, first_step=saved.steps),
+        *([ValidateAverage()] if recipe.ema is not None else []),
+        # Results come before the checkpoint: a checkpoint promises that everything of its epoch is written.
+        Results(folder.path, saved.epochs, translator),
+        Checkpoint(
+            folder.path,
+            keep=max(MIN_CHECKPOINTS, recipe.average_last),
+            every=recipe.checkpoint_steps,
+            resumed=saved,
+            termination=termination,
+        ),
+        TensorBoard(folder.path / "tensorboard", translator=translator, val_pairs=val_pairs),
+        progress,
+        _StopWhenFinished(folder, recipe),
+    ]
+
+
+class _StopWhenFinished(keras.callbacks.Callback):
+    """Stops the training when the run is finished, which `patience` can cause before the last epoch."""
+
+    def __init__(self, folder, recipe):
+        super().__init__()
+        self.folder = folder
+        self.recipe = recipe
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = self.folder.is_finished(self.recipe)
+
+
+def _average_last(recipe, folder, say):
+    """Averages the last epochs, or as many of them as have a checkpoint."""
+    last = min(recipe.average_last, len(folder.whole_epochs()))
+    if last < recipe.average_last:
+        say(
+            f"warning: `average_last` is {recipe.average_last}, but {folder} keeps the checkpoints of only {last} "
+            "epochs. The translator gets their mean."
+        )
+    average(folder.path, last, say)
+
+
+def _describe(recipe, pairs, val_pairs):
+    """Returns the content of `run.json`, a dict: the recipe, fingerprints of the pairs, versions."""
+
+    def fingerprint(pairs):
+        digest = hashlib.sha256(repr(pairs).encode("utf-8", "surrogatepass")).hexdigest()
+        return {"number": len(pairs), "sha256": digest}
+
+    return {
+        "recipe": dataclasses.asdict(recipe),
+        "pairs": fingerprint(pairs),
+        "val_pairs": fingerprint(val_pairs) if val_pairs else None,
+        "versions": {
+            "python": platform.python_version(),
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+    }
