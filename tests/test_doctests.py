@@ -30,6 +30,7 @@ MODULES = [
     "data.packing",
     "decoding.loop",
     "decoding.strategies",
+    "serving.tensors",
 ]
 PUBLIC = {name: getattr(keras_transformer, name) for name in keras_transformer.__all__}
 PUBLIC |= {name: getattr(layers, name) for name in layers.__all__}

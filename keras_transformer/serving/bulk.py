@@ -1,4 +1,4 @@
-"""Translates any number of lines: from an iterable, or a file that goes on after a kill."""
+"""Translates any number of lines: from an iterable, or a file, which continues after a kill."""
 
 import collections
 import hashlib
@@ -47,7 +47,7 @@ def translate_lines(translator, lines, batch_size=32, window=4096, verbose=False
 def translate_file(
     translator, source, output, *, batch_size=32, window=4096, restart=False, say=print, verbose=False
 ):
-    """Translates a file line by line. After a kill, the same call goes on where the work stopped.
+    """Translates a file line by line. After a kill, the same call continues where the work stopped.
 
     While it runs, the lines are in the folder `NAME.partial` beside the output, with a journal that is written with
     each window. The output appears when it is complete. It is the same byte for byte, on one machine, however often the
@@ -73,8 +73,8 @@ def translate_file(
         ValueError: If `source` is not a file, cannot be read or changes while it is translated, `output` exists,
             another process writes it, or an earlier call left the lines of another translation; then the message names
             the differences.
-        OSError: If the disk is full. The same call goes on when there is room.
-        Terminated: If SIGTERM came. The same call goes on.
+        OSError: If the disk is full. The same call continues when there is room.
+        Terminated: If SIGTERM came. The same call continues.
     """
     check_positive(batch_size=batch_size, window=window)
     source, unfinished = Path(source), Unfinished(output)

@@ -232,13 +232,16 @@ class Client:
     def __exit__(self, *_):
         self.close()
 
-    def _ask(self, what, call, retries=None):
+    def _ask(self, request, call, retries=None):
         """Sends a request, and raises the exception that fits if it fails.
 
         Args:
-            what: What is asked for, for errors.
+            request: A description of the request, for errors.
             call: A function of the deadline that sends the request.
             retries: Largest number of attempts after the first; None for the client's.
+
+        Returns:
+            The answer.
         """
         if self._closed:
             raise ValueError(f"The client must be open. Received: a request to {self.url} after close().")
@@ -246,7 +249,7 @@ class Client:
             return attempt(call, self.timeout, self.retries if retries is None else retries, self.backoff)
         except Failure as failure:
             error_class, reason = ERRORS.get(failure.code, OSError), f"{failure.message} ({failure.code})"
-            where = f"model={self.model!r}, version={self.version}, label={self.label}, {what}"
+            where = f"model={self.model!r}, version={self.version}, label={self.label}, {request}"
             attempts = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
             if error_class is ConnectionError:
                 message = f"{self.url} is not available after {attempts}: {reason}"

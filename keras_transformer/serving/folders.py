@@ -26,16 +26,16 @@ def load(folder):
         ValueError: If the folder holds no servable, a file is missing or damaged, or names a class that this library
             does not have.
     """
-    found = [servable for servable in SERVABLES if (Path(folder) / servable.DESCRIPTION).is_file()]
-    if len(found) != 1:
-        names = ", ".join(servable.DESCRIPTION for servable in found or SERVABLES)
-        received = "with several of them" if found else "with none of them"
+    classes = [servable for servable in SERVABLES if (Path(folder) / servable.DESCRIPTION).is_file()]
+    if len(classes) != 1:
+        names = ", ".join(servable.DESCRIPTION for servable in classes or SERVABLES)
+        received = "with several of them" if classes else "with none of them"
         if not Path(folder).is_dir():
             received = "which is no folder"
-        elif not found and (Path(folder) / "config.json").is_file():
+        elif not classes and (Path(folder) / "config.json").is_file():
             received = "a checkpoint of Hugging Face: convert it first with `keras-transformer convert`"
         raise ValueError(f"`folder` must hold one of {names}. Received: {folder}, {received}.")
-    return found[0].load(folder)
+    return classes[0].load(folder)
 
 
 def servable_of(model, tokenizers=(), *, pairs=False, **options):

@@ -96,7 +96,14 @@ def _description(version):
 
 
 def _running(file):
-    """Reads a `models.config`: returns a dict from label to version, and the set of versions. No file has none."""
+    """Reads a `models.config`. Without a file both results are empty.
+
+    Args:
+        file: Path of the file.
+
+    Returns:
+        A dict from label to version, and the set of the versions that run.
+    """
     try:
         config = text_format.Parse(
             file.read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()

@@ -50,7 +50,7 @@ def text_of_length(tokenizer, length):
 @functools.lru_cache(maxsize=8)  # it looks at many pieces
 def _shortest_word(tokenizer):
     """Returns the number of tokens and the bytes of the repeatable word with the fewest tokens."""
-    return min(_repeatable_words(tokenizer), key=lambda found: found[0])
+    return min(_repeatable_words(tokenizer), key=lambda pair: pair[0])
 
 
 def _repeatable_words(tokenizer):

@@ -38,7 +38,7 @@ def store_weights(model, weights):
 
     Returns:
         A function without arguments that returns the float32 tensors to compute with, in the order of `model.weights`;
-        None if the model computes with its variables. And a `tf.Module` that tracks what is stored.
+        None if the model computes with its variables. And a `tf.Module` that tracks the stored weights.
 
     Raises:
         ValueError: If `weights` is none of these.
