@@ -3,8 +3,9 @@
 Keras may rename them in any release, so setup.cfg allows one minor version of Keras, and a test looks for private
 names in all other files.
 
-A subclass may use and override private names of its Keras base class in its own file. `layers.MultiHeadAttention` does: it
-keeps the names of Keras's sublayers (`_query_dense` and so on) and the method `_compute_attention`, which Keras documents.
+A subclass may use and override private names of its Keras base class in its own file. `layers.MultiHeadAttention` does:
+it keeps the names of Keras's sublayers (`_query_dense` and so on) and the method `_compute_attention`, which Keras
+documents.
 """
 
 from keras.src.backend import get_keras_mask

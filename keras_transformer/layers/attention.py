@@ -284,7 +284,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         for name, value in given.items():
             if value is not None:
                 raise ValueError(
-                    f"`{name}` needs inputs of shape `(batch, length, features)`, no `flash_attention`, and no overridden "
+                    f"`{name}` needs inputs `(batch, length, features)`, no `flash_attention` and no overridden "
                     f"`_compute_attention`. Received: {name}={value!r:.200}."
                 )
 

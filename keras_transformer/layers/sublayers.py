@@ -31,7 +31,7 @@ class Composite:
 class KeepsShape(Composite):
     """Base of composite layers whose output has the shape of their first input, whatever else they return.
 
-    Wrappers such as `keras.layers.TimeDistributed` call `compute_output_shape`. Keras would also use it for the symbolic
+    Wrappers such as `keras.layers.TimeDistributed` call `compute_output_shape`. Keras would also use it for symbolic
     outputs, and miss the attention scores and the cache. So those come from tracing `call`.
     """
 

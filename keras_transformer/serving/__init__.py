@@ -1,4 +1,4 @@
-"""From a model to answers: in Python, as a SavedModel, and from a server that runs one."""
+"""Serves models: in Python, as a SavedModel, and with TensorFlow Serving."""
 
 from keras_transformer.serving.bulk import translate_file, translate_lines
 from keras_transformer.serving.classifier import Classifier

@@ -1,46 +1,50 @@
-"""Attempts at a request: which failures are worth another one, and until when."""
+"""Repeats requests that failed: which failures are worth another attempt, and for how long."""
 
 import random
 import time
 
-# A server's refusal of a whole batch, for a request whose shape is unlike its neighbours': not this one's fault.
-UNLIKE = "from different tasks have different shapes"
+# TensorFlow Serving refuses a whole batch with this message if its requests have different shapes. A request may be
+# right and its neighbour wrong, so it is sent again.
+DIFFERENT_SHAPES = "from different tasks have different shapes"
 
 
 class Failure(Exception):
-    """What came instead of an answer.
+    """A request that was not answered.
 
     Args:
-        code: The name of a gRPC status code, such as `NOT_FOUND`, over every transport.
-        message: What the server said, or what became of the connection.
+        code: Name of a gRPC status code, such as `NOT_FOUND`. Both transports use these names.
+        message: The server's message, or why the connection failed.
     """
 
     def __init__(self, code, message):
         super().__init__(code, message)
-        self.code = "UNAVAILABLE" if UNLIKE in str(message) else code
+        self.code = "UNAVAILABLE" if DIFFERENT_SHAPES in str(message) else code
         self.message = message
         self.attempts = 1
 
 
 def attempt(call, timeout, retries, backoff):
-    """Calls until there is an answer.
+    """Calls a function until it returns.
 
-    `UNAVAILABLE` alone is worth another attempt: nobody was there, too busy to begin, or a neighbour spoilt the batch.
-    Before attempt n + 1 comes a wait of `backoff * 2**(n - 1)` seconds, shortened by up to a half at random, so that
-    the clients of a server that comes back do not all call at once. All attempts and waits share one deadline; a wait
-    that would not end before it is not begun.
+    Only `UNAVAILABLE` is worth another attempt: no server answered, it was too busy, or a neighbour spoilt the batch.
+    Before attempt n + 1 there is a wait of `backoff * 2**(n - 1)` seconds. A random factor between a half and one
+    shortens it, so that the clients of a restarted server do not all call at the same time. All attempts and waits
+    share one deadline; a wait that would end after the deadline does not begin.
 
-    urllib3 retries, too, but gives each attempt the whole timeout; gRPC knows at most four retries. One loop over both
-    keeps the arguments' meaning the same.
+    urllib3 can retry, but it gives each attempt the whole timeout; gRPC retries at most four times. With one loop over
+    both, the arguments mean the same for both transports.
 
     Args:
-        call: A function of the deadline (seconds of `time.monotonic`) that returns an answer or raises `Failure`.
+        call: A function of the deadline, in seconds of `time.monotonic`. It returns an answer or raises `Failure`.
         timeout: Seconds for all attempts together.
-        retries: How many attempts may follow the first.
+        retries: Largest number of attempts after the first.
         backoff: Seconds before the second attempt.
 
+    Returns:
+        The answer of `call`.
+
     Raises:
-        Failure: The last one, with the number of attempts.
+        Failure: The failure of the last attempt, with the number of attempts.
     """
     deadline = time.monotonic() + timeout
     for number in range(retries + 1):

@@ -1,4 +1,4 @@
-"""Translating any number of lines: as they come, or a file that goes on after a kill."""
+"""Translates any number of lines: from an iterable, or a file, which continues after a kill."""
 
 import collections
 import hashlib
@@ -12,27 +12,26 @@ import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data import stream_lines
-from keras_transformer.serving.signatures import measured
 from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.termination import Terminated, Termination
 
-WINDOW_BYTES = 2**23  # a window ends before its number of lines when they are as long as this
-PROBE = b"a"  # what a translator that works can translate
-SECONDS_BETWEEN_REPORTS = 30  # where no one watches
+WINDOW_BYTES = 2**23  # a window ends here, even if it has fewer lines than it may have
+PROBE = b"a"  # a text that every working translator can translate
+SECONDS_BETWEEN_REPORTS = 30  # of the progress bar, if stderr is not a terminal
 
 
 def translate_lines(translator, lines, batch_size=32, window=4096, verbose=False):
-    """Translates lines as they come, in order, one for one.
+    """Translates lines one for one, in their order.
 
-    A window of lines is read, translated in batches of like length, and given out, before the next is read. A line
-    that cannot be translated is left empty, with a warning.
+    It reads a window of lines, translates it in batches of similar length, and yields the translations; then it reads
+    the next window. If a line cannot be translated, its translation is empty, and there is a warning.
 
     Args:
         translator: A `Translator`.
-        lines: Iterable of str (or of UTF-8 bytes).
+        lines: Iterable of str, or of UTF-8 bytes.
         batch_size: Number of lines at once.
-        window: Number of lines to read before they are translated; fewer where they are long.
+        window: Number of lines to read before they are translated; fewer if they are long.
         verbose: Whether to show progress on stderr.
 
     Returns:
@@ -48,90 +47,100 @@ def translate_lines(translator, lines, batch_size=32, window=4096, verbose=False
 def translate_file(
     translator, source, output, *, batch_size=32, window=4096, restart=False, say=print, verbose=False
 ):
-    """Translates a file line by line; after a kill at any moment the same call goes on.
+    """Translates a file line by line. After a kill, the same call continues where the work stopped.
 
-    While it runs, the lines are in a folder beside the output, `NAME.partial`, with a journal that is renewed with
-    each window; the output appears when it is whole. What a run that was killed gives in the end is what one that
-    was not gives, byte for byte on one machine, unless the translator draws other samples with each call. On SIGTERM
-    the batch under way is the last; the window under way is translated again.
+    While it runs, the lines are in the folder `NAME.partial` beside the output, with a journal that is written with
+    each window. The output appears when it is complete. It is the same byte for byte, on one machine, however often the
+    work was killed, unless the translator draws other samples in each call. On SIGTERM it stops after the current
+    batch; the same call translates the current window again.
 
     Args:
         translator: A `Translator`.
-        source: Path of a file, plain or `.gz`: a sentence a line, bytes of any kind. Of a line longer than a
-            mebibyte the first is translated.
+        source: Path of a file, plain or `.gz`, with one sentence on each line. It may hold any bytes. Of a line longer
+            than a mebibyte, only the first mebibyte is translated.
         output: Path of the translations, UTF-8; must not exist.
         batch_size: Number of lines at once.
-        window: Number of lines to translate and save together, fewer where they are long. Batches are of like
-            length within a window: large windows translate faster, small ones lose less to a kill.
-        restart: Whether to begin anew where an earlier call left something else.
-        say: Called with each line of news.
-        verbose: Whether to show progress on stderr: lines, lines a second, time left.
+        window: Number of lines to translate and save together; fewer if they are long. The lines of a batch have
+            similar length within a window: large windows translate faster, small windows lose less work in a kill.
+        restart: Whether to begin again if an earlier call left the lines of another translation.
+        say: A function of a str, called with each message.
+        verbose: Whether to show progress on stderr: lines, lines per second, time left.
 
     Returns:
         The `Path` of the output.
 
     Raises:
-        ValueError: If `source` is not a file, cannot be read or changes meanwhile, `output` exists, another process
-            is at it, or an earlier call left the beginning of another translation; the message says what differs.
-        OSError: If there is no room; the same call goes on when there is.
-        Terminated: If SIGTERM came; the same call goes on.
+        ValueError: If `source` is not a file, cannot be read or changes while it is translated, `output` exists,
+            another process writes it, or an earlier call left the lines of another translation; then the message names
+            the differences.
+        OSError: If the disk is full. The same call continues when there is room.
+        Terminated: If SIGTERM came. The same call continues.
     """
     check_positive(batch_size=batch_size, window=window)
     source, unfinished = Path(source), Unfinished(output)
     if not source.is_file():
         raise ValueError(f"`source` must be a file. Received: source={str(source)!r}.")
-    whole = _Source(source)
-    collections.deque(whole, maxlen=0)
-    job = {**whole.fingerprint(), **_fingerprint(translator), "batch_size": batch_size, "window": window}
+    before = _Source(source)
+    _consume(before)
+    job = {**before.fingerprint(), **_fingerprint(translator), "batch_size": batch_size, "window": window}
     with Termination() as termination, unfinished.opened(job, restart) as is_under_way:
         done = unfinished.progress.lines
         if not is_under_way:
             say(f"{unfinished.output}: nothing to do, {done} lines are done.")
             return unfinished.output
-        say(f"{unfinished.output}: {done} of {whole.count} lines are done{', going on' if done else ''}.")
-        with _bar(verbose, whole.count, done) as bar:
+        say(f"{unfinished.output}: {done} of {before.count} lines are done{', going on' if done else ''}.")
+        with _progress_bar(verbose, before.count, done) as bar:
 
-            def advance(number):
+            def after_batch(number):
                 bar.update(number)
                 if termination.requested:
-                    saved = f"{unfinished.progress.lines} of {whole.count} lines; they are saved"
+                    saved = f"{unfinished.progress.lines} of {before.count} lines; they are saved"
                     raise Terminated(f"stopped after {saved}")
 
             try:
-                again = _Source(source)
-                lines = iter(again)
-                collections.deque(itertools.islice(lines, done), maxlen=0)
+                now = _Source(source)
+                lines = iter(now)
+                _consume(itertools.islice(lines, done))
                 for texts in _windows(lines, window):
                     first = unfinished.progress.lines + 1
-                    unfinished.append(*_translate_window(translator, texts, first, batch_size, advance))
-                if again.fingerprint() != whole.fingerprint():
-                    raise ValueError(f"`source` must not change meanwhile. Received: source={str(source)!r}.")
+                    unfinished.append(*_translate_window(translator, texts, first, batch_size, after_batch))
+                if now.fingerprint() != before.fingerprint():
+                    raise ValueError(
+                        f"`source` must not change while it is translated. Received: source={str(source)!r}."
+                    )
                 unfinished.finish()
             except Terminated:
                 raise
             except BaseException:
-                say(f"{unfinished.progress.lines} of {whole.count} lines are saved in {unfinished.folder}.")
+                say(f"{unfinished.progress.lines} of {before.count} lines are saved in {unfinished.folder}.")
                 raise
-    translator.warn_of_cut(unfinished.progress.cut, whole.count)
+    translator.warn_if_cut(unfinished.progress.cut, before.count, "sentences")
     if unfinished.progress.failed:
-        say(f"{unfinished.progress.failed} of {whole.count} lines could not be translated and are empty.")
+        say(
+            f"{unfinished.progress.failed} of {before.count} lines could not be translated; their translations are "
+            "empty."
+        )
     return unfinished.output
 
 
 def _translations(translator, lines, batch_size, window, verbose):
     lines = (line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line for line in lines)
     count = total_cut = 0
-    with _bar(verbose) as bar:
+    with _progress_bar(verbose) as bar:
         for texts in _windows(lines, window):
             translations, cut, _ = _translate_window(translator, texts, count + 1, batch_size, bar.update)
             count += len(texts)
             total_cut += cut
             yield from translations
-    translator.warn_of_cut(total_cut, count)
+    translator.warn_if_cut(total_cut, count, "sentences")
+
+
+def _consume(iterable):
+    collections.deque(iterable, maxlen=0)
 
 
 def _windows(lines, window):
-    """Lists of at most `window` lines, and of no more once they have `WINDOW_BYTES`."""
+    """Yields lists of at most `window` lines. A list ends early when it has `WINDOW_BYTES`."""
     texts, size = [], 0
     for line in lines:
         texts.append(line)
@@ -143,72 +152,82 @@ def _windows(lines, window):
         yield texts
 
 
-def _translate_window(translator, texts, first, batch_size, advance):
-    """Translates a window in batches of like length.
+def _translate_window(translator, texts, first, batch_size, after_batch):
+    """Translates a window in batches of similar length.
 
     Args:
         translator: A `Translator`.
         texts: List of bytes.
-        first: The number of the first line, for warnings.
+        first: Number of the first line, for warnings.
         batch_size: Number of lines at once.
-        advance: Called with the number of lines after each batch.
+        after_batch: A function of the number of lines of a batch, called after each.
 
     Returns:
-        A list of str, a line for each text; how many of the texts are cut; how many could not be translated.
+        A list of str, one line for each text; the number of texts that were cut; the number of texts that could not be
+        translated.
     """
-    lengths, cut = measured(texts, translator.source_tokenizer, translator.max_source_length)
+    lengths = translator.token_lengths(texts)
     by_length = lengths.argsort(kind="stable")
     translations, failed = [""] * len(texts), 0
     for start in range(0, len(texts), batch_size):
         rows = by_length[start : start + batch_size].tolist()
-        for row, found in zip(rows, _translate_batch(translator, [texts[i] for i in rows]), strict=True):
-            if isinstance(found, Exception):
+        results = _translate_batch(translator, [texts[row] for row in rows])
+        for row, result in zip(rows, results, strict=True):
+            if isinstance(result, Exception):
                 failed += 1
-                reason = (str(found).strip() or repr(found)).splitlines()[0]
+                reason = (str(result).strip() or repr(result)).splitlines()[0]
                 warnings.warn(
                     f"line {first + row} cannot be translated and is left empty: {reason}", stacklevel=3
                 )
             else:
-                translations[row] = " ".join(found.splitlines())
-        advance(len(rows))
-    return translations, cut, failed
+                translations[row] = " ".join(result.splitlines())
+        after_batch(len(rows))
+    return translations, translator.count_cut(texts, lengths), failed
 
 
 def _translate_batch(translator, texts):
-    """The translation of each text, or the error of one that has none; where nothing can be translated, raises."""
-    found = _bisected(translator, texts)
-    if all(isinstance(each, Exception) for each in found):
+    """Translates texts: returns a list with the translation of each, or the error that it raised.
+
+    If every text raises an error and the translator cannot translate anything else either, the error is raised.
+    """
+    results = _translate_halves(translator, texts)
+    if all(isinstance(result, Exception) for result in results):
         try:
             translator.translate_batch([PROBE])
         except Exception:
-            raise found[0] from None
-    return found
+            raise results[0] from None
+    return results
 
 
-def _bisected(translator, texts):
+def _translate_halves(translator, texts):
+    """Translates texts. If that fails, translates each half, and so on down to single texts."""
     try:
         return translator.translate_batch(texts)
     except Exception as error:
         if len(texts) == 1:
             return [error]
         half = len(texts) // 2
-        return _bisected(translator, texts[:half]) + _bisected(translator, texts[half:])
+        return _translate_halves(translator, texts[:half]) + _translate_halves(translator, texts[half:])
 
 
-def _bar(verbose, total=None, done=0):
+def _progress_bar(verbose, total=None, done=0):
     return tqdm.tqdm(
         total=total,
         initial=done,
         unit=" lines",
         disable=not verbose,
         leave=False,
-        smoothing=0,  # the mean speed: within a window it falls, as its lines get longer
+        smoothing=0,  # the mean speed: lines get longer within a window, so the current speed falls
         mininterval=0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_REPORTS,
     )
 
 
 class _Source:
-    """The lines of a file, and what was read of them: how many, and a digest."""
+    """The lines of a file. It counts the lines that were read, and computes their hash.
+
+    Args:
+        path: Path of the file, plain or `.gz`.
+    """
 
     def __init__(self, path):
         self.path = path
@@ -226,7 +245,7 @@ class _Source:
 
 
 def _fingerprint(translator):
-    """What translations depend on, as JSON: digests of the large parts."""
+    """Describes everything that translations depend on, as a dict of JSON; large parts as hashes."""
     config = {name: value for name, value in translator.model.get_config().items() if name != "name"}
 
     def digest(content):

@@ -1,115 +1,137 @@
 """Classifiers: a text or a pair of texts in, the label of its class out."""
 
+from typing import ClassVar
+
 import tensorflow as tf
 
 from keras_transformer.models.heads import ClassificationHead
-from keras_transformer.serving.encoding import EncodedTexts, TextEncoder
-
-SIGNATURES = {
-    "serving_default": "The likeliest class of each text, or of each pair of texts.",
-    "probabilities": "How likely each class is.",
-}
+from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
 
 
-class Classes(EncodedTexts):
-    """The functions of a classifier's graph."""
+class ClassifierSignatures(TextEncoderSignatures):
+    """The signatures of a classifier's export."""
 
-    about = SIGNATURES
+    descriptions: ClassVar = {
+        "serving_default": "The likeliest class of each text, or of each pair of texts.",
+        "probabilities": "The probability of each class.",
+    }
 
     def functions(self):
-        """A dict from a signature's name to its `tf.function`."""
+        """Returns a dict from a signature's name to its `tf.function`."""
         return {
             "serving_default": self.function_of_texts(self.classify),
             "probabilities": self.function_of_texts(self.probabilities),
         }
 
     def classify(self, *texts):
-        """Texts `(batch,)` to the label of each, its probability and whether the text was cut, all `(batch,)`."""
-        found, truncated = self._probabilities(texts)
-        return {**likeliest(found, self._servable.labels), "truncated": truncated}
+        """Finds the likeliest class.
+
+        Args:
+            *texts: One or two tensors, string `(batch,)`.
+
+        Returns:
+            A dict of tensors `(batch,)`: `label`, string; `probability`, float32; `truncated`, bool.
+        """
+        probabilities, truncated = self._probabilities(texts)
+        return {**likeliest(probabilities, self._servable.labels), "truncated": truncated}
 
     def probabilities(self, *texts):
-        """Texts `(batch,)` to all labels and their probabilities `(batch, classes)`, and which texts were cut."""
-        found, truncated = self._probabilities(texts)
-        return {**all_of(found, self._servable.labels), "truncated": truncated}
+        """Computes the probability of each class.
+
+        Args:
+            *texts: One or two tensors, string `(batch,)`.
+
+        Returns:
+            A dict: `labels`, string, and `probabilities`, float32, `(batch, classes)`; `truncated`, bool `(batch,)`.
+        """
+        probabilities, truncated = self._probabilities(texts)
+        return {**with_labels(probabilities, self._servable.labels), "truncated": truncated}
 
     def _probabilities(self, texts):
-        logits, truncated = self.encoded(
+        logits, truncated = self.encode(
             texts, lambda inputs: self._model(inputs, training=False), len(self._servable.labels)
         )
         return tf.nn.softmax(logits), truncated
 
 
 class Classifier(TextEncoder):
-    """Tells the class of a text, or of a pair of texts: tokenizer and model in one graph.
+    """Classifies texts, or pairs of texts. The tokenizer and the model are one graph.
 
-    Rows stand alone: an empty text has a class too, invalid UTF-8 is read as U+FFFD, a long text or pair is cut at
-    `max_source_length`, and no row changes another's answer.
+    Each row is classified independently. An empty text has a class too, invalid UTF-8 is read as U+FFFD, and a long
+    text or pair is cut at `max_source_length`.
 
     Args:
-        model: An `EncoderModel` with a `ClassificationHead`, which has the labels; without labels there they are the
-            classes' numbers.
-        tokenizer: From `keras_transformer.text`; its `bos_id` stands for `[CLS]`, its `eos_id` for `[SEP]`.
-        max_source_length: Longest text or pair in tokens, `[CLS]` and `[SEP]` included; the rest is cut off. None for
-            128, or as many positions as the model has.
+        model: An `EncoderModel` with a `ClassificationHead` of at least two classes. If the head has no labels, the
+            labels are "0", "1" and so on.
+        tokenizer: From `keras_transformer.text`. Its `bos_id` is used as `[CLS]`, its `eos_id` as `[SEP]`.
+        max_source_length: Largest number of tokens of a text or pair, `[CLS]` and `[SEP]` included; the rest is cut
+            off. None for 128, or for the number of the model's positions if that is smaller.
         pairs: Whether it reads pairs of texts.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, the model does not classify texts, the tokenizer has more ids
-            than the model, or the limit is out of range.
+        ValueError: If the backend of Keras is not TensorFlow, the model does not classify texts, the tokenizer has more
+            ids than the model or other special ids, or the limit is out of range.
     """
 
     DESCRIPTION = "classifier.json"
-    signatures_class = Classes
+    signatures_class = ClassifierSignatures
 
     def __init__(self, model, tokenizer, max_source_length=None, pairs=False):
         super().__init__(model, tokenizer, max_source_length, pairs)
-        self.labels = labels_of(model)
+        head = model.head
+        if not isinstance(head, ClassificationHead) or head.num_classes < 2:
+            raise ValueError(
+                "`model` must have a head for two or more classes, such as `ClassificationHead(2)`. "
+                f"Received: head={head!r}."
+            )
+        self.labels = head.labels or [str(i) for i in range(head.num_classes)]
 
     def classify(self, texts, second=None, batch_size=32, jit_compile=None, verbose=False):
-        """The labels of texts.
+        """Classifies texts. Warns when some of them were cut.
 
         Args:
-            texts: List of str (or of UTF-8 bytes).
-            second: Likewise, the second text of each pair; where the classifier reads pairs.
-            batch_size: Number of texts at once; they are grouped by length and returned in order.
-            jit_compile: True for XLA, False for the portable graph, None for XLA where there is an accelerator.
+            texts: List of str, or of UTF-8 bytes.
+            second: List of str or of UTF-8 bytes, the second text of each pair; None if the classifier reads no pairs.
+            batch_size: Number of texts at once. Texts of similar length are classified together.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
             verbose: Whether to show a progress bar on stderr.
 
         Returns:
-            A list of pairs, one for each text: its label, a str, and the label's probability.
+            A list of pairs, one for each text, in their order: the label, a str, and its probability, a float.
 
         Raises:
-            ValueError: If an argument is no list of strings, `second` is missing or too much, or `batch_size` is not
-                positive.
+            ValueError: If `texts` or `second` is not a list of strings, they differ in length, `second` is missing for
+                pairs or given without them, or `batch_size` is not positive.
         """
-        answers = self.in_batches(texts, "texts", batch_size, verbose, second, jit_compile=jit_compile)
+        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, second, jit_compile)
+        self.warn_if_cut(cut, len(answers), "texts")
         return [(answer["label"].decode(), float(answer["probability"])) for answer in answers]
 
 
-def labels_of(model):
-    """The labels of a model's classes, a list of str.
-
-    Raises:
-        ValueError: If its head has no classes.
-    """
-    head = model.head
-    if not isinstance(head, ClassificationHead) or head.num_classes < 2:
-        raise ValueError(
-            "`model` must have a head for two or more classes, such as `ClassificationHead(2)`. "
-            f"Received: head={head!r}."
-        )
-    return head.labels or [str(i) for i in range(head.num_classes)]
-
-
 def likeliest(probabilities, labels):
-    """The best class of each row of `(batch, classes)`: its label and its probability, `(batch,)`."""
+    """Finds the likeliest class of each row.
+
+    Args:
+        probabilities: float32 `(batch, classes)`.
+        labels: List of str, one for each class.
+
+    Returns:
+        A dict of tensors `(batch,)`: `label`, string; `probability`, float32.
+    """
     best = tf.argmax(probabilities, axis=-1)
     return {"label": tf.gather(labels, best), "probability": tf.reduce_max(probabilities, axis=-1)}
 
 
-def all_of(probabilities, labels):
-    """All labels beside the probabilities `(batch, classes)`."""
+def with_labels(probabilities, labels):
+    """Repeats the labels for each row of the probabilities.
+
+    Args:
+        probabilities: float32 `(batch, classes)`.
+        labels: List of str, one for each class.
+
+    Returns:
+        A dict of tensors `(batch, classes)`: `labels`, string; `probabilities`, float32.
+    """
     return {
         "labels": tf.tile(tf.constant(labels)[None], (tf.shape(probabilities)[0], 1)),
         "probabilities": probabilities,

@@ -10,7 +10,7 @@ from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.serving.attempts import Failure, attempt
 from keras_transformer.serving.tensors import input_array, joined
 
-# What the caller gets for what a server answers; OSError for the rest.
+# The exception for each failure; OSError for the others.
 ERRORS = {
     "UNAVAILABLE": ConnectionError,
     "DEADLINE_EXCEEDED": TimeoutError,
@@ -24,29 +24,29 @@ ERRORS = {
 
 
 class Client:
-    """Asks a model that TensorFlow Serving serves, over REST or gRPC.
+    """A client of a model in a running TensorFlow Serving, over REST or gRPC.
 
     ```python
     with Client("grpc://localhost:8500", "en_de") as client:
         client.translate(["A dog runs."])
     ```
 
-    Connections are kept and shared: one client serves several threads. Only a request that no server took up
-    (`UNAVAILABLE`, HTTP 503, connection refused or lost) is sent again; a request changes nothing in a server.
+    Connections stay open, and several threads can share one client. A request is sent again only if no server took it
+    (`UNAVAILABLE`, HTTP 503, connection refused or lost). Requests change nothing in a server, so that is safe.
 
     Args:
-        url: `http://host[:port][/path]` for REST, `grpc://host:port` for gRPC, `https://` and `grpcs://` over TLS.
-            TensorFlow Serving's own ports are 8501 for REST and 8500 for gRPC.
-        model: The model's name, as in `MODEL_NAME`.
-        version: Number of its version; None for the newest one.
-        label: Label of its version, instead of a number.
-        batch_size: Number of rows in a request; longer inputs are sent in several.
-        timeout: Seconds for a request, its retries and the waits between them included. Over REST the last attempt
-            ends when the server says nothing for what is left of them.
-        retries: How many attempts may follow a request's first.
-        backoff: Seconds before the second attempt, doubled with each further one.
+        url: `http://host[:port][/path]` for REST, `grpc://host:port` for gRPC, `https://` and `grpcs://` with TLS.
+            TensorFlow Serving listens on port 8501 for REST and on port 8500 for gRPC.
+        model: Name of the model in the server.
+        version: Version number; None for the newest version.
+        label: Version label, instead of a number.
+        batch_size: Number of rows of a request. Longer inputs are sent in several requests.
+        timeout: Seconds for a request, including its retries and the waits between them. Over REST the last attempt
+            ends when the server sends nothing for the rest of this time.
+        retries: Largest number of attempts after the first.
+        backoff: Seconds before the second attempt. They double with each further attempt.
         headers: A dict of HTTP headers or gRPC metadata, such as an authorization.
-        certificates: PEM file of the authorities to trust over TLS; None for the usual ones.
+        certificates: Path of a PEM file of the authorities to trust with TLS; None for the system's.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -69,12 +69,12 @@ class Client:
     ):
         scheme = _scheme(url)
         if not isinstance(model, str) or not model:
-            raise ValueError(f"`model` must be a model's name. Received: model={model!r}.")
+            raise ValueError(f"`model` must be the name of a model. Received: model={model!r}.")
         if version is not None:
             check_positive(version=version)
         if label is not None and (version is not None or not isinstance(label, str) or not label):
             raise ValueError(
-                "`label` must be a label, without a version beside it. "
+                "`label` must be a str, and there must be no `version` with it. "
                 f"Received: label={label!r}, version={version!r}."
             )
         check_positive(batch_size=batch_size)
@@ -82,10 +82,11 @@ class Client:
         check_count(0, 100, retries=retries)
         check_range(0, backoff=backoff)
         headers = dict(headers or {})
-        for name, value in headers.items():  # a value may be a secret: not in the message
+        for name, value in headers.items():
             if not all(
                 isinstance(part, str) and part.isascii() and part.isprintable() for part in (name, value)
             ):
+                # The value may be a secret, so the message does not show it.
                 raise ValueError(f"`headers` must be a dict of printable ASCII. Received: another {name!r}.")
         if certificates is not None and not Path(certificates).is_file():
             raise ValueError(
@@ -104,34 +105,36 @@ class Client:
         self._transport = _transport_class(scheme)(url, model, version, label, headers, certificates)
 
     def translate(self, sentences):
-        """Translates sentences, with a warning if the model cut some of them.
+        """Translates sentences. Warns when the model cut some of them.
 
         Args:
-            sentences: List of str (or of UTF-8 bytes).
+            sentences: List of str, or of UTF-8 bytes.
 
         Returns:
             A list of str, one for each sentence, in their order.
 
         Raises:
-            ValueError: If `sentences` is a single string, or as in `predict`.
-            OSError: As in `predict`.
+            ValueError: If `sentences` is a single string or holds something else than strings, or the server refuses
+                the request.
+            OSError: If there is no answer: `ConnectionError`, `TimeoutError`, `PermissionError`, or `OSError` for
+                another failure or an answer without translations.
         """
         if isinstance(sentences, (str, bytes)):
-            raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r}.")
+            raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}.")
         sentences = list(sentences)
         if not sentences:
             return []
-        found = self.predict(text=sentences)
-        translations = found.get("translation")
+        outputs = self.predict(text=sentences)
+        translations = outputs.get("translation")
         if translations is None or translations.shape != (len(sentences),):
             raise OSError(
                 f"{self.url} must answer {len(sentences)} sentences with as many translations. "
-                f"Received: { {name: array.shape for name, array in found.items()} }."
+                f"Received: { {name: array.shape for name, array in outputs.items()} }."
             )
-        cut = int(found["truncated"].sum()) if "truncated" in found else 0
+        cut = int(outputs["truncated"].sum()) if "truncated" in outputs else 0
         if cut:
             warnings.warn(
-                f"{cut} of {len(sentences)} sentences are longer than the model reads; what follows is not "
+                f"{cut} of {len(sentences)} sentences are longer than the model reads; the rest of them is not "
                 "translated.",
                 stacklevel=2,
             )
@@ -140,24 +143,24 @@ class Client:
     def predict(self, signature="serving_default", /, **inputs):
         """Runs a signature.
 
-        Inputs of more than `batch_size` rows are sent in several requests, strings of like length together; a row of
-        the result belongs to the same row of the inputs. If one request fails, there is no result.
+        Inputs of more than `batch_size` rows are sent in several requests, strings of similar length together. The
+        rows of the result are in the order of the inputs' rows. If one request fails, there is no result.
 
         Args:
-            signature: Its name.
-            **inputs: By name, arrays or nested lists of strings (str, or bytes as they are), numbers or booleans.
-                Python's numbers become int32 and float32; an array keeps its dtype. Inputs with one first
-                dimension, `(batch, ...)`, are split along it; others go in one request.
+            signature: Name of the signature.
+            **inputs: The inputs by name: arrays, or nested lists of strings (str, or bytes), numbers or booleans.
+                Python's numbers become int32 and float32; an array keeps its dtype. If all inputs have the same first
+                dimension, `(batch, ...)`, they are split along it. Otherwise they are sent in one request.
 
         Returns:
-            A dict from name to array, strings as bytes in an array of objects. Where batches differ in width the
-            narrower ones are padded with 0, False or b"".
+            A dict from an output's name to its array; strings are bytes in an array of objects. If batches differ in
+            width, the narrower ones are padded with 0, False or b"".
 
         Raises:
-            ValueError: If an input is no such array, or the server refuses the request: no such model, version,
-                signature or input, or a wrong shape or dtype.
-            OSError: If there is no answer: `ConnectionError` if the server is not there, `TimeoutError` if time is
-                up, `PermissionError`, or else one that says what came instead.
+            ValueError: If an input is not such an array, or the server refuses the request: it has no such model,
+                version, signature or input, or a shape or dtype is wrong.
+            OSError: If there is no answer: `ConnectionError` if no server is there, `TimeoutError` after `timeout`
+                seconds, `PermissionError`, or `OSError` for another failure.
         """
         if not inputs:
             raise ValueError("`inputs` must name at least one input. Received: none.")
@@ -182,29 +185,36 @@ class Client:
                 lengths += [len(text) for text in array]
         order = lengths.argsort(kind="stable")
         batches = [order[start : start + self.batch_size] for start in range(0, size, self.batch_size)]
-        parts = [(rows, request(rows)) for rows in batches]
+        outputs = [(rows, request(rows)) for rows in batches]
         try:
-            return joined(parts)
+            return joined(outputs)
         except ValueError as error:
             raise OSError(f"{self.url}, signature={signature!r}: {error}.") from None
 
     def status(self):
-        """The versions of the model: a dict from number to state, `"AVAILABLE"` when it answers.
+        """Asks for the state of the model's versions.
 
-        A label is not looked up: with one it is all versions.
+        A label is not looked up: a client with a label gets all versions.
+
+        Returns:
+            A dict from version number to the name of its state; `"AVAILABLE"` if the version answers requests.
 
         Raises:
             ValueError: If the server has no such model or version.
-            OSError: If there is no answer, as in `predict`.
+            OSError: If there is no answer: `ConnectionError` if no server is there, `TimeoutError` after `timeout`
+                seconds, `PermissionError`, or `OSError` for another failure.
         """
         return self._ask("status", self._transport.status)
 
     def ready(self):
-        """Whether the version answers, or some version where none was given; False where no server answers; asks once.
+        """Asks once whether the version answers requests; without a version, whether any version does.
+
+        Returns:
+            A bool. False if no server answers.
 
         Raises:
             ValueError: If the server has no such model or version.
-            OSError: If the server refuses to say.
+            OSError: If the server does not give the state, for example `PermissionError`.
         """
         try:
             return "AVAILABLE" in self._ask("status", self._transport.status, retries=0).values()
@@ -212,7 +222,7 @@ class Client:
             return False
 
     def close(self):
-        """Closes the connections; `with Client(...)` does so, too."""
+        """Closes the connections. `with Client(...)` does so at its end."""
         self._closed = True
         self._transport.close()
 
@@ -222,30 +232,38 @@ class Client:
     def __exit__(self, *_):
         self.close()
 
-    def _ask(self, what, call, retries=None):
+    def _ask(self, request, call, retries=None):
+        """Sends a request, and raises the exception that fits if it fails.
+
+        Args:
+            request: A description of the request, for errors.
+            call: A function of the deadline that sends the request.
+            retries: Largest number of attempts after the first; None for the client's.
+
+        Returns:
+            The answer.
+        """
         if self._closed:
             raise ValueError(f"The client must be open. Received: a request to {self.url} after close().")
         try:
             return attempt(call, self.timeout, self.retries if retries is None else retries, self.backoff)
         except Failure as failure:
-            kind, said = ERRORS.get(failure.code, OSError), f"{failure.message} ({failure.code})"
-            where = f"model={self.model!r}, version={self.version}, label={self.label}, {what}"
-            times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
-            if kind is ConnectionError:
-                said = f"{self.url} is not available after {times}: {said}"
-            elif kind is TimeoutError:
-                said = (
-                    f"{self.url} must answer within timeout={self.timeout} seconds; {times}, {where}: {said}"
-                )
+            error_class, reason = ERRORS.get(failure.code, OSError), f"{failure.message} ({failure.code})"
+            where = f"model={self.model!r}, version={self.version}, label={self.label}, {request}"
+            attempts = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
+            if error_class is ConnectionError:
+                message = f"{self.url} is not available after {attempts}: {reason}"
+            elif error_class is TimeoutError:
+                message = f"{self.url} must answer within timeout={self.timeout} seconds; {attempts}, {where}: {reason}"
             else:
-                said = f"{self.url} refuses {where}: {said}"
-            raise kind(said) from None
+                message = f"{self.url} refuses {where}: {reason}"
+            raise error_class(message) from None
 
 
 def _scheme(url):
-    """The scheme of a URL that a client can use."""
+    """Returns the scheme of a URL, or raises `ValueError` if a client cannot use it."""
     if isinstance(url, str) and "@" in url:
-        raise ValueError("`url` must hold no password; `headers` may. Received: one with an @.")
+        raise ValueError("`url` must hold no password; use `headers`. Received: a URL with an @.")
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0 and not (parts.query or parts.fragment)
@@ -253,7 +271,7 @@ def _scheme(url):
             return parts.scheme
         if parts.scheme in ("grpc", "grpcs") and usable and parts.port and not parts.path.strip("/"):
             return parts.scheme
-    except (AttributeError, TypeError, ValueError):  # no string, or no number for a port
+    except (AttributeError, TypeError, ValueError):  # not a string, or the port is not a number
         pass
     raise ValueError(
         f"`url` must be http[s]://host[:port][/path] or grpc[s]://host:port. Received: url={url!r}."
@@ -261,7 +279,7 @@ def _scheme(url):
 
 
 def _transport_class(scheme):
-    """The transport of a scheme; what it needs loads with the first client."""
+    """Imports the transport of a scheme. The packages that it needs are optional, so they are imported here."""
     try:
         if scheme in ("grpc", "grpcs"):
             from keras_transformer.serving.rpc import Rpc
@@ -272,6 +290,6 @@ def _transport_class(scheme):
         return Rest
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"`Client` needs {error.name.split('.')[0]}, of the extra `client`: pip install '.[client]'.",
+            f"`Client` needs {error.name.split('.')[0]} from the extra `client`: pip install '.[client]'.",
             name=error.name,
         ) from None

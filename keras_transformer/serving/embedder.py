@@ -1,63 +1,80 @@
-"""Embedders: a text in, its vector out; and how similar two texts are."""
+"""Embedders: a text in, its vector out. And the similarity of two texts."""
+
+from typing import ClassVar
 
 import tensorflow as tf
 
 from keras_transformer.models.encoder_model import POOLINGS
 from keras_transformer.models.heads import ClassificationHead
-from keras_transformer.serving.encoding import EncodedTexts, TextEncoder
-
-VECTORS = {"serving_default": "The vector of each text."}
-SIMILARITIES = {"serving_default": "How similar the two texts of each pair are."}
+from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
 
 
-class Vectors(EncodedTexts):
-    """The functions of an embedder's graph."""
+class EmbedderSignatures(TextEncoderSignatures):
+    """The signatures of an embedder's export."""
 
-    about = VECTORS
+    descriptions: ClassVar = {"serving_default": "The vector of each text."}
 
     def functions(self):
-        """A dict from a signature's name to its `tf.function`."""
+        """Returns a dict from a signature's name to its `tf.function`."""
         return {"serving_default": self.function_of_texts(self.embed)}
 
     def embed(self, text):
-        """Texts `(batch,)` to vectors, float32 `(batch, d_model)`, and which texts were cut, bool `(batch,)`."""
+        """Computes the vectors of texts.
+
+        Args:
+            text: string `(batch,)`.
+
+        Returns:
+            A dict: `vector`, float32 `(batch, d_model)`, of length 1; `truncated`, bool `(batch,)`.
+        """
         vectors, truncated = self._vectors(text)
         return {"vector": vectors, "truncated": truncated}
 
     def _vectors(self, text):
-        """Vectors of length 1, where they are not zero."""
         pooling = self._servable.pooling
-        vectors, truncated = self.encoded(
+        vectors, truncated = self.encode(
             [text], lambda inputs: self._model.embed(inputs, pooling), self._model.d_model
         )
         return tf.math.l2_normalize(vectors, axis=-1), truncated
 
 
-class Similarities(Vectors):
-    """The functions of a graph that compares texts."""
+class SimilaritySignatures(EmbedderSignatures):
+    """The signatures of a `Similarity`'s export."""
 
-    about = SIMILARITIES
+    descriptions: ClassVar = {"serving_default": "The similarity of the two texts of each pair."}
 
     def functions(self):
-        """A dict from a signature's name to its `tf.function`."""
+        """Returns a dict from a signature's name to its `tf.function`."""
         return {"serving_default": self.function_of_texts(self.compare)}
 
     def compare(self, text, second):
-        """Texts `(batch,)` and as many others to the cosine of their vectors, in [-1, 1]; of a model with a head, which
-        reads both at once, what that says; and which were cut."""
+        """Compares the texts of each pair.
+
+        Args:
+            text: string `(batch,)`.
+            second: string `(batch,)`.
+
+        Returns:
+            A dict of tensors `(batch,)`: `score`, float32, the cosine of the two vectors, in [-1, 1], or the output of
+            the model's head; `truncated`, bool.
+        """
         if self._model.head is not None:
-            scores, truncated = self.encoded(
+            scores, truncated = self.encode(
                 [text, second], lambda inputs: self._model(inputs, training=False), 1
             )
             return {"score": scores[:, 0], "truncated": truncated}
-        (vectors, truncated), (others, cut) = self._vectors(text), self._vectors(second)
-        return {"score": tf.reduce_sum(vectors * others, axis=-1), "truncated": truncated | cut}
+        first, first_truncated = self._vectors(text)
+        other, other_truncated = self._vectors(second)
+        return {
+            "score": tf.reduce_sum(first * other, axis=-1),
+            "truncated": first_truncated | other_truncated,
+        }
 
 
-class _Pooling(TextEncoder):
-    """What makes vectors of texts, and how."""
+class _PoolingEncoder(TextEncoder):
+    """Base class of `Embedder` and `Similarity`, which have a pooling."""
 
-    def __init__(self, model, tokenizer, max_source_length=None, pooling="mean", pairs=False):
+    def __init__(self, model, tokenizer, max_source_length, pooling, pairs):
         super().__init__(model, tokenizer, max_source_length, pairs)
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
@@ -67,100 +84,107 @@ class _Pooling(TextEncoder):
         return {"max_source_length": self.max_source_length, "pooling": self.pooling}
 
     @classmethod
-    def arguments_of(cls, description, folder):
+    def arguments_from(cls, description, folder):
         return {name: description[name] for name in ("max_source_length", "pooling")}
 
 
-class Embedder(_Pooling):
-    """Makes a vector of a text: tokenizer and model in one graph. Rows stand alone, as in `Classifier`.
+class Embedder(_PoolingEncoder):
+    """Makes vectors of texts. The tokenizer and the model are one graph.
 
-    Vectors have length 1: the product of two is the cosine of their angle.
+    Vectors have length 1, so the dot product of two is the cosine of their angle. Each row is embedded independently.
+    An empty text has a vector too, invalid UTF-8 is read as U+FFFD, and a long text is cut at `max_source_length`.
 
     Args:
-        model: An `EncoderModel`; a head is not asked.
-        tokenizer: From `keras_transformer.text`; its `bos_id` stands for `[CLS]`, its `eos_id` for `[SEP]`.
-        max_source_length: Longest text in tokens, `[CLS]` and `[SEP]` included; the rest is cut off. None for
-            128, or as many positions as the model has.
-        pooling: As in `EncoderModel.embed`.
+        model: An `EncoderModel`. Its head is not used.
+        tokenizer: From `keras_transformer.text`. Its `bos_id` is used as `[CLS]`, its `eos_id` as `[SEP]`.
+        max_source_length: Largest number of tokens of a text, `[CLS]` and `[SEP]` included; the rest is cut off. None
+            for 128, or for the number of the model's positions if that is smaller.
+        pooling: How one vector is made of the tokens' vectors, one of the poolings of `EncoderModel.embed`.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, the tokenizer has more ids than the model, or an argument is
-            out of range.
+        ValueError: If the backend of Keras is not TensorFlow, the tokenizer has more ids than the model or other
+            special ids, or an argument is out of range.
     """
 
     DESCRIPTION = "embedder.json"
-    signatures_class = Vectors
+    signatures_class = EmbedderSignatures
 
     def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
-        super().__init__(model, tokenizer, max_source_length, pooling)
+        super().__init__(model, tokenizer, max_source_length, pooling, pairs=False)
 
     def embed(self, texts, batch_size=32, jit_compile=None, verbose=False):
-        """The vectors of texts.
+        """Computes the vectors of texts. Warns when some of them were cut.
 
         Args:
-            texts: List of str (or of UTF-8 bytes).
-            batch_size: Number of texts at once; they are grouped by length and returned in order.
-            jit_compile: True for XLA, False for the portable graph, None for XLA where there is an accelerator.
+            texts: List of str, or of UTF-8 bytes.
+            batch_size: Number of texts at once. Texts of similar length are embedded together.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
             verbose: Whether to show a progress bar on stderr.
 
         Returns:
-            A list of float32 arrays `(d_model,)`.
+            A list of float32 arrays `(d_model,)`, one for each text, in their order.
 
         Raises:
-            ValueError: If `texts` is a single string, or `batch_size` is not positive.
+            ValueError: If `texts` is not a list of strings, or `batch_size` is not positive.
         """
-        answers = self.in_batches(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
+        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
+        self.warn_if_cut(cut, len(answers), "texts")
         return [answer["vector"] for answer in answers]
 
 
-class Similarity(_Pooling):
-    """Tells how similar two texts are: tokenizer and model in one graph. Rows stand alone, as in `Classifier`.
+class Similarity(_PoolingEncoder):
+    """Compares pairs of texts. The tokenizer and the model are one graph.
 
-    A model without a head makes a vector of each text; the answer is the cosine of the two (Reimers and Gurevych, 2019,
-    "Sentence-BERT", section 3). One with a head of one class reads both as a pair; the answer is what the head says, on
-    the scale of its training (Devlin et al., 2019, section 4.1).
+    A model without a head makes a vector of each text, and the answer is the cosine of the two vectors (Reimers and
+    Gurevych, 2019, "Sentence-BERT", section 3). A model with a head of one class reads both texts in one row, and the
+    answer is the output of the head, on the scale of its training (Devlin et al., 2019, "BERT", section 4.1).
+
+    Each row is answered independently. An empty text has an answer too, invalid UTF-8 is read as U+FFFD, and a long
+    text or pair is cut at `max_source_length`.
 
     Args:
         model: An `EncoderModel` without a head, or with `ClassificationHead(1)`.
-        tokenizer: As in `Embedder`, like `max_source_length`: of a text, or of a pair.
-        max_source_length: Longest text or pair in tokens.
-        pooling: As in `EncoderModel.embed`.
+        tokenizer: From `keras_transformer.text`. Its `bos_id` is used as `[CLS]`, its `eos_id` as `[SEP]`.
+        max_source_length: Largest number of tokens of a row, `[CLS]` and `[SEP]` included; the rest is cut off. A row
+            is one text for a model without a head, else a pair. None for 128, or for the number of the model's
+            positions if that is smaller.
+        pooling: How one vector is made of the tokens' vectors, one of the poolings of `EncoderModel.embed`. It is for
+            a model without a head.
 
     Raises:
-        ValueError: As `Embedder`; if the model has another head.
+        ValueError: If the backend of Keras is not TensorFlow, the model has another head, the tokenizer has more ids
+            than the model or other special ids, or an argument is out of range.
     """
 
     DESCRIPTION = "similarity.json"
-    signatures_class = Similarities
+    signatures_class = SimilaritySignatures
 
     def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
         super().__init__(model, tokenizer, max_source_length, pooling, pairs=True)
-        one = isinstance(model.head, ClassificationHead) and model.head.num_classes == 1
-        if model.head is not None and not one:
+        has_one_class = isinstance(model.head, ClassificationHead) and model.head.num_classes == 1
+        if model.head is not None and not has_one_class:
             raise ValueError(
                 "`model` must have no head, or one of one class, such as `ClassificationHead(1)`. "
                 f"Received: head={model.head!r}."
             )
 
-    @property
-    def together(self):
-        return self.model.head is not None
-
     def compare(self, texts, second, batch_size=32, jit_compile=None, verbose=False):
-        """How similar texts are.
+        """Compares pairs of texts. Warns when some of them were cut.
 
         Args:
-            texts: List of str (or of UTF-8 bytes).
-            second: Likewise, what each is compared with.
-            batch_size: Number of pairs at once; they are grouped by length and returned in order.
-            jit_compile: True for XLA, False for the portable graph, None for XLA where there is an accelerator.
+            texts: List of str or of UTF-8 bytes, the first text of each pair.
+            second: List of str or of UTF-8 bytes, the second text of each pair.
+            batch_size: Number of pairs at once. Pairs of similar length are compared together.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
             verbose: Whether to show a progress bar on stderr.
 
         Returns:
-            A list of float.
+            A list of float, one for each pair, in their order.
 
         Raises:
-            ValueError: If an argument is no list of strings, or `batch_size` is not positive.
+            ValueError: If `texts` or `second` is not a list of strings, they differ in length, or `batch_size` is not
+                positive.
         """
-        answers = self.in_batches(texts, "texts", batch_size, verbose, second, jit_compile=jit_compile)
+        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, second, jit_compile)
+        self.warn_if_cut(cut, len(answers), "texts")
         return [float(answer["score"]) for answer in answers]

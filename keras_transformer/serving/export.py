@@ -1,4 +1,4 @@
-"""SavedModels that a stock TensorFlow Serving runs."""
+"""Writes SavedModels that a stock TensorFlow Serving runs."""
 
 import json
 from importlib import metadata
@@ -10,14 +10,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer.checks import check_positive
 from keras_transformer.files import locked, remove_temporaries, replaced
 from keras_transformer.serving.server_files import versions_of
-from keras_transformer.serving.warmup import MOST_RECORDS, write_warmup
-from keras_transformer.serving.weights import fingerprint, stored
+from keras_transformer.serving.warmup import MAX_REQUESTS, write_warmup
+from keras_transformer.serving.weights import fingerprint, store_weights
 from keras_transformer.version import __version__
 
 BATCH_SIZES = (1, 8, 32)
-SHORTEST = 16  # the least of the source lengths that a compiled export pads to; each doubles the one before
-PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # TensorFlow's own, but a server holds no Python
-# What this library uses of the ops of tensorflow-text 2.20, which TensorFlow Serving links.
+SHORTEST = 16  # the smallest of the default source lengths
+PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # ops of TensorFlow, but a server runs no Python
+# The ops of tensorflow-text 2.20 that this library uses. TensorFlow Serving links them.
 TEXT_OPS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
@@ -39,31 +39,31 @@ def export(
     source_lengths=None,
     warmup=True,
 ):
-    """Writes a SavedModel for TensorFlow Serving, `folder/version/`, that TensorFlow alone can load.
+    """Writes a SavedModel for TensorFlow Serving, `folder/version/`. TensorFlow and tensorflow-text can load it.
 
-    Its signatures are those of `serving.signatures`; `assets.extra/export.json` says what they take and give, and what
-    the export was made of.
+    `assets.extra/export.json` describes it: the inputs and outputs of each signature, the strategy, the limits, and the
+    versions of the packages.
 
     Args:
-        servable: A `Servable`, such as a `Translator`: its strategy, constraints and limits are the export's.
-        folder: The model's base path; created when missing.
+        servable: A `Servable`, such as a `Translator`. The export has its strategy, constraints and limits.
+        folder: The base path of the model; created when missing.
         version: Positive int.
-        xla: False for a graph that runs everywhere, without any XLA op or compiled function. True for a compiled
-            search over few fixed shapes; tensorflow_model_server needs `--xla_cpu_compilation_enabled` then.
-        weights: How they are stored: "float32", "bfloat16", or "int8" with a scale for each channel. The model computes
-            in float32 with any of them.
-        batch_sizes: Increasing ints; (1, 8, 32) when None. More rows than the last are searched in turn; a compiled
-            search fills up a batch to the next of them.
-        source_lengths: Increasing ints, the lengths in tokens to which a compiled search pads its sources; 16 and its
-            doubles up to `max_source_length` when None.
-        warmup: Whether to write the requests with which a server warms up before it answers.
+        xla: False for a graph without any XLA op or compiled function, which every server runs. True for a graph that
+            XLA compiles for a few fixed shapes; tensorflow_model_server then needs `--xla_cpu_compilation_enabled`.
+        weights: How the weights are stored: "float32", "bfloat16", or "int8" with a scale for each channel. The model
+            computes in float32 with any of them.
+        batch_sizes: Increasing ints; None for (1, 8, 32). A request with more rows than the last is answered in several
+            steps. With `xla=True`, a step is padded to one of these sizes.
+        source_lengths: Increasing ints, the lengths in tokens to which sources are padded with `xla=True`. The last is
+            `max_source_length`. None for 16, 32, 64 and so on up to `max_source_length`.
+        warmup: Whether to write warm-up requests, which a server answers before it serves the version.
 
     Returns:
         The `Path` of the version. It appears whole or not at all.
 
     Raises:
-        ValueError: If the version exists or is not positive, an argument is not one of those above, or the graph
-            holds what a stock server does not know.
+        ValueError: If the version exists or is not positive, an argument is out of range, or the graph holds an op that
+            a stock server does not have.
     """
     check_positive(version=version)
     path = Path(folder) / str(version)
@@ -74,27 +74,30 @@ def export(
         )
     if source_lengths and not xla:
         raise ValueError(
-            f"`source_lengths` is for a compiled search, `xla=True`. Received: source_lengths={list(source_lengths)}."
+            "`source_lengths` is for a compiled search, `xla=True`. "
+            f"Received: source_lengths={list(source_lengths)}."
         )
     batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
     longest = servable.max_source_length
     if xla and longest is None:
-        raise ValueError(f"`xla` is for what reads texts, no {type(servable).__name__}. Received: xla={xla}.")
-    lengths = _increasing("source_lengths", source_lengths or _doubles(SHORTEST, longest or SHORTEST))
+        raise ValueError(
+            f"`xla` is for servables that read texts, no {type(servable).__name__}. Received: xla={xla}."
+        )
+    lengths = _increasing("source_lengths", source_lengths or _doubled(SHORTEST, longest or SHORTEST))
     if xla and lengths[-1] != longest:
         raise ValueError(
             f"`source_lengths` must end with max_source_length={longest}. Received: source_lengths={lengths}."
         )
-    # Where nothing is compiled, a length is like another.
+    # A graph that is not compiled needs no warm-up for each length: one is enough.
     shapes = [(size, length) for length in (lengths if xla else lengths[:1]) for size in batch_sizes]
-    if warmup and len(shapes) > MOST_RECORDS:
+    if warmup and len(shapes) > MAX_REQUESTS:
         raise ValueError(
-            f"`batch_sizes` times `source_lengths` must be at most {MOST_RECORDS}: a server refuses more to warm up "
-            f"with. Received: {len(batch_sizes)} times {len(lengths)}."
+            f"`batch_sizes` times `source_lengths` must be at most {MAX_REQUESTS}: a server refuses more warm-up "
+            f"requests. Received: {len(batch_sizes)} times {len(lengths)}."
         )
-    values, module = stored(servable.model, weights)
-    signatures = servable.signatures(batch_sizes, lengths if xla else None, values)
-    # Traced here, once: `save` would trace what is not.
+    weights_function, module = store_weights(servable.model, weights)
+    signatures = servable.signatures(batch_sizes, lengths if xla else None, weights_function)
+    # Concrete functions, or `save` would trace each function once more.
     functions = {name: function.get_concrete_function() for name, function in signatures.functions().items()}
     module.tokenizers = list(servable.tokenizers)
     with locked(folder):
@@ -103,7 +106,9 @@ def export(
             write_saved_model(module, functions, temporary, xla)
             extra = temporary / "assets.extra"
             extra.mkdir()
-            description = describe(servable, functions, xla, weights, batch_sizes, lengths if xla else None)
+            description = _description(
+                servable, functions, xla, weights, batch_sizes, lengths if xla else None
+            )
             (extra / "export.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
             if warmup:
                 write_warmup(extra, servable, shapes)
@@ -111,26 +116,26 @@ def export(
 
 
 def write_saved_model(module, signatures, path, xla):
-    """Saves a module to a new folder.
+    """Saves a module to a new folder, and checks that a stock server can run it.
 
     Args:
-        module: A `tf.Module` that tracks all the signatures' variables and resources.
+        module: A `tf.Module` that tracks all variables and resources of the signatures.
         signatures: A dict from name to concrete function, or `tf.function` with an input signature.
-        path: The folder; must not exist.
-        xla: Whether compiled functions are wanted; if not, finding one is an error.
+        path: Path of the folder; must not exist.
+        xla: Whether the graph may hold XLA ops and compiled functions.
 
     Raises:
-        ValueError: If the graph holds an op that a stock server lacks, or an XLA op or a compiled function against
-            `xla=False`.
+        ValueError: If the graph holds an op that a stock server does not have, or with `xla=False` an XLA op or a
+            compiled function.
     """
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # nobody trains an export
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # an export is not trained
     tf.saved_model.save(module, str(path), signatures=signatures, options=options)
-    _forget_gradients(path)
-    found = compiled_parts(path)
-    if found and not xla:
+    _remove_gradient_names(path)
+    compiled = compiled_parts(path)
+    if compiled and not xla:
         raise ValueError(
             "The export must run where XLA is disabled, but its graph holds "
-            f"{', '.join(found[:5])}. Use `xla=True` for a compiled export."
+            f"{', '.join(compiled[:5])}. Use `xla=True` for a compiled export."
         )
     foreign = foreign_ops(path)
     if foreign:
@@ -140,35 +145,49 @@ def write_saved_model(module, signatures, path, xla):
 
 
 def compiled_parts(path):
-    """Names of the XLA ops and compiled functions in a SavedModel, sorted."""
-    found = set()
+    """Finds the XLA ops and compiled functions of a SavedModel.
+
+    Args:
+        path: Path of the SavedModel's folder.
+
+    Returns:
+        A sorted list of str.
+    """
+    parts = set()
     for graph in _graphs(path):
-        found |= {
+        parts |= {
             f"compiled function {function.signature.name}"
             for function in graph.library.function
             if function.attr["_XlaMustCompile"].b
         }
-        found |= {f"op {node.op}" for node in _nodes(graph) if node.op.startswith("Xla")}
-        found |= {f"compiled call {node.name}" for node in _nodes(graph) if node.attr["_XlaMustCompile"].b}
-    return sorted(found)
+        parts |= {f"op {node.op}" for node in _nodes(graph) if node.op.startswith("Xla")}
+        parts |= {f"compiled call {node.name}" for node in _nodes(graph) if node.attr["_XlaMustCompile"].b}
+    return sorted(parts)
 
 
 def foreign_ops(path):
-    """Names of the ops of a SavedModel that neither TensorFlow nor tensorflow-text in the server has, sorted."""
-    found = set()
+    """Finds the ops of a SavedModel that neither TensorFlow nor the tensorflow-text in the server has.
+
+    Args:
+        path: Path of the SavedModel's folder.
+
+    Returns:
+        A sorted list of str.
+    """
+    used = set()
     for graph in _graphs(path):
-        own = {function.signature.name for function in graph.library.function}
-        found |= {node.op for node in _nodes(graph)} - own
-    known = {op for op in found if hasattr(tf.raw_ops, op) or op.startswith("Xla")} | TEXT_OPS
-    return sorted(found - (known - PYTHON_OPS))
+        functions = {function.signature.name for function in graph.library.function}
+        used |= {node.op for node in _nodes(graph)} - functions
+    known = {op for op in used if hasattr(tf.raw_ops, op) or op.startswith("Xla")} | TEXT_OPS
+    return sorted(used - (known - PYTHON_OPS))
 
 
-def describe(servable, functions, xla, weights, batch_sizes, source_lengths):
-    """What an export is, for people and programs: what its signatures take and give, and what it was made of."""
+def _description(servable, functions, xla, weights, batch_sizes, source_lengths):
+    """Returns the content of `export.json`, a dict."""
 
-    def specs(nest):
+    def specs(tensors):
         return {
-            name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()} for name, spec in nest.items()
+            name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()} for name, spec in tensors.items()
         }
 
     signatures = {}
@@ -176,7 +195,7 @@ def describe(servable, functions, xla, weights, batch_sizes, source_lengths):
         arguments, keywords = function.structured_input_signature
         inputs = {**{spec.name: spec for spec in arguments}, **keywords}
         signatures[name] = {
-            "about": servable.signatures_class.about[name],
+            "about": servable.signatures_class.descriptions[name],
             "inputs": specs(inputs),
             "outputs": specs(function.structured_outputs),
         }
@@ -185,8 +204,8 @@ def describe(servable, functions, xla, weights, batch_sizes, source_lengths):
         "signatures": signatures,
         **servable.describe(),
         "xla": xla,
-        "batch_sizes": list(batch_sizes),
-        "source_lengths": source_lengths and list(source_lengths),
+        "batch_sizes": batch_sizes,
+        "source_lengths": source_lengths,
         "weights": {
             "stored": weights,
             "parameters": servable.model.count_params(),
@@ -199,8 +218,8 @@ def describe(servable, functions, xla, weights, batch_sizes, source_lengths):
     }
 
 
-def _forget_gradients(path):
-    """Takes the names of gradients that are not saved out of the graph: TensorFlow warns of each when it loads one."""
+def _remove_gradient_names(path):
+    """Removes the names of custom gradients: they are not saved, and TensorFlow would warn of each that is missing."""
     saved = _parsed(path)
     for meta_graph in saved.meta_graphs:
         for node in _nodes(meta_graph.graph_def):
@@ -224,7 +243,8 @@ def _nodes(graph):
         yield from function.node_def
 
 
-def _doubles(first, last):
+def _doubled(first, last):
+    """Returns `first`, twice `first`, four times `first` and so on, as far as they are below `last`; then `last`."""
     sizes = []
     while first < last:
         sizes.append(first)
@@ -233,6 +253,7 @@ def _doubles(first, last):
 
 
 def _increasing(name, sizes):
+    """Returns the sizes as a list, or raises `ValueError` if they are not increasing positive ints."""
     sizes = list(sizes)
     for size in sizes:
         check_positive(**{name: size})

@@ -1,4 +1,4 @@
-"""Folders of servables: what kind one holds, and what kind a model makes."""
+"""Finds the class of a servable: from the files of its folder, or from its model."""
 
 from pathlib import Path
 
@@ -14,40 +14,52 @@ SERVABLES = (Translator, TextGenerator, Classifier, Embedder, Similarity, ImageC
 
 
 def load(folder):
-    """Loads what the `save` of any servable wrote, or a training run. No code from the folder is executed.
+    """Loads the folder of any servable, or of a training run. No code from the folder is executed.
+
+    Args:
+        folder: Path of the folder, which the `save` of a servable or a training run wrote.
+
+    Returns:
+        A `Translator`, `TextGenerator`, `Classifier`, `Similarity`, `Embedder` or `ImageClassifier`.
 
     Raises:
-        ValueError: If the folder holds none, or one that names what this library does not have.
+        ValueError: If the folder holds no servable, a file is missing or damaged, or names a class that this library
+            does not have.
     """
-    found = [servable for servable in SERVABLES if (Path(folder) / servable.DESCRIPTION).is_file()]
-    if len(found) != 1:
-        names = ", ".join(servable.DESCRIPTION for servable in found or SERVABLES)
-        what = "with several of them" if found else "with none of them"
+    classes = [servable for servable in SERVABLES if (Path(folder) / servable.DESCRIPTION).is_file()]
+    if len(classes) != 1:
+        names = ", ".join(servable.DESCRIPTION for servable in classes or SERVABLES)
+        received = "with several of them" if classes else "with none of them"
         if not Path(folder).is_dir():
-            what = "which is no folder"
-        elif not found and (Path(folder) / "config.json").is_file():
-            what = "a checkpoint of Hugging Face: `keras-transformer convert` it first"
-        raise ValueError(f"`folder` must hold one of {names}. Received: {folder}, {what}.")
-    return found[0].load(folder)
+            received = "which is no folder"
+        elif not classes and (Path(folder) / "config.json").is_file():
+            received = "a checkpoint of Hugging Face: convert it first with `keras-transformer convert`"
+        raise ValueError(f"`folder` must hold one of {names}. Received: {folder}, {received}.")
+    return classes[0].load(folder)
 
 
 def servable_of(model, tokenizers=(), *, pairs=False, **options):
-    """The servable that a model makes: one that writes texts, tells classes or makes vectors.
+    """Makes the servable that fits a model.
 
     Args:
         model: A model of this library.
-        tokenizers: A tuple of its tokenizers, one or two.
-        pairs: Whether a model's classes are those of pairs of texts.
+        tokenizers: A tuple of its tokenizers: one, or the source's and the target's. Empty for a model of images.
+        pairs: Whether the model classifies pairs of texts.
         **options: Other arguments of the servable.
 
     Returns:
         A `Translator`, `TextGenerator`, `Classifier`, `Similarity`, `Embedder` or `ImageClassifier`.
+
+    Raises:
+        ValueError: If no servable fits the model, or `pairs` is given for a model that does not classify texts.
     """
     classifies = isinstance(model, EncoderModel) and isinstance(model.head, ClassificationHead)
     if classifies and model.head.num_classes > 1:
         return Classifier(model, *tokenizers, pairs=pairs, **options)
     if pairs:
-        raise ValueError(f"`pairs` is for classes of texts. Received: pairs=True for {model!r:.200}.")
+        raise ValueError(
+            f"`pairs` is for models that classify texts. Received: pairs=True for {model!r:.200}."
+        )
     if isinstance(model, VisionTransformer):
         return ImageClassifier(model, **options)
     if isinstance(model, LanguageModel):
@@ -57,11 +69,11 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
     if model.head is None:
         return Embedder(model, *tokenizers, **options)
     if isinstance(model.head, MaskedLanguageHead):
-        # What its pretraining learnt, without what it was asked there.
+        # The head was for the pretraining only; the encoder makes the vectors.
         return Embedder(model.with_head(None), *tokenizers, **options)
     if not classifies:
         raise ValueError(
-            "`model` must have no head, one for classes of texts or one for masked tokens, to be served. "
+            "`model` must have no head, a `ClassificationHead` or a `MaskedLanguageHead`. "
             f"Received: head={model.head!r}."
         )
     return Similarity(model, *tokenizers, **options)

@@ -1,4 +1,4 @@
-"""Loading models without executing code from their files."""
+"""Loads models without executing code from their files."""
 
 import zipfile
 from pathlib import Path
@@ -7,23 +7,27 @@ import keras
 
 
 def load_model(path, model_class=keras.Model, compile=False):
-    """Loads a `.keras` file; refuses whatever would execute code from it.
+    """Loads a `.keras` file. A file that needs code from outside this library is refused.
 
     Args:
-        path: The file.
-        model_class: What the model must be.
-        compile: Whether to restore the optimizer, loss and metrics too.
+        path: Path of the file.
+        model_class: The class that the model must have.
+        compile: Whether to restore the optimizer, the loss and the metrics, too.
+
+    Returns:
+        The model, a `keras.Model`.
 
     Raises:
-        ValueError: If the file is missing, damaged, of another class, or needs code that is not registered.
+        ValueError: If the file is missing or damaged, holds a model of another class, or needs code that is not
+            registered.
     """
     if not Path(path).is_file():
         raise ValueError(f"Cannot load {path}: there is no such file.")
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"Cannot load {path}: it is no .keras file, or damaged.")
+        raise ValueError(f"Cannot load {path}: it is not a .keras file, or it is damaged.")
     try:
         model = keras.models.load_model(path, compile=compile, safe_mode=True)
-    except Exception as error:  # Keras raises many kinds, some with pages of configuration
+    except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"Cannot load {path}: {reason}") from error
     if not isinstance(model, model_class):

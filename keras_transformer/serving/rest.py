@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API, over `requests`."""
+"""TensorFlow Serving's REST API, with `requests`."""
 
 import base64
 import json
@@ -17,23 +17,23 @@ CODES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    502: "UNAVAILABLE",  # of a proxy that finds no server
+    502: "UNAVAILABLE",  # from a proxy that does not reach a server
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-CONNECTIONS = 64  # that stay open, one for each thread that calls at the same time
+CONNECTIONS = 64  # that stay open; each thread that calls at the same time needs one
 
 
 class Rest:
-    """Requests to one model over HTTP.
+    """Sends requests for one model over HTTP.
 
     Args:
-        url: Of the server, `http://` or `https://`.
-        model: The model's name.
-        version: A number, or None.
-        label: A version's label, or None.
+        url: URL of the server, `http://` or `https://`.
+        model: Name of the model.
+        version: Version number, or None.
+        label: Version label, or None.
         headers: A dict from name to value, sent with every request.
-        certificates: Path of a PEM file of the authorities to trust, or None for the usual ones.
+        certificates: Path of a PEM file of the authorities to trust; None for the system's.
     """
 
     def __init__(self, url, model, version, label, headers, certificates):
@@ -45,14 +45,28 @@ class Rest:
         self._verify = certificates or True
         self._session = requests.Session()
         self._session.headers.update(headers)
-        self._session.auth = lambda request: request  # nothing from a .netrc
+        self._session.auth = lambda request: (
+            request
+        )  # or `requests` would send a password of the user's .netrc
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
-        self._specs = {}  # by signature: name of an output to its dtype and rank
+        self._kinds = {}  # a signature's name to a dict from an output's name to its dtype and rank
 
     def predict(self, signature, inputs, deadline):
-        """A dict of arrays for a dict of arrays; strings are arrays of bytes objects."""
+        """Runs a signature.
+
+        Args:
+            signature: Name of the signature.
+            inputs: A dict from name to array; strings are bytes in arrays of objects.
+            deadline: In seconds of `time.monotonic`.
+
+        Returns:
+            A dict from name to array; strings are bytes in arrays of objects.
+
+        Raises:
+            Failure: If there is no answer, or it cannot be read.
+        """
         body = {"signature_name": signature, "inputs": {name: _json(array) for name, array in inputs.items()}}
         answer = self._send("POST", ":predict", deadline, json.dumps(body).encode())
         try:
@@ -61,18 +75,29 @@ class Rest:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def status(self, deadline):
-        """A dict from version to the name of its state."""
+        """Asks for the state of each version.
+
+        Args:
+            deadline: In seconds of `time.monotonic`.
+
+        Returns:
+            A dict from version number to the name of its state.
+
+        Raises:
+            Failure: If there is no answer, or it cannot be read.
+        """
         answer = self._send("GET", "", deadline)
         try:
-            return {int(found["version"]): found["state"] for found in answer["model_version_status"]}
+            return {int(version["version"]): version["state"] for version in answer["model_version_status"]}
         except (KeyError, TypeError, ValueError) as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def close(self):
+        """Closes the connections."""
         self._session.close()
 
     def _send(self, method, path, deadline, body=None):
-        """The object that the server answers."""
+        """Sends a request and returns the JSON object of the answer, a dict; raises `Failure` if there is none."""
         try:
             response = self._session.request(
                 method,
@@ -81,7 +106,7 @@ class Rest:
                 headers={"Content-Type": "application/json"},
                 timeout=max(deadline - time.monotonic(), 1e-3),
                 verify=self._verify,
-                allow_redirects=False,  # a POST would become a GET
+                allow_redirects=False,  # a redirected POST would become a GET
             )
         except requests.Timeout as error:
             raise Failure("DEADLINE_EXCEEDED", "no answer") from error
@@ -90,7 +115,7 @@ class Rest:
             raise Failure("UNAVAILABLE", str(reason or error)) from error
         except (requests.RequestException, ValueError) as error:
             raise Failure("UNKNOWN", str(error)) from error
-        # A server writes the bytes of its strings as they are, so an answer may be JSON and yet no UTF-8.
+        # A server writes the bytes of a string without encoding them, so valid JSON may be invalid UTF-8.
         text = response.content.decode("utf-8", "surrogateescape")
         try:
             answer = json.loads(text)
@@ -101,33 +126,42 @@ class Rest:
         message = answer.get("error") if isinstance(answer, dict) else None
         if not isinstance(message, str):
             message = f"HTTP status {response.status_code}, no answer of TensorFlow Serving: {text[:200]!r}"
-        readable = message.encode("utf-8", "replace").decode()  # what was no UTF-8 could not be printed
-        raise Failure(CODES.get(response.status_code, "UNKNOWN"), readable)
+        printable = message.encode(
+            "utf-8", "replace"
+        ).decode()  # `surrogateescape` leaves what cannot be printed
+        raise Failure(CODES.get(response.status_code, "UNKNOWN"), printable)
 
     def _outputs(self, signature, outputs, deadline):
-        """Arrays of the dtypes that the signature has: JSON does not tell them."""
-        for _ in range(2):
-            spec = self._specs.get(signature)
-            if spec is not None and len(spec) == 1:  # the only output has no name
-                return {name: _array(outputs, *kind) for name, kind in spec.items()}
-            if spec is not None and isinstance(outputs, dict) and spec.keys() == outputs.keys():
-                return {name: _array(outputs[name], *kind) for name, kind in spec.items()}
-            self._specs[signature] = self._spec(signature, deadline)  # none yet, or another version's
-        raise ValueError(f"{signature!r} has the outputs {sorted(spec)}")
+        """Makes arrays of the outputs in JSON. Their dtypes are in the signature, which is fetched once."""
+        kinds = self._kinds.get(signature)
+        if kinds is None or not _match(kinds, outputs):
+            # There is none yet, or another version of the model answered.
+            kinds = self._kinds[signature] = self._fetch_kinds(signature, deadline)
+            if not _match(kinds, outputs):
+                raise ValueError(f"{signature!r} has the outputs {sorted(kinds)}")
+        if len(kinds) == 1:  # a server leaves out the name of a single output
+            outputs = {name: outputs for name in kinds}
+        return {name: _array(outputs[name], *kind) for name, kind in kinds.items()}
 
-    def _spec(self, signature, deadline):
+    def _fetch_kinds(self, signature, deadline):
+        """Fetches a dict from an output's name to its dtype and rank."""
         answer = self._send("GET", "/metadata", deadline)
-        found = answer["metadata"]["signature_def"]["signature_def"][signature]["outputs"]
+        outputs = answer["metadata"]["signature_def"]["signature_def"][signature]["outputs"]
         return {
             name: (
                 np.dtype(tf.as_dtype(types_pb2.DataType.Value(info["dtype"])).as_numpy_dtype),
                 len(info["tensor_shape"].get("dim", ())),
             )
-            for name, info in found.items()
+            for name, info in outputs.items()
         }
 
 
+def _match(kinds, outputs):
+    return len(kinds) == 1 or (isinstance(outputs, dict) and kinds.keys() == outputs.keys())
+
+
 def _json(array):
+    """Makes nested lists of an array; strings are encoded as base64."""
     if array.dtype.kind != "O":
         return array.tolist()
     leaves = np.empty(array.size, dtype=object)
@@ -136,11 +170,13 @@ def _json(array):
 
 
 def _array(values, dtype, rank):
+    """Makes an array of nested lists. An empty list does not tell its rank, so it is given."""
     array = np.array(_decoded(values) if dtype.kind == "O" else values, dtype=dtype)
     return array.reshape(array.shape + (0,) * (rank - array.ndim)) if array.size == 0 else array
 
 
 def _decoded(values):
+    """Makes bytes of the strings in nested lists."""
     if isinstance(values, list):
         return [_decoded(value) for value in values]
     if isinstance(values, dict):

@@ -1,6 +1,7 @@
-"""What every signature does with the rows of a request, whatever the model."""
+"""The base class of an export's signatures, which computes the rows of a request a few at a time."""
 
 import contextlib
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -9,28 +10,40 @@ from keras_transformer.backend import compiled
 from keras_transformer.models.generation import lengths_of
 from keras_transformer.text.base import valid_utf8
 
-# No piece of a SentencePiece model is longer unless its training was told so. Runs of blanks and of unknown characters
-# can be, as they become one token: what a text holds after more of them is lost, and its row says that it was cut.
-CHARACTERS_A_TOKEN = 16
+# SentencePiece trains pieces of at most 16 characters by default. Runs of blanks or of unknown characters can make
+# longer tokens. A text with more characters than this for each token is cut, and its row is marked as truncated.
+CHARACTERS_PER_TOKEN = 16
 
 
-class Rows:
-    """The base of all signatures: computes with a few rows at once, and none changes another.
+class Output(NamedTuple):
+    """The shape of one result in the whole batch.
 
-    Rows are taken in order of their length, at most the largest of `batch_sizes` at once: neither time nor memory
-    of a step grows with the request.
+    Args:
+        shape: The size of each axis but the batch, ints or int32 scalars.
+        fill: The number that pads a smaller result; the result has its dtype.
+    """
+
+    shape: tuple
+    fill: int | float
+
+
+class Signatures:
+    """Base class of the functions of an export.
+
+    A request may have any number of rows. They are sorted by length and computed a few at a time, so the memory of a
+    step does not grow with the request. No row changes the answer of another.
 
     Args:
         servable: A `Servable`.
-        batch_sizes: Increasing ints. The last is how many rows are computed at once. With `source_lengths` a step
-            has one of these sizes, filled up with rows of padding.
-        source_lengths: Increasing ints, to which inputs are padded for a step compiled with XLA; None for one that is
-            not.
-        weights: Tensors to compute with instead of the model's variables: a function to a list of them, in the order of
-            `model.weights`; None for the variables.
+        batch_sizes: Increasing ints. The last is the largest number of rows of a step. With `source_lengths`, a step is
+            padded to one of these sizes.
+        source_lengths: Increasing ints: XLA compiles the steps, and their inputs are padded to one of these lengths.
+            None for steps that are not compiled.
+        weights: A function without arguments that returns the tensors to compute with, in the order of
+            `model.weights`. None to compute with the model's variables.
     """
 
-    about = None  # a dict from a signature's name to what it is for
+    descriptions = None  # a dict from a signature's name to a sentence about it, for `export.json`.
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         self._servable = servable
@@ -40,85 +53,97 @@ class Rows:
         self._weights = weights
 
     def functions(self):
-        """A dict from a signature's name to its `tf.function`."""
+        """Returns a dict from a signature's name to its `tf.function`."""
         raise NotImplementedError
 
-    def _padded_length(self, inputs):
-        """The longest row of a step with these inputs `(batch, length)`, padding included."""
-        width = tf.shape(inputs)[1]
-        return next_of(self._source_lengths, width) if self._source_lengths else width
+    def _padded_length(self, ids):
+        """Returns the largest length of a step with ids `(batch, length)`, with padding, an int32 scalar."""
+        width = tf.shape(ids)[1]
+        return next_size(self._source_lengths, width) if self._source_lengths else width
 
-    def _shaped(self, function):
-        """A function of int32 tensors `(rows, length)`, and scalars after them, to a list of tensors `(rows, ...)`: as
-        it is, or compiled for the few shapes that were asked for."""
+    def _compiled_step(self, function):
+        """Compiles a function for the sizes that were asked for; without `source_lengths` returns it as it is.
+
+        Args:
+            function: Takes int32 tensors `(rows, length)`, then scalars. Returns a list of tensors `(rows, ...)`.
+
+        Returns:
+            A function with the same arguments and results.
+        """
         if not self._source_lengths:
             return function
         compiled_function = compiled(function, self._model, jit_compile=True)
 
-        def shaped(*inputs):
+        def padded_step(*inputs):
             rows, length = tf.unstack(tf.shape(inputs[0]))
-            size, longest = next_of(self._batch_sizes, rows), next_of(self._source_lengths, length)
+            size, longest = next_size(self._batch_sizes, rows), next_size(self._source_lengths, length)
             padded = [
                 tf.pad(each, [[0, size - rows], [0, longest - length]], constant_values=self._model.pad_id)
                 if each.shape.rank == 2
                 else each
                 for each in inputs
             ]
-            return tf.nest.map_structure(lambda part: part[:rows], compiled_function(*padded))
+            return tf.nest.map_structure(lambda result: result[:rows], compiled_function(*padded))
 
-        return shaped
+        return padded_step
 
     def _in_chunks(self, function, inputs, outputs, size):
-        """Applies a function to a few rows at a time, those of like length together, without their common padding.
+        """Applies a function to a few rows at a time.
+
+        Rows of similar length are computed together, without the padding that they have in common.
 
         Args:
-            function: Of tensors `(rows, ...)` to a list of tensors `(rows, ...)`.
-            inputs: Tensors for it: ids `(batch, length)`, padded on the right, or what has no length, `(batch, ...)`.
-                The first says which rows go together.
-            outputs: The shape of each result in the whole batch, without the batch, and what fills it up.
-            size: How many rows at a time.
+            function: Takes tensors `(rows, ...)`, one for each input. Returns a list of tensors `(rows, ...)`.
+            inputs: A list of tensors. Those of rank 2 are ids `(batch, length)`, padded on the right; others are
+                `(batch, ...)` and have no length. The first input decides which rows are computed together.
+            outputs: A list of `Output`, one for each result.
+            size: The largest number of rows at a time, an int.
 
         Returns:
-            A list of tensors `(batch, ...)`.
+            A list of tensors `(batch, ...)`, in the order of the inputs' rows.
         """
         rows = tf.shape(inputs[0])[0]
         lengths = [lengths_of(each, self._model.pad_id) if each.shape.rank == 2 else None for each in inputs]
         order = tf.range(rows) if lengths[0] is None else tf.argsort(lengths[0], stable=True)
         count = tf.maximum(1, -(-rows // size))
 
-        def taken(each, length, members):
+        def rows_of(each, length, members):
             chunk = tf.gather(each, members)
             if length is None:
                 return chunk
             return chunk[:, : tf.maximum(1, tf.reduce_max(tf.gather(length, members)))]
 
-        def turn(i, arrays):
+        def step(i, arrays):
             members = order[i * size : (i + 1) * size]
-            chunk = [taken(each, length, members) for each, length in zip(inputs, lengths, strict=True)]
-            results = [
-                filled(result, shape, fill)
-                for result, (shape, fill) in zip(function(*chunk), outputs, strict=True)
+            chunk = [rows_of(each, length, members) for each, length in zip(inputs, lengths, strict=True)]
+            results = function(*chunk)
+            arrays = [
+                array.write(i, _padded(result, output))
+                for array, result, output in zip(arrays, results, outputs, strict=True)
             ]
-            return i + 1, [array.write(i, result) for array, result in zip(arrays, results, strict=True)]
+            return i + 1, arrays
 
         arrays = [
             tf.TensorArray(
-                tf.convert_to_tensor(fill).dtype,
+                tf.convert_to_tensor(output.fill).dtype,
                 count,
                 infer_shape=False,
-                element_shape=[None] * (1 + len(shape)),
+                element_shape=[None] * (1 + len(output.shape)),
             )
-            for shape, fill in outputs
+            for output in outputs
         ]
-        _, arrays = tf.while_loop(lambda i, _: i < count, turn, (0, arrays), parallel_iterations=1)
+        _, arrays = tf.while_loop(lambda i, _: i < count, step, (0, arrays), parallel_iterations=1)
         back = tf.math.invert_permutation(order)
-        results = [tf.gather(array.concat(), back) for array in arrays]
         return [
-            tf.ensure_shape(result, (None, *(to if isinstance(to, int) else None for to in shape)))
-            for result, (shape, _) in zip(results, outputs, strict=True)
+            tf.ensure_shape(
+                tf.gather(array.concat(), back),
+                (None, *(axis if isinstance(axis, int) else None for axis in output.shape)),
+            )
+            for array, output in zip(arrays, outputs, strict=True)
         ]
 
     def _computing(self):
+        """Returns a context in which the model computes with `weights`."""
         if self._weights is None:
             return contextlib.nullcontext()
         return keras.StatelessScope(
@@ -126,28 +151,36 @@ class Rows:
         )
 
 
-def readable(text, limit, last=False):
-    """Texts `(batch,)` as a tokenizer can read them: valid UTF-8, of no more characters than `limit` tokens can hold,
-    the first ones or the `last`; and which were cut, bool `(batch,)`."""
+def readable(text, limit, keep_end=False):
+    """Makes valid UTF-8 of texts, and cuts them at the characters that `limit` tokens can hold.
+
+    Args:
+        text: string `(batch,)`.
+        limit: The largest number of tokens, an int.
+        keep_end: Whether to keep the end of a long text, not its beginning.
+
+    Returns:
+        The texts, string `(batch,)`, and which of them were cut, bool `(batch,)`.
+    """
     text = valid_utf8(text)
-    characters = limit * CHARACTERS_A_TOKEN
-    beyond = tf.maximum(0, tf.strings.length(text, unit="UTF8_CHAR") - characters)
-    start = beyond if last else tf.zeros_like(beyond)
-    return tf.strings.substr(text, start, tf.fill(tf.shape(text), characters), unit="UTF8_CHAR"), beyond > 0
+    characters = limit * CHARACTERS_PER_TOKEN
+    excess = tf.maximum(0, tf.strings.length(text, unit="UTF8_CHAR") - characters)
+    start = excess if keep_end else tf.zeros_like(excess)
+    return tf.strings.substr(text, start, tf.fill(tf.shape(text), characters), unit="UTF8_CHAR"), excess > 0
 
 
-def next_of(sizes, size):
-    """The least of some sizes that has room for one."""
+def next_size(sizes, size):
+    """Returns the smallest of `sizes` (increasing ints) that is at least `size`, or the last; an int32 scalar."""
     return tf.reduce_min(tf.where(tf.constant(sizes) >= size, sizes, sizes[-1]))
 
 
-def function_of(function, **signature):
-    """A `tf.function` of arguments of these names and kinds."""
-    return tf.function(function, input_signature=list(signature.values()), autograph=False)
+def function_of(function, **specs):
+    """Makes a `tf.function` of arguments with these names and `tf.TensorSpec`s."""
+    return tf.function(function, input_signature=list(specs.values()), autograph=False)
 
 
-def filled(x, shape, fill):
-    """A tensor `(rows, ...)` padded to `(rows, *shape)`."""
+def _padded(x, output):
+    """Pads a tensor `(rows, ...)` to the shape of an `Output`, `(rows, *shape)`."""
     sizes = tf.shape(x)[1:]
-    padding = [[0, 0], *([0, to - sizes[axis]] for axis, to in enumerate(shape))]
-    return tf.pad(x, padding, constant_values=tf.cast(fill, x.dtype)) if shape else x
+    padding = [[0, 0], *([0, longest - sizes[axis]] for axis, longest in enumerate(output.shape))]
+    return tf.pad(x, padding, constant_values=tf.cast(output.fill, x.dtype)) if output.shape else x

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC API, over `grpcio` and `tensorflow-serving-api`."""
+"""TensorFlow Serving's gRPC API, with `grpcio` and `tensorflow-serving-api`."""
 
 import time
 from pathlib import Path
@@ -16,23 +16,23 @@ from tensorflow_serving.apis import (
 from keras_transformer.serving.attempts import Failure
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", -1),  # attention of a batch is more than the 4 MiB that gRPC expects
-    # A second attempt is to be one: without these, a channel waits a second before it connects again.
+    ("grpc.max_receive_message_length", -1),  # the attention of a batch is larger than gRPC's limit of 4 MiB
+    # A channel would wait a second before it connects again, and `attempt` tries again sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
 class Rpc:
-    """Requests to one model over gRPC.
+    """Sends requests for one model over gRPC.
 
     Args:
-        url: Of the server, `grpc://` or `grpcs://`.
-        model: The model's name.
-        version: A number, or None.
-        label: A version's label, or None.
+        url: URL of the server, `grpc://` or `grpcs://`.
+        model: Name of the model.
+        version: Version number, or None.
+        label: Version label, or None.
         headers: A dict from name to value, sent with every request.
-        certificates: Path of a PEM file of the authorities to trust, or None for the usual ones.
+        certificates: Path of a PEM file of the authorities to trust; None for the system's.
     """
 
     def __init__(self, url, model, version, label, headers, certificates):
@@ -51,7 +51,19 @@ class Rpc:
         self._label = label
 
     def predict(self, signature, inputs, deadline):
-        """A dict of arrays for a dict of arrays; strings are arrays of bytes objects."""
+        """Runs a signature.
+
+        Args:
+            signature: Name of the signature.
+            inputs: A dict from name to array; strings are bytes in arrays of objects.
+            deadline: In seconds of `time.monotonic`.
+
+        Returns:
+            A dict from name to array; strings are bytes in arrays of objects.
+
+        Raises:
+            Failure: If there is no answer, or it cannot be read.
+        """
         request = predict_pb2.PredictRequest()
         request.model_spec.signature_name = signature
         for name, array in inputs.items():
@@ -63,12 +75,23 @@ class Rpc:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def status(self, deadline):
-        """A dict from version to the name of its state."""
+        """Asks for the state of each version.
+
+        Args:
+            deadline: In seconds of `time.monotonic`.
+
+        Returns:
+            A dict from version number to the name of its state.
+
+        Raises:
+            Failure: If there is no answer.
+        """
         answer = self._send(self._status, get_model_status_pb2.GetModelStatusRequest(), deadline)
         states = get_model_status_pb2.ModelVersionStatus.State
-        return {found.version: states.Name(found.state) for found in answer.model_version_status}
+        return {version.version: states.Name(version.state) for version in answer.model_version_status}
 
     def close(self):
+        """Closes the connection."""
         self._channel.close()
 
     def _send(self, method, request, deadline):

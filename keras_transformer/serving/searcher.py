@@ -1,26 +1,111 @@
-"""What all servables share that write texts: tokenizers, a strategy, constraints and limits."""
+"""The base classes of the servables that write text: `Translator` and `TextGenerator`."""
 
 import copy
 import math
 
+import tensorflow as tf
+
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
-from keras_transformer.models.limits import check_constraints
-from keras_transformer.serving.servable import Servable, named
-from keras_transformer.serving.signatures import measured
+from keras_transformer.models.limits import check_constraints, default_limit
+from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, Signatures, function_of
+from keras_transformer.serving.servable import Servable, lookup
+
+
+class SearcherSignatures(Signatures):
+    """Base class of the signatures that write text.
+
+    A subclass defines `_source_ids(text)`, which returns the ids of texts, and `_cut(source)`, which cuts ids at
+    `max_source_length`. Both also return which rows were cut, bool `(batch,)`.
+    """
+
+    def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
+        super().__init__(servable, batch_sizes, source_lengths, weights)
+        ids = tf.TensorSpec((None, None), tf.int32)
+        # Several signatures call these. As functions of their own, they are in the graph once.
+        self._tokenize = function_of(self._source_ids, text=tf.TensorSpec((None,), tf.string))
+        self._detokenize = function_of(self._texts, ids=ids)
+        self._search = function_of(self._search_in_chunks, source=ids)
+
+    def tokens(self, source):
+        """Searches token ids instead of texts. Ids that the model does not know are read as unk.
+
+        Args:
+            source: int32 `(batch, source_len)`, padded on the right.
+
+        Returns:
+            A dict: `tokens`, int32 `(batch, n_best, target_len)`; `lengths`, int32, and `scores`, float32,
+            `(batch, n_best)`; `truncated`, bool `(batch,)`.
+        """
+        known = (source >= 0) & (source < self._model.source_vocab_size)
+        source, truncated = self._cut(tf.where(known, source, self._servable.source_tokenizer.unk_id))
+        tokens, lengths, scores = self._search(self._at_least_one_column(source))
+        return {"tokens": tokens, "lengths": lengths, "scores": scores, "truncated": truncated}
+
+    def _at_least_one_column(self, ids):
+        missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
+        return tf.pad(ids, [[0, 0], [0, missing]], constant_values=self._model.pad_id)
+
+    def _texts(self, ids):
+        """Returns the texts of ids `(batch, length)`, string `(batch,)`."""
+        pad_id, tokenizer = self._model.pad_id, self._servable.target_tokenizer
+        if tokenizer.pad_id == pad_id or pad_id == tokenizer.eos_id:
+            return tokenizer.detokenize(ids)
+        # The tokenizer would read the model's padding as text.
+        return tokenizer.detokenize(tf.ragged.boolean_mask(ids, ids != pad_id))
+
+    def _search_in_chunks(self, source):
+        """Searches the outputs of sources.
+
+        Args:
+            source: int32 `(batch, source_len)`.
+
+        Returns:
+            Tokens, int32 `(batch, n_best, target_len)`; lengths, int32, and scores, float32, `(batch, n_best)`.
+        """
+        servable = self._servable
+        strategy, constraints = servable.strategy, servable.constraints
+        seed = getattr(strategy, "seed", 0)
+        if seed is None:  # each call draws other samples
+            seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
+        seed = tf.convert_to_tensor(seed, tf.int32)
+
+        def search(source, seed):
+            return self._model.search(
+                source, strategy, servable.max_length, constraints=constraints, seed=seed
+            )
+
+        step = self._compiled_step(search)
+        longest = servable.max_length or default_limit(
+            self._padded_length(source), 0, constraints, self._model.longest
+        )
+        n = strategy.n_best
+        with self._computing():
+            tokens, lengths, scores = self._in_chunks(
+                lambda rows: step(rows, seed),
+                [source],
+                [Output((n, longest), self._model.pad_id), Output((n,), 0), Output((n,), 0.0)],
+                self._batch_sizes[-1],
+            )
+        return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], lengths, scores
 
 
 class Searcher(Servable):
-    """The base of `Translator` and `TextGenerator`.
+    """Base class of the servables that write text.
 
     Args:
         model: A model with `search`.
-        source_tokenizer: From `keras_transformer.text`.
-        target_tokenizer: Likewise, perhaps the same.
-        strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-        max_source_length: Longest source in tokens.
-        max_length: Longest output in tokens, eos included, or None.
-        constraints: What every output must satisfy, such as `[NoRepeatNgram(3)]`.
+        source_tokenizer: The tokenizer of the sources, from `keras_transformer.text`.
+        target_tokenizer: The tokenizer of the outputs, from `keras_transformer.text`; it may be the same object.
+        strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
+        max_source_length: Largest number of tokens of a source.
+        max_length: Largest number of tokens of an output, eos included. None for twice the length of each source plus
+            16.
+        constraints: List of constraints that every output must satisfy, such as `[NoRepeatNgram(3)]`.
+
+    Raises:
+        ValueError: If the backend of Keras is not TensorFlow, a tokenizer has more ids than the model or other special
+            ids, `strategy` is not a strategy, a limit is out of range, or the constraints contradict one another.
     """
 
     def __init__(
@@ -38,17 +123,18 @@ class Searcher(Servable):
             size = getattr(model, f"{side}_vocab_size")
             if tokenizer.vocab_size > size:
                 raise ValueError(
-                    f"`{side}_tokenizer` has more ids than the model embeds. "
+                    f"`{side}_tokenizer` must not have more ids than the model. "
                     f"Received: {tokenizer.vocab_size} ids, {side}_vocab_size={size}."
                 )
             for name in ("pad_id", "eos_id"):
-                own, expected = getattr(tokenizer, name), getattr(model, name)
-                if own not in (None, expected):
+                received, expected = getattr(tokenizer, name), getattr(model, name)
+                if received not in (None, expected):
                     raise ValueError(
-                        f"`{side}_tokenizer` must have the model's `{name}`, or none. "
-                        f"Received: {name}={own}, the model's is {expected}."
+                        f"`{side}_tokenizer` must have the model's `{name}`, or None. "
+                        f"Received: {name}={received}, the model's is {expected}."
                     )
-        check_count(2, self.longest_source(model), max_source_length=max_source_length)
+        longest = math.inf if model.longest is None else model.longest
+        check_count(2, longest, max_source_length=max_source_length)
         if max_length is not None:
             check_positive(max_length=max_length)
         self.source_tokenizer = source_tokenizer
@@ -60,15 +146,24 @@ class Searcher(Servable):
         if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
 
-    @staticmethod
-    def longest_source(model):
-        """For how many tokens of a source the model has positions."""
-        return math.inf if model.longest is None else model.longest
-
     def searching(self, strategy, constraints=(), *, max_source_length=None, max_length=None):
-        """The same with another strategy, other constraints and, where given, other limits."""
+        """Returns a copy with another strategy, other constraints and other limits. The model is shared.
+
+        Args:
+            strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
+            constraints: List of constraints that every output must satisfy.
+            max_source_length: Largest number of tokens of a source; None to keep it.
+            max_length: Largest number of tokens of an output; None to keep it.
+
+        Returns:
+            A servable of the same class.
+
+        Raises:
+            ValueError: If `strategy` is not a strategy, a limit is out of range, or the constraints contradict one
+                another.
+        """
         other = copy.copy(self)
-        other.__dict__.pop("_function", None)  # made for this one
+        other.__dict__.pop("_default_function", None)  # the cached functions search with the old strategy
         Searcher.__init__(
             other,
             self.model,
@@ -81,15 +176,30 @@ class Searcher(Servable):
         )
         return other
 
-    def measured(self, texts):
-        return measured(texts, self.source_tokenizer, self.max_source_length)
+    def token_lengths(self, texts):
+        return self.source_tokenizer.tokenize(texts).row_lengths().numpy()
+
+    def count_cut(self, texts, lengths):
+        """Counts the texts that are longer than the servable reads.
+
+        Args:
+            texts: List of bytes.
+            lengths: Their lengths in tokens, int NumPy `(batch,)`.
+
+        Returns:
+            An int.
+        """
+        limit = self.max_source_length * CHARACTERS_PER_TOKEN
+        long = [len(text) > limit and len(text.decode(errors="replace")) > limit for text in texts]
+        return int(((lengths >= self.max_source_length) | long).sum())
 
     def write_into(self, folder, **notes):
-        for known, parts in ((STRATEGIES, [self.strategy]), (CONSTRAINTS, self.constraints)):
-            for part in parts:
-                if known.get(type(part).__name__) is not type(part):
+        for known, used in ((STRATEGIES, [self.strategy]), (CONSTRAINTS, self.constraints)):
+            for each in used:
+                if known.get(type(each).__name__) is not type(each):
                     raise ValueError(
-                        f"Only this library's strategies and constraints are saved. Received: {part}."
+                        "Only strategies and constraints of this library can be saved and loaded. "
+                        f"Received: {each!r:.200}."
                     )
         super().write_into(folder, **notes)
 
@@ -97,20 +207,20 @@ class Searcher(Servable):
         return {
             "strategy": type(self.strategy).__name__,
             "strategy_arguments": self.strategy.get_config(),
-            "constraints": [[type(c).__name__, c.get_config()] for c in self.constraints],
+            "constraints": [[type(each).__name__, each.get_config()] for each in self.constraints],
             "max_source_length": self.max_source_length,
             "max_length": self.max_length,
         }
 
     @classmethod
-    def arguments_of(cls, description, folder):
-        strategy_class = named(STRATEGIES, description["strategy"], folder)
+    def arguments_from(cls, description, folder):
+        strategy_class = lookup(STRATEGIES, description["strategy"], folder)
         return {
             "strategy": strategy_class.from_config(description["strategy_arguments"]),
             "max_source_length": description["max_source_length"],
             "max_length": description["max_length"],
             "constraints": [
-                named(CONSTRAINTS, name, folder).from_config(config)
+                lookup(CONSTRAINTS, name, folder).from_config(config)
                 for name, config in description.get("constraints", ())
             ],
         }

@@ -1,4 +1,4 @@
-"""A model with all that turns a request into its answer: saved, loaded and exported as one."""
+"""The base class of everything that can be served: a model with its tokenizers and its limits."""
 
 import functools
 import json
@@ -24,18 +24,26 @@ COMPILED_BATCH_SIZES = [2**k for k in range(13)]
 
 
 class Servable:
-    """The base of what a server can answer with: `Translator`, `TextGenerator`, `Classifier` and others.
+    """Base class of `Translator`, `TextGenerator`, `Classifier` and the other objects that can be served.
 
-    A subclass has `model`, and
+    A servable answers requests in Python, is saved and loaded as a folder, and is exported for TensorFlow Serving. A
+    subclass defines:
 
-    - `DESCRIPTION`: the name of the file that describes it in a folder, its own;
-    - `model_class`: what its model must be;
-    - `TOKENIZERS`: the names of the arguments that are tokenizers, and attributes of it;
-    - `describe()`: all other arguments, as JSON holds them; `arguments_of` takes them back;
-    - `signatures_class`: the `Rows` of its export;
-    - `max_source_length`: where a text is cut, in tokens; None where there is no text;
-    - `measured(texts)`: the lengths of texts (bytes) in tokens, and how many of them are cut;
-    - `requests(shapes)`: pairs of a signature and its inputs, with which a server warms up.
+    - `DESCRIPTION`: the name of the JSON file that describes the servable in its folder. Each subclass has another.
+    - `TOKENIZERS`: the names of the constructor's arguments that are tokenizers. They are attributes, too.
+    - `model_class`: the class of its model.
+    - `signatures_class`: the `Signatures` of its export.
+    - `max_source_length`: the largest number of tokens of a text; None if the servable reads no texts.
+    - `describe()` and `arguments_from(description, folder)`: its other arguments, to JSON and back.
+    - `token_lengths(*sides)`: the number of tokens of each row, int NumPy `(batch,)`, for lists of bytes.
+    - `warmup_requests(shapes)`: yields requests for the warm-up of a server, pairs of a signature's name and a dict of
+      inputs, for pairs of a batch size and a length in tokens.
+
+    Args:
+        model: The model, of the class `model_class`.
+
+    Raises:
+        ValueError: If the backend of Keras is not TensorFlow, or `model` is of another class.
     """
 
     DESCRIPTION = None
@@ -45,7 +53,7 @@ class Servable:
     def __init__(self, model):
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
-                f"A {type(self).__name__} needs Keras's TensorFlow backend. "
+                f"A {type(self).__name__} needs the TensorFlow backend of Keras. "
                 f"Received: KERAS_BACKEND={keras.backend.backend()}."
             )
         if not isinstance(model, self.model_class):
@@ -56,26 +64,43 @@ class Servable:
 
     @property
     def tokenizers(self):
-        """A tuple of its tokenizers."""
+        """A tuple of the tokenizers, in the order of `TOKENIZERS`."""
         return tuple(getattr(self, name) for name in self.TOKENIZERS)
 
     def signatures(self, batch_sizes, source_lengths=None, weights=None):
-        """The functions of its export; arguments as `Rows`."""
+        """Makes the signatures of the export.
+
+        Args:
+            batch_sizes: Increasing ints. The last is the largest number of rows of a step. With `source_lengths`, a
+                step is padded to one of these sizes.
+            source_lengths: Increasing ints: XLA compiles the steps, and their inputs are padded to one of these
+                lengths. None for steps that are not compiled.
+            weights: A function without arguments that returns the tensors to compute with, in the order of
+                `model.weights`. None to compute with the model's variables.
+
+        Returns:
+            A `Signatures`.
+        """
         return self.signatures_class(self, batch_sizes, source_lengths, weights)
 
-    def in_batches(self, texts, name, batch_size, verbose=False, second=None, **options):
-        """Answers texts, those of like length together.
+    def answer_all(self, texts, name, batch_size, verbose=False, second=None, jit_compile=None):
+        """Answers any number of texts. Texts of similar length are answered together.
 
         Args:
             texts: List of str, or of UTF-8 bytes.
-            name: The argument's name, for messages.
+            name: Name of the argument `texts`, for errors and the progress bar.
             batch_size: Number of texts at once.
             verbose: Whether to show a progress bar on stderr.
-            second: Likewise, the second text of each pair, or None.
-            **options: As `answer` takes them.
+            second: List of str or of UTF-8 bytes, the second text of each pair. None if there are no pairs.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
 
         Returns:
-            A list of dicts, one for each text, in order: its row of each of the answers.
+            A list of dicts, one for each text, in their order: its row of each output of the first signature. And the
+            number of texts that were cut, an int.
+
+        Raises:
+            ValueError: If `texts` or `second` is not a list of strings, they differ in length, or `batch_size` is not
+                positive.
         """
         sides = [_as_bytes(name, texts), *([] if second is None else [_as_bytes("second", second)])]
         check_positive(batch_size=batch_size)
@@ -84,59 +109,66 @@ class Servable:
                 f"`second` must have a text for each of `{name}`. Received: {len(second)} for {len(texts)}."
             )
         if not texts:
-            return []
-        lengths, cut = self.measured(*sides)
-        self.warn_of_cut(cut, len(texts), name, stacklevel=4)
-        by_length = lengths.argsort(kind="stable")
+            return [], 0
+        by_length = self.token_lengths(*sides).argsort(kind="stable")
         answers = [None] * len(texts)
         with tqdm.tqdm(
             total=len(texts), unit=name.removesuffix("s"), disable=not verbose, leave=False
         ) as bar:
             for start in range(0, len(texts), batch_size):
                 rows = by_length[start : start + batch_size]
-                found = self.answer(*([side[i] for i in rows] for side in sides), **options)
+                batch = self.answer(*([side[i] for i in rows] for side in sides), jit_compile=jit_compile)
                 for row, i in enumerate(rows):
-                    answers[i] = {key: value[row] for key, value in found.items()}
+                    answers[i] = {key: value[row] for key, value in batch.items()}
                 bar.update(len(rows))
-        return answers
+        return answers, sum(bool(answer["truncated"]) for answer in answers)
 
-    def warn_of_cut(self, cut, count, name="sentences", stacklevel=3):
-        """Warns where some of `count` texts were cut, in the name of who called what calls this."""
+    def warn_if_cut(self, cut, count, name):
+        """Warns that some texts were cut. Call it in a public method: the warning names the line that called that.
+
+        Args:
+            cut: Number of texts that were cut, an int.
+            count: Number of texts, an int.
+            name: What the texts are, such as "sentences".
+        """
         if cut:
             warnings.warn(
-                f"{cut} of {count} {name} are longer than `max_source_length`={self.max_source_length} tokens; what "
-                "follows is not read.",
-                stacklevel=stacklevel,
+                f"{cut} of {count} {name} are longer than `max_source_length`={self.max_source_length} tokens; the "
+                "rest of them is not read.",
+                stacklevel=3,
             )
 
     def answer(self, *inputs, jit_compile=None):
-        """What the first signature gives for a request, all at once.
+        """Answers one request with the first signature.
 
         Args:
-            *inputs: Lists of bytes, or arrays, `(batch, ...)`.
-            jit_compile: True for XLA, False for the portable graph, None for XLA where there is an accelerator.
+            *inputs: The inputs of the signature, lists of bytes or arrays `(batch, ...)`.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
 
         Returns:
-            A dict of NumPy arrays `(batch, ...)`.
+            A dict from an output's name to its NumPy array `(batch, ...)`.
         """
-        found = self._function(compiles(jit_compile))(*map(tf.constant, inputs))
-        return {name: value.numpy() for name, value in found.items()}
+        outputs = self._default_function(compiles(jit_compile))(*map(tf.constant, inputs))
+        return {name: value.numpy() for name, value in outputs.items()}
 
     @functools.cached_property
-    def _function(self):
-        return functools.cache(self._make_function)
+    def _default_function(self):
+        """A function of `xla` that makes the `tf.function` of the first signature, and makes it once."""
+        return functools.cache(self._make_default_function)
 
-    def _make_function(self, xla):
-        """What `answer` calls, for any number of rows: traced once, whatever the batch sizes."""
+    def _make_default_function(self, xla):
         if not xla or self.max_source_length is None:
             return self.signatures([tf.int32.max]).functions()["serving_default"]
-        # Each shape costs a compilation: few of them.
+        # XLA compiles each shape anew, which takes seconds, so there are few.
         step, longest = SOURCE_LENGTH_STEP, self.max_source_length
         lengths = [*range(step, longest, step), longest]
         return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()["serving_default"]
 
     def save(self, folder):
-        """Saves everything to a new folder, which appears whole or not at all.
+        """Saves the servable to a new folder. The folder appears whole or not at all.
+
+        Args:
+            folder: Path of the folder; must not exist.
 
         Raises:
             ValueError: If the folder exists.
@@ -149,16 +181,18 @@ class Servable:
             self.write_into(temporary)
 
     def write_into(self, folder, **notes):
-        """Writes what `load` reads into an existing folder, each file whole or not at all, the description last.
+        """Writes the files that `load` reads into an existing folder. Each file appears whole, the description last.
 
-        What else the description is to say, `notes`, is JSON; `load` passes over it.
+        Args:
+            folder: Path of the folder.
+            **notes: Further entries of the description, as JSON. `load` ignores them.
         """
         folder = Path(folder)
         with replaced(folder / MODEL) as temporary:
             self.model.save(temporary, include_optimizer=False)
         written = {}
         for name, tokenizer in zip(self.TOKENIZERS, self.tokenizers, strict=True):
-            if any(tokenizer is other for other in written.values()):  # one for two arguments
+            if any(tokenizer is other for other in written.values()):  # both arguments are one tokenizer
                 continue
             written[name] = tokenizer
             with replaced(folder / f"{name}.model") as temporary:
@@ -174,10 +208,16 @@ class Servable:
 
     @classmethod
     def load(cls, folder):
-        """Loads what `save` or a training run wrote. No code from the folder is executed.
+        """Loads a folder that `save` or a training run wrote. No code from the folder is executed.
+
+        Args:
+            folder: Path of the folder.
+
+        Returns:
+            A servable of this class.
 
         Raises:
-            ValueError: If the folder holds none, or one that names what this library does not have.
+            ValueError: If a file is missing or damaged, or names a class that this library does not have.
         """
         folder, kind = Path(folder), re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
         try:
@@ -185,51 +225,75 @@ class Servable:
         except (OSError, ValueError) as error:
             raise ValueError(f"{folder} holds no {kind}: {error}") from None
         if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise ValueError(f"{folder / cls.DESCRIPTION} is not of format {FORMAT}.")
+            raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
         try:
             tokenizers = {
-                name: named(TOKENIZERS, description[name], folder).load(folder / f"{name}.model")
+                name: lookup(TOKENIZERS, description[name], folder).load(folder / f"{name}.model")
                 for name in cls.TOKENIZERS
                 if name in description
             }
             model = load_model(folder / MODEL, cls.model_class)
-            arguments = cls.arguments_of(description, folder)
+            arguments = cls.arguments_from(description, folder)
         except (KeyError, TypeError, OSError) as error:
-            raise ValueError(f"{folder} holds no whole {kind}: {error!r}") from None
+            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
         try:
             return cls(model, **tokenizers, **arguments)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{folder} holds no whole {kind}: {error}") from None
+            raise ValueError(f"{folder} holds no complete {kind}: {error}") from None
 
     @classmethod
-    def arguments_of(cls, description, folder):
-        """All arguments but the model and the tokenizers.
+    def arguments_from(cls, description, folder):
+        """Reads the constructor's arguments, without the model and the tokenizers.
 
         Args:
-            description: What `describe` said, and more.
-            folder: Where it comes from, for messages.
+            description: A dict with the entries of `describe()`, and others.
+            folder: Path of the folder with the description, for errors.
+
+        Returns:
+            A dict from an argument's name to its value.
         """
         raise NotImplementedError
 
     def export(self, folder, version=1, xla=False, **options):
-        """Writes a SavedModel for TensorFlow Serving, `folder/version/`; arguments as `serving.export.export`:
-        `weights`, `batch_sizes`, `source_lengths`, `warmup`."""
+        """Writes a SavedModel for TensorFlow Serving, `folder/version/`.
+
+        Args:
+            folder: The base path of the model; created when missing.
+            version: Positive int.
+            xla: False for a graph without any XLA op, which every server runs. True for a graph that XLA compiles.
+            **options: `weights`, `batch_sizes`, `source_lengths` and `warmup` of `serving.export.export`.
+
+        Returns:
+            The `Path` of the version. It appears whole or not at all.
+
+        Raises:
+            ValueError: If the version exists or is not positive, an option is out of range, or the graph holds an op
+                that a stock server does not have.
+        """
         return export(self, folder, version, xla, **options)
 
 
 def _as_bytes(name, texts):
-    """A list of texts as UTF-8 bytes, if it is one."""
+    """Encodes a list of strings as UTF-8, or raises `ValueError` if it is something else."""
     if isinstance(texts, (str, bytes)) or not all(isinstance(text, (str, bytes)) for text in texts):
         raise ValueError(f"`{name}` must be a list of strings. Received: {texts!r:.200}.")
     return [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
 
 
-def named(known, name, folder):
-    """What a dict knows by a name that a folder says.
+def lookup(known, name, folder):
+    """Looks up a name that a description holds.
+
+    Args:
+        known: A dict from a name to a class.
+        name: The name.
+        folder: Path of the folder with the description, for errors.
+
+    Returns:
+        The class.
 
     Raises:
-        ValueError: If it knows no such thing.
+        ValueError: If the name is unknown.
     """
     if name not in known:
-        raise ValueError(f"{folder} names {name!r}; known are {sorted(known)}.")
+        raise ValueError(f"{folder} names {name!r}, which is unknown. Known are {sorted(known)}.")
     return known[name]

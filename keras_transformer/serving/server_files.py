@@ -1,4 +1,4 @@
-"""The files with which TensorFlow Serving runs a model's versions."""
+"""Writes TensorFlow Serving's configuration files for the versions of a model."""
 
 import json
 import re
@@ -10,14 +10,14 @@ from tensorflow_serving.config import model_server_config_pb2
 from keras_transformer.files import replaced
 
 MODELS = "models.config"
-# How long a request waits for others, in microseconds: little beside a translation, long enough to fill a batch.
-WAIT = 5000
-WAITING_BATCHES = 100  # more than these are refused at once instead of late
-BATCHES_A_REQUEST = 32  # a request of more rows is refused; the server splits what is larger than a batch
+# How long a request waits for others to fill its batch, in microseconds. A translation takes much longer.
+WAIT_MICROSECONDS = 5000
+MAX_WAITING_BATCHES = 100  # the server refuses further requests at once, not after their timeout
+MAX_BATCHES_PER_REQUEST = 32  # the server splits a request into batches, and refuses a larger request
 
 
 def versions_of(folder):
-    """The numbers of the exported versions in a model's folder, a set."""
+    """Returns the numbers of the exported versions in a model's folder: a set of int."""
     paths = Path(folder).glob("[0-9]*/saved_model.pb")
     return {int(path.parent.name) for path in paths if path.parent.name.isdigit()}
 
@@ -25,31 +25,30 @@ def versions_of(folder):
 def write_server_files(folder, name=None, stable=None, canary=None, image="tensorflow/serving:latest"):
     """Writes `models.config`, `batching.config`, `monitoring.config` and `docker-compose.yml` beside the versions.
 
-    Called again with other versions it rolls a running server forward or back: the server reads `models.config` again
-    every half minute, loads and unloads what it says, and moves the labels. It moves a label only to a version that
-    runs already, and refuses the whole file otherwise; so a version that a label leaves goes on running until the same
-    call is made once more.
+    Run it again with other versions to roll a running server forward or back. The server reads `models.config` every 30
+    seconds, loads and unloads versions, and moves the labels.
+
+    A server moves a label only to a version that runs already, and otherwise refuses the whole file. So a version that
+    a label leaves still runs, until you call this once more with the same arguments.
 
     Args:
-        folder: The model's base path, with at least one exported version.
-        name: The model's name in the server; the folder's when None.
-        stable: The version that the label `stable` names; the newest when None.
-        canary: A second version to serve, which the label `canary` names, or None.
-        image: The Docker image of the server.
+        folder: The base path of the model, with at least one exported version.
+        name: Name of the model in the server; None for the folder's name.
+        stable: The version with the label `stable`; None for the newest.
+        canary: The version with the label `canary`, which runs beside the other; None for no such version.
+        image: Docker image of the server.
 
     Returns:
-        The `Path`s of the files.
+        A list of the `Path`s of the files.
 
     Raises:
-        ValueError: If a version is not there, `name` is no name for a server, the versions cannot run in one server,
-            or a label is to move to one that does not run yet.
+        ValueError: If a version does not exist, `name` holds other characters than a server allows, the versions cannot
+            run in one server, or a label would move to a version that does not run yet.
     """
     folder = Path(folder)
     name = folder.resolve().name if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise ValueError(
-            f"`name` must hold letters, digits, `_`, `.` and `-` alone. Received: name={name!r}."
-        )
+        raise ValueError(f"`name` must hold only letters, digits, `_`, `.` and `-`. Received: name={name!r}.")
     versions = versions_of(folder)
     if not versions:
         raise ValueError(f"`folder` must hold an exported version. Received: folder={str(folder)!r}.")
@@ -60,20 +59,24 @@ def write_server_files(folder, name=None, stable=None, canary=None, image="tenso
             raise ValueError(
                 f"`{label}` must be one of the versions {sorted(versions)}. Received: {label}={version}."
             )
-    before, running = _running(folder / MODELS)
+    old_labels, running = _running(folder / MODELS)
     for label, version in labels.items():
-        if before.get(label, version) != version and version not in running:
+        if old_labels.get(label, version) != version and version not in running:
             how = "make it the canary first" if label == "stable" else "leave `canary` out first"
             raise ValueError(
                 f"`{label}` must move to one of the versions that a server of {MODELS} runs, {sorted(running)}: {how}, "
                 f"or remove {MODELS} and start the server anew. Received: {label}={version}."
             )
-    served = {*labels.values(), *(set() if labels == before else set(before.values()) & versions)}
+    served = set(labels.values())
+    if labels != old_labels:
+        served |= set(old_labels.values()) & versions
     described = {version: _description(folder / str(version)) for version in sorted(served)}
-    for key in ("batch_sizes", "xla"):  # the server has one setting for all that it runs
+    for key in ("batch_sizes", "xla"):  # these settings apply to the whole server
         if len({str(each[key]) for each in described.values()}) > 1:
-            found = ", ".join(f"version {version}: {each[key]}" for version, each in described.items())
-            raise ValueError(f"What one server runs must be exported with the same {key}. Received: {found}.")
+            received = ", ".join(f"version {version}: {each[key]}" for version, each in described.items())
+            raise ValueError(
+                f"The versions of one server must be exported with the same {key}. Received: {received}."
+            )
     stable = described[labels["stable"]]
     files = {
         MODELS: _models(name, labels, served),
@@ -88,15 +91,23 @@ def write_server_files(folder, name=None, stable=None, canary=None, image="tenso
 
 
 def _description(version):
+    """Reads `batch_sizes` and `xla` of an exported version."""
     try:
-        found = json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
-        return {key: found[key] for key in ("batch_sizes", "xla")}
+        description = json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
+        return {key: description[key] for key in ("batch_sizes", "xla")}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{version} is not an export of this library: {error!r}") from None
 
 
 def _running(file):
-    """The labels and the versions of the server that a `models.config` is for; none where there is no such file."""
+    """Reads a `models.config`. Without a file both results are empty.
+
+    Args:
+        file: Path of the file.
+
+    Returns:
+        A dict from label to version, and the set of the versions that run.
+    """
     try:
         config = text_format.Parse(
             file.read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
@@ -122,11 +133,11 @@ def _models(name, labels, versions):
 
 def _batching(batch_sizes):
     settings = {
-        "max_batch_size": BATCHES_A_REQUEST * batch_sizes[-1],
+        "max_batch_size": MAX_BATCHES_PER_REQUEST * batch_sizes[-1],
         "max_execution_batch_size": batch_sizes[-1],
         "enable_large_batch_splitting": "true",
-        "batch_timeout_micros": WAIT,
-        "max_enqueued_batches": WAITING_BATCHES,
+        "batch_timeout_micros": WAIT_MICROSECONDS,
+        "max_enqueued_batches": MAX_WAITING_BATCHES,
     }
     lines = [f"{setting} {{ value: {value} }}" for setting, value in settings.items()]
     return "\n".join(lines + [f"allowed_batch_sizes: {size}" for size in batch_sizes]) + "\n"

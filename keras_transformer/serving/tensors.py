@@ -1,4 +1,4 @@
-"""What goes into a server's tensors and what comes out of them, as NumPy arrays."""
+"""NumPy arrays of the inputs and outputs of a server."""
 
 import numpy as np
 
@@ -6,17 +6,24 @@ INT32 = np.iinfo(np.int32)
 
 
 def input_array(name, value):
-    """The array of an input: strings as bytes; Python's numbers as TensorFlow takes them, int32 and float32.
+    """Makes an array of an input.
 
-    A str is sent as UTF-8, what UTF-8 has no bytes for (half of a surrogate pair) as the bytes it would have. NumPy's
-    own string arrays drop zero bytes at the end of a string, so strings stand in arrays of objects.
+    Strings become bytes: a str is encoded as UTF-8, half of a surrogate pair as the bytes that it would have. NumPy's
+    own string arrays drop zero bytes at the end of a string, so strings are in arrays of objects. Python's numbers
+    become int32 and float32, as in TensorFlow.
+
+    >>> input_array("text", ["a", b"b"])
+    array([b'a', b'b'], dtype=object)
 
     Args:
-        name: Of the input, for messages.
-        value: Nested lists, or anything with a dtype, which is kept.
+        name: Name of the input, for errors.
+        value: Nested lists, or an object with a dtype, which is kept.
+
+    Returns:
+        A NumPy array.
 
     Raises:
-        ValueError: If it is no rectangle of strings, numbers or booleans.
+        ValueError: If the value is not a rectangular array of strings, numbers or booleans.
     """
     try:
         array = np.asarray(value) if hasattr(value, "dtype") else np.array(value, dtype=object)
@@ -28,13 +35,13 @@ def input_array(name, value):
                 leaves = np.empty(array.size, dtype=object)
                 leaves[:] = [_bytes(leaf) for leaf in array.flat]
                 return leaves.reshape(array.shape)
-            array = _narrow(np.array(array.tolist()))  # a ragged one has no shape, and None no dtype
+            array = _narrow(np.array(array.tolist()))  # raises for a ragged list; gives None the dtype object
         if array.dtype.kind in "biuf":
             return array
     except ValueError:
         pass
     raise ValueError(
-        f"`{name}` must be a rectangular array of strings, numbers or booleans. Received: {name}={value!r}."
+        f"`{name}` must be a rectangular array of strings, numbers or booleans. Received: {name}={value!r:.200}."
     )
 
 
@@ -43,37 +50,48 @@ def _bytes(text):
 
 
 def _narrow(array):
+    """Casts float64 to float32, and int64 to int32 if all numbers fit."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
-    small = array.dtype == np.int64 and (
+    fits = array.dtype == np.int64 and (
         array.size == 0 or INT32.min <= array.min() <= array.max() <= INT32.max
     )
-    return array.astype(np.int32) if small else array
+    return array.astype(np.int32) if fits else array
 
 
-def joined(parts):
-    """One dict of arrays from those of several batches.
+def joined(batches):
+    """Joins the outputs of several batches.
+
+    If batches differ in another dimension than the first, the result is as wide as the widest. Narrower ones are padded
+    with 0, False or b"".
+
+    >>> joined([([1], {"ids": np.array([[7]])}), ([0], {"ids": np.array([[8, 9]])})])["ids"]
+    array([[8, 9],
+           [7, 0]])
 
     Args:
-        parts: A list of (rows, outputs): row `i` of each output is row `rows[i]` of the result. Where batches differ in
-            another dimension, the result is as wide as the widest; what is added is 0, False or b"".
+        batches: A list of pairs: row numbers, and a dict of arrays. Row `i` of each array is row `rows[i]` of the
+            result.
+
+    Returns:
+        A dict from an output's name to its array.
 
     Raises:
-        ValueError: If the outputs of a batch are not one row for each row it was sent, or not those of another.
+        ValueError: If the batches have different outputs, or an output has not one row for each row of its batch.
     """
-    names = sorted(parts[0][1])
-    if any(sorted(outputs) != names for _, outputs in parts):
-        raise ValueError(f"batches differ in their outputs: {[sorted(outputs) for _, outputs in parts]}")
-    return {name: _joined(name, [(rows, outputs[name]) for rows, outputs in parts]) for name in names}
+    names = sorted(batches[0][1])
+    if any(sorted(outputs) != names for _, outputs in batches):
+        raise ValueError(f"batches differ in their outputs: {[sorted(outputs) for _, outputs in batches]}")
+    return {name: _joined(name, [(rows, outputs[name]) for rows, outputs in batches]) for name in names}
 
 
-def _joined(name, parts):
-    for rows, array in parts:
-        if array.ndim == 0 or len(array) != len(rows) or array.ndim != parts[0][1].ndim:
+def _joined(name, batches):
+    for rows, array in batches:
+        if array.ndim == 0 or len(array) != len(rows) or array.ndim != batches[0][1].ndim:
             raise ValueError(f"output {name!r} has shape {array.shape} for a batch of {len(rows)} rows")
-    width = [max(sizes) for sizes in zip(*(array.shape[1:] for _, array in parts), strict=True)]
-    dtype = np.result_type(*(array for _, array in parts))
-    found = np.full((sum(len(rows) for rows, _ in parts), *width), b"" if dtype.kind == "O" else 0, dtype)
-    for rows, array in parts:
-        found[(rows, *(slice(size) for size in array.shape[1:]))] = array
-    return found
+    width = [max(sizes) for sizes in zip(*(array.shape[1:] for _, array in batches), strict=True)]
+    dtype = np.result_type(*(array for _, array in batches))
+    whole = np.full((sum(len(rows) for rows, _ in batches), *width), b"" if dtype.kind == "O" else 0, dtype)
+    for rows, array in batches:
+        whole[(rows, *(slice(size) for size in array.shape[1:]))] = array
+    return whole

@@ -1,36 +1,234 @@
-"""A model with its tokenizers and its strategy: text in, its translation out."""
+"""Translators: a text in, its translation out."""
+
+from typing import ClassVar
+
+import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder
-from keras_transformer.serving.searcher import Searcher
-from keras_transformer.serving.signatures import Signatures
-from keras_transformer.serving.warmup import text_of
+from keras_transformer.models.limits import default_limit
+from keras_transformer.serving.rows import Output, function_of, readable
+from keras_transformer.serving.searcher import Searcher, SearcherSignatures
+from keras_transformer.serving.warmup import text_of_length
+
+# The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
+SCORED_ROWS = 8
+
+
+class TranslatorSignatures(SearcherSignatures):
+    """The signatures of a translator's export."""
+
+    descriptions: ClassVar = {
+        "serving_default": "Translates texts.",
+        "n_best": "The n best translations of each text, best first.",
+        "alignment": "Translates texts, and gives the attention from each piece of a translation to each piece of its "
+        "text.",
+        "score": "The log probability of given translations.",
+        "tokens": "Translates token ids, for callers that have a tokenizer.",
+    }
+
+    def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
+        super().__init__(servable, batch_sizes, source_lengths, weights)
+        ids = tf.TensorSpec((None, None), tf.int32)
+        self._score = function_of(self._score_in_chunks, source=ids, target=ids)
+        tokenizers = servable.source_tokenizer, servable.target_tokenizer
+        pieces = {tokenizer: self._pieces_function(tokenizer) for tokenizer in tokenizers}
+        self._source_pieces, self._target_pieces = (pieces[tokenizer] for tokenizer in tokenizers)
+
+    def functions(self):
+        """Returns a dict from a signature's name to its `tf.function`."""
+        text, target = (tf.TensorSpec((None,), tf.string, name=name) for name in ("text", "target"))
+        source = tf.TensorSpec((None, None), tf.int32, name="source")
+        return {
+            "serving_default": function_of(self.translate, text=text),
+            "n_best": function_of(self.n_best, text=text),
+            "alignment": function_of(self.alignment, text=text),
+            "score": function_of(self.score, text=text, target=target),
+            "tokens": function_of(self.tokens, source=source),
+        }
+
+    def translate(self, text):
+        """Translates texts.
+
+        Args:
+            text: string `(batch,)`.
+
+        Returns:
+            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool.
+        """
+        source, truncated = self._tokenize(text)
+        tokens, _, scores = self._search(source)
+        translation = self._detokenize(tokens[:, 0])
+        return {"translation": translation, "score": scores[:, 0], "truncated": truncated}
+
+    def n_best(self, text):
+        """Finds several translations of each text, best first.
+
+        Args:
+            text: string `(batch,)`.
+
+        Returns:
+            A dict: `translations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool `(batch,)`.
+        """
+        source, truncated = self._tokenize(text)
+        tokens, _, scores = self._search(source)
+        n, length = self._servable.strategy.n_best, tf.shape(tokens)[2]
+        translations = self._detokenize(tf.reshape(tokens, (-1, length)))
+        return {"translations": tf.reshape(translations, (-1, n)), "scores": scores, "truncated": truncated}
+
+    def alignment(self, text):
+        """Translates texts and shows what each piece of a translation attends to.
+
+        Args:
+            text: string `(batch,)`.
+
+        Returns:
+            A dict: `translation`, string `(batch,)`; `source_pieces`, string `(batch, source_len)`; `target_pieces`,
+            string `(batch, target_len)`; `attention`, float32 `(batch, target_len, source_len)`; `truncated`, bool
+            `(batch,)`.
+        """
+        source, truncated = self._tokenize(text)
+        tokens, _, _ = self._search(source)
+        target = tokens[:, 0]
+        _, _, attention = self._score(source, target)
+        return {
+            "translation": self._detokenize(target),
+            "source_pieces": self._source_pieces(source),
+            "target_pieces": self._target_pieces(target),
+            "attention": attention,
+            "truncated": truncated,
+        }
+
+    def score(self, text, target):
+        """Scores given translations.
+
+        An empty translation is eos alone. The empty translation of an empty text scores 0, as `translate` does.
+
+        Args:
+            text: string `(batch,)`.
+            target: The translations, string `(batch,)`.
+
+        Returns:
+            A dict: `score`, the log probability, float32 `(batch,)`; `token_scores`, float32, and `target_pieces`,
+            string, `(batch, target_len)`; `truncated`, bool `(batch,)`.
+        """
+        source, truncated = self._tokenize(text)
+        limit = default_limit(self._servable.max_source_length, 0, (), self._model.longest)
+        target, target_truncated = self._ids(
+            target,
+            self._servable.target_tokenizer,
+            self._servable.max_length or limit,
+            end_if_empty=tf.reduce_any(source != self._model.pad_id, axis=1),
+        )
+        score, token_scores, _ = self._score(source, target)
+        return {
+            "score": score,
+            "token_scores": token_scores,
+            "target_pieces": self._target_pieces(target),
+            "truncated": truncated | target_truncated,
+        }
+
+    def _cut(self, source):
+        limit = self._servable.max_source_length
+        return source[:, :limit], tf.reduce_any(source[:, limit:] != self._model.pad_id, axis=1)
+
+    def _source_ids(self, text):
+        return self._ids(text, self._servable.source_tokenizer, self._servable.max_source_length)
+
+    def _ids(self, text, tokenizer, limit, end_if_empty=False):
+        """Tokenizes texts, cuts them, and appends eos.
+
+        Args:
+            text: string `(batch,)`.
+            tokenizer: The tokenizer.
+            limit: The largest number of tokens, eos included.
+            end_if_empty: Whether a text without a token gets eos, bool or bool `(batch,)`. Without eos its row is only
+                padding, and its answer is empty.
+
+        Returns:
+            Ids, int32 `(batch, length)`, and which texts were cut, bool `(batch,)`.
+        """
+        text, truncated = readable(text, limit)
+        ids = tokenizer.tokenize(text)
+        lengths = ids.row_lengths()
+        truncated |= lengths >= limit
+        has_end = tf.cast((lengths > 0) | end_if_empty, tf.int64)
+        ends = tf.RaggedTensor.from_row_lengths(
+            tf.fill((tf.reduce_sum(has_end),), self._model.eos_id), has_end
+        )
+        ids = tf.concat([ids[:, : limit - 1], ends], axis=1).to_tensor(self._model.pad_id)
+        return self._at_least_one_column(ids), truncated
+
+    def _pieces_function(self, tokenizer):
+        """Makes a function from ids `(batch, length)` to their pieces, string; padding becomes empty strings."""
+
+        def pieces(ids):
+            table = tf.constant(tokenizer.pieces(range(tokenizer.vocab_size)))
+            known = (ids >= 0) & (ids < tokenizer.vocab_size)
+            return tf.where(
+                ids == self._model.pad_id, "", tf.gather(table, tf.where(known, ids, tokenizer.unk_id))
+            )
+
+        return function_of(pieces, ids=tf.TensorSpec((None, None), tf.int32))
+
+    def _score_in_chunks(self, source, target):
+        """Scores targets.
+
+        Args:
+            source: int32 `(batch, source_len)`.
+            target: int32 `(batch, target_len)`.
+
+        Returns:
+            A list: the scores `(batch,)`, the scores of tokens `(batch, target_len)` and the attention
+            `(batch, target_len, source_len)`, all float32.
+        """
+        source_len, target_len = tf.shape(source)[1], tf.shape(target)[1]
+
+        def score(source, target):
+            return [part[:, 0] for part in self._model.score_all(source, target[:, None])]
+
+        with self._computing():
+            return self._in_chunks(
+                score,
+                [source, target],
+                [Output((), 0.0), Output((target_len,), 0.0), Output((target_len, source_len), 0.0)],
+                min(SCORED_ROWS, self._batch_sizes[-1]),
+            )
 
 
 class Translator(Searcher):
-    """Translates text: tokenizer, model and strategy in one graph.
+    """Translates text. The tokenizers, the model and the search are one graph.
 
-    Rows stand alone: an empty text gives an empty translation, invalid UTF-8 is read as U+FFFD, a long text is
-    cut at `max_source_length`, and no row changes another's translation.
+    Each row is translated independently. An empty text has an empty translation, invalid UTF-8 is read as U+FFFD, and
+    a long text is cut at `max_source_length`.
+
+    ```python
+    tokenizer = kt.text.ByteTokenizer()
+    model = kt.models.Transformer.from_preset("tiny", tokenizer.vocab_size)
+    translator = kt.serving.Translator(model, tokenizer, strategy=kt.decoding.Beam(4))
+    translator.translate(["A dog runs."])
+    translator.export("models/en_de", version=1)
+    ```
 
     Args:
         model: A `Transformer`, `T5` or another `EncoderDecoder`.
-        source_tokenizer: From `keras_transformer.text`.
-        target_tokenizer: Likewise; the source's when None.
-        strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-        max_source_length: Longest source in tokens, eos included; the rest is cut off.
-        max_length: Longest translation in tokens, eos included. None for twice each source's length plus 16.
-        constraints: What every translation must satisfy, such as `[NoRepeatNgram(3)]`.
+        source_tokenizer: The tokenizer of the sources, from `keras_transformer.text`.
+        target_tokenizer: The tokenizer of the translations; None for `source_tokenizer`.
+        strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
+        max_source_length: Largest number of tokens of a source, eos included; the rest is cut off.
+        max_length: Largest number of tokens of a translation, eos included. None for twice the length of each source
+            plus 16.
+        constraints: List of constraints that every translation must satisfy, such as `[NoRepeatNgram(3)]`.
 
     Raises:
-        ValueError: If Keras's backend is not TensorFlow, a tokenizer has more ids than the model or other
-            special ones, a limit is out of range, or the constraints contradict one another.
+        ValueError: If the backend of Keras is not TensorFlow, a tokenizer has more ids than the model or other special
+            ids, `strategy` is not a strategy, a limit is out of range, or the constraints contradict one another.
     """
 
     DESCRIPTION = "translator.json"
     TOKENIZERS = ("source_tokenizer", "target_tokenizer")
     model_class = EncoderDecoder
-    signatures_class = Signatures
+    signatures_class = TranslatorSignatures
 
     def __init__(
         self,
@@ -53,34 +251,43 @@ class Translator(Searcher):
         )
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
-        """Translates sentences.
+        """Translates sentences. Warns when some of them were cut.
 
         Args:
-            sentences: List of str (or of UTF-8 bytes).
-            batch_size: Number of sentences at once; they are grouped by length and returned in order.
-            jit_compile: True for XLA, False for the portable graph, None for XLA where there is an accelerator.
+            sentences: List of str, or of UTF-8 bytes.
+            batch_size: Number of sentences at once. Sentences of similar length are translated together.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
             verbose: Whether to show a progress bar on stderr.
 
         Returns:
-            A list of str, one for each sentence.
+            A list of str, one for each sentence, in their order.
 
         Raises:
-            ValueError: If `sentences` is a single string, or `batch_size` is not positive.
+            ValueError: If `sentences` is not a list of strings, or `batch_size` is not positive.
         """
-        answers = self.in_batches(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
+        answers, cut = self.answer_all(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
+        self.warn_if_cut(cut, len(answers), "sentences")
         return [answer["translation"].decode("utf-8", "replace") for answer in answers]
 
     def translate_batch(self, texts, jit_compile=None):
-        """Translates texts (bytes) as they are, at once, and says nothing of those that are cut: a list of str."""
-        found = self.answer(texts, jit_compile=jit_compile)
-        return [text.decode("utf-8", "replace") for text in found["translation"]]
+        """Translates texts in one batch, without a warning about texts that were cut.
 
-    def requests(self, shapes):
+        Args:
+            texts: List of bytes.
+            jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
+
+        Returns:
+            A list of str, one for each text.
+        """
+        answers = self.answer(texts, jit_compile=jit_compile)
+        return [text.decode("utf-8", "replace") for text in answers["translation"]]
+
+    def warmup_requests(self, shapes):
         for batch_size, length in shapes:
-            yield "serving_default", {"text": [text_of(self.source_tokenizer, length)] * batch_size}
+            yield "serving_default", {"text": [text_of_length(self.source_tokenizer, length)] * batch_size}
         batch_size, length = shapes[0]
-        texts = [text_of(self.source_tokenizer, length)] * batch_size
-        targets = [text_of(self.target_tokenizer, length)] * batch_size
+        texts = [text_of_length(self.source_tokenizer, length)] * batch_size
+        targets = [text_of_length(self.target_tokenizer, length)] * batch_size
         yield "n_best", {"text": texts}
         yield "alignment", {"text": texts}
         yield "score", {"text": texts, "target": targets}

@@ -1,4 +1,4 @@
-"""A file of lines under way: what a kill leaves of it, and how it goes on from there."""
+"""A file of lines that is being written: it survives a kill, and the same job continues it."""
 
 import contextlib
 import json
@@ -14,11 +14,18 @@ SUFFIX = ".partial"
 JOURNAL = "journal.json"
 LINES = "lines"
 FORMAT = 1
-CHUNK = 2**20
+CHUNK_BYTES = 2**20
 
 
 class Progress(NamedTuple):
-    """How far an output is: its lines, their bytes, how many had too long a source, how many could not be made."""
+    """The state of an unfinished file.
+
+    Args:
+        lines: Number of lines that are written.
+        size: Their number of bytes.
+        cut: Number of lines whose source was too long and was cut.
+        failed: Number of lines that could not be made and are empty.
+    """
 
     lines: int = 0
     size: int = 0
@@ -27,11 +34,11 @@ class Progress(NamedTuple):
 
 
 class Unfinished:
-    """An output that grows beside its final name, in a folder `NAME.partial`, until it is whole.
+    """An output that is written in a folder `NAME.partial` beside it, and gets its name when it is complete.
 
-    The folder holds the lines and a journal: how many, in how many bytes, and of what job. Only what the journal
-    tells of is there; what a kill left after it is cut off when the job goes on. While it is open, no other process
-    can open it.
+    The folder holds the lines and a journal. The journal holds the number of lines, their bytes, and the job that
+    writes them. Lines that are not in the journal come from a kill, and are removed when the job continues. While one
+    process has the output open, no other process can open it.
 
     Args:
         output: Path of the output.
@@ -48,24 +55,24 @@ class Unfinished:
 
     @contextlib.contextmanager
     def opened(self, job, restart=False):
-        """Goes on where an earlier process was with the same job, or begins.
+        """Opens the output, and continues after the lines that the same job wrote before.
 
         Args:
-            job: A dict of JSON: what the lines depend on. It must be what the journal says.
-            restart: Whether to throw away what is there.
+            job: A dict of JSON with everything that the lines depend on. The journal must hold the same job.
+            restart: Whether to discard the lines of an earlier job.
 
         Yields:
-            Whether there is anything to do: False where a kill came just after the end.
+            True if there is work to do. False if the output is complete, because a kill came just after the end.
 
         Raises:
             ValueError: If the output exists already, another process has it open, the folder holds another job or
-                what is none, or the journal or the lines are damaged.
+                other files, or the journal or the lines are damaged.
         """
         with locked(self.folder):
             self._check_output()
             remove_temporaries(self.folder)
             self._job = job
-            self.progress = self._resumed(restart)
+            self.progress = self._saved_progress(restart)
             if self._is_finished():
                 yield False
             else:
@@ -77,21 +84,21 @@ class Unfinished:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def append(self, lines, cut=0, failed=0):
-        """Adds lines; when this returns, they are on the disk and in the journal.
+        """Adds lines. When it returns, they are on the disk and in the journal.
 
         Args:
             lines: List of str without line ends.
-            cut: How many of them had too long a source.
-            failed: How many of them could not be made.
+            cut: Number of them whose source was cut.
+            failed: Number of them that could not be made.
 
         Raises:
-            OSError: If there is no room; what was there before is not touched.
+            OSError: If the disk is full. The lines before these are kept.
         """
         content = "".join(f"{line}\n" for line in lines).encode()
-        left = memoryview(content)
+        rest = memoryview(content)
         with naming(self.folder / LINES):
-            while left:
-                left = left[self._file.write(left) :]
+            while rest:
+                rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         before = self.progress
         self.progress = Progress(
@@ -103,18 +110,19 @@ class Unfinished:
         """Gives the lines their final name.
 
         Raises:
-            ValueError: If a file of that name has come meanwhile.
+            ValueError: If another process wrote a file of that name in the meantime.
         """
         self._check_output()
         settle(self.folder / LINES, self.output)
 
     def _is_finished(self):
-        """Whether the output has its name, and only this folder is left to be removed."""
+        """Whether the output has its final name, so that only the folder is still to be removed."""
         journal, lines = self.folder / JOURNAL, self.folder / LINES
         return self.output.exists() and journal.exists() and not lines.exists()
 
-    def _check_output(self, finished_is_mine=True):
-        if self.output.exists() and not (finished_is_mine and self._is_finished()):
+    def _check_output(self, may_be_finished=True):
+        """Raises `ValueError` if the output exists, unless this object's lines are in it and it may be finished."""
+        if self.output.exists() and not (may_be_finished and self._is_finished()):
             raise ValueError(
                 f"`output` must not exist yet; nothing is overwritten. Received: output={str(self.output)!r}."
             )
@@ -124,12 +132,12 @@ class Unfinished:
             journal = {"format": FORMAT, "progress": self.progress._asdict(), "job": self._job}
             temporary.write_text(json.dumps(journal, indent=2) + "\n", encoding="utf-8")
 
-    def _resumed(self, restart):
-        """How far the folder is with this job."""
+    def _saved_progress(self, restart):
+        """Reads the progress from the journal; raises `ValueError` if this job cannot continue there."""
         path, lines = self.folder / JOURNAL, self.folder / LINES
         others = {entry.name for entry in self.folder.iterdir()} - {LOCK, JOURNAL, LINES}
         if others:
-            raise ValueError(f"{self.folder} must hold an unfinished output alone. Found: {sorted(others)}.")
+            raise ValueError(f"{self.folder} must hold only an unfinished output. Found: {sorted(others)}.")
         if not path.exists() or (restart and not self._is_finished()):
             return Progress()
         try:
@@ -139,7 +147,7 @@ class Unfinished:
             progress, before = Progress(**journal["progress"]), dict(journal["job"])
             check_count(**progress._asdict())
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a journal: {error!r}. `restart` begins anew.") from None
+            raise ValueError(f"{path} is not a journal: {error!r}. Use `restart` to begin again.") from None
         names = [*self._job, *(name for name in before if name not in self._job)]
         changed = [
             f"{name}: {before.get(name)}, now {self._job.get(name)}"
@@ -147,30 +155,30 @@ class Unfinished:
             if before.get(name) != self._job.get(name)
         ]
         if changed:
-            self._check_output(finished_is_mine=False)
+            self._check_output(may_be_finished=False)
             raise ValueError(
-                f"{self.folder} holds the beginning of another job; use another output, or `restart` to begin anew. "
+                f"{self.folder} holds the lines of another job. Use another output, or `restart` to begin again. "
                 f"Changed: {'; '.join(changed)}."
             )
-        if not self._is_finished() and _newlines(lines, progress.size) != progress.lines:
+        if not self._is_finished() and _count_lines(lines, progress.size) != progress.lines:
             raise ValueError(
-                f"{lines} is not what {path.name} says, {progress.lines} lines in {progress.size} bytes. "
-                "`restart` begins anew."
+                f"{lines} must hold what {path.name} says: {progress.lines} lines in {progress.size} bytes. "
+                "Use `restart` to begin again."
             )
         return progress
 
 
-def _newlines(path, size):
-    """How many newlines the first `size` bytes of a file hold; None if it has fewer bytes or does not end in one."""
-    found, last = 0, b"\n"
+def _count_lines(path, size):
+    """Counts the lines in the first `size` bytes of a file; None if it has fewer, or they do not end with a line."""
+    count, last = 0, b"\n"
     try:
         with open(path, "rb") as file:
             while size:
-                chunk = file.read(min(size, CHUNK))
+                chunk = file.read(min(size, CHUNK_BYTES))
                 if not chunk:
                     return None
                 size, last = size - len(chunk), chunk[-1:]
-                found += chunk.count(b"\n")
+                count += chunk.count(b"\n")
     except FileNotFoundError:
         return None
-    return found if last == b"\n" else None
+    return count if last == b"\n" else None

@@ -1,4 +1,4 @@
-"""The requests that a server answers before its first user's: tensorflow/serving, "SavedModel Warmup"."""
+"""Warm-up requests, which a server answers before it serves a version (TensorFlow Serving, "SavedModel Warmup")."""
 
 import functools
 
@@ -6,53 +6,61 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 FILE = "tf_serving_warmup_requests"
-MOST_RECORDS = 990  # a server refuses a version with more than 1,000 in all
+MAX_REQUESTS = 990  # a server refuses a version with more than 1,000
 
 
 def write_warmup(folder, servable, shapes):
-    """Writes `folder/tf_serving_warmup_requests`.
+    """Writes the warm-up requests of an export, `folder/tf_serving_warmup_requests`.
+
+    The first signature gets a request of each shape. The other signatures use the same functions, so each gets one
+    request, of the first shape.
 
     Args:
-        folder: The `assets.extra` of a SavedModel.
+        folder: Path of the folder `assets.extra` of a SavedModel.
         servable: The `Servable` that is exported.
-        shapes: Pairs of a batch size and a source length in tokens. Each gets a request of the first signature; the
-            others, which compute with the same functions, get one each, of the first shape.
+        shapes: A list of pairs of ints: batch size and source length in tokens.
     """
     with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
-        for log in logs(servable.requests(shapes)):
-            writer.write(log.SerializeToString())
+        for signature, inputs in servable.warmup_requests(shapes):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.signature_name = signature
+            for name, value in inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+            log = prediction_log_pb2.PredictLog(request=request)
+            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
 
-def logs(requests):
-    """The `PredictionLog`s of pairs of a signature and its inputs."""
-    for signature, inputs in requests:
-        request = predict_pb2.PredictRequest()
-        request.model_spec.signature_name = signature
-        for name, value in inputs.items():
-            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-        yield prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+def text_of_length(tokenizer, length):
+    """Makes a text of a certain length, by repeating a word.
+
+    Args:
+        tokenizer: From `keras_transformer.text`.
+        length: Number of tokens, eos included.
+
+    Returns:
+        A str of at most `length` tokens, and as close to it as the word allows.
+
+    Raises:
+        ValueError: If the tokenizer has no piece that can be repeated.
+    """
+    tokens, word = _shortest_word(tokenizer)
+    return (word * max(1, (length - 1) // tokens)).decode()
 
 
-def text_of(tokenizer, length):
-    """A text of `length` tokens, eos included, or of as many below as a repeated word allows."""
-    tokens, unit = _unit(tokenizer)
-    return (unit * max(1, (length - 1) // tokens)).decode()
+@functools.lru_cache(maxsize=8)  # it looks at many pieces
+def _shortest_word(tokenizer):
+    """Returns the number of tokens and the bytes of the repeatable word with the fewest tokens."""
+    return min(_repeatable_words(tokenizer), key=lambda pair: pair[0])
 
 
-@functools.lru_cache(maxsize=8)
-def _unit(tokenizer):
-    """The shortest of `_units`: it takes a look at many pieces."""
-    return min(_units(tokenizer), key=lambda unit: unit[0])
-
-
-def _units(tokenizer):
-    """Texts that repeat evenly, with the number of their tokens, until one has a single token."""
+def _repeatable_words(tokenizer):
+    """Yields pairs of a number of tokens and a word, bytes; n words have n times as many tokens. Ends at one token."""
     for piece in tokenizer.pieces(range(4, tokenizer.vocab_size)):
-        for unit in (piece.replace("\u2581", " "), " " + piece.strip("\u2581")):
-            unit = unit.encode()
-            once, often = (len(tokenizer.tokenize(unit * n)) for n in (1, 7))
-            if unit.strip() and often == 7 * once:
-                yield once, unit
+        for word in (piece.replace("\u2581", " "), " " + piece.strip("\u2581")):
+            word = word.encode()
+            once, seven_times = (len(tokenizer.tokenize(word * n)) for n in (1, 7))
+            if word.strip() and seven_times == 7 * once:
+                yield once, word
                 if once == 1:
                     return
     raise ValueError("`tokenizer` must have a piece that can be repeated.")

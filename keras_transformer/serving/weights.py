@@ -1,4 +1,4 @@
-"""A model's weights: their fingerprint; stored in fewer bytes and widened once, when they are loaded."""
+"""A model's weights in an export: their fingerprint, and how they are stored in fewer bytes."""
 
 import hashlib
 
@@ -9,7 +9,14 @@ FORMATS = ("float32", "bfloat16", "int8")
 
 
 def fingerprint(model):
-    """A hash of a model's weights, hexadecimal: the same for the same float32 values of the same layers."""
+    """Computes a hash of a model's weights.
+
+    Args:
+        model: A built `keras.Model`.
+
+    Returns:
+        A hexadecimal str. It is the same for the same float32 values in the same layers.
+    """
     digest = hashlib.sha256()
     for weight in model.weights:
         digest.update(f"{weight.path.partition('/')[2]} {tuple(weight.shape)}\n".encode())
@@ -17,20 +24,21 @@ def fingerprint(model):
     return digest.hexdigest()
 
 
-def stored(model, weights):
-    """A model's weights as an export stores them.
+def store_weights(model, weights):
+    """Prepares a model's weights for an export.
 
-    A server restores what is stored and widens it to float32, once: a search reads the weights many times, and CPUs
-    multiply float32 fastest. Matrices alone are narrowed. In int8, a weight is a whole number from -127 to 127 times
-    the scale of its channel: the token in an embedding, the output in a kernel.
+    A server restores the stored weights and widens them to float32 once, when it loads the export: a search reads the
+    weights many times, and CPUs multiply float32 fastest. Only matrices are narrowed. In int8, a weight is a whole
+    number from -127 to 127 times the scale of its channel. The channels are the tokens of an embedding and the outputs
+    of a kernel.
 
     Args:
-        model: The model.
+        model: A built `keras.Model`.
         weights: "float32", "bfloat16" or "int8".
 
     Returns:
-        A function to the float32 tensors to compute with, in the order of `model.weights`, or None for the variables
-        themselves; and a `tf.Module` that tracks what is stored.
+        A function without arguments that returns the float32 tensors to compute with, in the order of `model.weights`;
+        None if the model computes with its variables. And a `tf.Module` that tracks the stored weights.
 
     Raises:
         ValueError: If `weights` is none of these.
@@ -41,55 +49,61 @@ def stored(model, weights):
     if weights == "float32":
         module.weights = [weight.value for weight in model.weights]
         return None, module
-    module.weights = [_stored(weight, weights) for weight in model.weights]
-    module.parts = [part for each in module.weights for part in each.parts]
-    return lambda: [each.read() for each in module.weights], module
+    module.weights = [_narrowed(weight, weights) for weight in model.weights]
+    module.factors = [factor for weight in module.weights for factor in weight.factors]
+    return lambda: [weight.read() for weight in module.weights], module
 
 
-def _stored(weight, weights):
+def _narrowed(weight, dtype):
+    """Makes a `_WidenedWeight` of a variable; "bfloat16" or "int8" applies to matrices only."""
     values = weight.numpy().astype("float32")
     if not weight.path.endswith(("kernel", "embeddings")):
-        return _Widened(values)
-    if weights == "bfloat16":
-        return _Widened(values.astype(tf.bfloat16.as_numpy_dtype))
-    return _Widened(*quantized(values, _summed_axes(weight)))
+        return _WidenedWeight(values)
+    if dtype == "bfloat16":
+        return _WidenedWeight(values.astype(tf.bfloat16.as_numpy_dtype))
+    return _WidenedWeight(*_quantized(values, _axes_within_channel(weight)))
 
 
-def _summed_axes(weight):
-    """The axes of a matrix that are not its channels'."""
+def _axes_within_channel(weight):
+    """Returns the axes of a matrix whose weights share a scale, a tuple of int."""
     rank = len(weight.shape)
-    if weight.path.endswith("embeddings"):  # the rows are the tokens, and the outputs of the logits
+    if weight.path.endswith("embeddings"):  # a row is a token of the input, and an output of the logits
         return (rank - 1,)
     return tuple(range(rank - 1)) if weight.path.endswith("output_kernel") else (0,)
 
 
-def quantized(values, axes):
-    """Whole numbers from -127 to 127, int8, and float32 scales: their product is nearest to the values."""
+def _quantized(values, axes):
+    """Quantizes float32 values: returns int8 numbers from -127 to 127, and float32 scales to multiply them with."""
     scales = np.abs(values).max(axis=axes, keepdims=True) / 127.0
     return np.round(values / np.where(scales == 0, 1.0, scales)).astype("int8"), scales.astype("float32")
 
 
-class _Widened(tf.saved_model.experimental.TrackableResource):
-    """A float32 variable that is made from what is stored when the model is loaded, and is not stored itself."""
+class _WidenedWeight(tf.saved_model.experimental.TrackableResource):
+    """A float32 weight that is computed when the export is loaded: the product of its stored factors.
 
-    def __init__(self, *parts):
+    Args:
+        *factors: NumPy arrays: the values in a narrow dtype and, for int8, the float32 scales.
+    """
+
+    def __init__(self, *factors):
         super().__init__()
-        # Named by its content: where two models are loaded, none takes the other's values for its own.
+        # The name is a hash of the content. In a process with two exports, equal names would share one variable.
         self._name = hashlib.sha256(
-            b"".join(f"{part.dtype} {part.shape} ".encode() + part.tobytes() for part in parts)
+            b"".join(f"{factor.dtype} {factor.shape} ".encode() + factor.tobytes() for factor in factors)
         ).hexdigest()
-        self.parts = [tf.Variable(part, trainable=False) for part in parts]
+        self.factors = [tf.Variable(factor, trainable=False) for factor in factors]
         self._initialize()
 
     def _create_resource(self):
-        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=self.parts[0].shape, shared_name=self._name)
+        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=self.factors[0].shape, shared_name=self._name)
 
     def _initialize(self):
-        values = tf.cast(self.parts[0], tf.float32)
-        if len(self.parts) > 1:
-            values *= self.parts[1]
+        values = tf.cast(self.factors[0], tf.float32)
+        if len(self.factors) > 1:
+            values *= self.factors[1]
         tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=values)
 
     def read(self):
+        """Returns the float32 tensor."""
         value = tf.raw_ops.ReadVariableOp(resource=self.resource_handle, dtype=tf.float32)
-        return tf.ensure_shape(value, self.parts[0].shape)
+        return tf.ensure_shape(value, self.factors[0].shape)

@@ -13,9 +13,8 @@ from contracts import (
     randomized,
 )
 from keras import ops
-from reference import rms_norm, weights_of
-
 from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
+from reference import rms_norm, weights_of
 
 FEATURES = 24
 

@@ -2,9 +2,9 @@ import keras
 import numpy as np
 import pytest
 from contracts import as_numpy, assert_close, check_layer_contract, normal, randomized
+from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
 from reference import layer_norm, rms_norm, under, weights_of
 
-from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
 from keras_transformer.layers.residual import Residual, SandwichResidual
 
 X, Y = normal(2, 3, 5), normal(2, 3, 5, seed=1)

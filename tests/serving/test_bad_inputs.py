@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.serving.signatures import Signatures
+from keras_transformer.serving.translator import TranslatorSignatures
 
 ROWS = 20
 INPUTS = int(os.environ.get("BAD_INPUTS", "600"))  # BAD_INPUTS=10000 for a thorough look
@@ -44,7 +44,7 @@ bad = st.one_of(
 
 @pytest.fixture(scope="module")
 def function(translator):
-    chunked = Signatures(translator, [8]).functions()["serving_default"]
+    chunked = TranslatorSignatures(translator, [8]).functions()["serving_default"]
     return chunked.get_concrete_function()
 
 

@@ -45,7 +45,7 @@ def test_many_windows_trace_the_translator_once(translator, pairs, tmp_path):
     fresh = translator.searching(translator.strategy)
     lines = [source for source, _ in pairs[:7]]
     assert list(translate_lines(fresh, lines, batch_size=2, window=3)) == translator.translate(lines)
-    assert fresh._function(False).experimental_get_tracing_count() == 1
+    assert fresh._default_function(False).experimental_get_tracing_count() == 1
 
 
 def test_batches_are_of_like_length_within_a_window():
@@ -188,7 +188,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(source, tmp_path):
         with open(source, "a") as file:
             file.write("more\n")
 
-    with pytest.raises(ValueError, match="`source` must not change meanwhile"):
+    with pytest.raises(ValueError, match="`source` must not change while it is translated"):
         resume(source, tmp_path / "output", Mirror(grow))
     assert not (tmp_path / "output").exists()
 
@@ -227,7 +227,7 @@ def test_a_sentence_that_fails_costs_no_other(source, tmp_path):
     expected = mirrored(source.read_bytes()).splitlines(keepends=True)
     expected[4] = b"\n"
     assert (tmp_path / "output").read_bytes() == b"".join(expected)
-    assert said[1:] == ["1 of 10 lines could not be translated and are empty."]
+    assert said[1:] == ["1 of 10 lines could not be translated; their translations are empty."]
 
 
 def test_a_last_line_that_fails_alone_in_its_window_costs_no_other(source, tmp_path):
@@ -269,7 +269,7 @@ def test_cut_sentences_are_counted_over_a_resume(source, tmp_path):
     expected = sum(len(line) >= 9 for line in source.read_text().splitlines())
     assert expected == 3
     assert [str(w.message) for w in warned] == [
-        "3 of 10 sentences are longer than `max_source_length`=9 tokens; what follows is not read."
+        "3 of 10 sentences are longer than `max_source_length`=9 tokens; the rest of them is not read."
     ]
 
 

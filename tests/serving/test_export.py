@@ -13,8 +13,8 @@ from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving.export import compiled_parts, write_saved_model
-from keras_transformer.serving.signatures import SIGNATURES
-from keras_transformer.serving.warmup import FILE, text_of
+from keras_transformer.serving.translator import TranslatorSignatures
+from keras_transformer.serving.warmup import FILE, text_of_length
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
 
@@ -93,7 +93,7 @@ def test_runs_in_the_runtime_of_the_server(export, translator, sources, scores, 
 
 
 def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
-    assert set(loaded.signatures) == set(SIGNATURES)
+    assert set(loaded.signatures) == set(TranslatorSignatures.descriptions)
     signature = loaded.signatures["serving_default"]
     assert signature.structured_input_signature[1].keys() == {"text"}
     text = signature.structured_input_signature[1]["text"]
@@ -235,7 +235,7 @@ def test_tokenizers_of_two_kinds_are_exported(tmp_path, tokenizer):
 
 def test_an_export_says_what_it_is(export, compiled_export, translator):
     described = json.loads((export / "assets.extra" / "export.json").read_text())
-    assert set(described["signatures"]) == set(SIGNATURES)
+    assert set(described["signatures"]) == set(TranslatorSignatures.descriptions)
     assert described["signatures"]["score"]["inputs"] == {
         "text": {"dtype": "string", "shape": [None]},
         "target": {"dtype": "string", "shape": [None]},
@@ -265,7 +265,7 @@ def test_warmup_touches_every_shape_and_every_signature_and_runs(export, loaded,
         seen.add(name)
         found = signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
         assert all(len(value) == len(next(iter(inputs.values()))) for value in found.values())
-    assert seen == set(SIGNATURES)
+    assert seen == set(TranslatorSignatures.descriptions)
     shapes = [
         (len(inputs["text"]), 1 + len(translator.source_tokenizer.tokenize(inputs["text"])[0]))
         for name, inputs in warmup_requests(compiled_export)
@@ -277,7 +277,7 @@ def test_warmup_touches_every_shape_and_every_signature_and_runs(export, loaded,
 @pytest.mark.parametrize("length", [2, 3, 16, 100])
 def test_a_warmup_text_has_the_length_asked_for(translator, length):
     for tokenizer in (translator.source_tokenizer, ByteTokenizer()):
-        assert len(tokenizer.tokenize(text_of(tokenizer, length))) == length - 1
+        assert len(tokenizer.tokenize(text_of_length(tokenizer, length))) == length - 1
 
 
 @pytest.mark.parametrize(

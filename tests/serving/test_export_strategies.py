@@ -53,14 +53,16 @@ def exported(pairs, folder):
     module = tf.Module()
     module.weights = [weight.value for weight in model.weights]
     module.tokenizers = [plain.source_tokenizer]
-    signatures = {name: each._function(False).get_concrete_function() for name, each in translators.items()}
+    signatures = {
+        name: each._default_function(False).get_concrete_function() for name, each in translators.items()
+    }
     write_saved_model(module, signatures, folder, xla=False)
     return translators
 
 
 def expected_of(translator):
     """What Python writes, and its scores."""
-    outputs = translator._function(False)(tf.constant(TEXTS))
+    outputs = translator._default_function(False)(tf.constant(TEXTS))
     return [text.decode() for text in outputs["translation"].numpy()], outputs["score"].numpy()
 
 

@@ -9,8 +9,9 @@ from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, MinLength, Sample
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving import rows as rows_of_requests
-from keras_transformer.serving.signatures import CHARACTERS_A_TOKEN, SIGNATURES, Signatures
+from keras_transformer.serving import rows as rows_module
+from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN
+from keras_transformer.serving.translator import TranslatorSignatures
 from keras_transformer.text import ByteTokenizer
 
 N = 3
@@ -24,7 +25,7 @@ def beam(translator):
 
 @pytest.fixture(scope="module")
 def functions(beam):
-    return Signatures(beam, [2, 5]).functions()  # seven texts are three batches
+    return TranslatorSignatures(beam, [2, 5]).functions()  # seven texts are three batches
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +64,8 @@ def best(hypotheses, i=0):
 
 
 def test_every_signature_is_there_and_documented(functions):
-    assert list(functions) == list(SIGNATURES)
-    assert all(about.endswith(".") for about in SIGNATURES.values())
+    assert list(functions) == list(TranslatorSignatures.descriptions)
+    assert all(about.endswith(".") for about in TranslatorSignatures.descriptions.values())
 
 
 def test_serving_default_gives_the_best_hypothesis(functions, beam, texts, alone):
@@ -184,7 +185,7 @@ def test_odd_texts_get_an_answer_and_change_no_other(functions, texts, odd):
 
 def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
     """A million characters cost no more than the limit's: the tokenizer sees the first of them alone."""
-    limit = beam.max_source_length * CHARACTERS_A_TOKEN
+    limit = beam.max_source_length * CHARACTERS_PER_TOKEN
     seen = []
 
     class Recording(ByteTokenizer):
@@ -197,7 +198,9 @@ def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
     )
     tf.config.run_functions_eagerly(True)
     try:
-        Signatures(translator, [2]).functions()["serving_default"](tf.constant(["가" * 10**6, "나"]))
+        TranslatorSignatures(translator, [2]).functions()["serving_default"](
+            tf.constant(["가" * 10**6, "나"])
+        )
     finally:
         tf.config.run_functions_eagerly(False)
     assert [int(length) for length in seen] == [limit]
@@ -212,7 +215,7 @@ def test_samples_differ_from_call_to_call_unless_they_have_a_seed():
     text = ["The same text."]
     for seed, differ in ((None, True), (4, False)):
         translator = Translator(small_model(), ByteTokenizer(), strategy=Sample(seed=seed), max_length=30)
-        function = Signatures(translator, [4]).functions()["serving_default"]
+        function = TranslatorSignatures(translator, [4]).functions()["serving_default"]
         found = {call(function, text=text)["translation"][0] for _ in range(3)}
         assert (len(found) > 1) == differ
 
@@ -235,10 +238,10 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
 
         return search
 
-    plain = Signatures(translator, [3]).functions()["serving_default"]
+    plain = TranslatorSignatures(translator, [3]).functions()["serving_default"]
     expected = call(plain, text=texts)
-    monkeypatch.setattr(rows_of_requests, "compiled", recorded)
-    few = Signatures(translator, [1, 3], [4, 24]).functions()["serving_default"]
+    monkeypatch.setattr(rows_module, "compiled", recorded)
+    few = TranslatorSignatures(translator, [1, 3], [4, 24]).functions()["serving_default"]
     for rows in (texts, texts[:1], texts[1:3], texts[3:5]):
         found = call(few, text=rows)
         for name in ("translation", "truncated"):

@@ -219,13 +219,13 @@ def test_limits_and_pairs_are_checked(make):
         Embedder(encoder_model(vocab_size=100), ByteTokenizer(), 32)
     with pytest.raises(ValueError, match=r"`second` must have a text for each of `texts`. Received: 1 for 2"):
         make("pairs").classify(["a", "b"], ["c"])
-    with pytest.raises(ValueError, match="`second` is for pairs"):
+    with pytest.raises(ValueError, match="`second` must be given if the servable reads pairs"):
         make("classifier").classify(["a"], ["b"])
     with pytest.raises(ValueError, match="pooling='max'"):
         Embedder(encoder_model(), ByteTokenizer(), 32, pooling="max")
     with pytest.raises(ValueError, match=r"the model's `sep_id`. Received: 3, the model's is 7"):
         Embedder(encoder_model(sep_id=7), ByteTokenizer())
-    with pytest.raises(ValueError, match="`pairs` is for classes of texts"):
+    with pytest.raises(ValueError, match="`pairs` is for models that classify texts"):
         servable_of(encoder_model(), (ByteTokenizer(),), pairs=True)
 
 

@@ -169,7 +169,9 @@ def test_another_job_in_the_same_output_is_refused_by_name_unless_it_begins_anew
     options = dict(options)
     described = options.pop("mirror", {})
     before = (tmp_path / "output.partial" / "lines").read_bytes()
-    with pytest.raises(ValueError, match=f"the beginning of another job.*`restart`.*Changed: {named}"):
+    with pytest.raises(
+        ValueError, match=f"the lines of another job.*`restart` to begin again.*Changed: {named}"
+    ):
         resume(source, tmp_path / "output", Mirror(**described), **options)
     assert (tmp_path / "output.partial" / "lines").read_bytes() == before
     mirror = Mirror(**described)
@@ -204,7 +206,7 @@ def test_a_damaged_journal_is_refused_unless_it_begins_anew(source, tmp_path, da
     text = path.read_text()
     path.write_text(text.replace(*new[damage]) if damage in new else damage)
     assert path.read_text() != text
-    with pytest.raises(ValueError, match=f"{DAMAGE[damage]}.*`restart` begins anew"):
+    with pytest.raises(ValueError, match=f"{DAMAGE[damage]}.*Use `restart` to begin again"):
         resume(source, tmp_path / "output")
     assert not (tmp_path / "output").exists()
     resume(source, tmp_path / "output", restart=True)
