@@ -92,7 +92,7 @@ class Generation:
         if max_length is not None:
             check_positive(max_length=max_length)
         longest = self._longest_output(ids, max_length)
-        constraints = _checked_constraints(constraints, longest)
+        constraints = checked_constraints(constraints, longest)
         jit_compile = compiles(jit_compile)
         if jit_compile:
             length = source.shape[1]
@@ -111,7 +111,7 @@ class Generation:
         hypotheses = function(inputs)
         limit = max_length
         if limit is None:
-            limit = _default_limit(ids.shape[1], prefix_len, constraints, self.max_positions)
+            limit = default_limit(ids.shape[1], prefix_len, constraints, self.max_positions)
         return hypotheses._replace(tokens=hypotheses.tokens[:, :, :limit])
 
     def search(self, source, strategy, max_length=None, *, constraints=(), prefix=None, seed=None):
@@ -141,8 +141,8 @@ class Generation:
             prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
         row_limits = max_length
         if max_length is None:
-            max_length = _default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
-            row_limits = _default_limit(lengths, prefix_lengths, constraints)
+            max_length = default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
+            row_limits = default_limit(lengths, prefix_lengths, constraints)
         row_limits = self.row_limits(_at_most(row_limits, self.max_positions), lengths, prefix_lengths)
         step, cache, prompt, starts = self.start(source, strategy.width, prefix)
         return decode(
@@ -417,7 +417,7 @@ def _matrix(x, name, shape):
     return ops.cast(x, "int32")
 
 
-def _default_limit(source_len, prefix_len, constraints, max_positions=None):
+def default_limit(source_len, prefix_len, constraints, max_positions=None):
     """Returns the longest output where none was asked for: enough for any pair of languages, but finite.
 
     Ints give an int, tensors a tensor.
@@ -438,7 +438,7 @@ def _at_most(limit, max_positions):
     return min(limit, max_positions) if both else ops.minimum(limit, max_positions)
 
 
-def _checked_constraints(constraints, max_length):
+def checked_constraints(constraints, max_length):
     """Returns the constraints as a tuple.
 
     Raises:
