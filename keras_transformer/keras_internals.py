@@ -10,20 +10,10 @@ documents.
 
 from keras.src.backend import get_keras_mask
 
-
-def implicit_mask(x):
-    """Returns the mask that Keras keeps on a tensor (`mask_zero=True`).
-
-    Keras has no public function for it. On TensorFlow it is the attribute `_keras_mask` of the tensor; JAX's tracers
-    allow no attributes, so Keras keeps theirs in a table, which only this function reads.
-
-    Args:
-        x: A tensor of any shape and dtype.
-
-    Returns:
-        bool `(batch, length)`, or None where Keras keeps no mask.
-    """
-    return get_keras_mask(x)
+# `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None. Keras
+# has no public function for it. On TensorFlow it is the attribute `_keras_mask` of the tensor. JAX's tracers allow no
+# attributes, so Keras keeps theirs in a table, which only this function reads.
+implicit_mask = get_keras_mask
 
 
 def adam_moments(optimizer, variable):

@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from keras_transformer import keras_internals
 from keras_transformer.checks import check_positive
 
 
@@ -175,15 +174,3 @@ def as_token_mask(mask, name="padding_mask"):
             f"`{name}` must have shape `(batch, length)` or `(batch, 1, 1, length)`. Received: shape={shape}."
         )
     return ops.cast(mask, "bool")
-
-
-def implicit_mask(x):
-    """Reads the mask that Keras keeps on a tensor (`mask_zero=True`), without changing it.
-
-    Args:
-        x: Any tensor.
-
-    Returns:
-        bool `(batch, length)`, or None where Keras keeps none.
-    """
-    return keras_internals.implicit_mask(x)

@@ -11,10 +11,9 @@ from keras_transformer.decoding.constraints import (
     RepetitionPenalty,
     SuppressTokens,
 )
-from keras_transformer.decoding.hypotheses import Hypotheses
+from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Strategy
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.sample import Sample, row_keys
-from keras_transformer.decoding.strategy import Greedy, Strategy
 
 
 def _by_name(*classes):

@@ -8,8 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, select, top_k
-from keras_transformer.decoding.strategy import Strategy
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, Strategy, select, top_k
 
 NORMALIZATIONS = ("wu", "length")
 

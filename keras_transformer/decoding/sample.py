@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, select, top_k
-from keras_transformer.decoding.strategy import Strategy
+from keras_transformer.decoding.hypotheses import NEVER, Strategy, select, top_k
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

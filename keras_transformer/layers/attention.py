@@ -11,7 +11,7 @@ from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import NORMS, Dropout
-from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer, pack, to_config
+from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer, to_config
 from keras_transformer.masks import as_attention_mask, as_token_mask, combine, look_ahead_mask
 
 
@@ -57,7 +57,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         cache: `KVCache` of the tokens before `index`. The keys and values of this call are written into a copy of it,
             and the queries attend to that. It needs `use_causal_mask=True`. The implicit masks are not read then; use
             `attention_mask`, whose `source_len` is the length of the cache.
-        index: Slot of the first query; with a cache only.
+        index: Slot of the first query, an int or an int scalar tensor; 0 when None. With a cache only.
         positions: int `(target_len,)` or `(batch, target_len)`, positions of the queries, where they are not their
             slots.
         key_positions: int `(source_len,)` or `(batch, source_len)`, positions of the keys. When None: with a cache the
@@ -115,6 +115,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
                 f"Received: query_key_norm={query_key_norm!r}."
             )
         self.query_key_norm = query_key_norm
+        # A subclass may compute the attention itself, at the place that Keras names for it.
+        self._computes_itself = type(self)._compute_attention is not MultiHeadAttention._compute_attention
         self.scale = scale
 
     def build(self, query_shape, value_shape, key_shape=None):
@@ -217,19 +219,22 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         training=None,
         use_causal_mask=False,
         cache=None,
-        index=0,
+        index=None,
         positions=None,
         key_positions=None,
     ):
-        if len(query.shape) != 3 or self._flash_attention or self._overridden():
+        if len(query.shape) != 3 or self._flash_attention or self._computes_itself:
             given = {"cache": cache, "positions": positions, "key_positions": key_positions}
             self._check_plain(given)
             return self._call_as_keras(
                 query, value, key, query_mask, value_mask, key_mask, attention_mask,
                 return_attention_scores, training, use_causal_mask,
             )  # fmt: skip
-        if cache is None:
+        if index is None:
+            index = 0
+        elif cache is None:
             check_no_index(index)
+        if cache is None:
             key_positions = positions if key_positions is None else key_positions
             new_positions = key_positions
         elif use_causal_mask:
@@ -254,7 +259,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             memory = cache = cache.write(memory, index)
             query_mask = None
         if use_causal_mask:
-            mask = combine(mask, look_ahead_mask(ops.shape(query)[1], memory.length, index))
+            mask = combine(mask, look_ahead_mask(ops.shape(query)[1], ops.shape(memory.key)[2], index))
         context, scores = dot_product_attention(
             self._heads_first(self._query_dense(query), self.query_norm, positions),
             memory.key,
@@ -269,16 +274,10 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             positions=positions,
             key_positions=key_positions,
         )
-        output = self._output(ops.transpose(context, (0, 2, 1, 3)), query)
-        return pack(output, scores if return_attention_scores else None, cache)
-
-    def _output(self, context, query):
-        """Gates and projects a context, `(batch, ..., num_heads, value_dim)`."""
-        return self._output_dense(context * self._gate_dense(query) if self._use_gate else context)
-
-    def _overridden(self):
-        """Whether a subclass computes the attention itself, at the place that Keras names for it."""
-        return type(self)._compute_attention is not MultiHeadAttention._compute_attention
+        context = ops.transpose(context, (0, 2, 1, 3))
+        if self._use_gate:
+            context = context * self._gate_dense(query)
+        return pack(self._output_dense(context), scores if return_attention_scores else None, cache)
 
     def _check_plain(self, given):
         for name, value in given.items():
@@ -305,7 +304,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             training,
             return_attention_scores,
         )
-        return pack(self._output(context, query), scores if return_attention_scores else None)
+        if self._use_gate:
+            context = context * self._gate_dense(query)
+        return pack(self._output_dense(context), scores if return_attention_scores else None)
 
     def _compute_attention(
         self,
@@ -390,3 +391,24 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             "query_key_norm": self.query_key_norm,
             "scale": self.scale,
         }
+
+
+def pack(output, scores=None, cache=None):
+    """Returns the output alone, or a tuple of it and whatever of the scores and the cache is not None."""
+    if scores is None and cache is None:
+        return output
+    if cache is None:
+        return output, scores
+    return (output, cache) if scores is None else (output, scores, cache)
+
+
+def unpack(results, scores, cache):
+    """Returns the output, the attention scores and the cache of what `pack` gave; None for what it did not.
+
+    Args:
+        results: The results of a layer.
+        scores: Whether attention scores are among them.
+        cache: Whether a cache is among them.
+    """
+    output, *extras = results if scores or cache else (results,)
+    return output, extras.pop(0) if scores else None, extras.pop(0) if cache else None

@@ -60,7 +60,8 @@ class KVCache(NamedTuple):
 
     def grown(self, length):
         """Returns a cache of `length` slots, the new ones filled with zeros."""
-        return KVCache(*(_padded(part, length - self.length, axis=2) for part in self))
+        more = length - self.length
+        return KVCache(_padded(self.key, more, axis=2), _padded(self.value, more, axis=2))
 
 
 class Place(NamedTuple):
@@ -151,8 +152,9 @@ class TreeCache(NamedTuple):
     def grown(self, steps):
         """Returns the cache with room for `steps` steps."""
         more = steps - self.steps
-        layers = tuple(layer.grown(layer.length + more * self.width) for layer in self.layers)
-        return TreeCache(layers, _padded(self.ancestors, more, axis=2))
+        length = self.layers[0].length + more * self.width
+        layers = [layer.grown(length) for layer in self.layers]
+        return TreeCache(tuple(layers), _padded(self.ancestors, more, axis=2))
 
 
 def branch_mask(ancestors, step):
@@ -211,15 +213,12 @@ def check_no_index(index):
 def written(old, new, index):
     """Returns `old`, `(batch, heads, length, dim)`, with `new` in the slots from `index` on, which must exist."""
     new = ops.cast(new, old.dtype)
-    return ops.slice_update(old, (0, 0, index, 0), new) if in_xla() else _scattered(old, new, index)
-
-
-def _scattered(old, new, index):
-    """Scatters through a flat view, so that the rows to write are whole rows."""
+    if in_xla():
+        return ops.slice_update(old, (0, 0, index, 0), new)
+    # Scattered through a flat view, so that the rows to write are whole rows.
     batch_size, heads, length, dim = ops.shape(old)
-    count = ops.shape(new)[2]
-    rows = ops.arange(batch_size * heads, dtype="int32")[:, None] * length
-    slots = rows + (ops.arange(count, dtype="int32") + index)
+    first = ops.arange(batch_size * heads, dtype="int32")[:, None] * length
+    slots = first + (ops.arange(ops.shape(new)[2], dtype="int32") + index)
     flat = ops.scatter_update(
         ops.reshape(old, (-1, dim)), ops.reshape(slots, (-1, 1)), ops.reshape(new, (-1, dim))
     )

@@ -2,10 +2,12 @@
 
 import keras
 
-from keras_transformer.layers.cache import KVCache, check_no_index, empty_cache
+from keras_transformer.keras_internals import implicit_mask
+from keras_transformer.layers.attention import pack, unpack
+from keras_transformer.layers.cache import KVCache, empty_cache
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, pack, to_config, unpack
-from keras_transformer.masks import as_attention_mask, as_token_mask, combine, implicit_mask
+from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, to_config
+from keras_transformer.masks import as_attention_mask, as_token_mask, combine
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -104,7 +106,7 @@ class DecoderLayer(EncoderLayer):
         training=None,
         return_attention_scores=False,
         cache=None,
-        index=0,
+        index=None,
         *,
         attention_mask=None,
         positions=None,
@@ -116,19 +118,20 @@ class DecoderLayer(EncoderLayer):
                 "`memory` must be given in every call or in none: the first call decides whether there is attention to "
                 f"it. Received: {'none' if memory is None else 'a memory'}."
             )
-        masks, place = {}, {}
+        # Only what is given goes on to `self_attention`, so that Keras's own attention serves where none of it is.
+        place = {}
+        if cache is not None or index is not None:
+            place.update(cache=cache, index=index)
+        if positions is not None or key_positions is not None:
+            place.update(positions=positions, key_positions=key_positions)
+        masks = {}
         if cache is None:
-            check_no_index(index)
             padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
             token_mask = padding_mask if token_mask is None else token_mask
             masks = {"query_mask": padding_mask, "value_mask": padding_mask}
-        else:
-            place = {"cache": cache, "index": index}
-            if padding_mask is not None:
-                keys = as_token_mask(padding_mask)[:, None, None, :]
-                attention_mask = combine(as_attention_mask(attention_mask), keys)
-        if positions is not None or key_positions is not None:
-            place.update(positions=positions, key_positions=key_positions)
+        elif padding_mask is not None:
+            keys = as_token_mask(padding_mask)[:, None, None, :]
+            attention_mask = combine(as_attention_mask(attention_mask), keys)
         options = {"return_attention_scores": return_attention_scores}  # Keras passes `training` on
         h = self.self_attention_residual.before(x)
         results = self.self_attention(
@@ -224,12 +227,8 @@ class Decoder(Encoder):
         training=None,
         return_attention_scores=False,
         cache=None,
-        index=0,
-        *,
-        attention_mask=None,
-        positions=None,
-        key_positions=None,
-        token_mask=None,
+        index=None,
+        **options,
     ):
         if padding_mask is None and cache is None:
             padding_mask = implicit_mask(x)
@@ -243,21 +242,14 @@ class Decoder(Encoder):
                 memory=memory[i] if projected else memory,
                 padding_mask=padding_mask,
                 memory_padding_mask=memory_padding_mask,
-                training=training,
                 return_attention_scores=return_attention_scores,
                 cache=None if cache is None else cache[i],
                 index=index,
-                attention_mask=attention_mask,
-                positions=positions,
-                key_positions=key_positions,
-                token_mask=token_mask,
+                **options,
             )
             x, scores, written = unpack(results, return_attention_scores, cache is not None)
             all_scores.append(scores)
             new_cache.append(written)
         x = x if self.norm is None else self.norm(x)
-        return pack(
-            x,
-            all_scores if return_attention_scores else None,
-            None if cache is None else tuple(new_cache),
-        )
+        scores = all_scores if return_attention_scores else None
+        return pack(x, scores, None if cache is None else tuple(new_cache))

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range
-from keras_transformer.layers.cache import positions_from
 from keras_transformer.layers.projection import matrix_product
 
 
@@ -77,20 +76,26 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         if not reverse:
             vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
             return ops.cast(vectors, self.compute_dtype) * self.scale
-        kernel = self.output_kernel() if output_kernel is None else output_kernel
-        states = inputs if self.output_scale == 1.0 else inputs * self.output_scale
-        return self._as_logits(matrix_product(ops.cast(states, self.compute_dtype), kernel))
+        if output_kernel is None:
+            output_kernel = self.output_kernel()
+        states = ops.cast(inputs, self.compute_dtype)
+        states = states if self.output_scale == 1.0 else states * self.output_scale
+        logits = ops.cast(matrix_product(states, output_kernel), self.logits_dtype)
+        logits = logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
+        cap = self.logit_soft_cap
+        return logits if cap is None else cap * ops.tanh(logits / cap)
 
     def quantized_call(self, inputs, reverse=False, output_kernel=None):
         if not reverse:
             return super().quantized_call(inputs) * self.scale
-        return self._as_logits(super().quantized_call(inputs * self.output_scale, reverse=True))
+        logits = super().quantized_call(inputs * self.output_scale, reverse=True)
+        logits = ops.cast(logits, self.logits_dtype)
+        return logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
 
-    def _as_logits(self, products):
-        logits = ops.cast(products, keras.backend.result_type(self.compute_dtype, "float32"))
-        logits = logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
-        cap = self.logit_soft_cap
-        return logits if cap is None or self.quantization_mode else cap * ops.tanh(logits / cap)
+    @property
+    def logits_dtype(self):
+        """float32, or float64 under a float64 policy."""
+        return keras.backend.result_type(self.compute_dtype, "float32")
 
     def output_kernel(self):
         """Returns the output projection's matrix `(d_model, vocab_size)`, or None where it is quantized.
@@ -118,8 +123,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
     def compute_output_spec(self, inputs, reverse=False, output_kernel=None):
         shape = self.compute_output_shape(inputs.shape, reverse)
-        wide = keras.backend.result_type(self.compute_dtype, "float32")
-        return keras.KerasTensor(shape, dtype=wide if reverse else self.compute_dtype)
+        return keras.KerasTensor(shape, dtype=self.logits_dtype if reverse else self.compute_dtype)
 
     def get_config(self):
         config = super().get_config()
@@ -168,6 +172,11 @@ class _Added(keras.layers.Layer):
         self.autocast = False
         self.supports_masking = True
 
+    def _positions(self, x, start_index):
+        """Returns the positions of the elements of `x`: int32 `(length,)`."""
+        first = 0 if start_index is None else ops.cast(start_index, "int32")
+        return ops.arange(ops.shape(x)[1], dtype="int32") + first
+
     def _sum(self, x, vectors):
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         return ops.cast(ops.cast(x, dtype) + ops.cast(vectors, dtype), self.compute_dtype)
@@ -192,7 +201,7 @@ class PositionalEncoding(_Added):
 
     Call arguments:
         x: `(batch, length, d_model)`.
-        start_index: Position of the first element, an int or an int scalar tensor.
+        start_index: Position of the first element, an int or an int scalar tensor; 0 when None.
         positions: int `(length,)` or `(batch, length)`, the position of each element; counted from `start_index`
             when None.
 
@@ -212,12 +221,10 @@ class PositionalEncoding(_Added):
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
 
-    def call(self, x, start_index=0, positions=None):
-        if positions is None:
-            positions = positions_from(start_index, x)
-        return self._sum(
-            x, sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
-        )
+    def call(self, x, start_index=None, positions=None):
+        positions = self._positions(x, start_index) if positions is None else positions
+        vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
+        return self._sum(x, vectors)
 
     def get_config(self):
         return {
@@ -236,7 +243,7 @@ class LearnedPositions(_Added):
 
     Call arguments:
         x: `(batch, length, d_model)`.
-        start_index: Position of the first element, an int or an int scalar tensor.
+        start_index: Position of the first element, an int or an int scalar tensor; 0 when None.
         positions: int `(length,)` or `(batch, length)`, the position of each element; counted from `start_index`
             when None.
 
@@ -264,13 +271,13 @@ class LearnedPositions(_Added):
             autocast=False,
         )
 
-    def call(self, x, start_index=0, positions=None):
+    def call(self, x, start_index=None, positions=None):
         if positions is None:
             if isinstance(x.shape[1], int) and x.shape[1] > self.max_length:
                 raise ValueError(
                     f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
                 )
-            positions = positions_from(start_index, x)
+            positions = self._positions(x, start_index)
         return self._sum(x, ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0))
 
     def get_config(self):

@@ -5,18 +5,17 @@ import inspect
 import keras
 
 from keras_transformer.checks import check_positive, check_range, check_share
-from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.keras_internals import implicit_mask
+from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.feed_forward import FeedForward, get_activation
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sublayers import (
     KeepsShape,
     ensure_built,
     from_config_or_layer,
-    pack,
     to_config,
-    unpack,
 )
-from keras_transformer.masks import as_token_mask, implicit_mask
+from keras_transformer.masks import as_token_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_count, check_range
+from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer, to_config
-from keras_transformer.masks import as_token_mask, implicit_mask
+from keras_transformer.masks import as_token_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -4,10 +4,11 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
+from keras_transformer.layers.attention import pack
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import Dropout
-from keras_transformer.layers.sublayers import KeepsShape, pack
+from keras_transformer.layers.sublayers import KeepsShape
 from keras_transformer.masks import as_token_mask
 
 

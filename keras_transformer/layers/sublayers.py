@@ -1,4 +1,4 @@
-"""What layers with sublayers share: sublayers that are handed in, and results of one or more tensors."""
+"""What layers with sublayers share: sublayers that are handed in, and their configuration."""
 
 import re
 import weakref
@@ -40,24 +40,6 @@ class KeepsShape(Composite):
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-
-def pack(output, scores=None, cache=None):
-    """Returns the output alone, or a tuple of it and whatever of the scores and the cache is not None."""
-    extras = tuple(extra for extra in (scores, cache) if extra is not None)
-    return (output, *extras) if extras else output
-
-
-def unpack(results, scores, cache):
-    """Returns the output, the attention scores and the cache of what a layer returned; None for what it did not.
-
-    Args:
-        results: What `pack` gave.
-        scores: Whether attention scores are among them.
-        cache: Whether a cache is among them.
-    """
-    output, *extras = results if scores or cache else (results,)
-    return output, extras.pop(0) if scores else None, extras.pop(0) if cache else None
 
 
 def ensure_built(layer, *shapes):

@@ -35,8 +35,7 @@ class BaseModel(Composite, keras.Model):
 
     def build_added_layers(self):
         """Builds the layers that a subclass added, by a symbolic call; `generate` and loading need their weights."""
-        if not all(layer.built for layer in self.layers):
-            keras.Operation.compute_output_spec(self, self.input_signature()[0])
+        keras.Operation.compute_output_spec(self, self.input_signature()[0])
 
     def input_signature(self):
         """Returns the symbolic inputs of a call: a list of one nest of `keras.KerasTensor`."""
@@ -91,7 +90,8 @@ class BaseModel(Composite, keras.Model):
         config = dict(config)
         frozen = config.pop("frozen", ())
         model = cls(**config)
-        model.build_added_layers()
+        if not all(layer.built for layer in model.layers):
+            model.build_added_layers()
         for i in frozen:
             sublayers(model)[i].trainable = False
         return model

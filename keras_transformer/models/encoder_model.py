@@ -12,7 +12,8 @@ from keras_transformer.layers import (
     SegmentEmbedding,
     TokenEmbedding,
 )
-from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
+from keras_transformer.layers.attention import pack, unpack
+from keras_transformer.layers.sublayers import ensure_built, to_config
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import Head
 

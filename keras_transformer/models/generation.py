@@ -254,7 +254,8 @@ class Generation:
 
     def _compiled(self, name, jit_compile, *settings):
         """Returns the compiled `search` or `score_all`."""
-        self.build_added_layers()
+        if not all(layer.built for layer in self.layers):
+            self.build_added_layers()
 
         def make():
             function = getattr(self, name)

@@ -7,8 +7,9 @@ from keras import ops
 
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
+from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.cache import positions_from
-from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
+from keras_transformer.layers.sublayers import ensure_built, to_config
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import (
@@ -108,29 +109,26 @@ class LanguageModel(Generation, BaseModel):
         self,
         token_ids,
         cache=None,
-        index=0,
+        index=None,
         *,
         positions=None,
-        key_positions=None,
-        attention_mask=None,
         token_mask=None,
         training=None,
         return_attention_scores=False,
+        **options,
     ):
         """Computes the decoder's outputs, before the output projection.
 
         Args:
             token_ids: int `(batch, length)`, the tokens at slot `index` and after.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; with a cache only.
+            index: Slot of the first token; 0 when None. With a cache only.
             positions: int `(length,)` or `(batch, length)`, positions of the tokens, where they are not their slots.
-            key_positions: int `(slots,)` or `(batch, slots)`, positions of the keys, where they are not their slots.
-            attention_mask: bool, broadcastable to `(batch, 1, length, slots)`: what a token may see of what came
-                before, or None for all.
             token_mask: bool `(batch, length)`, True where a token is real, for feed-forward networks that ask for it;
                 without a cache the tokens that are not `pad_id` when None.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
+            **options: The other call arguments of `Decoder`: `attention_mask` and `key_positions`.
 
         Returns:
             `(batch, length, d_model)`; then the scores, then the new cache, where asked for or given.
@@ -146,23 +144,29 @@ class LanguageModel(Generation, BaseModel):
             return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
-            attention_mask=attention_mask,
             positions=positions,
-            key_positions=key_positions,
             token_mask=token_mask,
+            **options,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(x, None if scores is None else [own for own, _ in scores], cache)
 
     def decode(
-        self, token_ids, cache=None, index=0, *, output_kernel=None, return_attention_scores=False, **options
+        self,
+        token_ids,
+        cache=None,
+        index=None,
+        *,
+        output_kernel=None,
+        return_attention_scores=False,
+        **options,
     ):
         """Scores the next token after each position: all at once, in chunks or step by step.
 
         Args:
             token_ids: int `(batch, length)`, the tokens at slot `index` and after.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; with a cache only.
+            index: Slot of the first token; 0 when None. With a cache only.
             output_kernel: What `output_embedding.output_kernel` gave, or None.
             return_attention_scores: Whether to return each layer's attention scores too.
             **options: The other arguments of `hidden`: `positions`, `key_positions`, `attention_mask`, `token_mask`,

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import LSTMStack, LuongAttention
-from keras_transformer.layers.sublayers import pack
+from keras_transformer.layers.attention import pack
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.transformer import EncoderDecoder
 

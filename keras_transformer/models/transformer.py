@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
-from keras_transformer.layers.cache import check_no_index
-from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
+from keras_transformer.layers.attention import pack, unpack
+from keras_transformer.layers.sublayers import ensure_built, to_config
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import (
@@ -188,9 +188,11 @@ class EncoderDecoder(Generation, BaseModel):
         x = self.source_embedding(source)
         if self.positions is not None:
             x = self.positions(x)
-        x = self.drop(x, training=training)
         results = self.encoder(
-            x, padding_mask=mask, training=training, return_attention_scores=return_attention_scores
+            self.drop(x, training=training),
+            padding_mask=mask,
+            training=training,
+            return_attention_scores=return_attention_scores,
         )
         x, scores, _ = unpack(results, return_attention_scores, cache=False)
         return pack(Memory(x, mask), scores)
@@ -200,14 +202,13 @@ class EncoderDecoder(Generation, BaseModel):
         target,
         memory,
         cache=None,
-        index=0,
+        index=None,
         *,
         positions=None,
-        key_positions=None,
-        attention_mask=None,
         output_kernel=None,
         training=None,
         return_attention_scores=False,
+        **options,
     ):
         """Scores the next token after each target position: all at once, in chunks or step by step.
 
@@ -215,40 +216,32 @@ class EncoderDecoder(Generation, BaseModel):
             target: int `(batch, target_len)`, the tokens at slot `index` and after.
             memory: The `Memory` of every row.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; with a cache only.
+            index: Slot of the first token; 0 when None. With a cache only.
             positions: int `(target_len,)` or `(batch, target_len)`, positions of the tokens, where they are not their
                 slots.
-            key_positions: int `(slots,)` or `(batch, slots)`, positions of the keys, where they are not their slots.
-            attention_mask: bool, broadcastable to `(batch, 1, target_len, length)`: what self-attention may see
-                of what came before, or None for all.
             output_kernel: What `output_embedding.output_kernel` gave, or None.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's pair of attention scores too.
+            **options: The other call arguments of `Decoder`: `attention_mask` and `key_positions`.
 
         Returns:
             Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
             asked for or given.
         """
-        token_mask = None
-        if cache is None:
-            check_no_index(index)
-            token_mask = ops.not_equal(target, self.pad_id)
         x = self.target_embedding(target)
         if self.positions is not None:
             x = self.positions(x, start_index=index, positions=positions)
-        x = self.drop(x, training=training)
         results = self.decoder(
-            x,
+            self.drop(x, training=training),
             memory=memory.states,
             memory_padding_mask=memory.mask,
             training=training,
             return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
-            attention_mask=attention_mask,
             positions=positions,
-            key_positions=key_positions,
-            token_mask=token_mask,
+            token_mask=ops.not_equal(target, self.pad_id) if cache is None else None,
+            **options,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(self.output_embedding(x, reverse=True, output_kernel=output_kernel), scores, cache)
@@ -258,7 +251,7 @@ class EncoderDecoder(Generation, BaseModel):
             raise ValueError(
                 f"`inputs` must be a dict with `source` and `target`. Received: {inputs!r:.200}."
             )
-        source, target = (ops.cast(inputs[side], "int32") for side in ("source", "target"))
+        source, target = ops.cast(inputs["source"], "int32"), ops.cast(inputs["target"], "int32")
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), training=training)
         memory, encoder = self.encode(source, training, return_attention_scores=True)

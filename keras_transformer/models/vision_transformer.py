@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_transformer.checks import check_positive, check_share, height_and_width
 from keras_transformer.layers import Decoder, Dropout, Encoder, LearnedPositions, PatchEmbedding
-from keras_transformer.layers.sublayers import ensure_built, pack, to_config, unpack
+from keras_transformer.layers.attention import pack, unpack
+from keras_transformer.layers.sublayers import ensure_built, to_config
 from keras_transformer.models.base import BaseModel
 
 
