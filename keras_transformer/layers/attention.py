@@ -11,7 +11,7 @@ from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import NORMS, Dropout
-from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer, to_config
+from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer
 from keras_transformer.masks import as_attention_mask, as_token_mask, combine, look_ahead_mask
 
 
@@ -382,15 +382,6 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
 
     def compute_output_shape(self, query_shape, *other_shapes, **more_shapes):
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_key_value_heads": self.num_key_value_heads,
-            "positions": to_config(self.positions),
-            "query_key_norm": self.query_key_norm,
-            "scale": self.scale,
-        }
 
 
 def pack(output, scores=None, cache=None):

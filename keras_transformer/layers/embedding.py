@@ -7,10 +7,11 @@ from keras import ops
 
 from keras_transformer.checks import check_positive, check_range
 from keras_transformer.layers.projection import matrix_product
+from keras_transformer.layers.sublayers import Configured
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TokenEmbedding(keras.layers.ReversibleEmbedding):
+class TokenEmbedding(Configured, keras.layers.ReversibleEmbedding):
     """`keras.layers.ReversibleEmbedding`, scaled by `sqrt(d_model)`; with `reverse=True` the output projection.
 
     One matrix serves both ends ("Attention Is All You Need", section 3.4; Press and Wolf, 2017).
@@ -130,13 +131,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         del config["mask_zero"]  # `pad_id` says it
         config["vocab_size"] = config.pop("input_dim")
         config["d_model"] = config.pop("output_dim")
-        return {
-            **config,
-            "pad_id": self.pad_id,
-            "scale": self.scale,
-            "output_scale": self.output_scale,
-            "output_bias": self.output_bias,
-        }
+        return config
 
 
 def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):
@@ -164,7 +159,7 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
-class _Added(keras.layers.Layer):
+class _Added(Configured, keras.layers.Layer):
     """Base of layers that add vectors to `x`: the sum is computed in float32 or wider, and rounded once."""
 
     def __init__(self, **kwargs):
@@ -226,13 +221,6 @@ class PositionalEncoding(_Added):
         vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
         return self._sum(x, vectors)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "max_wavelength": self.max_wavelength,
-            "interleaved": self.interleaved,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LearnedPositions(_Added):
@@ -280,9 +268,6 @@ class LearnedPositions(_Added):
             positions = self._positions(x, start_index)
         return self._sum(x, ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0))
 
-    def get_config(self):
-        return {**super().get_config(), "max_length": self.max_length}
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SegmentEmbedding(_Added):
@@ -324,6 +309,3 @@ class SegmentEmbedding(_Added):
             return self._sum(x, self.embeddings[0])
         segment_ids = ops.clip(ops.cast(segment_ids, "int32"), 0, self.num_segments - 1)
         return self._sum(x, ops.take(self.embeddings, segment_ids, axis=0))
-
-    def get_config(self):
-        return {**super().get_config(), "num_segments": self.num_segments}

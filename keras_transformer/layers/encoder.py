@@ -65,6 +65,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     TensorShape([1, 3, 4])
     """
 
+    derived = ("feed_forward", "cross_attention")  # the attributes are the layers in use, handed in or not
+
     def __init__(
         self,
         num_heads=None,
@@ -187,22 +189,10 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         return self.feed_forward_residual(x, y, training=training)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "normalize_first": self.normalize_first,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "norm": self.norm,
-            "sandwich_norm": self.sandwich_norm,
-            "attention_dropout": self.attention_dropout,
-            "activation_dropout": self.activation_dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "attention": to_config(self.self_attention) if self.has_attention else None,
-            "feed_forward": to_config(self.feed_forward) if self.has_feed_forward else None,
-        }
+        config = super().get_config()
+        config["attention"] = to_config(self.self_attention) if self.has_attention else None
+        config["feed_forward"] = to_config(self.feed_forward) if self.has_feed_forward else None
+        return config
 
 
 def _check_either(name, layer, **sizes):
@@ -315,5 +305,5 @@ class Encoder(KeepsShape, keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         if self.has_layers:
-            return {**config, "num_layers": [to_config(layer) for layer in self.layers]}
-        return {**self.layers[0].get_config(), **config, "num_layers": self.num_layers}
+            return {**config, "num_layers": to_config(self.layers)}
+        return {**self.layers[0].get_config(), **config}

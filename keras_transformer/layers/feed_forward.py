@@ -88,16 +88,6 @@ class FeedForward(KeepsShape, keras.layers.Layer):
         x = self.activation(self.inner(x))
         return self.outer(self.drop(x, training=training))
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "d_ff": self.d_ff,
-            "activation": keras.activations.serialize(self.activation),
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class GatedFeedForward(FeedForward):

@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_transformer.checks import check_positive, check_range, height_and_width
 from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.sublayers import Composite
+from keras_transformer.layers.sublayers import Configured
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PatchEmbedding(Composite, keras.layers.Layer):
+class PatchEmbedding(Configured, keras.layers.Layer):
     """Cuts images into patches side by side, and multiplies each with one matrix.
 
     Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1, equation 1. Patches come row by row. One
@@ -76,14 +76,6 @@ class PatchEmbedding(Composite, keras.layers.Layer):
         rows, columns = self._grid(images_shape)
         return (images_shape[0], rows * columns, self.d_model)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "patch_size": self.patch_size,
-            "d_model": self.d_model,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-
 
 def _triangle(distance):
     return ops.maximum(1.0 - distance, 0.0)
@@ -99,7 +91,7 @@ KERNELS = {"bilinear": _triangle, "bicubic": _cubic}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class ImagePreprocessing(keras.layers.Layer):
+class ImagePreprocessing(Configured, keras.layers.Layer):
     """`(scale * resized - mean) / deviation`, channel by channel, in float32 whatever the policy.
 
     It has no weights. Put it before a model, so that an export takes images as they are.
@@ -173,16 +165,6 @@ class ImagePreprocessing(keras.layers.Layer):
 
     def compute_output_spec(self, images):
         return keras.KerasTensor(self.compute_output_shape(images.shape), "float32")
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "size": self.size,
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "scale": self.scale,
-            "interpolation": self.interpolation,
-        }
 
 
 def _shares(old, new, kernel):

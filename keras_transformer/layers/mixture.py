@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.checks import check_count, check_range
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer, to_config
+from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer
 from keras_transformer.masks import as_token_mask
 
 
@@ -105,12 +105,3 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         choices = ops.sum(chosen * real, axis=(0, 1)) / (count * self.top_k)
         mean = ops.sum(probabilities * real, axis=(0, 1)) / count
         return self.num_experts * ops.sum(choices * mean)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "experts": [to_config(expert) for expert in self.experts],
-            "top_k": self.top_k,
-            "balance": self.balance,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }

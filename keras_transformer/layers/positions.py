@@ -8,9 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range
+from keras_transformer.layers.sublayers import Configured
 
 
-class AttentionPositions(keras.layers.Layer):
+class AttentionPositions(Configured, keras.layers.Layer):
     """Base class of position schemes that act inside attention. Override `rotate` (rotary) or `bias` (ALiBi, T5).
 
     `MultiHeadAttention(positions=...)` takes one. Layers may share one.
@@ -56,9 +57,6 @@ class AttentionPositions(keras.layers.Layer):
         if type(self).bias is AttentionPositions.bias:
             return None
         return lambda distances: self.bias(distances, num_heads)
-
-    def get_config(self):
-        return super().get_config()
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -149,15 +147,6 @@ class RelativePositionBias(AttentionPositions):
         buckets = ops.take(table, ops.minimum(far, self.max_distance), axis=0)
         return buckets + side * ops.cast(distances > 0, "int32") if self.bidirectional else buckets
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-        }
-
 
 def _buckets(count, max_distance):
     """Returns the bucket of each distance from 0 to `max_distance`."""
@@ -229,10 +218,6 @@ class RotaryPositions(AttentionPositions):
 
     def compute_output_shape(self, x_shape):
         return x_shape
-
-    def get_config(self):
-        scaling = None if self.scaling is None else keras.saving.serialize_keras_object(self.scaling)
-        return {**super().get_config(), "max_wavelength": self.max_wavelength, "scaling": scaling}
 
 
 @dataclasses.dataclass(frozen=True)

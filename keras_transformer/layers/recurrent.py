@@ -100,14 +100,6 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
     def compute_output_shape(self, x_shape, *other_shapes, **more_shapes):
         return (*x_shape[:-1], self.units)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_layers": self.num_layers,
-            "units": self.units,
-            "dropout": self.dropout,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LuongAttention(KeepsShape, keras.layers.Layer):
@@ -162,9 +154,3 @@ class LuongAttention(KeepsShape, keras.layers.Layer):
         )
         output = self.projection(ops.concatenate([context[:, 0], x], axis=-1))
         return pack(output, scores if return_attention_scores else None)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }

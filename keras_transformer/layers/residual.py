@@ -7,14 +7,14 @@ from keras import ops
 
 from keras_transformer.backend import custom_gradient
 from keras_transformer.checks import check_range, check_share
-from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.layers.sublayers import Configured, ensure_built
 
 BYTES_PER_WORD = 4
 LEVELS = 256
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Residual(keras.layers.Layer):
+class Residual(Configured, keras.layers.Layer):
     """Joins a sublayer's output to its input.
 
     Post-norm, `norm(x + dropout(sublayer(x)))`: "Attention Is All You Need", section 3.1.
@@ -50,6 +50,8 @@ class Residual(keras.layers.Layer):
     >>> residual(x, 0.5 * residual.before(x)).shape
     TensorShape([2, 3, 4])
     """
+
+    derived = ("norm",)  # the attribute is the layer
 
     def __init__(
         self,
@@ -102,14 +104,7 @@ class Residual(keras.layers.Layer):
         return x_shape
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "dropout": self.dropout,
-            "normalize_first": self.normalize_first,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "norm": self.norm_kind,
-            "sandwich_norm": self.sandwich_norm,
-        }
+        return {**super().get_config(), "norm": self.norm_kind}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -1,5 +1,6 @@
 """What layers with sublayers share: sublayers that are handed in, and their configuration."""
 
+import inspect
 import re
 import weakref
 
@@ -8,11 +9,26 @@ import keras
 from keras_transformer.keras_internals import sublayers
 
 
-class Composite:
-    """Base of layers with sublayers: the configuration remembers by path which sublayers are quantized."""
+class Configured:
+    """Base of layers and models whose configuration is the arguments of their constructors.
+
+    Every argument that is kept under its own name is in it, serialised. So a subclass that keeps its further arguments
+    needs no `get_config`. It also remembers, by path, which sublayers are quantized.
+
+    Attributes:
+        derived: Names of arguments of base classes that the class computes from its own arguments.
+    """
+
+    derived = ()
 
     def get_config(self):
         config = super().get_config()
+        for cls in type(self).__mro__:
+            if "__init__" in vars(cls) and not cls.__module__.startswith("keras.src"):
+                for name, parameter in inspect.signature(cls.__init__).parameters.items():
+                    named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+                    if named and name in vars(self) and name not in (*config, *self.derived):
+                        config[name] = to_config(getattr(self, name))
         policy_map = keras.dtype_policies.DTypePolicyMap
         policy, outside = self.dtype_policy, len((self.path or "").rpartition("/")[0])
         quantized = {}
@@ -28,8 +44,8 @@ class Composite:
         return config
 
 
-class KeepsShape(Composite):
-    """Base of composite layers whose output has the shape of their first input, whatever else they return.
+class KeepsShape(Configured):
+    """Base of layers with sublayers whose output has the shape of their first input, whatever else they return.
 
     Wrappers such as `keras.layers.TimeDistributed` call `compute_output_shape`. Keras would also use it for symbolic
     outputs, and miss the attention scores and the cache. So those come from tracing `call`.
@@ -81,22 +97,24 @@ def from_config_or_layer(value, holder, name, kind=keras.layers.Layer):
     return value
 
 
-def to_config(layer):
-    """Serialises a layer or another object, or returns None.
+def to_config(value):
+    """Serialises an argument of a constructor: a layer, another object of Keras, a function, or a list of them.
 
     Raises:
         ValueError: If several layers hold this layer and it has weights, outside of saving. Keras keeps such sharing in
             a file. `clone_model` and a lone `get_config` cannot: each copy would have weights of its own.
     """
-    if layer is None:
-        return None
-    config = keras.saving.serialize_keras_object(layer)
-    if len(_HOLDERS.get(layer, ())) > 1 and layer.weights:
+    if isinstance(value, (list, tuple)):
+        return [to_config(each) for each in value]
+    if not hasattr(value, "get_config"):
+        return keras.activations.serialize(value) if callable(value) else value
+    config = keras.saving.serialize_keras_object(value)
+    if isinstance(value, keras.layers.Layer) and len(_HOLDERS.get(value, ())) > 1 and value.weights:
         # Only while Keras saves a model does the second description of one layer carry an id.
-        config = keras.saving.serialize_keras_object(layer)
+        config = keras.saving.serialize_keras_object(value)
         if "shared_object_id" not in config:
             raise ValueError(
-                f"The layer {layer.name!r} is shared by {len(_HOLDERS[layer])} layers. A configuration alone cannot "
+                f"The layer {value.name!r} is shared by {len(_HOLDERS[value])} layers. A configuration alone cannot "
                 "express that, and a clone would have more weights. Save the model and load it instead of cloning it."
             )
     return config

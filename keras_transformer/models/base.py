@@ -4,11 +4,11 @@ import keras
 
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers.positions import AttentionPositions
-from keras_transformer.layers.sublayers import Composite, from_config_or_layer
+from keras_transformer.layers.sublayers import Configured, from_config_or_layer
 from keras_transformer.models.layouts import layout_map
 
 
-class BaseModel(Composite, keras.Model):
+class BaseModel(Configured, keras.Model):
     """A `keras.Model` whose weights exist as soon as it is made, and whose configuration holds all that saving needs.
 
     The configuration is the constructor's arguments, and beside them the sublayers that are frozen or quantized. A

@@ -13,7 +13,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built, to_config
+from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import Head
 
@@ -210,15 +210,6 @@ class EncoderModel(BaseModel):
                 getattr(model, name).set_weights(getattr(self, name).get_weights())
         model.token_embedding.embeddings.assign(self.token_embedding.embeddings)
         return model
-
-    def get_config(self):
-        own = ("vocab_size", "d_model", "num_segments", "dropout", "pad_id", "cls_id", "sep_id")
-        parts = ("encoder", "positions", "norm", "pooler", "head")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in own},
-            **{name: to_config(getattr(self, name)) for name in parts},
-        }
 
 
 def _read(inputs):

@@ -10,12 +10,12 @@ from keras import ops
 from keras_transformer.checks import check_labels, check_positive, check_share
 from keras_transformer.layers import Dropout, LayerNormalization
 from keras_transformer.layers.feed_forward import get_activation
-from keras_transformer.layers.sublayers import Composite
+from keras_transformer.layers.sublayers import Configured
 
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
 
-class Head(Composite, keras.layers.Layer):
+class Head(Configured, keras.layers.Layer):
     """Base class of all heads.
 
     Attributes:
@@ -26,9 +26,6 @@ class Head(Composite, keras.layers.Layer):
 
     def build(self, states_shape, pooled_shape=None):
         """Creates the weights; `states_shape` is `(batch, length, d_model)`."""
-
-    def get_config(self):
-        return super().get_config()  # Keras wants a `get_config` of each layer whose dtype is a policy
 
     def _add_dense(self, name, features, d_model, activation=None):
         """Makes and builds a dense layer over vectors of `d_model`."""
@@ -106,13 +103,6 @@ class MaskedLanguageHead(Head):
     def call(self, states, pooled=None, training=None):
         return self.norm(self.activation(self.dense(states)))
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "activation": keras.activations.serialize(self.activation),
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-        }
-
 
 class _Scores(Head):
     """Base class of the heads that score classes: dropout, then a linear layer."""
@@ -134,10 +124,6 @@ class _Scores(Head):
 
     def _scores(self, vectors, training):
         return ops.cast(self.dense(self.drop(vectors, training=training)), "float32")
-
-    def get_config(self):
-        own = {"num_classes": self.num_classes, "dropout": self.dropout, "labels": self.labels}
-        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -197,16 +183,13 @@ class MultipleChoiceHead(_Scores):
     TensorShape([2])
     """
 
+    derived = ("num_classes", "labels")
+
     def __init__(self, dropout=0.1, **kwargs):
         super().__init__(1, dropout, None, **kwargs)
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states[:, 0] if pooled is None else pooled, training)[:, 0]
-
-    def get_config(self):
-        config = super().get_config()
-        del config["num_classes"], config["labels"]
-        return config
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -9,7 +9,7 @@ from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.cache import positions_from
-from keras_transformer.layers.sublayers import ensure_built, to_config
+from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import (
@@ -258,15 +258,6 @@ class LanguageModel(Generation, BaseModel):
             ops.reshape(log_probs, (batch_size, n, target_len)),
             None,
         )
-
-    def get_config(self):
-        own = ("vocab_size", "d_model", "dropout", "tie_embeddings", "pad_id", "bos_id", "eos_id")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in own},
-            "decoder": to_config(self.decoder),
-            "positions": to_config(self.positions),
-        }
 
 
 def positions_in_segments(segment_ids):

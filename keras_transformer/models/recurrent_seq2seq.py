@@ -64,7 +64,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
     TensorShape([2, 3, 11])
     """
 
-    config_parts = ()
+    derived = ("encoder", "decoder", "positions", "embedding_scale")
 
     def __init__(
         self,
@@ -185,8 +185,3 @@ class RecurrentSeq2Seq(EncoderDecoder):
             return logits, cache if branches == width else ops.repeat(cache, width, axis=1)
 
         return step, ops.repeat(memory.last[:, None], width, axis=1), prompt, starts
-
-    def get_config(self):
-        config = super().get_config()
-        del config["embedding_scale"]
-        return {**config, "num_layers": self.num_layers}

@@ -70,7 +70,10 @@ class T5(EncoderDecoder):
     TensorShape([2, 3, 11])
     """
 
-    config_parts = ()
+    derived = (
+        *("source_vocab_size", "target_vocab_size", "encoder", "decoder", "positions"),
+        *("share_embeddings", "embedding_scale", "output_bias"),
+    )
 
     def __init__(
         self,
@@ -185,14 +188,10 @@ class T5(EncoderDecoder):
         return embedding, embedding, output
 
     def get_config(self):
-        config = super().get_config()
-        config["vocab_size"] = config.pop("source_vocab_size")
-        for name in ("target_vocab_size", "share_embeddings", "embedding_scale", "output_bias"):
-            del config[name]
+        activation = keras.activations.serialize(self.activation)
         return {
-            **config,
+            **super().get_config(),
+            "vocab_size": self.source_vocab_size,
             **self.sizes,
-            "activation": keras.activations.serialize(self.activation),
-            "tie_embeddings": self.tie_embeddings,
-            "output_scale": self.output_scale,
+            "activation": activation,
         }

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built, to_config
+from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import (
@@ -26,21 +26,6 @@ PRESETS = {
     "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout": 0.1},
     "big": {"num_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
 }
-
-
-# Arguments of `EncoderDecoder` that are no layers.
-CONFIG = (
-    "source_vocab_size",
-    "target_vocab_size",
-    "d_model",
-    "dropout",
-    "share_embeddings",
-    "embedding_scale",
-    "output_bias",
-    "pad_id",
-    "bos_id",
-    "eos_id",
-)
 
 
 class Memory(NamedTuple):
@@ -96,8 +81,6 @@ class EncoderDecoder(Generation, BaseModel):
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
-
-    config_parts = ("encoder", "decoder", "positions")  # arguments that are layers
 
     def __init__(
         self,
@@ -296,13 +279,6 @@ class EncoderDecoder(Generation, BaseModel):
             ops.reshape(alignments, (batch_size, n, target_len, ops.shape(source)[1])),
         )
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in CONFIG},
-            **{name: to_config(getattr(self, name)) for name in self.config_parts},
-        }
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(EncoderDecoder):
@@ -351,7 +327,7 @@ class Transformer(EncoderDecoder):
     TensorShape([2, 3, 11])
     """
 
-    config_parts = ("positions",)
+    derived = ("encoder", "decoder")
 
     def __init__(
         self,

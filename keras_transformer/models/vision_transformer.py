@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.checks import check_positive, check_share, height_and_width
 from keras_transformer.layers import Decoder, Dropout, Encoder, LearnedPositions, PatchEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built, to_config
+from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.models.base import BaseModel
 
 
@@ -148,16 +148,3 @@ class VisionTransformer(BaseModel):
 
     def input_signature(self):
         return [keras.KerasTensor((None, *self.image_size, self.channels), "float32")]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "image_size": self.image_size,
-            "patch_size": self.patch_size,
-            "d_model": self.d_model,
-            "encoder": to_config(self.encoder),
-            "num_classes": self.num_classes,
-            "channels": self.channels,
-            "dropout": self.dropout,
-            "pooler": to_config(self.pooler),
-        }
