@@ -3,31 +3,39 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# What JAX compiled, for the next time.
+# JAX keeps compiled programs here for the next run.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations 10
+PARALLEL := -n 2 --dist worksteal
+# Tests that compare numbers: they run once more with another instruction set.
+NUMERIC := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models
+# Tests of the core that the JAX backend runs in `make test`, and all of them.
+JAX_QUICK := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/layers/test_contracts.py \
+	tests/layers/test_decoder.py tests/models/test_transformer.py
+JAX_CORE := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models \
+	tests/decoding
 
-.PHONY: demo test test-all lint format bench clean
+.PHONY: demo test test-rest test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
-# Both backends at once, as much of either is waiting; what JAX's part says comes at the end. `make test` leaves out what is
-# marked as slow, and most of JAX's turn: there it tries the contract of every layer and the Transformer, while a test of both
-# backends compares searches; `make test-all` leaves out nothing. A test runs what XLA compiles once or twice: the compiling
-# is to be quick, not the program.
-JAX_ALWAYS := tests/test_masks.py tests/test_schedules.py tests/test_losses.py tests/test_metrics.py
-test: CHOSEN = not slow
-test: JAX_TESTS = $(JAX_ALWAYS) tests/layers/test_contracts.py tests/layers/test_decoder.py tests/models/test_transformer.py
-test-all: CHOSEN = slow or not slow
-test-all: JAX_TESTS = $(JAX_ALWAYS) tests/layers tests/models tests/decoding
-test test-all: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
-test test-all: $(VENV)/.test
-	@KERAS_BACKEND=jax $(JAX_CACHE) $(BIN)/python -m pytest -q -p no:cacheprovider --durations 15 \
-		-m 'not tensorflow and ($(CHOSEN))' $(JAX_TESTS) >$(VENV)/jax.log 2>&1 & jax=$$!; \
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 15 -m '$(CHOSEN)'; tensorflow=$$?; \
-	wait $$jax; jax=$$?; cat $(VENV)/jax.log; \
-	test $$tensorflow = 0 && test $$jax = 0
+# The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
+test test-rest: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+test: $(VENV)/.test
+	$(PYTEST) $(PARALLEL) -m 'not slow'
+	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_QUICK)
+
+# What `make test` leaves out: slow tests, the whole core on JAX, and numbers on a CPU without AVX-512.
+test-rest: $(VENV)/.test
+	$(PYTEST) $(PARALLEL) -m slow
+	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow' $(JAX_CORE)
+	ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(PARALLEL) -m 'not slow' $(NUMERIC)
+
+test-all:
+	$(MAKE) test
+	$(MAKE) test-rest
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
