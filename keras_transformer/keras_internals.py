@@ -11,8 +11,8 @@ documents.
 from keras.src.backend import get_keras_mask
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
-# Keras has no public function for it. On TensorFlow it is the attribute `_keras_mask` of the tensor. JAX's tracers allow
-# no attributes, so Keras keeps theirs in a table, which only this function reads.
+# Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
+# allow no attributes, so Keras keeps theirs in a table, which only this function reads.
 implicit_mask = get_keras_mask
 
 
