@@ -130,7 +130,14 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         self._attention_axes = tuple(
             axis % rank for axis in self._attention_axes or range(1, len(value_shape) - 1)
         )
-        self._check_rank(rank)
+        if rank != 3 or self._flash_attention or self._computes_itself:
+            grouped = self.num_key_value_heads if self.num_key_value_heads != self.num_heads else None
+            self._check_absent(
+                num_key_value_heads=grouped,
+                positions=self.positions,
+                query_key_norm=self.query_key_norm,
+                scale=self.scale,
+            )
         heads = (self.num_heads, self.key_dim)
         shared = (self.num_key_value_heads, self.key_dim)
         values = (self.num_key_value_heads, self.value_dim)
@@ -154,19 +161,6 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             ensure_built(self.positions)
         scores_dtype = keras.backend.result_type(self.compute_dtype, "float32")
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=scores_dtype, name="drop")
-
-    def _check_rank(self, rank):
-        own = {
-            "num_key_value_heads": self.num_key_value_heads != self.num_heads,
-            "positions": self.positions is not None,
-            "query_key_norm": self.query_key_norm is not None,
-            "scale": self.scale is not None,
-        }
-        for name, given in own.items():
-            if given and rank != 3:
-                raise ValueError(
-                    f"`{name}` needs inputs of shape `(batch, length, features)`. Received: rank {rank}."
-                )
 
     def _projection(self, name, equation, input_shape, output_shape, activation=None):
         projection = Projection(
@@ -224,8 +218,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         key_positions=None,
     ):
         if len(query.shape) != 3 or self._flash_attention or self._computes_itself:
-            given = {"cache": cache, "positions": positions, "key_positions": key_positions}
-            self._check_plain(given)
+            self._check_absent(cache=cache, positions=positions, key_positions=key_positions)
             return self._call_as_keras(
                 query, value, key, query_mask, value_mask, key_mask, attention_mask,
                 return_attention_scores, training, use_causal_mask,
@@ -245,9 +238,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             )
         if isinstance(value, KVCache):
             memory = value
-            value_mask = (
-                None if isinstance(value_mask, KVCache) else value_mask
-            )  # Keras's implicit masks: none
+            if isinstance(value_mask, KVCache):
+                value_mask = None  # Keras looked for an implicit mask of each part
         else:
             memory = self.project_memory(value, key, new_positions)
         mask = as_attention_mask(attention_mask)
@@ -279,8 +271,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             context = context * self._gate_dense(query)
         return pack(self._output_dense(context), scores if return_attention_scores else None, cache)
 
-    def _check_plain(self, given):
-        for name, value in given.items():
+    def _check_absent(self, **arguments):
+        """Raises `ValueError` for an argument of this class's own, where Keras's way computes the attention."""
+        for name, value in arguments.items():
             if value is not None:
                 raise ValueError(
                     f"`{name}` needs inputs `(batch, length, features)`, no `flash_attention` and no overridden "
