@@ -42,6 +42,7 @@ class Projection(keras.layers.EinsumDense):
             self.partial_output_shape = (*([None] * (free - 1)), *self.partial_output_shape)
         super().build(input_shape)
         self.contracted = _contracted_axes(self.equation)
+        self.supports_masking = True  # Keras would warn of each masked input
 
     def call(self, inputs, training=None):
         if not self.contracted:

@@ -44,7 +44,7 @@ def test_write_changes_its_slots_and_no_other(length, index):
 def test_write_past_the_end_is_refused(length, index):
     with pytest.raises(ValueError) as error:
         filled().write(new(length), index)
-    assert str(error.value).endswith(f"index={index}, {length} new positions, a cache of {SLOTS}.")
+    assert str(error.value).endswith(f"index={index}, {length} new tokens, a cache of {SLOTS} slots.")
 
 
 @pytest.mark.parametrize("length", [1, 3])

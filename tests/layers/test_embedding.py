@@ -25,15 +25,15 @@ def test_looks_up_and_scales_by_the_root_of_the_width():
 def test_logits_are_products_with_each_embedding():
     layer, x = built(), normal(2, 3, D_MODEL)
     expected = x.astype("float64") @ as_numpy(layer.embeddings).T
-    assert_close(layer.logits(x), expected)
-    assert_close(layer.logits(x, layer.output_kernel()), expected)
+    assert_close(layer(x, reverse=True), expected)
+    assert_close(layer(x, reverse=True, output_kernel=layer.output_kernel()), expected)
 
 
 def test_both_ends_share_one_matrix():
     layer, x = built(), normal(2, 3, D_MODEL)
-    before = as_numpy(layer.logits(x))
+    before = as_numpy(layer(x, reverse=True))
     layer.embeddings.assign(2.0 * layer.embeddings)
-    assert_close(layer.logits(x), 2 * before)
+    assert_close(layer(x, reverse=True), 2 * before)
     assert len(layer.weights) == 1
 
 
@@ -44,7 +44,7 @@ def test_reversed_in_a_functional_model_it_stays_tied():
     assert logits.shape == (None, None, VOCAB)
     model = keras.Model(ids, logits)
     before = as_numpy(model(IDS))
-    assert_close(before, as_numpy(layer.logits(layer(IDS))))
+    assert_close(before, as_numpy(layer(layer(IDS), reverse=True)))
     np.testing.assert_array_equal(as_numpy(mask_of(model(IDS))), IDS != 0)
     layer.embeddings.assign(2.0 * layer.embeddings)
     assert_close(model(IDS), 4 * before)
@@ -53,7 +53,7 @@ def test_reversed_in_a_functional_model_it_stays_tied():
 
 def test_logits_are_float32_under_mixed_bfloat16():
     layer = built(dtype="mixed_bfloat16")
-    logits = layer.logits(ops.cast(normal(2, 3, D_MODEL), "bfloat16"))
+    logits = layer(ops.cast(normal(2, 3, D_MODEL), "bfloat16"), reverse=True)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     expected = normal(2, 3, D_MODEL).astype("float64") @ as_numpy(layer.embeddings).T
     assert_close(logits, expected, 0.03)

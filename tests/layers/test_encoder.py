@@ -150,7 +150,7 @@ def test_dropouts_act_in_training_alone():
 def test_layers_of_a_stack_start_apart():
     made = Encoder(LAYERS, HEADS, D_FF)
     made.build(X.shape)
-    first, second = (part.self_attention.query_weights[0] for part in made.layers)
+    first, second = (part.self_attention.query_dense.kernel for part in made.layers)
     assert np.abs(as_numpy(first) - as_numpy(second)).max() > 0.01
 
 

@@ -13,7 +13,7 @@ from contracts import (
     randomized,
 )
 from keras import ops
-from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
+from keras_transformer.layers.residual import LayerNormalization, RMSNormalization
 from reference import rms_norm, weights_of
 
 FEATURES = 24
@@ -106,20 +106,20 @@ def test_rms_epsilon_counts_where_values_are_small():
 
 def test_rms_gradients_are_the_derived_ones():
     layer, x = rms(2, 3, 5, epsilon=0.1)
-    upstream, gamma = normal(*x.shape, seed=1), as_numpy(layer.gamma).astype("float32")
+    upstream, scale = normal(*x.shape, seed=1), as_numpy(layer.scale).astype("float32")
 
-    def written_out(x, gamma):
-        with keras.StatelessScope(state_mapping=[(layer.gamma, ops.convert_to_tensor(gamma))]):
+    def written_out(x, scale):
+        with keras.StatelessScope(state_mapping=[(layer.scale, ops.convert_to_tensor(scale))]):
             return ops.sum(layer.call(ops.convert_to_tensor(x)) * upstream)
 
-    def derived(x, gamma):
+    def derived(x, scale):
         squares = ops.mean(ops.square(x), axis=-1, keepdims=True)
-        return ops.sum(x / ops.sqrt(squares + 0.1) * gamma * upstream)
+        return ops.sum(x / ops.sqrt(squares + 0.1) * scale * upstream)
 
     for of_x in (True, False):
         found, expected = (
             gradient_of(
-                (lambda v, f=f: f(v, gamma)) if of_x else (lambda v, f=f: f(x, v)), x if of_x else gamma
+                (lambda v, f=f: f(v, scale)) if of_x else (lambda v, f=f: f(x, v)), x if of_x else scale
             )
             for f in (written_out, derived)
         )
@@ -132,8 +132,8 @@ def test_rms_of_bfloat16_is_taken_in_float32():
     x = ops.cast(300.0 + normal(8, FEATURES), "bfloat16")
     found = layer(x)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
-    gamma = as_numpy(ops.cast(ops.cast(layer.gamma, "bfloat16"), "float32"))
-    expected = rms_norm({"gamma": gamma}, as_numpy(x))
+    scale = as_numpy(ops.cast(ops.cast(layer.scale, "bfloat16"), "float32"))
+    expected = rms_norm({"scale": scale}, as_numpy(x))
     np.testing.assert_allclose(as_numpy(found), expected, rtol=2**-8, atol=1e-6)
 
 
@@ -150,4 +150,4 @@ def test_rms_config():
 
 def test_rms_epsilon_must_not_be_negative():
     with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
-        RMSNormalization(-1)
+        RMSNormalization(epsilon=-1)
