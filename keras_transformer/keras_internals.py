@@ -8,7 +8,7 @@ it keeps the names of Keras's sublayers (`_query_dense` and so on) and the metho
 documents.
 """
 
-from keras.src.backend import get_keras_mask
+from keras.src.backend import get_keras_mask, set_keras_mask
 
 
 def implicit_mask(x):
@@ -24,6 +24,18 @@ def implicit_mask(x):
         bool `(batch, length)`, or None where Keras keeps no mask.
     """
     return get_keras_mask(x)
+
+
+def set_implicit_mask(x, mask):
+    """Puts a mask on a tensor, which Keras hands to the layers that take the tensor.
+
+    `compute_mask` is Keras's public way. It does not see the arguments of the call, such as `reverse`.
+
+    Args:
+        x: A tensor of any shape and dtype.
+        mask: bool `(batch, length)`.
+    """
+    set_keras_mask(x, mask)
 
 
 def adam_moments(optimizer, variable):

@@ -128,8 +128,11 @@ def causal(length):
     return np.tril(np.ones((length, length), bool))[None, None]
 
 
-def _keys(real):
-    return True if real is None else np.asarray(real, bool)[:, None, None, :]
+def _between(queries_real, keys_real):
+    """Which queries may attend to which keys: real ones to real ones, bool of rank 4 or True."""
+    queries = True if queries_real is None else np.asarray(queries_real, bool)[:, None, :, None]
+    keys = True if keys_real is None else np.asarray(keys_real, bool)[:, None, None, :]
+    return queries & keys
 
 
 def encoder_layer(weights, x, real=None, normalize_first=False):
@@ -138,7 +141,7 @@ def encoder_layer(weights, x, real=None, normalize_first=False):
     x = residual(
         under(weights, "self_attention_residual"),
         x,
-        lambda h: attention(own, h, h, allowed=_keys(real))[0],
+        lambda h: attention(own, h, h, allowed=_between(real, real))[0],
         normalize_first,
     )
     return _feed_forward_block(weights, x, normalize_first)
@@ -149,13 +152,13 @@ def decoder_layer(weights, x, memory, real=None, memory_real=None, normalize_fir
     x = residual(
         under(weights, "self_attention_residual"),
         x,
-        lambda h: attention(own, h, h, allowed=causal(x.shape[1]) & _keys(real))[0],
+        lambda h: attention(own, h, h, allowed=causal(x.shape[1]) & _between(real, real))[0],
         normalize_first,
     )
     x = residual(
         under(weights, "cross_attention_residual"),
         x,
-        lambda h: attention(cross, h, memory, allowed=_keys(memory_real))[0],
+        lambda h: attention(cross, h, memory, allowed=_between(real, memory_real))[0],
         normalize_first,
     )
     return _feed_forward_block(weights, x, normalize_first)

@@ -172,7 +172,9 @@ def test_token_masks_of_other_shapes_are_refused(shape):
 
 def test_additive_masks_of_tokens_are_refused():
     """Zeros and minus infinities would be read the other way round."""
-    with pytest.raises(ValueError, match=r"must be boolean, True where a token is real. Received: dtype=float32\."):
+    with pytest.raises(
+        ValueError, match=r"must be boolean, True where a token is real. Received: dtype=float32\."
+    ):
         masks.as_token_mask(np.zeros((2, 5), "float32"))
 
 

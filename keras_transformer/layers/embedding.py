@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer import keras_internals
 from keras_transformer.checks import check_positive, check_range
 from keras_transformer.layers.cache import positions_from
 from keras_transformer.layers.projection import matrix_product
@@ -76,15 +77,21 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False, output_kernel=None):
         if not reverse:
             vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
-            return ops.cast(vectors, self.compute_dtype) * self.scale
+            return self._marked(ops.cast(vectors, self.compute_dtype) * self.scale, inputs)
         kernel = self.output_kernel() if output_kernel is None else output_kernel
         states = inputs if self.output_scale == 1.0 else inputs * self.output_scale
         return self._as_logits(matrix_product(ops.cast(states, self.compute_dtype), kernel))
 
     def quantized_call(self, inputs, reverse=False, output_kernel=None):
         if not reverse:
-            return super().quantized_call(inputs) * self.scale
+            return self._marked(super().quantized_call(inputs) * self.scale, inputs)
         return self._as_logits(super().quantized_call(inputs * self.output_scale, reverse=True))
+
+    def _marked(self, vectors, ids):
+        """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""
+        if self.pad_id is not None:
+            keras_internals.set_implicit_mask(vectors, ops.not_equal(ids, self.pad_id))
+        return vectors
 
     def _as_logits(self, products):
         logits = ops.cast(products, keras.backend.result_type(self.compute_dtype, "float32"))

@@ -54,7 +54,9 @@ def both(query, key, value, mask, monkeypatch):
     whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
     with monkeypatch.context() as patch:
         patch.setattr(dot_product, "LONG", 0)
-        return whole, as_numpy(dot_product.dot_product_attention(query, key, value, mask, return_attention_scores=False)[0])
+        return whole, as_numpy(
+            dot_product.dot_product_attention(query, key, value, mask, return_attention_scores=False)[0]
+        )
 
 
 KINDS = ["none", "causal", "padding", "rows", "heads", "all"]
@@ -93,7 +95,9 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
         @tf.function
         def gradients(variables=variables):
             with tf.GradientTape() as tape:
-                context, _ = dot_product.dot_product_attention(*variables, mask, return_attention_scores=False)
+                context, _ = dot_product.dot_product_attention(
+                    *variables, mask, return_attention_scores=False
+                )
                 loss = tf.reduce_sum(tf.sin(context) * tf.range(4.0))
             return tape.gradient(loss, variables)
 
@@ -169,7 +173,9 @@ def of_distance(distances):
 def in_blocks(monkeypatch, long, *arguments, **options):
     with monkeypatch.context() as patch:
         patch.setattr(dot_product, "LONG", 0 if long else 10**9)
-        return as_numpy(dot_product.dot_product_attention(*arguments, return_attention_scores=False, **options)[0])
+        return as_numpy(
+            dot_product.dot_product_attention(*arguments, return_attention_scores=False, **options)[0]
+        )
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from contracts import (
     randomized,
 )
 from keras import ops
-from keras_transformer.layers.residual import LayerNormalization, RMSNormalization
 from reference import rms_norm, weights_of
+
+from keras_transformer.layers.residual import LayerNormalization, RMSNormalization
 
 FEATURES = 24
 

@@ -88,5 +88,7 @@ def test_implicit_mask_is_passed_on():
 
 @pytest.mark.parametrize("wavelength", [0, -1.0])
 def test_wavelength_must_be_positive(wavelength):
-    with pytest.raises(ValueError, match=f"must be positive. Received: max_wavelength={wavelength}"):
+    with pytest.raises(
+        ValueError, match=f"`max_wavelength` must be a number above 0. Received: max_wavelength={wavelength}"
+    ):
         PositionalEncoding(max_wavelength=wavelength)
