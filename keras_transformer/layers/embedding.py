@@ -142,7 +142,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         }
 
 
-def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):
+def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True, dtype="float32"):
     """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`.
 
     "Attention Is All You Need", section 3.5.
@@ -152,18 +152,19 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved
         d_model: Number of channels; an odd number has one sine more than cosines.
         max_wavelength: `w`; wavelengths run from 2π to 2π times it.
         interleaved: False for the same channels in another order: all sines, then all cosines.
+        dtype: "float32" or "float64".
 
     Returns:
-        float32 `(*positions.shape, d_model)`.
+        `(*positions.shape, d_model)`, of `dtype`.
 
     >>> sinusoidal_positions(np.array([0]), 4).numpy().tolist()
     [[0.0, 1.0, 0.0, 1.0]]
     """
     channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
     channels = ops.convert_to_tensor(channels, "int32")
-    even = ops.cast(channels - channels % 2, "float32")
+    even = ops.cast(channels - channels % 2, dtype)
     rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
-    angles = ops.cast(positions, "float32")[..., None] * rates
+    angles = ops.cast(positions, dtype)[..., None] * rates
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
@@ -190,7 +191,8 @@ class _Added(keras.layers.Layer):
 class PositionalEncoding(_Added):
     """Adds sinusoidal positions to `x` ("Attention Is All You Need", section 3.5).
 
-    They are computed for the positions at hand, in float32 under any policy: there is no table and no longest length.
+    They are computed for the positions at hand: there is no table and no longest length. The dtype is float32 under
+    any policy, or float64 under a float64 policy.
 
     Args:
         max_wavelength: The longest wavelength divided by 2π.
@@ -222,9 +224,9 @@ class PositionalEncoding(_Added):
     def call(self, x, start_index=0, positions=None):
         if positions is None:
             positions = positions_from(start_index, x)
-        return self._sum(
-            x, sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
-        )
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype)
+        return self._sum(x, vectors)
 
     def get_config(self):
         return {

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import in_xla
+from keras_transformer.checks import check_dense
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,6 +46,7 @@ class Projection(keras.layers.EinsumDense):
         self.supports_masking = True  # Keras would warn of each masked input
 
     def call(self, inputs, training=None):
+        check_dense(inputs)
         if not self.contracted:
             return super().call(inputs, training=training)
         x = matrix_product(inputs, self.kernel, self.contracted)

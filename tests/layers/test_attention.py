@@ -480,3 +480,116 @@ def test_a_call_with_positions_needs_a_sequence():
     x = normal(2, 3, 5, 7)
     with pytest.raises(ValueError, match=r"`positions` needs inputs `\(batch, length, features\)`"):
         MultiHeadAttention(3, 4)(x, x, positions=np.arange(3))
+
+
+# Everything of Keras's layer
+
+
+AXES = {
+    "rank_4": ((2, 3, 4, 6), (2, 3, 4, 6), None),
+    "rank_4_last": ((2, 3, 4, 6), (2, 3, 5, 6), (2,)),
+    "rank_4_first": ((2, 3, 4, 6), (2, 5, 4, 6), (1,)),
+    "rank_4_negative": ((2, 3, 4, 6), (2, 3, 5, 6), (-2,)),
+    "rank_5": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (2, 3)),
+    "rank_5_all": ((2, 3, 2, 2, 6), (2, 2, 3, 2, 6), None),
+    "rank_5_apart": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (1, 3)),
+}
+
+
+@pytest.mark.parametrize("use_gate", [False, True])
+@pytest.mark.parametrize("case", AXES)
+def test_inputs_of_higher_rank_give_what_keras_gives(case, use_gate):
+    query_shape, value_shape, axes = AXES[case]
+    x, memory = normal(*query_shape), normal(*value_shape, seed=1)
+    arguments = {"attention_axes": axes, "use_gate": use_gate}
+    ours = built(x, memory, **arguments)
+    theirs = keras_twin(ours, (x, memory), **arguments)
+    assert [w.path.split("/")[1:] for w in ours.weights] == [w.path.split("/")[1:] for w in theirs.weights]
+    found = ours(x, memory, return_attention_scores=True)
+    assert_close(found, theirs(x, memory, return_attention_scores=True))
+    assert_close(ours(x, memory), found[0], 1e-6)
+    attended = [
+        n for n in range(1, len(x.shape) - 1) if axes is None or n in {a % len(x.shape) for a in axes}
+    ]
+    free = [x.shape[n] for n in range(1, len(x.shape) - 1) if n not in attended]
+    if len(free) == 0:
+        sizes = [shape[n] for shape in (x.shape, memory.shape) for n in attended]
+        mask = allowed(BATCH, *sizes)
+        assert_close(ours(x, memory, attention_mask=mask), theirs(x, memory, attention_mask=mask))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"use_bias": False}, {"output_shape": (2, 5)}])
+def test_a_gate_is_kerass(arguments):
+    arguments = {"use_gate": True, **arguments}
+    ours = built(query(), value(), **arguments)
+    theirs = keras_twin(ours, (query(), value()), **arguments)
+    found = ours(
+        query(),
+        value(),
+        return_attention_scores=True,
+        attention_mask=CALLS["mask_of_rank_3"]["attention_mask"],
+    )
+    assert_close(found, by_keras(theirs, query(), value(), **CALLS["mask_of_rank_3"]))
+
+
+def test_an_overridden_compute_attention_runs():
+    """Keras names it for attention of one's own."""
+
+    class Uniform(MultiHeadAttention):
+        def _compute_attention(self, query, key, value, attention_mask=None, training=None, *args, **kwargs):
+            mean = ops.mean(value, axis=1, keepdims=True)
+            return ops.broadcast_to(mean, (*ops.shape(query)[:-1], self.value_dim)), None
+
+    layer = Uniform(HEADS, KEY_DIM, VALUE_DIM)
+    output = as_numpy(layer(query(), value()))
+    assert_close(output, np.repeat(output[:, :1], TARGET_LEN, axis=1), 1e-6)
+
+
+def test_lora_and_int8_reach_every_projection():
+    layer, before = built(query(), value(), use_gate=True), []
+    model = keras.Sequential([keras.Input((TARGET_LEN, FEATURES)), MultiHeadAttentionToItself()])
+    for projection in (layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense):
+        before.append(as_numpy(projection.kernel))
+        projection.enable_lora(2)
+        projection.lora_kernel_b.assign(0.1 + projection.lora_kernel_b)
+        assert np.abs(as_numpy(projection.kernel) - before[-1]).max() > 1e-3
+    randomized(model)
+    expected = as_numpy(model(query()))
+    model.quantize("int8")
+    assert sum(weight.dtype == "int8" for weight in model.weights) == 4
+    assert np.corrcoef(as_numpy(model(query())).ravel(), expected.ravel())[0, 1] >= 0.999
+
+
+class MultiHeadAttentionToItself(keras.layers.Layer):
+    """Self-attention, for a Sequential model."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = MultiHeadAttention(HEADS, KEY_DIM)
+
+    def build(self, x_shape):
+        self.attention.build(x_shape, x_shape)
+
+    def call(self, x):
+        return self.attention(x, x)
+
+
+def test_keys_and_values_must_be_of_one_length():
+    with pytest.raises(ValueError, match="must be equal"):
+        MultiHeadAttention(3, 4).compute_output_shape((2, 4, 8), (2, 2, 8), (2, 1, 7))
+    with pytest.raises(ValueError, match="must be equal"):
+        MultiHeadAttention(3, 4)(normal(2, 4, 8), normal(2, 2, 8), normal(2, 1, 7))
+
+
+@pytest.mark.filterwarnings("error:.*does not support masking")
+def test_masked_inputs_raise_no_warning():
+    layer = built(query(), value())
+    layer(*(with_mask(ops.convert_to_tensor(x), np.ones(x.shape[:2], bool)) for x in (query(), value())))
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_a_float64_policy_computes_in_float64():
+    layer = built(query(), value(), dtype="float64")
+    expected = reference_attention(weights_of(layer), query(), value())
+    for found, exact in zip(layer(query(), value(), return_attention_scores=True), expected, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)

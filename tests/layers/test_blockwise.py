@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_transformer.layers import (
     ALiBi,
+    LayerNormalization,
     RelativePositionBias,
     RotaryPositions,
     attention,
@@ -284,3 +285,68 @@ def test_rotary_positions_need_no_distances(monkeypatch):
     attention.MultiHeadAttention(2, 4, positions=RotaryPositions())(x, x)
     with pytest.raises(AssertionError, match="distances"):
         attention.MultiHeadAttention(2, 4, positions=ALiBi())(x, x)
+
+
+@pytest.mark.tensorflow  # JAX knows every size when it compiles
+@pytest.mark.parametrize("shape", [(1, 1, 1, 9), (2, 1, 9, 1), (2, 3, 9, 9)])
+def test_an_axis_of_a_mask_that_turns_out_to_be_1_broadcasts(shape, monkeypatch):
+    import tensorflow as tf
+
+    mask = np.random.default_rng(1).uniform(size=shape) < 0.6
+    parts = inputs((2, 3, 9, 9))
+    expected = as_numpy(dot_product.dot_product_attention(*parts, mask)[0])
+    signature = [tf.TensorSpec((None, 3, 9, 4))] * 3 + [tf.TensorSpec((None,) * 4, tf.bool)]
+
+    @tf.function(input_signature=signature)
+    def attend(*arguments):
+        return dot_product.dot_product_attention(*arguments, return_attention_scores=False)[0]
+
+    monkeypatch.setattr(dot_product, "LONG", 0)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    np.testing.assert_allclose(as_numpy(attend(*parts, mask)), expected, atol=1e-6)
+
+
+def test_an_empty_batch_of_long_rows_is_an_empty_batch():
+    layer = attention.MultiHeadAttention(2, 4)
+    x = np.zeros((0, 1024, 8), "float32")
+    assert layer(x, x).shape == (0, 1024, 8)
+
+
+@pytest.mark.tensorflow
+def test_float64_in_blocks_stays_float64(monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    x = np.random.default_rng(3).normal(size=(2, 9, 6))
+    layer = attention.MultiHeadAttention(2, 3, positions=ALiBi(), dtype="float64")
+    found = []
+    for long in (10**9, 0):
+        monkeypatch.setattr(dot_product, "LONG", long)
+        variable = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(layer(variable, variable, use_causal_mask=True)))
+        found.append((loss, tape.gradient(loss, variable)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="forward differentiation is JAX's")
+@pytest.mark.parametrize("long", [10**9, 0], ids=["whole", "blocks"])
+def test_forward_differentiation_is_a_difference_of_values(long, monkeypatch):
+    import jax
+
+    monkeypatch.setattr(dot_product, "LONG", long)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    norm, layer = LayerNormalization(), attention.MultiHeadAttention(2, 3)
+    x, direction = (np.random.default_rng(i).normal(size=(2, 9, 6)).astype("float32") for i in (3, 4))
+    layer(norm(x), norm(x))
+
+    def value(x):
+        h = norm(x)
+        return layer(h, h, use_causal_mask=True)
+
+    step = 1e-2
+    expected = (as_numpy(value(x + step * direction)) - as_numpy(value(x - step * direction))) / (2 * step)
+    _, found = jax.jvp(value, (x,), (direction,))
+    # The difference is off by the square of the step times a third derivative of order 10.
+    np.testing.assert_allclose(as_numpy(found), expected, atol=5e-3 * np.abs(expected).max())

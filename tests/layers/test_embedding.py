@@ -96,3 +96,58 @@ def test_another_initializer_makes_the_matrix():
 def test_sizes_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
         TokenEmbedding(**{"vocab_size": 7, "d_model": 5, name: value})
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
+def test_states_of_any_rank_are_scored(shape):
+    layer, x = built(output_bias=True, output_scale=0.5, pad_id=0), normal(*shape, D_MODEL)
+    expected = 0.5 * x.astype("float64") @ as_numpy(layer.embeddings).T + as_numpy(layer.bias)
+    assert_close(layer(x, reverse=True), expected)
+    assert mask_of(layer(x, reverse=True)) is None
+
+
+def test_an_output_projection_of_its_own_leaves_the_embeddings_alone():
+    layer, x = built(tie_weights=False), normal(2, 3, D_MODEL)
+    assert len(layer.weights) == 2
+    assert_close(layer(x, reverse=True), x.astype("float64") @ as_numpy(layer.reverse_embeddings))
+
+
+def test_a_soft_cap_bounds_the_logits():
+    layer, x = built(logit_soft_cap=2.0), normal(2, 3, D_MODEL, scale=9.0)
+    plain = x.astype("float64") @ as_numpy(layer.embeddings).T
+    assert_close(layer(x, reverse=True), 2 * np.tanh(plain / 2))
+
+
+def test_a_sequential_model_without_an_input_keeps_the_padding():
+    """It casts its ids to float."""
+    model = keras.Sequential([TokenEmbedding(VOCAB, D_MODEL, pad_id=0)])
+    np.testing.assert_array_equal(as_numpy(mask_of(model(IDS))), IDS != 0)
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+@pytest.mark.parametrize("tie_weights", [False, True])
+def test_quantized_embeddings_and_logits_differ_by_rounding(tie_weights, output_bias, tmp_path):
+    layer = TokenEmbedding(23, 32, pad_id=0, output_bias=output_bias, tie_weights=tie_weights)
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, layer(layer(ids), reverse=True))
+    randomized(layer)
+    x = np.arange(1, 23).reshape(2, 11)
+    expected, states = as_numpy(model(x)), as_numpy(layer(x))
+    model.quantize("int8")
+    assert np.corrcoef(as_numpy(layer(x)).ravel(), states.ravel())[0, 1] >= 0.999
+    assert np.corrcoef(as_numpy(model(x)).ravel(), expected.ravel())[0, 1] >= 0.999
+    assert layer.output_kernel() is None
+    found = as_numpy(model(x))
+    model.save(tmp_path / "model.keras")
+    assert_close(keras.models.load_model(tmp_path / "model.keras")(x), found, 1e-5)
+
+
+def test_low_rank_adapters_start_as_nothing_and_serve_both_ends():
+    layer, x = built(), normal(2, 3, D_MODEL)
+    expected = as_numpy(layer(x, reverse=True))
+    layer.enable_lora(2)
+    assert_close(layer(x, reverse=True), expected)
+    assert len(layer.trainable_weights) == 2
+    randomized(layer)
+    assert_close(layer(x, reverse=True), x.astype("float64") @ as_numpy(layer.embeddings).T)
+    assert_close(layer(IDS), as_numpy(layer.embeddings)[IDS] * np.sqrt(D_MODEL))

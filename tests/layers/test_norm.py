@@ -152,3 +152,52 @@ def test_rms_config():
 def test_rms_epsilon_must_not_be_negative():
     with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
         RMSNormalization(epsilon=-1)
+
+
+KERAS_NORMS = pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (LayerNormalization, keras.layers.LayerNormalization),
+        (RMSNormalization, keras.layers.RMSNormalization),
+    ],
+)
+
+
+@KERAS_NORMS
+@pytest.mark.parametrize("arguments", [(1,), ((1, 2),), (-1, 0.5), (2, 0.5)])
+def test_axes_and_epsilon_are_given_in_kerass_order(ours, theirs, arguments):
+    x = normal(2, 3, 5)
+    one, other = ours(*arguments), theirs(*(arguments if len(arguments) > 1 else (*arguments, 1e-6)))
+    for layer in (one, other):
+        layer.build(x.shape)
+    one.set_weights(randomized(other).get_weights())
+    assert_close(one(x), other(x), 2e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"center": False}, {"scale": False}, {"center": False, "scale": False}]
+)
+def test_a_norm_without_shift_or_factor_is_kerass(arguments):
+    x = normal(2, 3, 5)
+    ours, theirs = LayerNormalization(**arguments), keras.layers.LayerNormalization(epsilon=1e-6, **arguments)
+    for layer in (ours, theirs):
+        layer.build(x.shape)
+    assert len(ours.weights) == 2 - len(arguments)
+    ours.set_weights(randomized(theirs).get_weights())
+    assert_close(ours(x), theirs(x), 2e-6)
+    assert LayerNormalization.from_config(ours.get_config()).get_config() == ours.get_config()
+
+
+def test_the_epsilon_of_a_layer_norm_must_not_be_negative():
+    with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
+        LayerNormalization(epsilon=-1)
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+@pytest.mark.parametrize("layer_class", [LayerNormalization, RMSNormalization])
+def test_a_float64_policy_computes_in_float64(layer_class):
+    layer, x = layer_class(dtype="float64"), np.random.default_rng(0).normal(size=(3, 5))
+    layer.build(x.shape)
+    centred = x - x.mean(axis=-1, keepdims=True) if layer_class is LayerNormalization else x
+    expected = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, rtol=1e-13, atol=1e-13)

@@ -5,7 +5,7 @@ from contracts import as_numpy, mask_of, normal, with_mask
 from keras import ops
 from reference import positions as reference_positions
 
-from keras_transformer.layers import PositionalEncoding, sinusoidal_positions
+from keras_transformer.layers import PositionalEncoding, RotaryPositions, sinusoidal_positions
 
 
 def table(length, d_model, **arguments):
@@ -92,3 +92,13 @@ def test_wavelength_must_be_positive(wavelength):
         ValueError, match=f"`max_wavelength` must be a number above 0. Received: max_wavelength={wavelength}"
     ):
         PositionalEncoding(max_wavelength=wavelength)
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_a_float64_policy_computes_in_float64():
+    x, exact = np.zeros((1, 53, 12)), reference_positions(53, 12)
+    found = ops.convert_to_numpy(PositionalEncoding(dtype="float64")(x))[0]
+    np.testing.assert_allclose(found, exact, atol=1e-12)
+    pair = np.stack([np.ones(53), np.zeros(53)], axis=-1)[None]
+    turned = ops.convert_to_numpy(RotaryPositions(dtype="float64")(pair))[0]
+    np.testing.assert_allclose(turned, np.stack([np.cos(range(53)), np.sin(range(53))], axis=-1), atol=1e-13)
