@@ -8,12 +8,24 @@ it keeps the names of Keras's sublayers (`_query_dense` and so on) and the metho
 documents.
 """
 
-from keras.src.backend import get_keras_mask
+from keras.src.backend import get_keras_mask, set_keras_mask
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
 # Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
 # allow no attributes, so Keras keeps theirs in a table, which only this function reads.
 implicit_mask = get_keras_mask
+
+
+def set_implicit_mask(x, mask):
+    """Puts a mask on a tensor, which Keras hands to the layers that take the tensor.
+
+    `compute_mask` is Keras's public way. It does not see the arguments of the call, such as `reverse`.
+
+    Args:
+        x: A tensor of any shape and dtype.
+        mask: bool `(batch, length)`.
+    """
+    set_keras_mask(x, mask)
 
 
 def adam_moments(optimizer, variable):

@@ -44,7 +44,7 @@ def look_ahead_mask(length, source_len=None, start_index=0):
     >>> look_ahead_mask(2)[0, 0].numpy().tolist()
     [[True, False], [True, True]]
     """
-    queries = ops.arange(length, dtype="int32") + start_index
+    queries = ops.arange(length, dtype="int32") + ops.cast(start_index, "int32")
     keys = ops.arange(length if source_len is None else source_len, dtype="int32")
     return (keys <= queries[:, None])[None, None]
 
@@ -71,7 +71,7 @@ def local_mask(length, window, source_len=None, start_index=0):
     [True, True, False]
     """
     check_positive(window=window)
-    queries = ops.arange(length, dtype="int32") + start_index
+    queries = ops.arange(length, dtype="int32") + ops.cast(start_index, "int32")
     keys = ops.arange(length if source_len is None else source_len, dtype="int32")
     return (ops.abs(keys - queries[:, None]) < window)[None, None]
 

@@ -17,7 +17,7 @@ def under(weights, name):
 
 
 def softmax(scores, allowed):
-    """Row by row, over the allowed keys alone; zeros where none is."""
+    """Computes the softmax of each row over the allowed keys alone; zeros where none is allowed."""
     weights = np.zeros(scores.shape)
     for row in np.ndindex(*scores.shape[:-1]):
         keys = np.flatnonzero(allowed[row])
@@ -35,21 +35,21 @@ def log_softmax(logits):
 def attention(weights, query, value, key=None, allowed=True):
     """Multi-head attention, section 3.2.2; `allowed` broadcasts to `(batch, heads, target_len, source_len)`.
 
-    Returns the output and the attention weights.
+    Returns the output and the attention scores.
     """
     key = value if key is None else key
 
     def project(x, name):
-        projected = np.einsum("btf,fhd->bhtd", x, weights[f"{name}_kernel"])
-        return projected + weights.get(f"{name}_bias", np.zeros(1))[..., None, :]
+        projected = np.einsum("btf,fhd->bhtd", x, weights[f"{name}/kernel"])
+        return projected + weights.get(f"{name}/bias", np.zeros(1))[..., None, :]
 
     q, k, v = project(query, "query"), project(key, "key"), project(value, "value")
     scores = np.einsum("bhtd,bhsd->bhts", q, k) / np.sqrt(q.shape[-1])
     attended = softmax(scores, np.broadcast_to(allowed, scores.shape))
     context = np.einsum("bhts,bhsd->bthd", attended, v)
-    kernel = weights["attention_output_kernel"]
+    kernel = weights["attention_output/kernel"]
     output = np.tensordot(context, kernel, axes=([2, 3], [0, 1]))
-    return output + weights.get("attention_output_bias", 0.0), attended
+    return output + weights.get("attention_output/bias", 0.0), attended
 
 
 def positions(length, d_model, max_wavelength=10000.0, start_index=0):
@@ -70,7 +70,7 @@ def layer_norm(weights, x, epsilon=1e-6):
 
 
 def rms_norm(weights, x, epsilon=1e-6):
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * weights["gamma"]
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * weights["scale"]
 
 
 def relu(x):
@@ -92,7 +92,7 @@ def dense(weights, x):
 
 def routing(weights, x, top_k):
     """The share of each expert in each token, and its softmax over all experts."""
-    logits = x @ weights["router"]
+    logits = x @ weights["router/kernel"]
     likely = softmax(logits, np.ones(logits.shape, bool))
     top = np.argsort(-logits, axis=-1, kind="stable")[..., :top_k]
     chosen = np.zeros(logits.shape, bool)
@@ -128,8 +128,11 @@ def causal(length):
     return np.tril(np.ones((length, length), bool))[None, None]
 
 
-def _keys(real):
-    return True if real is None else np.asarray(real, bool)[:, None, None, :]
+def _between(queries_real, keys_real):
+    """Which queries may attend to which keys: real ones to real ones, bool of rank 4 or True."""
+    queries = True if queries_real is None else np.asarray(queries_real, bool)[:, None, :, None]
+    keys = True if keys_real is None else np.asarray(keys_real, bool)[:, None, None, :]
+    return queries & keys
 
 
 def encoder_layer(weights, x, real=None, normalize_first=False):
@@ -138,7 +141,7 @@ def encoder_layer(weights, x, real=None, normalize_first=False):
     x = residual(
         under(weights, "self_attention_residual"),
         x,
-        lambda h: attention(own, h, h, allowed=_keys(real))[0],
+        lambda h: attention(own, h, h, allowed=_between(real, real))[0],
         normalize_first,
     )
     return _feed_forward_block(weights, x, normalize_first)
@@ -149,13 +152,13 @@ def decoder_layer(weights, x, memory, real=None, memory_real=None, normalize_fir
     x = residual(
         under(weights, "self_attention_residual"),
         x,
-        lambda h: attention(own, h, h, allowed=causal(x.shape[1]) & _keys(real))[0],
+        lambda h: attention(own, h, h, allowed=causal(x.shape[1]) & _between(real, real))[0],
         normalize_first,
     )
     x = residual(
         under(weights, "cross_attention_residual"),
         x,
-        lambda h: attention(cross, h, memory, allowed=_keys(memory_real))[0],
+        lambda h: attention(cross, h, memory, allowed=_between(real, memory_real))[0],
         normalize_first,
     )
     return _feed_forward_block(weights, x, normalize_first)

@@ -134,29 +134,53 @@ def test_combine_allows_what_all_allow():
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((2, 7), (2, 1, 1, 7)), ((2, 5, 7), (2, 1, 5, 7)), ((2, 3, 5, 7), (2, 3, 5, 7))],
+    [((5, 7), (1, 1, 5, 7)), ((2, 5, 7), (2, 1, 5, 7)), ((2, 3, 5, 7), (2, 3, 5, 7))],
 )
-def test_broadcastable_adds_the_axes_of_scores(shape, expected):
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+def test_an_attention_mask_gets_the_rank_of_scores(shape, expected, dtype):
     mask = np.random.default_rng(0).integers(0, 2, shape)
-    result = as_numpy(masks.broadcastable(ops.convert_to_tensor(mask)))
+    result = as_numpy(masks.as_attention_mask(ops.convert_to_tensor(mask.astype(dtype))))
     np.testing.assert_array_equal(result, mask.astype(bool).reshape(expected))
 
 
-def test_additive_masks_are_refused():
-    """Zeros and minus infinities would be read the other way round."""
-    with pytest.raises(ValueError, match=r"must be boolean, True = may attend. Received: dtype=float32\."):
-        masks.broadcastable(np.zeros((2, 5), "float32"))
-
-
-def test_broadcastable_leaves_none():
-    assert masks.broadcastable(None) is None
-
-
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5, 7, 11)])
-def test_broadcastable_refuses_other_ranks(shape):
+def test_attention_masks_of_other_ranks_are_refused(shape):
     with pytest.raises(ValueError) as error:
-        masks.broadcastable(ops.ones(shape, "bool"))
+        masks.as_attention_mask(ops.ones(shape, "bool"))
     assert str(error.value).endswith(f"Received: shape={shape}.")
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 1, 1, 7)])
+@pytest.mark.parametrize("dtype", ["bool", "int32"])
+def test_a_token_mask_gets_rank_2(shape, dtype):
+    mask = np.random.default_rng(0).integers(0, 2, shape)
+    result = as_numpy(masks.as_token_mask(mask.astype(dtype)))
+    np.testing.assert_array_equal(result, mask.astype(bool).reshape(2, 7))
+
+
+def test_the_padding_mask_is_a_token_mask():
+    ids = np.array([[5, 7, 0], [3, 0, 4]])
+    np.testing.assert_array_equal(as_numpy(masks.as_token_mask(masks.padding_mask(ids))), ids != 0)
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 5, 7), (2, 3, 1, 7), (2, 1, 5, 7)])
+def test_token_masks_of_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match="`memory_padding_mask` must have shape") as error:
+        masks.as_token_mask(ops.ones(shape, "bool"), "memory_padding_mask")
+    assert str(error.value).endswith(f"Received: shape={shape}.")
+
+
+def test_additive_masks_of_tokens_are_refused():
+    """Zeros and minus infinities would be read the other way round."""
+    with pytest.raises(
+        ValueError, match=r"must be boolean, True where a token is real. Received: dtype=float32\."
+    ):
+        masks.as_token_mask(np.zeros((2, 5), "float32"))
+
+
+def test_no_mask_stays_none():
+    assert masks.as_attention_mask(None) is None
+    assert masks.as_token_mask(None) is None
 
 
 def test_implicit_mask_is_read_and_left_where_it_is():

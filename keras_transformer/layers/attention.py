@@ -121,11 +121,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
-            raise ValueError(
-                "All dimensions of `value` and `key`, except the last one, must be equal. "
-                f"Received: value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
-            )
+        _check_lengths(value_shape, key_shape)
         rank = len(query_shape)
         self._attention_axes = tuple(
             axis % rank for axis in self._attention_axes or range(1, len(value_shape) - 1)
@@ -373,7 +369,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
         return ops.reshape(mask, (math.prod(batch), heads, math.prod(target), math.prod(source)))
 
-    def compute_output_shape(self, query_shape, *other_shapes, **more_shapes):
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        if key_shape is not None:
+            _check_lengths(value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
 
@@ -396,3 +394,12 @@ def unpack(results, scores, cache):
     """
     output, *extras = results if scores or cache else (results,)
     return output, extras.pop(0) if scores else None, extras.pop(0) if cache else None
+
+
+def _check_lengths(value_shape, key_shape):
+    """Raises `ValueError` unless values and keys agree on each axis between the first and the last."""
+    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        raise ValueError(
+            "All dimensions of `value` and `key`, except the last one, must be equal. "
+            f"Received: value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
+        )

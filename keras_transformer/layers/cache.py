@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.backend import in_xla
+from keras_transformer.checks import check_dense
 from keras_transformer.masks import combine
 
 
@@ -55,7 +56,9 @@ class KVCache(NamedTuple):
             )
         if known is None:
             # XLA does the same. Past the end a scatter would reach the next head's slots.
-            index = ops.clip(index, 0, self.length - ops.shape(new.key)[2])
+            index = ops.clip(ops.cast(index, "int32"), 0, self.length - ops.shape(new.key)[2])
+        else:
+            index = known
         return KVCache(written(self.key, new.key, index), written(self.value, new.value, index))
 
     def grown(self, length):
@@ -193,6 +196,7 @@ def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
 
 def positions_from(index, x):
     """Returns the positions of the tokens of `x`, `(batch, length, ...)`: int32 `(length,)`, counted from `index`."""
+    check_dense(x)
     return ops.arange(ops.shape(x)[1], dtype="int32") + ops.cast(index, "int32")
 
 

@@ -45,7 +45,8 @@ def dot_product_attention(
     It works in blocks, whose memory grows with the length and not with its square, where all of this holds:
     - both lengths are known, and their product is at least 2**20,
     - the attention scores are not returned, and there is no dropout,
-    - there is no bias, or `bias` is a function and no positions are given.
+    - there is no bias, or `bias` is a function and no positions are given,
+    - the batch is not known to be empty.
     Then only the keys inside a window are multiplied, too.
 
     Args:
@@ -77,6 +78,7 @@ def dot_product_attention(
         and isinstance(query.shape[2], int)
         and isinstance(key.shape[2], int)
         and query.shape[2] * key.shape[2] >= LONG
+        and query.shape[0] != 0
         and (bias is None or (callable(bias) and counted))
     )
     if (window is not None or callable(bias)) and not (in_blocks and counted):
@@ -241,7 +243,8 @@ class _Blocks:
 
     def backward(self, query, key, value, context, upstream, *tables):
         """Computes the gradients of query, key and value, and of the table."""
-        dot = ops.sum(ops.cast(upstream, "float32") * ops.cast(context, "float32"), axis=-1, keepdims=True)
+        wide = keras.backend.result_type(query.dtype, "float32")
+        dot = ops.sum(ops.cast(upstream, wide) * ops.cast(context, wide), axis=-1, keepdims=True)
         parts = self._cut(query), self._cut(upstream), self._cut(dot)
         keys, values = self._by_row(key), self._by_row(value)
         transposed_keys, transposed_values = (ops.transpose(x, (0, 2, 1)) for x in (keys, values))
@@ -252,7 +255,7 @@ class _Blocks:
                 q, self._near(transposed_keys, row, block, axis=2), row, block, *tables
             )
             up = _zero_unless(sees_any, up)
-            to_scores = ops.cast(ops.matmul(up, self._near(transposed_values, row, block, axis=2)), "float32")
+            to_scores = ops.cast(ops.matmul(up, self._near(transposed_values, row, block, axis=2)), wide)
             to_bias = scores * (to_scores - dots)
             to_products = ops.cast(to_bias, q.dtype)
             scores = ops.cast(scores, up.dtype)
@@ -268,7 +271,7 @@ class _Blocks:
             part, *others = ops.map(lambda row: of_row(row, block), rows)
             to_query = written(to_query, part[:, None], block * self.size)
             totals = [
-                self._added(total, ops.cast(part, "float32")[:, None], self._first(block))
+                self._added(total, ops.cast(part, wide)[:, None], self._first(block))
                 for total, part in zip((to_key, to_value), others[:2], strict=True)
             ]
             for total, part in zip(to_tables, others[2:], strict=True):
@@ -279,8 +282,8 @@ class _Blocks:
             return block + 1, to_query, *totals
 
         to_query = ops.zeros((self.rows, 1, self.count * self.size, query.shape[-1]), query.dtype)
-        totals = [ops.zeros((self.rows, 1, *ops.shape(x)[1:]), "float32") for x in (keys, values)]
-        totals += [ops.zeros((self.heads, 1, ops.shape(table)[1], 1), "float32") for table in tables]
+        totals = [ops.zeros((self.rows, 1, *ops.shape(x)[1:]), wide) for x in (keys, values)]
+        totals += [ops.zeros((self.heads, 1, ops.shape(table)[1], 1), wide) for table in tables]
         _, to_query, *totals = ops.while_loop(
             lambda block, *_: block < self.count,
             of_block,

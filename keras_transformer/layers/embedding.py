@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer import keras_internals
 from keras_transformer.checks import check_positive, check_range
 from keras_transformer.layers.projection import matrix_product
 from keras_transformer.layers.sublayers import Configured
@@ -76,7 +77,7 @@ class TokenEmbedding(Configured, keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False, output_kernel=None):
         if not reverse:
             vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
-            return ops.cast(vectors, self.compute_dtype) * self.scale
+            return self._marked(ops.cast(vectors, self.compute_dtype) * self.scale, inputs)
         if output_kernel is None:
             output_kernel = self.output_kernel()
         states = ops.cast(inputs, self.compute_dtype)
@@ -88,7 +89,7 @@ class TokenEmbedding(Configured, keras.layers.ReversibleEmbedding):
 
     def quantized_call(self, inputs, reverse=False, output_kernel=None):
         if not reverse:
-            return super().quantized_call(inputs) * self.scale
+            return self._marked(super().quantized_call(inputs) * self.scale, inputs)
         logits = super().quantized_call(inputs * self.output_scale, reverse=True)
         logits = ops.cast(logits, self.logits_dtype)
         return logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
@@ -97,6 +98,12 @@ class TokenEmbedding(Configured, keras.layers.ReversibleEmbedding):
     def logits_dtype(self):
         """float32, or float64 under a float64 policy."""
         return keras.backend.result_type(self.compute_dtype, "float32")
+
+    def _marked(self, vectors, ids):
+        """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""
+        if self.pad_id is not None:
+            keras_internals.set_implicit_mask(vectors, ops.not_equal(ids, self.pad_id))
+        return vectors
 
     def output_kernel(self):
         """Returns the output projection's matrix `(d_model, vocab_size)`, or None where it is quantized.
@@ -134,7 +141,7 @@ class TokenEmbedding(Configured, keras.layers.ReversibleEmbedding):
         return config
 
 
-def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True):
+def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True, dtype="float32"):
     """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`.
 
     "Attention Is All You Need", section 3.5.
@@ -144,18 +151,19 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved
         d_model: Number of channels; an odd number has one sine more than cosines.
         max_wavelength: `w`; wavelengths run from 2π to 2π times it.
         interleaved: False for the same channels in another order: all sines, then all cosines.
+        dtype: "float32" or "float64".
 
     Returns:
-        float32 `(*positions.shape, d_model)`.
+        `(*positions.shape, d_model)`, of `dtype`.
 
     >>> sinusoidal_positions(np.array([0]), 4).numpy().tolist()
     [[0.0, 1.0, 0.0, 1.0]]
     """
     channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
     channels = ops.convert_to_tensor(channels, "int32")
-    even = ops.cast(channels - channels % 2, "float32")
+    even = ops.cast(channels - channels % 2, dtype)
     rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
-    angles = ops.cast(positions, "float32")[..., None] * rates
+    angles = ops.cast(positions, dtype)[..., None] * rates
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
@@ -187,7 +195,8 @@ class _Added(Configured, keras.layers.Layer):
 class PositionalEncoding(_Added):
     """Adds sinusoidal positions to `x` ("Attention Is All You Need", section 3.5).
 
-    They are computed for the positions at hand, in float32 under any policy: there is no table and no longest length.
+    They are computed for the positions at hand: there is no table and no longest length. The dtype is float32 under
+    any policy, or float64 under a float64 policy.
 
     Args:
         max_wavelength: The longest wavelength divided by 2π.
@@ -218,7 +227,8 @@ class PositionalEncoding(_Added):
 
     def call(self, x, start_index=None, positions=None):
         positions = self._positions(x, start_index) if positions is None else positions
-        vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved)
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype)
         return self._sum(x, vectors)
 
 

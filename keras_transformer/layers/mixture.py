@@ -94,7 +94,8 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         # All experts compute all tokens: how many tokens choose an expert is known late, and XLA needs sizes early
         # (on `ops.nonzero` TensorFlow's aborts). That is num_experts / top_k times the products that count.
         shares = ops.cast(shares, self.compute_dtype)
-        return sum(expert(x) * shares[..., i : i + 1] for i, expert in enumerate(self.experts))
+        outputs = (ops.cast(expert(x), self.compute_dtype) for expert in self.experts)
+        return sum(output * shares[..., i : i + 1] for i, output in enumerate(outputs))
 
     def _imbalance(self, probabilities, chosen, real):
         """Computes the balance loss before its weight: float32 scalar, 1 where all experts have the same."""

@@ -210,9 +210,10 @@ class RotaryPositions(AttentionPositions):
         positions = ops.convert_to_tensor(positions)
         if len(positions.shape) == 2:
             positions = positions[:, None]
-        angles = ops.cast(positions, "float32")[..., None] * ops.convert_to_tensor(rates, "float32")
+        dtype = keras.backend.result_type(x.dtype, "float32")
+        angles = ops.cast(positions, dtype)[..., None] * ops.convert_to_tensor(rates, dtype)
         cos, sin = ops.cos(angles), ops.sin(angles)
-        first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+        first, second = ops.split(ops.cast(x, dtype), 2, axis=-1)
         rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
         return ops.cast(rotated, x.dtype)
 

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import in_xla
+from keras_transformer.checks import check_dense
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -42,8 +43,10 @@ class Projection(keras.layers.EinsumDense):
             self.partial_output_shape = (*([None] * (free - 1)), *self.partial_output_shape)
         super().build(input_shape)
         self.contracted = _contracted_axes(self.equation)
+        self.supports_masking = True  # Keras would warn of each masked input
 
     def call(self, inputs, training=None):
+        check_dense(inputs)
         if not self.contracted:
             return super().call(inputs, training=training)
         x = matrix_product(inputs, self.kernel, self.contracted)

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import custom_gradient
-from keras_transformer.checks import check_range, check_share
+from keras_transformer.checks import check_dense, check_range, check_share
 from keras_transformer.layers.sublayers import Configured, ensure_built
 
 BYTES_PER_WORD = 4
@@ -137,6 +137,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         super().__init__(axis=axis, epsilon=epsilon, **kwargs)
 
     def call(self, inputs):
+        check_dense(inputs)
         features = inputs.shape[-1]
         if self.gamma is None or self.beta is None or list(self.axis) not in ([-1], [len(inputs.shape) - 1]):
             return super().call(inputs)

@@ -7,7 +7,7 @@ from reference import attention as reference_attention
 from reference import weights_of
 
 from keras_transformer.backend import compiled
-from keras_transformer.layers import KVCache, MultiHeadAttention, dot_product_attention, empty_cache
+from keras_transformer.layers import ALiBi, KVCache, MultiHeadAttention, dot_product_attention, empty_cache
 from keras_transformer.masks import look_ahead_mask
 
 BATCH, TARGET_LEN, SOURCE_LEN, FEATURES, MEMORY_FEATURES = 2, 5, 7, 11, 13
@@ -60,12 +60,18 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_same_weights_give_what_keras_gives(call, with_scores):
     ours = built(query(), value())
-    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM)
-    theirs.build(query().shape, value().shape)
-    theirs.set_weights(ours.get_weights())
+    theirs = keras_twin(ours, (query(), value()))
     found = ours(query(), value(), return_attention_scores=with_scores, **CALLS[call])
     expected = by_keras(theirs, query(), value(), **CALLS[call])
     assert_close(found, expected if with_scores else expected[0])
+
+
+def keras_twin(layer, inputs, **arguments):
+    """Keras's own layer with the weights of `layer`."""
+    twin = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, **{"value_dim": VALUE_DIM, **arguments})
+    twin.build(*(x.shape for x in inputs))
+    twin.set_weights(layer.get_weights())
+    return twin
 
 
 def by_keras(layer, *inputs, **arguments):
@@ -81,9 +87,7 @@ def by_keras(layer, *inputs, **arguments):
 )
 def test_same_arguments_give_what_keras_gives(arguments):
     ours = built(query(), value(), **arguments)
-    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, **{"value_dim": VALUE_DIM, **arguments})
-    theirs.build(query().shape, value().shape)
-    theirs.set_weights(ours.get_weights())
+    theirs = keras_twin(ours, (query(), value()), **arguments)
     assert len(ours.get_weights()) == (4 if arguments.get("use_bias") is False else 8)
     assert_close(ours(query(), value()), by_keras(theirs, query(), value())[0])
 
@@ -91,9 +95,7 @@ def test_same_arguments_give_what_keras_gives(arguments):
 def test_separate_key_gives_what_keras_gives():
     key = normal(BATCH, SOURCE_LEN, 17)
     ours = built(query(), value(), key)
-    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM)
-    theirs.build(query().shape, value().shape, key.shape)
-    theirs.set_weights(ours.get_weights())
+    theirs = keras_twin(ours, (query(), value(), key))
     found = ours(query(), value(), key, return_attention_scores=True)
     assert_close(found, by_keras(theirs, query(), value(), key))
 
@@ -101,13 +103,11 @@ def test_separate_key_gives_what_keras_gives():
 def test_query_mask_gives_what_keras_gives_on_real_rows():
     queries_real = np.array([[True] * 5, [True] * 2 + [False] * 3])
     ours = built(query(), value())
-    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM)
-    theirs.build(query().shape, value().shape)
-    theirs.set_weights(ours.get_weights())
+    theirs = keras_twin(ours, (query(), value()))
     found = as_numpy(ours(query(), value(), query_mask=queries_real))
     expected = as_numpy(by_keras(theirs, query(), value(), query_mask=queries_real)[0])
     assert_close(found[queries_real], expected[queries_real])
-    bias = as_numpy(ours.output_weights[1])
+    bias = as_numpy(ours.output_dense.bias)
     assert_close(found[~queries_real], np.broadcast_to(bias, (3, FEATURES)))
 
 
@@ -128,11 +128,14 @@ def test_agrees_with_numpy(call):
     assert_close(layer(query(), value(), return_attention_scores=True, **arguments), expected)
 
 
-def test_attention_mask_of_rank_2_hides_keys():
-    layer = built(query(), value())
-    expected = reference_attention(weights_of(layer), query(), value(), allowed=KEYS_REAL[:, None, None, :])
-    found = layer(query(), value(), attention_mask=KEYS_REAL, return_attention_scores=True)
-    assert_close(found, expected)
+def test_attention_mask_of_rank_2_is_of_targets_and_sources():
+    """Even where the batch is as large as the target: Keras reads it so, and no other way."""
+    layer, x = built(query(), value()), normal(TARGET_LEN, TARGET_LEN, FEATURES)
+    memory, mask = normal(TARGET_LEN, SOURCE_LEN, MEMORY_FEATURES), allowed(TARGET_LEN, SOURCE_LEN)
+    found = layer(x, memory, attention_mask=mask, return_attention_scores=True)
+    assert_close(found, reference_attention(weights_of(layer), x, memory, allowed=mask[None, None]))
+    theirs = keras_twin(layer, (x, memory))
+    assert_close(found, by_keras(theirs, x, memory, attention_mask=mask))
 
 
 # The illustrated example: three tokens, one head
@@ -161,7 +164,7 @@ def test_illustrated_example_projects_to_small_integers():
     memory = layer.project_memory(INPUTS)
     assert_close(memory.key, np.array([[[[0, 1, 1], [4, 4, 0], [2, 3, 1]]]], "float64"))
     assert_close(memory.value, VALUES[None, None])
-    assert_close(layer.project_query(INPUTS), np.array([[[[1, 0, 2], [2, 2, 2], [2, 1, 3]]]], "float64"))
+    assert_close(layer.query_dense(INPUTS), np.array([[[[1, 0, 2]], [[2, 2, 2]], [[2, 1, 3]]]], "float64"))
 
 
 @pytest.mark.parametrize("factor", [1.0, 3**0.5], ids=["scaled", "as_illustrated"])
@@ -200,7 +203,7 @@ def test_row_that_may_attend_to_nothing_gives_the_output_bias(with_scores, dropo
     layer = built(query(), value(), dropout=dropout)
     found = layer(query(), value(), attention_mask=mask, return_attention_scores=with_scores)
     output, weights = found if with_scores else (found, None)
-    bias = as_numpy(layer.output_weights[1])
+    bias = as_numpy(layer.output_dense.bias)
     for row in ((0, 2), (1, 4)):
         assert_close(as_numpy(output)[row], bias, 0.0)
     assert_close(output, reference_attention(weights_of(layer), query(), value(), allowed=mask[:, None])[0])
@@ -227,7 +230,7 @@ def test_row_that_may_attend_to_nothing_has_a_finite_gradient():
     for weight, old, new in zip(layer.weights, before, layer.get_weights(), strict=True):
         assert np.all(np.isfinite(new))
         moved = np.abs(new - old).max() > 0
-        assert moved == weight.path.endswith("attention_output_bias"), weight.path
+        assert moved == weight.path.endswith("attention_output/bias"), weight.path
 
 
 # A masked token, changed
@@ -241,7 +244,8 @@ def test_masked_tokens_changed_change_nothing(how):
     def attend(memory):
         if how == "implicit":
             return layer(query(), with_mask(ops.convert_to_tensor(memory), KEYS_REAL))
-        return layer(query(), memory, **{how: KEYS_REAL})
+        mask = KEYS_REAL[:, None] if how == "attention_mask" else KEYS_REAL
+        return layer(query(), memory, **{how: mask})
 
     assert_close(attend(changed), attend(value()), 1e-6)
     assert np.abs(as_numpy(layer(query(), changed)) - as_numpy(layer(query(), value()))).max() > 0.1
@@ -367,10 +371,10 @@ def test_kernels_are_initialised_as_matrices():
     layer = MultiHeadAttention(5, 37)
     layer.build((None, None, 101), (None, None, 101))
     limit = (6 / (101 + 5 * 37)) ** 0.5
-    for kernel, _ in (layer.query_weights, layer.key_weights, layer.value_weights, layer.output_weights):
-        largest = np.abs(as_numpy(kernel.value)).max()
+    for dense in (layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense):
+        largest = np.abs(as_numpy(dense.kernel)).max()
         assert 0.98 * limit < largest <= limit
-    query_kernel, key_kernel = as_numpy(layer.query_weights[0]), as_numpy(layer.key_weights[0])
+    query_kernel, key_kernel = as_numpy(layer.query_dense.kernel), as_numpy(layer.key_dense.kernel)
     assert np.abs(query_kernel - key_kernel).max() > 0.1 * limit
 
 
@@ -383,9 +387,14 @@ def test_chunk_by_chunk_is_all_at_once(chunk, padded):
     slots = 7
     layer = built(query(), query())
     real = np.array([[True] * slots, [False, True, False] + [True] * (slots - 3)])
-    mask = real if padded else None
+    mask = real[:, None] if padded else None
     at_once = as_numpy(
-        layer(query(), query(), use_causal_mask=True, attention_mask=real[:, :TARGET_LEN] if padded else None)
+        layer(
+            query(),
+            query(),
+            use_causal_mask=True,
+            attention_mask=real[:, None, :TARGET_LEN] if padded else None,
+        )
     )
     cache = empty_cache(BATCH, HEADS, slots, KEY_DIM, VALUE_DIM, "float32")
     for start in range(0, TARGET_LEN, chunk):
@@ -419,49 +428,168 @@ def test_index_without_a_cache_is_refused():
         built(query(), query())(query(), query(), use_causal_mask=True, index=3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("attention_axes", (2,)), ("use_gate", True), ("flash_attention", True)]
-)
-def test_what_only_keras_has_is_refused_where_it_would_act(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` is not supported"):
-        MultiHeadAttention(3, 4, **{name: value})
-    MultiHeadAttention(3, 4, **{name: None})
-
-
 def test_projected_parts_make_the_whole():
     layer = built(query(), value())
     memory = layer.project_memory(value())
     assert isinstance(memory, KVCache)
-    output, weights = layer.attend(
-        layer.project_query(query()), memory, look_ahead_mask(TARGET_LEN, SOURCE_LEN)
-    )
+    causal = look_ahead_mask(TARGET_LEN, SOURCE_LEN)
+    output, scores = layer(query(), memory, attention_mask=causal, return_attention_scores=True)
     expected = layer(query(), value(), use_causal_mask=True, return_attention_scores=True)
-    assert_close((output, weights), expected, 1e-6)
+    assert_close((output, scores), expected, 1e-6)
     mask = np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
-    assert_close((output, weights), reference_attention(weights_of(layer), query(), value(), allowed=mask))
+    assert_close((output, scores), reference_attention(weights_of(layer), query(), value(), allowed=mask))
 
 
 # Errors
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ({"num_heads": 0}, "`num_heads` must be a positive integer. Received: num_heads=0."),
-        ({"key_dim": -2}, "`key_dim` must be a positive integer. Received: key_dim=-2."),
-        ({"key_dim": 2.5}, "`key_dim` must be a positive integer. Received: key_dim=2.5."),
-        ({"value_dim": 0}, "`value_dim` must be a positive integer. Received: value_dim=0."),
-        ({"dropout": 1.0}, "`dropout` must be in [0, 1). Received: dropout=1.0."),
+        ({"num_heads": 0}, "num_heads"),
+        ({"key_dim": -2}, "key_dim"),
+        ({"key_dim": 2.5}, "key_dim"),
+        ({"value_dim": 0}, "value_dim"),
+        ({"sliding_window": 0}, "sliding_window"),
+        ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)\. Received: dropout=1\.0\."),
+        ({"num_key_value_heads": 0}, r"`num_key_value_heads` must be a positive integer.*=0\."),
+        ({"scale": -1.0}, r"`scale` must be .* Received: scale=-1\.0\."),
+        ({"query_key_norm": "batch"}, r"`query_key_norm` must be None or one of .* Received: .*'batch'\."),
     ],
 )
-def test_arguments_out_of_range_are_refused(arguments, said):
-    with pytest.raises(ValueError) as error:
+def test_arguments_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"num_heads": 3, "key_dim": 4, **arguments})
-    assert str(error.value) == said
 
 
-@pytest.mark.parametrize("which", ["query", "value", "key"])
-def test_inputs_that_are_not_sequences_are_refused(which):
-    shapes = {"query": (2, 5, 11), "value": (2, 7, 13), "key": (2, 7, 13), which: (2, 3, 5, 7)}
-    with pytest.raises(ValueError, match=rf"`{which}` must have shape .* Received: shape=\(2, 3, 5, 7\)"):
-        MultiHeadAttention(3, 4).build(*shapes.values())
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ({"num_key_value_heads": 1}, "num_key_value_heads"),
+        ({"positions": ALiBi()}, "positions"),
+        ({"query_key_norm": "rms"}, "query_key_norm"),
+        ({"scale": 1.0}, "scale"),
+    ],
+)
+def test_inputs_that_are_not_sequences_are_refused_where_keras_has_no_such_argument(arguments, given):
+    with pytest.raises(ValueError, match=rf"`{given}` needs inputs of shape .* Received: rank 4\."):
+        MultiHeadAttention(3, 4, **arguments).build((2, 3, 5, 7), (2, 3, 5, 7))
+
+
+def test_a_call_with_positions_needs_a_sequence():
+    x = normal(2, 3, 5, 7)
+    with pytest.raises(ValueError, match=r"`positions` needs inputs `\(batch, length, features\)`"):
+        MultiHeadAttention(3, 4)(x, x, positions=np.arange(3))
+
+
+# Everything of Keras's layer
+
+
+AXES = {
+    "rank_4": ((2, 3, 4, 6), (2, 3, 4, 6), None),
+    "rank_4_last": ((2, 3, 4, 6), (2, 3, 5, 6), (2,)),
+    "rank_4_first": ((2, 3, 4, 6), (2, 5, 4, 6), (1,)),
+    "rank_4_negative": ((2, 3, 4, 6), (2, 3, 5, 6), (-2,)),
+    "rank_5": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (2, 3)),
+    "rank_5_all": ((2, 3, 2, 2, 6), (2, 2, 3, 2, 6), None),
+    "rank_5_apart": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (1, 3)),
+}
+
+
+@pytest.mark.parametrize("use_gate", [False, True])
+@pytest.mark.parametrize("case", AXES)
+def test_inputs_of_higher_rank_give_what_keras_gives(case, use_gate):
+    query_shape, value_shape, axes = AXES[case]
+    x, memory = normal(*query_shape), normal(*value_shape, seed=1)
+    arguments = {"attention_axes": axes, "use_gate": use_gate}
+    ours = built(x, memory, **arguments)
+    theirs = keras_twin(ours, (x, memory), **arguments)
+    assert [w.path.split("/")[1:] for w in ours.weights] == [w.path.split("/")[1:] for w in theirs.weights]
+    found = ours(x, memory, return_attention_scores=True)
+    assert_close(found, theirs(x, memory, return_attention_scores=True))
+    assert_close(ours(x, memory), found[0], 1e-6)
+    attended = [
+        n for n in range(1, len(x.shape) - 1) if axes is None or n in {a % len(x.shape) for a in axes}
+    ]
+    free = [x.shape[n] for n in range(1, len(x.shape) - 1) if n not in attended]
+    if len(free) == 0:
+        sizes = [shape[n] for shape in (x.shape, memory.shape) for n in attended]
+        mask = allowed(BATCH, *sizes)
+        assert_close(ours(x, memory, attention_mask=mask), theirs(x, memory, attention_mask=mask))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"use_bias": False}, {"output_shape": (2, 5)}])
+def test_a_gate_is_kerass(arguments):
+    arguments = {"use_gate": True, **arguments}
+    ours = built(query(), value(), **arguments)
+    theirs = keras_twin(ours, (query(), value()), **arguments)
+    found = ours(
+        query(),
+        value(),
+        return_attention_scores=True,
+        attention_mask=CALLS["mask_of_rank_3"]["attention_mask"],
+    )
+    assert_close(found, by_keras(theirs, query(), value(), **CALLS["mask_of_rank_3"]))
+
+
+def test_an_overridden_compute_attention_runs():
+    """Keras names it for attention of one's own."""
+
+    class Uniform(MultiHeadAttention):
+        def _compute_attention(self, query, key, value, attention_mask=None, training=None, *args, **kwargs):
+            mean = ops.mean(value, axis=1, keepdims=True)
+            return ops.broadcast_to(mean, (*ops.shape(query)[:-1], self.value_dim)), None
+
+    layer = Uniform(HEADS, KEY_DIM, VALUE_DIM)
+    output = as_numpy(layer(query(), value()))
+    assert_close(output, np.repeat(output[:, :1], TARGET_LEN, axis=1), 1e-6)
+
+
+def test_lora_and_int8_reach_every_projection():
+    layer, before = built(query(), value(), use_gate=True), []
+    model = keras.Sequential([keras.Input((TARGET_LEN, FEATURES)), MultiHeadAttentionToItself()])
+    for projection in (layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense):
+        before.append(as_numpy(projection.kernel))
+        projection.enable_lora(2)
+        projection.lora_kernel_b.assign(0.1 + projection.lora_kernel_b)
+        assert np.abs(as_numpy(projection.kernel) - before[-1]).max() > 1e-3
+    randomized(model)
+    expected = as_numpy(model(query()))
+    model.quantize("int8")
+    assert sum(weight.dtype == "int8" for weight in model.weights) == 4
+    assert np.corrcoef(as_numpy(model(query())).ravel(), expected.ravel())[0, 1] >= 0.999
+
+
+class MultiHeadAttentionToItself(keras.layers.Layer):
+    """Self-attention, for a Sequential model."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = MultiHeadAttention(HEADS, KEY_DIM)
+
+    def build(self, x_shape):
+        self.attention.build(x_shape, x_shape)
+
+    def call(self, x):
+        return self.attention(x, x)
+
+
+def test_keys_and_values_must_be_of_one_length():
+    with pytest.raises(ValueError, match="must be equal"):
+        MultiHeadAttention(3, 4).compute_output_shape((2, 4, 8), (2, 2, 8), (2, 1, 7))
+    with pytest.raises(ValueError, match="must be equal"):
+        MultiHeadAttention(3, 4)(normal(2, 4, 8), normal(2, 2, 8), normal(2, 1, 7))
+
+
+@pytest.mark.filterwarnings("error:.*does not support masking")
+def test_masked_inputs_raise_no_warning():
+    layer = built(query(), value())
+    layer(*(with_mask(ops.convert_to_tensor(x), np.ones(x.shape[:2], bool)) for x in (query(), value())))
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_a_float64_policy_computes_in_float64():
+    layer = built(query(), value(), dtype="float64")
+    expected = reference_attention(weights_of(layer), query(), value())
+    for found, exact in zip(layer(query(), value(), return_attention_scores=True), expected, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)

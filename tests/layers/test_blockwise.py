@@ -10,10 +10,10 @@ from keras import ops
 
 from keras_transformer.layers import (
     ALiBi,
+    LayerNormalization,
     RelativePositionBias,
     RotaryPositions,
     attention,
-    blockwise,
     dot_product,
 )
 from keras_transformer.masks import local_mask
@@ -48,14 +48,16 @@ def masks(shape, kind):
 
 @pytest.fixture(params=[1, 12, 10**6], ids=["tiny", "some", "one"])
 def block_size(request, monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", request.param)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", request.param)
 
 
 def both(query, key, value, mask, monkeypatch):
     whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
     with monkeypatch.context() as patch:
-        patch.setattr(blockwise, "LONG", 0)
-        return whole, as_numpy(dot_product.dot_product_attention(query, key, value, mask, weights=False)[0])
+        patch.setattr(dot_product, "LONG", 0)
+        return whole, as_numpy(
+            dot_product.dot_product_attention(query, key, value, mask, return_attention_scores=False)[0]
+        )
 
 
 KINDS = ["none", "causal", "padding", "rows", "heads", "all"]
@@ -88,13 +90,15 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
     mask = masks(shape, kind)
     found = []
     for long in (10**9, 0):
-        monkeypatch.setattr(blockwise, "LONG", long)
+        monkeypatch.setattr(dot_product, "LONG", long)
         variables = [tf.Variable(x) for x in inputs(shape)]
 
         @tf.function
         def gradients(variables=variables):
             with tf.GradientTape() as tape:
-                context, _ = dot_product.dot_product_attention(*variables, mask, weights=False)
+                context, _ = dot_product.dot_product_attention(
+                    *variables, mask, return_attention_scores=False
+                )
                 loss = tf.reduce_sum(tf.sin(context) * tf.range(4.0))
             return tape.gradient(loss, variables)
 
@@ -107,15 +111,15 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
 def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 256)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 256)
     rng = np.random.default_rng(4)
     values = [tf.cast(rng.normal(size=(1, 1, 256, 8)), "bfloat16") for _ in range(3)]
     found = []
     for long, dtype in ((10**9, "float32"), (0, "bfloat16")):
-        monkeypatch.setattr(blockwise, "LONG", long)
+        monkeypatch.setattr(dot_product, "LONG", long)
         variables = [tf.Variable(tf.cast(x, dtype)) for x in values]
         with tf.GradientTape() as tape:
-            context, _ = dot_product.dot_product_attention(*variables, weights=False)
+            context, _ = dot_product.dot_product_attention(*variables, return_attention_scores=False)
             loss = tf.reduce_sum(tf.cast(context, "float32") ** 2)
         found.append([as_numpy(g) for g in tape.gradient(loss, variables)])
     for one, other in list(zip(*found, strict=True))[1:]:  # of keys and values: sums over all blocks
@@ -124,17 +128,17 @@ def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
 
 def test_the_layer_takes_blocks_by_itself(monkeypatch):
     taken = []
-    real = blockwise.blockwise_attention
+    real = dot_product._blockwise_attention
 
     def watched(*arguments):
         taken.append(ops.shape(arguments[0]))
         return real(*arguments)
 
-    monkeypatch.setattr(dot_product, "blockwise_attention", watched)
+    monkeypatch.setattr(dot_product, "_blockwise_attention", watched)
     layer = attention.MultiHeadAttention(2, 4)
     layer(np.zeros((1, 16, 8), "float32"), np.zeros((1, 16, 8), "float32"))
     assert taken == []
-    monkeypatch.setattr(blockwise, "LONG", 16 * 16)
+    monkeypatch.setattr(dot_product, "LONG", 16 * 16)
     x = np.random.default_rng(2).normal(size=(1, 16, 8)).astype("float32")
     output = layer(x, x)
     assert len(taken) == 1
@@ -149,8 +153,8 @@ def test_gradients_on_any_backend_move_a_layer_the_same(monkeypatch):
     x = rng.normal(size=(4, 9, 6)).astype("float32")
     weights = []
     for long in (10**9, 0):
-        monkeypatch.setattr(blockwise, "LONG", long)
-        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
+        monkeypatch.setattr(dot_product, "LONG", long)
+        monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
         keras.utils.set_random_seed(1)
         source = keras.Input((9, 6))
         model = keras.Model(source, attention.MultiHeadAttention(2, 3)(source, source, use_causal_mask=True))
@@ -169,14 +173,16 @@ def of_distance(distances):
 
 def in_blocks(monkeypatch, long, *arguments, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(blockwise, "LONG", 0 if long else 10**9)
-        return as_numpy(dot_product.dot_product_attention(*arguments, weights=False, **options)[0])
+        patch.setattr(dot_product, "LONG", 0 if long else 10**9)
+        return as_numpy(
+            dot_product.dot_product_attention(*arguments, return_attention_scores=False, **options)[0]
+        )
 
 
 @pytest.fixture
 def few_queries(monkeypatch):
     """Windows cut into blocks of as many queries as the window, however few."""
-    monkeypatch.setattr(blockwise, "FEWEST_QUERIES", 1)
+    monkeypatch.setattr(dot_product, "FEWEST_QUERIES", 1)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def few_queries(monkeypatch):
 def test_blocks_of_a_window_with_a_bias_change_nothing(
     shape, kind, window, bias, size, few_queries, monkeypatch
 ):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", size)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", size)
     options = {"window": window, "bias": bias}
     whole, blocks = (
         in_blocks(monkeypatch, long, *inputs(shape), masks(shape, kind), **options) for long in (False, True)
@@ -204,7 +210,7 @@ def test_blocks_of_a_window_with_a_bias_change_nothing(
 
 
 def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 60)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 60)
     shape = (2, 3, 13, 13)
     expected = as_numpy(dot_product.dot_product_attention(*inputs(shape), local_mask(13, 4))[0])
     for long in (False, True):
@@ -215,13 +221,13 @@ def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
 def test_a_block_of_a_window_computes_what_is_in_it_alone():
     """Of 1000 keys a block of 128 queries has 128 + 2 * 9."""
     query, key, _ = (ops.zeros((1, 1, 1000, 4)) for _ in range(3))
-    blocks = blockwise._Blocks(query, key, None, 10)
+    blocks = dot_product._Blocks(query, key, None, 10)
     assert (blocks.size, blocks.span, blocks.count) == (128, 146, 8)
     assert [int(blocks._first(block)) for block in (0, 1, 4, 7)] == [0, 119, 503, 854]
 
 
 def test_grouped_queries_in_blocks_are_those_of_the_whole(monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 12)
     query, _, _ = inputs((2, 6, 7, 7))
     _, key, value = inputs((2, 2, 7, 7), seed=1)
     mask = masks((2, 6, 7, 7), "all")
@@ -254,8 +260,8 @@ def test_fit_in_blocks_moves_the_bias_too(positions, window, few_queries, monkey
     x = rng.normal(size=(4, 9, 6)).astype("float32")
     found = []
     for long in (10**9, 0):
-        monkeypatch.setattr(blockwise, "LONG", long)
-        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
+        monkeypatch.setattr(dot_product, "LONG", long)
+        monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
         keras.utils.set_random_seed(1)
         scheme = {"alibi": ALiBi, "relative": lambda: RelativePositionBias(2, 8, 5)}[positions]()
         source = keras.Input((9, 6))
@@ -279,3 +285,68 @@ def test_rotary_positions_need_no_distances(monkeypatch):
     attention.MultiHeadAttention(2, 4, positions=RotaryPositions())(x, x)
     with pytest.raises(AssertionError, match="distances"):
         attention.MultiHeadAttention(2, 4, positions=ALiBi())(x, x)
+
+
+@pytest.mark.tensorflow  # JAX knows every size when it compiles
+@pytest.mark.parametrize("shape", [(1, 1, 1, 9), (2, 1, 9, 1), (2, 3, 9, 9)])
+def test_an_axis_of_a_mask_that_turns_out_to_be_1_broadcasts(shape, monkeypatch):
+    import tensorflow as tf
+
+    mask = np.random.default_rng(1).uniform(size=shape) < 0.6
+    parts = inputs((2, 3, 9, 9))
+    expected = as_numpy(dot_product.dot_product_attention(*parts, mask)[0])
+    signature = [tf.TensorSpec((None, 3, 9, 4))] * 3 + [tf.TensorSpec((None,) * 4, tf.bool)]
+
+    @tf.function(input_signature=signature)
+    def attend(*arguments):
+        return dot_product.dot_product_attention(*arguments, return_attention_scores=False)[0]
+
+    monkeypatch.setattr(dot_product, "LONG", 0)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    np.testing.assert_allclose(as_numpy(attend(*parts, mask)), expected, atol=1e-6)
+
+
+def test_an_empty_batch_of_long_rows_is_an_empty_batch():
+    layer = attention.MultiHeadAttention(2, 4)
+    x = np.zeros((0, 1024, 8), "float32")
+    assert layer(x, x).shape == (0, 1024, 8)
+
+
+@pytest.mark.tensorflow
+def test_float64_in_blocks_stays_float64(monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    x = np.random.default_rng(3).normal(size=(2, 9, 6))
+    layer = attention.MultiHeadAttention(2, 3, positions=ALiBi(), dtype="float64")
+    found = []
+    for long in (10**9, 0):
+        monkeypatch.setattr(dot_product, "LONG", long)
+        variable = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(layer(variable, variable, use_causal_mask=True)))
+        found.append((loss, tape.gradient(loss, variable)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="forward differentiation is JAX's")
+@pytest.mark.parametrize("long", [10**9, 0], ids=["whole", "blocks"])
+def test_forward_differentiation_is_a_difference_of_values(long, monkeypatch):
+    import jax
+
+    monkeypatch.setattr(dot_product, "LONG", long)
+    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    norm, layer = LayerNormalization(), attention.MultiHeadAttention(2, 3)
+    x, direction = (np.random.default_rng(i).normal(size=(2, 9, 6)).astype("float32") for i in (3, 4))
+    layer(norm(x), norm(x))
+
+    def value(x):
+        h = norm(x)
+        return layer(h, h, use_causal_mask=True)
+
+    step = 1e-2
+    expected = (as_numpy(value(x + step * direction)) - as_numpy(value(x - step * direction))) / (2 * step)
+    _, found = jax.jvp(value, (x,), (direction,))
+    # The difference is off by the square of the step times a third derivative of order 10.
+    np.testing.assert_allclose(as_numpy(found), expected, atol=5e-3 * np.abs(expected).max())

@@ -5,7 +5,7 @@ from contracts import as_numpy, compilations, normal
 from keras import ops
 
 from keras_transformer.backend import compiled
-from keras_transformer.layers import KVCache, empty_cache
+from keras_transformer.layers import DecoderLayer, KVCache, empty_cache
 
 BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM = 2, 3, 7, 5, 4
 
@@ -44,7 +44,7 @@ def test_write_changes_its_slots_and_no_other(length, index):
 def test_write_past_the_end_is_refused(length, index):
     with pytest.raises(ValueError) as error:
         filled().write(new(length), index)
-    assert str(error.value).endswith(f"index={index}, {length} new positions, a cache of {SLOTS}.")
+    assert str(error.value).endswith(f"index={index}, {length} new tokens, a cache of {SLOTS} slots.")
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -67,3 +67,20 @@ def test_write_keeps_the_dtype_of_the_cache():
     cache = empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM, "bfloat16").write(new(2), 1)
     assert keras.backend.standardize_dtype(cache.key.dtype) == "bfloat16"
     np.testing.assert_allclose(as_numpy(cache.key)[:, :, 1:3], new(2).key, rtol=2**-8)
+
+
+@pytest.mark.parametrize("index", [np.int64(2), np.array(2), "int64 tensor"])
+def test_write_takes_an_index_of_any_integer_dtype(index):
+    index = ops.convert_to_tensor(2, "int64") if isinstance(index, str) else index
+    written = as_numpy(filled().write(new(3), index))
+    np.testing.assert_array_equal(written.value, as_numpy(filled().write(new(3), 2)).value)
+
+
+def test_a_decoder_layer_takes_an_index_of_numpy():
+    layer, x = DecoderLayer(3, 5), normal(BATCH, 4, 6)
+    expected = layer(x)
+    np.testing.assert_array_equal(as_numpy(layer(x, index=np.int64(0))), as_numpy(expected))
+    cache = layer.empty_cache(BATCH, SLOTS)
+    for i in range(4):
+        y, cache = layer(x[:, i : i + 1], cache=cache, index=np.int64(i))
+        np.testing.assert_allclose(as_numpy(y)[:, 0], as_numpy(expected)[:, i], atol=1e-5)

@@ -25,15 +25,15 @@ def test_looks_up_and_scales_by_the_root_of_the_width():
 def test_logits_are_products_with_each_embedding():
     layer, x = built(), normal(2, 3, D_MODEL)
     expected = x.astype("float64") @ as_numpy(layer.embeddings).T
-    assert_close(layer.logits(x), expected)
-    assert_close(layer.logits(x, layer.output_kernel()), expected)
+    assert_close(layer(x, reverse=True), expected)
+    assert_close(layer(x, reverse=True, output_kernel=layer.output_kernel()), expected)
 
 
 def test_both_ends_share_one_matrix():
     layer, x = built(), normal(2, 3, D_MODEL)
-    before = as_numpy(layer.logits(x))
+    before = as_numpy(layer(x, reverse=True))
     layer.embeddings.assign(2.0 * layer.embeddings)
-    assert_close(layer.logits(x), 2 * before)
+    assert_close(layer(x, reverse=True), 2 * before)
     assert len(layer.weights) == 1
 
 
@@ -44,7 +44,7 @@ def test_reversed_in_a_functional_model_it_stays_tied():
     assert logits.shape == (None, None, VOCAB)
     model = keras.Model(ids, logits)
     before = as_numpy(model(IDS))
-    assert_close(before, as_numpy(layer.logits(layer(IDS))))
+    assert_close(before, as_numpy(layer(layer(IDS), reverse=True)))
     np.testing.assert_array_equal(as_numpy(mask_of(model(IDS))), IDS != 0)
     layer.embeddings.assign(2.0 * layer.embeddings)
     assert_close(model(IDS), 4 * before)
@@ -53,7 +53,7 @@ def test_reversed_in_a_functional_model_it_stays_tied():
 
 def test_logits_are_float32_under_mixed_bfloat16():
     layer = built(dtype="mixed_bfloat16")
-    logits = layer.logits(ops.cast(normal(2, 3, D_MODEL), "bfloat16"))
+    logits = layer(ops.cast(normal(2, 3, D_MODEL), "bfloat16"), reverse=True)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     expected = normal(2, 3, D_MODEL).astype("float64") @ as_numpy(layer.embeddings).T
     assert_close(logits, expected, 0.03)
@@ -96,3 +96,58 @@ def test_another_initializer_makes_the_matrix():
 def test_sizes_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
         TokenEmbedding(**{"vocab_size": 7, "d_model": 5, name: value})
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
+def test_states_of_any_rank_are_scored(shape):
+    layer, x = built(output_bias=True, output_scale=0.5, pad_id=0), normal(*shape, D_MODEL)
+    expected = 0.5 * x.astype("float64") @ as_numpy(layer.embeddings).T + as_numpy(layer.bias)
+    assert_close(layer(x, reverse=True), expected)
+    assert mask_of(layer(x, reverse=True)) is None
+
+
+def test_an_output_projection_of_its_own_leaves_the_embeddings_alone():
+    layer, x = built(tie_weights=False), normal(2, 3, D_MODEL)
+    assert len(layer.weights) == 2
+    assert_close(layer(x, reverse=True), x.astype("float64") @ as_numpy(layer.reverse_embeddings))
+
+
+def test_a_soft_cap_bounds_the_logits():
+    layer, x = built(logit_soft_cap=2.0), normal(2, 3, D_MODEL, scale=9.0)
+    plain = x.astype("float64") @ as_numpy(layer.embeddings).T
+    assert_close(layer(x, reverse=True), 2 * np.tanh(plain / 2))
+
+
+def test_a_sequential_model_without_an_input_keeps_the_padding():
+    """It casts its ids to float."""
+    model = keras.Sequential([TokenEmbedding(VOCAB, D_MODEL, pad_id=0)])
+    np.testing.assert_array_equal(as_numpy(mask_of(model(IDS))), IDS != 0)
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+@pytest.mark.parametrize("tie_weights", [False, True])
+def test_quantized_embeddings_and_logits_differ_by_rounding(tie_weights, output_bias, tmp_path):
+    layer = TokenEmbedding(23, 32, pad_id=0, output_bias=output_bias, tie_weights=tie_weights)
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, layer(layer(ids), reverse=True))
+    randomized(layer)
+    x = np.arange(1, 23).reshape(2, 11)
+    expected, states = as_numpy(model(x)), as_numpy(layer(x))
+    model.quantize("int8")
+    assert np.corrcoef(as_numpy(layer(x)).ravel(), states.ravel())[0, 1] >= 0.999
+    assert np.corrcoef(as_numpy(model(x)).ravel(), expected.ravel())[0, 1] >= 0.999
+    assert layer.output_kernel() is None
+    found = as_numpy(model(x))
+    model.save(tmp_path / "model.keras")
+    assert_close(keras.models.load_model(tmp_path / "model.keras")(x), found, 1e-5)
+
+
+def test_low_rank_adapters_start_as_nothing_and_serve_both_ends():
+    layer, x = built(), normal(2, 3, D_MODEL)
+    expected = as_numpy(layer(x, reverse=True))
+    layer.enable_lora(2)
+    assert_close(layer(x, reverse=True), expected)
+    assert len(layer.trainable_weights) == 2
+    randomized(layer)
+    assert_close(layer(x, reverse=True), x.astype("float64") @ as_numpy(layer.embeddings).T)
+    assert_close(layer(IDS), as_numpy(layer.embeddings)[IDS] * np.sqrt(D_MODEL))

@@ -89,7 +89,7 @@ def test_explicit_mask_wins_over_the_implicit_one(make):
 def test_attention_mask_acts_beside_the_padding_mask(make):
     made = make()
     causal = np.tril(np.ones((1, LENGTH, LENGTH), bool))
-    both = causal & REAL[:, None, :]
+    both = causal & REAL[:, None, :] & REAL[:, :, None]
     expected = made(X, attention_mask=both)
     assert_close(made(X, padding_mask=REAL, attention_mask=causal), expected, 0.0)
     assert_close(made(with_mask(ops.convert_to_tensor(X), REAL), attention_mask=causal), expected, 0.0)
@@ -103,7 +103,8 @@ def test_attention_scores_are_distributions_over_real_tokens(make):
     assert len(scores) == (LAYERS if make is stack else 1)
     for of_layer in map(as_numpy, scores):
         assert of_layer.shape == (BATCH, HEADS, LENGTH, LENGTH)
-        np.testing.assert_allclose(of_layer.sum(axis=-1), np.ones((BATCH, HEADS, LENGTH)), rtol=1e-5)
+        sums = np.repeat(REAL[:, None], HEADS, axis=1)  # a masked query attends to nothing
+        np.testing.assert_allclose(of_layer.sum(axis=-1), sums, rtol=1e-5)
         assert np.all(of_layer[1, :, :, 4:] == 0)
 
 
@@ -150,7 +151,7 @@ def test_dropouts_act_in_training_alone():
 def test_layers_of_a_stack_start_apart():
     made = Encoder(LAYERS, HEADS, D_FF)
     made.build(X.shape)
-    first, second = (part.self_attention.query_weights[0] for part in made.layers)
+    first, second = (part.self_attention.query_dense.kernel for part in made.layers)
     assert np.abs(as_numpy(first) - as_numpy(second)).max() > 0.01
 
 

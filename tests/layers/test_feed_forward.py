@@ -7,6 +7,7 @@ import pytest
 from contracts import as_numpy, assert_close, check_layer_contract, normal, randomized
 from reference import feed_forward, gated_feed_forward, weights_of
 
+from keras_transformer.layers import LayerNormalization, MultiHeadAttention, PositionalEncoding
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward, gelu_tanh
 
 
@@ -145,3 +146,40 @@ def test_gated_config_keeps_every_argument():
     kept = [config[name] for name in ("d_ff", "activation", "dropout", "use_bias")]
     assert kept == [11, "gelu", 0.3, True]
     assert config["kernel_initializer"]["class_name"] == "HeNormal"
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5), (0, 3, 5)])
+@pytest.mark.parametrize("layer_class", [FeedForward, GatedFeedForward])
+def test_inputs_of_any_rank_give_what_kerass_dense_layers_give(layer_class, shape):
+    layer, x = layer_class(11, "gelu", use_bias=True), normal(*shape)
+    layer.build(shape)
+    randomized(layer)
+
+    def dense(projection, x):
+        twin = keras.layers.Dense(projection.kernel.shape[1])
+        twin.build(x.shape)
+        twin.set_weights(projection.get_weights())
+        return twin(x)
+
+    inner = dense(layer.inner, x)
+    hidden = keras.activations.gelu(inner)
+    if layer_class is GatedFeedForward:
+        hidden = keras.activations.gelu(dense(layer.gate, x)) * inner
+    assert_close(layer(x), dense(layer.outer, hidden))
+
+
+def test_a_sequential_model_takes_vectors():
+    model = keras.Sequential([keras.Input((16,)), FeedForward(32), keras.layers.Dense(1)])
+    assert model(normal(3, 16)).shape == (3, 1)
+    assert len(model.weights) == 6
+
+
+@pytest.mark.tensorflow
+def test_ragged_tensors_are_refused_by_name():
+    import tensorflow as tf
+
+    ragged = tf.ragged.constant([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]], ragged_rank=1)
+    for layer in (FeedForward(3), MultiHeadAttention(2, 3), PositionalEncoding(), LayerNormalization()):
+        inputs = [ragged] * (1 + isinstance(layer, MultiHeadAttention))
+        with pytest.raises(ValueError, match=r"must be a dense tensor(.|\n)*Received: a ragged tensor"):
+            layer(*inputs)

@@ -14,7 +14,7 @@ from contracts import (
     with_mask,
 )
 from keras import ops
-from reference import feed_forward, gated_feed_forward, imbalance, mixture, under, weights_of
+from reference import feed_forward, gated_feed_forward, imbalance, mixture, routing, weights_of
 
 from keras_transformer.backend import compiled
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
@@ -25,8 +25,21 @@ X = normal(BATCH, LENGTH, D_MODEL)
 REAL = np.arange(LENGTH) < np.array([[LENGTH], [4]])
 
 
-def built(expert=None, num_experts=EXPERTS, top_k=2, **arguments):
-    layer = MixtureOfExperts(expert or FeedForward(D_FF), num_experts, top_k, **arguments)
+def experts_of(make, number=EXPERTS):
+    """A list of experts whose weights `reference.mixture` finds by name."""
+    return [make(name=f"expert_{i}") for i in range(number)]
+
+
+def plain(**arguments):
+    return FeedForward(D_FF, **arguments)
+
+
+def gated(**arguments):
+    return GatedFeedForward(D_FF, **arguments)
+
+
+def built(make=plain, num_experts=EXPERTS, top_k=2, **arguments):
+    layer = MixtureOfExperts(experts_of(make, num_experts), top_k, **arguments)
     layer.build((None, None, D_MODEL))
     return randomized(layer)
 
@@ -34,9 +47,12 @@ def built(expert=None, num_experts=EXPERTS, top_k=2, **arguments):
 def routed(router, top_k=2, **arguments):
     """A layer of experts that multiply by 1, 10, 100 and so on, for tokens of two features."""
     router = np.array(router, "float32")
-    layer = MixtureOfExperts(keras.layers.Dense(2, use_bias=False), router.shape[1], top_k, **arguments)
+    experts = [keras.layers.Dense(2, use_bias=False) for _ in range(router.shape[1])]
+    layer = MixtureOfExperts(experts, top_k, **arguments)
     layer.build((None, None, 2))
-    layer.set_weights([router, *(10.0**i * np.eye(2) for i in range(router.shape[1]))])
+    layer.router.kernel.assign(router)
+    for i, expert in enumerate(experts):
+        expert.kernel.assign(10.0**i * np.eye(2))
     return layer
 
 
@@ -52,16 +68,19 @@ def added_loss(layer, x, training=True, **arguments):
 
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("expert", "reference"),
+    ("make", "reference"),
     [
-        (FeedForward(D_FF), feed_forward),
-        (GatedFeedForward(D_FF, "tanh"), lambda w, x: gated_feed_forward(w, x, np.tanh)),
-        (keras.layers.Dense(D_MODEL, "tanh"), lambda w, x: np.tanh(x @ w["kernel"] + w["bias"])),
+        (plain, feed_forward),
+        (lambda **kwargs: gated(activation="tanh", **kwargs), lambda w, x: gated_feed_forward(w, x, np.tanh)),
+        (
+            lambda **kwargs: keras.layers.Dense(D_MODEL, "tanh", **kwargs),
+            lambda w, x: np.tanh(x @ w["kernel"] + w["bias"]),
+        ),
     ],
     ids=["plain", "gated", "dense"],
 )
-def test_agrees_with_numpy(expert, reference, top_k):
-    layer = built(expert, top_k=top_k)
+def test_agrees_with_numpy(make, reference, top_k):
+    layer = built(make, top_k=top_k)
     assert_close(layer(X), mixture(weights_of(layer), X.astype("float64"), top_k, reference))
 
 
@@ -120,9 +139,9 @@ def test_balance_loss_agrees_with_numpy_over_real_tokens(top_k):
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_even_use_costs_as_much_as_the_balance(top_k):
     router = np.array([[9, 0, -9], [0, -9, 9], [-9, 9, 0]])
-    layer = MixtureOfExperts(keras.layers.Dense(3), 3, top_k, balance=0.3)
+    layer = MixtureOfExperts([keras.layers.Dense(3) for _ in range(3)], top_k, balance=0.3)
     layer.build((None, None, 3))
-    layer.router.assign(router)
+    layer.router.kernel.assign(router)
     assert_close(added_loss(layer, np.eye(3, dtype="float32")[None]), np.array(0.3))
 
 
@@ -163,7 +182,7 @@ def model_of(layer):
 
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_fit_adds_the_loss_of_the_tokens_that_keras_does_not_mask(jit_compile):
-    layer = MixtureOfExperts(FeedForward(D_FF, dropout=0.3), EXPERTS, balance=0.7)
+    layer = MixtureOfExperts([plain(dropout=0.3) for _ in range(EXPERTS)], balance=0.7)
     model, embedding = model_of(layer)
     randomized(model)
     model.compile(keras.optimizers.SGD(0.0), lambda y, found: 0.0 * found[..., 0], jit_compile=jit_compile)
@@ -177,7 +196,7 @@ def test_fit_adds_the_loss_of_the_tokens_that_keras_does_not_mask(jit_compile):
 
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_fit_teaches_the_router_and_every_expert(jit_compile):
-    layer = MixtureOfExperts(GatedFeedForward(D_FF), EXPERTS, balance=0.0)
+    layer = MixtureOfExperts(experts_of(gated), balance=0.0)
     inputs = keras.Input((None, D_MODEL))
     model = keras.Model(inputs, layer(inputs))
     before = weights_of(layer)
@@ -193,34 +212,36 @@ def test_gradient_of_the_router_is_that_of_numpy(of_loss, top_k):
     upstream, weights = normal(*X.shape, seed=1), weights_of(layer)
 
     def total(router):
-        others = [v.value for v in layer.trainable_variables if v is not layer.router]
+        kernel = layer.router.kernel
+        values = [router if v is kernel else v.value for v in layer.trainable_variables]
+        others = [v.value for v in layer.non_trainable_variables]
         y, _, losses = layer.stateless_call(
-            [router, *others], [], ops.convert_to_tensor(X), training=True, return_losses=True
+            values, others, ops.convert_to_tensor(X), training=True, return_losses=True
         )
         return losses[0] if of_loss else ops.sum(y * upstream)
 
     def exact(router):
-        changed, x = {**weights, "router": router}, X.astype("float64")
+        changed, x = {**weights, "router/kernel": router}, X.astype("float64")
         if of_loss:
             return imbalance(changed, x, top_k, np.ones_like(REAL))
         return np.sum(mixture(changed, x, top_k) * upstream)
 
-    step, router = 1e-6, weights["router"]
+    step, router = 1e-6, weights["router/kernel"]
     expected = np.zeros(router.shape)
     for entry in np.ndindex(router.shape):
         small = np.zeros(router.shape)
         small[entry] = step
         expected[entry] = (exact(router + small) - exact(router - small)) / (2 * step)
-    assert layer.trainable_variables[0] is layer.router
+    assert any(v is layer.router.kernel for v in layer.trainable_variables)
     assert np.abs(expected).max() > 0.01
     assert_close(gradient_of(total, router.astype("float32")), expected, 1e-4)
 
 
 def test_dropout_of_the_experts_acts_in_training_alone():
-    layer, plain = built(FeedForward(D_FF, dropout=0.5)), built()
-    assert_close(layer(X), plain(X), 0.0)
-    assert np.abs(as_numpy(layer(X, training=True)) - as_numpy(plain(X))).max() > 0.1
-    assert_close(plain(X, training=True), plain(X), 0.0)
+    layer, still = built(lambda **kwargs: plain(dropout=0.5, **kwargs)), built()
+    assert_close(layer(X), still(X), 0.0)
+    assert np.abs(as_numpy(layer(X, training=True)) - as_numpy(still(X))).max() > 0.1
+    assert_close(still(X, training=True), still(X), 0.0)
 
 
 def test_routing_is_float32_under_mixed_precision():
@@ -241,7 +262,7 @@ def test_one_compiled_function_serves_every_length(jit_compile):
 def test_keeps_the_contract(tmp_path):
     """With gated experts, of which one is asked: the others are in test_contracts.py."""
     check_layer_contract(
-        lambda **kwargs: MixtureOfExperts(GatedFeedForward(D_FF), EXPERTS, 1, **kwargs),
+        lambda **kwargs: MixtureOfExperts(experts_of(gated), 1, **kwargs),
         lambda: [X],
         tmp_path,
         mask=REAL,
@@ -249,11 +270,13 @@ def test_keeps_the_contract(tmp_path):
 
 
 def test_config_keeps_every_argument_before_and_after_it_is_built():
-    layer = MixtureOfExperts(GatedFeedForward(11, "gelu"), 5, 3, 0.2, kernel_initializer="he_normal")
+    experts = [GatedFeedForward(11, "gelu") for _ in range(5)]
+    layer = MixtureOfExperts(experts, 3, 0.2, kernel_initializer="he_normal")
     config = layer.get_config()
     again = MixtureOfExperts.from_config(config)
+    assert again.get_config() == config
     layer.build((None, None, D_MODEL))
-    assert layer.get_config() == config == again.get_config()
+    again = MixtureOfExperts.from_config(layer.get_config())
     assert (again.num_experts, again.top_k, again.balance) == (5, 3, 0.2)
     assert type(again.kernel_initializer) is keras.initializers.HeNormal
     assert {(type(e), e.d_ff, e.activation) for e in again.experts} == {
@@ -261,39 +284,36 @@ def test_config_keeps_every_argument_before_and_after_it_is_built():
     }
 
 
-def test_experts_have_weights_of_their_own_and_the_template_none():
-    template = FeedForward(D_FF)
-    layer = MixtureOfExperts(template, EXPERTS)
+def test_experts_are_the_layers_handed_in():
+    experts = [plain(), gated(), keras.layers.Dense(D_MODEL)]
+    layer = MixtureOfExperts(experts, kernel_initializer="zeros")
     layer.build((None, None, D_MODEL))
-    weights = weights_of(layer)
-    assert not template.built
-    assert {path.split("/")[0] for path in weights} == {"router", "expert_0", "expert_1", "expert_2"}
-    kernels = [under(weights, f"expert_{i}")["inner/kernel"] for i in range(EXPERTS)]
-    assert min(np.abs(kernels[i] - kernels[i - 1]).max() for i in range(EXPERTS)) > 0.01
+    assert all(one is other for one, other in zip(layer.experts, experts, strict=True))
+    assert len(layer.weights) == 1 + 4 + 3 + 2
+    x, shares = X.astype("float64"), routing(weights_of(layer), X.astype("float64"), 2)[0]
+    expected = sum(as_numpy(e(X)) * shares[..., i : i + 1] for i, e in enumerate(experts))
+    assert_close(layer(x), expected)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"top_k": 4},
-            r"`top_k` must be an integer at least 1, at most 3\. Received: top_k=4\.",
-        ),
+        ({"top_k": 4}, r"`top_k` must be an integer at least 1, at most 3\. Received: top_k=4\."),
         ({"top_k": 0}, r"`top_k` must be .* Received: top_k=0\."),
-        ({"num_experts": 0}, r"`num_experts` must be a positive integer\. Received: num_experts=0\."),
+        ({"experts": []}, r"`experts` must be a list of layers\. Received: experts=\[\]\."),
+        ({"experts": FeedForward(5)}, r"`experts` must be a list of layers\. Received: experts=<FeedForward"),
         ({"balance": -0.1}, r"`balance` must be a number at least 0\. Received: balance=-0\.1\."),
-        ({"expert": "relu"}, r"must be a Keras layer\. Received: template='relu'\."),
-        ({"expert": FeedForward}, r"must be a Keras layer\. Received: template=<class"),
+        ({"experts": ["relu"] * 2}, r"`experts\[0\]` must be a `Layer`\. Received: experts\[0\]='relu'\."),
+        ({"experts": [FeedForward] * 2}, r"`experts\[0\]` must be a `Layer`\. Received: experts\[0\]=<class"),
     ],
 )
 def test_arguments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
-        MixtureOfExperts(**{"expert": FeedForward(D_FF), "num_experts": 3, **arguments})
+        MixtureOfExperts(**{"experts": [FeedForward(D_FF) for _ in range(3)], **arguments})
 
 
 def test_an_expert_must_keep_the_shape():
-    layer = MixtureOfExperts(keras.layers.Dense(4), 3)
-    with pytest.raises(
-        ValueError, match=r"`expert` must keep .*shape=\(2, 7, 5\), which becomes \(2, 7, 4\)\."
-    ):
+    layer = MixtureOfExperts([keras.layers.Dense(D_MODEL), keras.layers.Dense(4)])
+    message = r"`experts\[1\]` must keep .*shape=\(2, 7, 5\), which becomes \(2, 7, 4\)\."
+    with pytest.raises(ValueError, match=message):
         layer.build(X.shape)

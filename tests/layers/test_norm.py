@@ -13,8 +13,9 @@ from contracts import (
     randomized,
 )
 from keras import ops
-from keras_transformer.layers.norm import LayerNormalization, RMSNormalization
 from reference import rms_norm, weights_of
+
+from keras_transformer.layers.residual import LayerNormalization, RMSNormalization
 
 FEATURES = 24
 
@@ -106,20 +107,20 @@ def test_rms_epsilon_counts_where_values_are_small():
 
 def test_rms_gradients_are_the_derived_ones():
     layer, x = rms(2, 3, 5, epsilon=0.1)
-    upstream, gamma = normal(*x.shape, seed=1), as_numpy(layer.gamma).astype("float32")
+    upstream, scale = normal(*x.shape, seed=1), as_numpy(layer.scale).astype("float32")
 
-    def written_out(x, gamma):
-        with keras.StatelessScope(state_mapping=[(layer.gamma, ops.convert_to_tensor(gamma))]):
+    def written_out(x, scale):
+        with keras.StatelessScope(state_mapping=[(layer.scale, ops.convert_to_tensor(scale))]):
             return ops.sum(layer.call(ops.convert_to_tensor(x)) * upstream)
 
-    def derived(x, gamma):
+    def derived(x, scale):
         squares = ops.mean(ops.square(x), axis=-1, keepdims=True)
-        return ops.sum(x / ops.sqrt(squares + 0.1) * gamma * upstream)
+        return ops.sum(x / ops.sqrt(squares + 0.1) * scale * upstream)
 
     for of_x in (True, False):
         found, expected = (
             gradient_of(
-                (lambda v, f=f: f(v, gamma)) if of_x else (lambda v, f=f: f(x, v)), x if of_x else gamma
+                (lambda v, f=f: f(v, scale)) if of_x else (lambda v, f=f: f(x, v)), x if of_x else scale
             )
             for f in (written_out, derived)
         )
@@ -132,8 +133,8 @@ def test_rms_of_bfloat16_is_taken_in_float32():
     x = ops.cast(300.0 + normal(8, FEATURES), "bfloat16")
     found = layer(x)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
-    gamma = as_numpy(ops.cast(ops.cast(layer.gamma, "bfloat16"), "float32"))
-    expected = rms_norm({"gamma": gamma}, as_numpy(x))
+    scale = as_numpy(ops.cast(ops.cast(layer.scale, "bfloat16"), "float32"))
+    expected = rms_norm({"scale": scale}, as_numpy(x))
     np.testing.assert_allclose(as_numpy(found), expected, rtol=2**-8, atol=1e-6)
 
 
@@ -150,4 +151,53 @@ def test_rms_config():
 
 def test_rms_epsilon_must_not_be_negative():
     with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
-        RMSNormalization(-1)
+        RMSNormalization(epsilon=-1)
+
+
+KERAS_NORMS = pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (LayerNormalization, keras.layers.LayerNormalization),
+        (RMSNormalization, keras.layers.RMSNormalization),
+    ],
+)
+
+
+@KERAS_NORMS
+@pytest.mark.parametrize("arguments", [(1,), ((1, 2),), (-1, 0.5), (2, 0.5)])
+def test_axes_and_epsilon_are_given_in_kerass_order(ours, theirs, arguments):
+    x = normal(2, 3, 5)
+    one, other = ours(*arguments), theirs(*(arguments if len(arguments) > 1 else (*arguments, 1e-6)))
+    for layer in (one, other):
+        layer.build(x.shape)
+    one.set_weights(randomized(other).get_weights())
+    assert_close(one(x), other(x), 2e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"center": False}, {"scale": False}, {"center": False, "scale": False}]
+)
+def test_a_norm_without_shift_or_factor_is_kerass(arguments):
+    x = normal(2, 3, 5)
+    ours, theirs = LayerNormalization(**arguments), keras.layers.LayerNormalization(epsilon=1e-6, **arguments)
+    for layer in (ours, theirs):
+        layer.build(x.shape)
+    assert len(ours.weights) == 2 - len(arguments)
+    ours.set_weights(randomized(theirs).get_weights())
+    assert_close(ours(x), theirs(x), 2e-6)
+    assert LayerNormalization.from_config(ours.get_config()).get_config() == ours.get_config()
+
+
+def test_the_epsilon_of_a_layer_norm_must_not_be_negative():
+    with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
+        LayerNormalization(epsilon=-1)
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+@pytest.mark.parametrize("layer_class", [LayerNormalization, RMSNormalization])
+def test_a_float64_policy_computes_in_float64(layer_class):
+    layer, x = layer_class(dtype="float64"), np.random.default_rng(0).normal(size=(3, 5))
+    layer.build(x.shape)
+    centred = x - x.mean(axis=-1, keepdims=True) if layer_class is LayerNormalization else x
+    expected = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, rtol=1e-13, atol=1e-13)

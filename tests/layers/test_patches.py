@@ -20,8 +20,8 @@ def test_patches_come_row_by_row_by_hand():
     layer.build((None, 2, 4, 1))
     kernel = np.zeros((2, 2, 1, 2), "float32")
     kernel[0, 0, 0, 0] = kernel[1, 1, 0, 1] = 1.0
-    layer.kernel.assign(kernel)
-    layer.bias.assign([0.0, 10.0])
+    layer.projection.kernel.assign(kernel)
+    layer.projection.bias.assign([0.0, 10.0])
     image = np.arange(8.0, dtype="float32").reshape(1, 2, 4, 1)
     assert_close(layer(image), np.array([[[0.0, 15.0], [2.0, 17.0]]]))
 
@@ -33,8 +33,8 @@ def test_it_is_a_convolution_of_that_stride(patch_size, channels):
     layer(images)
     randomized(layer)
     height, width = layer.patch_size
-    convolved = ops.conv(ops.convert_to_tensor(images), layer.kernel, (height, width), "valid")
-    expected = ops.reshape(convolved, (2, -1, 5)) + layer.bias
+    convolved = ops.conv(ops.convert_to_tensor(images), layer.projection.kernel, (height, width), "valid")
+    expected = ops.reshape(convolved, (2, -1, 5)) + layer.projection.bias
     assert_close(layer(images), expected)
     assert layer(images).shape == (2, (8 // height) * (6 // width), 5)
 

@@ -7,7 +7,7 @@ import pytest
 from contracts import as_numpy, normal
 
 from keras_transformer.layers import ALiBi, RelativePositionBias
-from keras_transformer.layers.positions import distances_between
+from keras_transformer.layers.dot_product import distances_between
 
 
 def test_alibi_of_four_heads_by_hand():

@@ -1,13 +1,11 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, compilations, mask_of, normal, with_mask
+from contracts import as_numpy, mask_of, normal, with_mask
 from keras import ops
 from reference import positions as reference_positions
 
-from keras_transformer.backend import compiled
-from keras_transformer.layers import PositionalEncoding, sinusoidal_positions
-from keras_transformer.layers.positions import positions_in_segments
+from keras_transformer.layers import PositionalEncoding, RotaryPositions, sinusoidal_positions
 
 
 def table(length, d_model, **arguments):
@@ -90,34 +88,17 @@ def test_implicit_mask_is_passed_on():
 
 @pytest.mark.parametrize("wavelength", [0, -1.0])
 def test_wavelength_must_be_positive(wavelength):
-    with pytest.raises(ValueError, match=f"must be positive. Received: max_wavelength={wavelength}"):
+    with pytest.raises(
+        ValueError, match=f"`max_wavelength` must be a number above 0. Received: max_wavelength={wavelength}"
+    ):
         PositionalEncoding(max_wavelength=wavelength)
 
 
-def test_positions_begin_anew_with_each_text():
-    found = as_numpy(positions_in_segments(np.array([[1, 1, 1, 2, 3, 3, 0, 0], [7] * 8], "int32")))
-    assert found.tolist() == [[0, 1, 2, 0, 0, 1, 0, 1], list(range(8))]
-
-
-def test_positions_in_many_contiguous_texts():
-    rng = np.random.default_rng(0)
-    begins = rng.random((5, 97)) < 0.2
-    begins[:, 0] = True
-    segment_ids = np.cumsum(begins, axis=1).astype("int32")
-    expected = [[int((row[:i] == row[i]).sum()) for i in range(97)] for row in segment_ids]
-    assert as_numpy(positions_in_segments(segment_ids)).tolist() == expected
-    for jit_compile in compilations():
-        function = compiled(positions_in_segments, PositionalEncoding(), jit_compile)
-        assert as_numpy(function(ops.convert_to_tensor(segment_ids))).tolist() == expected
-
-
-@pytest.mark.tensorflow
-def test_positions_in_segments_need_no_square():
-    import tensorflow as tf
-
-    function = tf.function(positions_in_segments, input_signature=[tf.TensorSpec((2, 8192), tf.int32)])
-    graph = function.get_concrete_function().graph
-    sizes = [t.shape.num_elements() or 0 for op in graph.get_operations() for t in op.outputs]
-    assert max(sizes) == 2 * 8192
-    several = tf.function(positions_in_segments, input_signature=[tf.TensorSpec((None, None), tf.int32)])
-    assert several(tf.constant([[4, 4, 1, 1, 1]])).numpy().tolist() == [[0, 1, 0, 1, 2]]
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_a_float64_policy_computes_in_float64():
+    x, exact = np.zeros((1, 53, 12)), reference_positions(53, 12)
+    found = ops.convert_to_numpy(PositionalEncoding(dtype="float64")(x))[0]
+    np.testing.assert_allclose(found, exact, atol=1e-12)
+    pair = np.stack([np.ones(53), np.zeros(53)], axis=-1)[None]
+    turned = ops.convert_to_numpy(RotaryPositions(dtype="float64")(pair))[0]
+    np.testing.assert_allclose(turned, np.stack([np.cos(range(53)), np.sin(range(53))], axis=-1), atol=1e-13)

@@ -91,7 +91,7 @@ def test_attention_by_hand():
     layer = LuongAttention()
     x, memory = np.array([[[0.0, 1.0]]], "float32"), np.array([[[0.0, 0.0], [0.5, 1.0]]], "float32")
     layer(x, memory)
-    layer.kernel.assign([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.5]])
+    layer.projection.kernel.assign([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.5]])
     output, weights = layer(x, memory, return_attention_scores=True)
     share = np.e / (1 + np.e)
     assert_close(weights, np.array([[[[1 - share, share]]]]))

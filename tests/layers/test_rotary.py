@@ -23,15 +23,15 @@ def test_agrees_with_complex_numbers(positions):
     rates = [50.0 ** (-2 * i / 8) for i in range(4)]
     given = None if positions is None else np.array(positions, "int32")
     expected = turned(x, range(5) if positions is None else positions, rates)
-    np.testing.assert_allclose(as_numpy(RotaryPositions(50.0).rotated(x, given)), expected, atol=1e-5)
+    np.testing.assert_allclose(as_numpy(RotaryPositions(50.0).rotate(x, given)), expected, atol=1e-5)
 
 
 def test_rows_may_stand_elsewhere():
     x = normal(2, 3, 4, 6)
     positions = np.array([[0, 1, 2, 3], [9, 8, 7, 6]], "int32")
-    found = as_numpy(RotaryPositions().rotated(x, positions))
+    found = as_numpy(RotaryPositions().rotate(x, positions))
     for row in range(2):
-        alone = RotaryPositions().rotated(x[row : row + 1], positions[row])
+        alone = RotaryPositions().rotate(x[row : row + 1], positions[row])
         np.testing.assert_allclose(found[row], as_numpy(alone)[0], atol=1e-6)
 
 
@@ -40,7 +40,7 @@ def test_scores_know_distances_alone():
     rotary = RotaryPositions()
 
     def score(i, j):
-        q, k = (rotary.rotated(x, np.array([p], "int32")) for x, p in ((query, i), (key, j)))
+        q, k = (rotary.rotate(x, np.array([p], "int32")) for x, p in ((query, i), (key, j)))
         return float((as_numpy(q) * as_numpy(k)).sum())
 
     assert score(3, 1) == pytest.approx(score(12, 10), abs=1e-4)
@@ -66,7 +66,7 @@ def test_llama3_scaling_in_its_three_regimes():
         (lambda: RotaryPositions(0.0), "max_wavelength=0.0"),
         (lambda: LinearScaling(-1), "factor=-1"),
         (lambda: Llama3Scaling(8.0, 4.0, 4.0), "high_frequency_factor=4.0, low_frequency_factor=4.0"),
-        (lambda: RotaryPositions().rotated(np.zeros((1, 1, 2, 3), "float32")), "even number of channels"),
+        (lambda: RotaryPositions().rotate(np.zeros((1, 1, 2, 3), "float32")), "even number of channels"),
     ],
 )
 def test_wrong_arguments_are_named(make, named):
