@@ -30,11 +30,11 @@ def normal(*shape, seed=0, scale=1.0):
 
 
 def randomized(layer, seed=0, scale=0.4):
-    """Gives a built layer weights that hide nothing: biases are not zero and gammas not one."""
+    """Gives a built layer weights that hide nothing: biases are not zero, and factors of norms not one."""
     rng = np.random.default_rng(seed)
     for weight in layer.weights:
         noise = rng.normal(size=weight.shape, scale=scale)
-        weight.assign(noise + 1.0 if weight.path.endswith("gamma") else noise)
+        weight.assign(noise + 1.0 if weight.path.endswith(("gamma", "scale")) else noise)
     return layer
 
 

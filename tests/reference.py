@@ -40,16 +40,16 @@ def attention(weights, query, value, key=None, allowed=True):
     key = value if key is None else key
 
     def project(x, name):
-        projected = np.einsum("btf,fhd->bhtd", x, weights[f"{name}_kernel"])
-        return projected + weights.get(f"{name}_bias", np.zeros(1))[..., None, :]
+        projected = np.einsum("btf,fhd->bhtd", x, weights[f"{name}/kernel"])
+        return projected + weights.get(f"{name}/bias", np.zeros(1))[..., None, :]
 
     q, k, v = project(query, "query"), project(key, "key"), project(value, "value")
     scores = np.einsum("bhtd,bhsd->bhts", q, k) / np.sqrt(q.shape[-1])
     attended = softmax(scores, np.broadcast_to(allowed, scores.shape))
     context = np.einsum("bhts,bhsd->bthd", attended, v)
-    kernel = weights["attention_output_kernel"]
+    kernel = weights["attention_output/kernel"]
     output = np.tensordot(context, kernel, axes=([2, 3], [0, 1]))
-    return output + weights.get("attention_output_bias", 0.0), attended
+    return output + weights.get("attention_output/bias", 0.0), attended
 
 
 def positions(length, d_model, max_wavelength=10000.0, start_index=0):
@@ -70,7 +70,7 @@ def layer_norm(weights, x, epsilon=1e-6):
 
 
 def rms_norm(weights, x, epsilon=1e-6):
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * weights["gamma"]
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * weights["scale"]
 
 
 def relu(x):
@@ -92,7 +92,7 @@ def dense(weights, x):
 
 def routing(weights, x, top_k):
     """The share of each expert in each token, and its softmax over all experts."""
-    logits = x @ weights["router"]
+    logits = x @ weights["router/kernel"]
     likely = softmax(logits, np.ones(logits.shape, bool))
     top = np.argsort(-logits, axis=-1, kind="stable")[..., :top_k]
     chosen = np.zeros(logits.shape, bool)

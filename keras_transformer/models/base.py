@@ -35,7 +35,7 @@ class BaseModel(Composite, keras.Model):
 
     def build_added_layers(self):
         """Builds the layers that a subclass added, by a symbolic call; `generate` and loading need their weights."""
-        if not all(layer.built for layer in self.layers):
+        if not all(layer.built for layer in sublayers(self)):
             keras.Operation.compute_output_spec(self, self.input_signature()[0])
 
     def input_signature(self):
