@@ -21,6 +21,13 @@ class Configured:
 
     derived = ()
 
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        if not all(each.built for each in sublayers(self)):  # a subclass added them
+            shapes = config.get("shapes_dict") or {"x_shape": config["input_shape"]}
+            shapes = {name.removesuffix("_shape"): shape for name, shape in shapes.items() if shape is not None}
+            self(**{name: keras.KerasTensor(shape, dtype=self.compute_dtype) for name, shape in shapes.items()})
+
     def get_config(self):
         config = super().get_config()
         for cls in type(self).__mro__:
@@ -59,16 +66,16 @@ class KeepsShape(Configured):
 
 
 def ensure_built(layer, *shapes):
-    """Builds a sublayer, unless it is built.
+    """Builds a sublayer, unless it is built, with the layers that a subclass added to it.
 
-    A layer without a `build` of its own creates its weights when it is first called: it is called symbolically.
+    A layer that no `build` builds creates its weights when it is first called: the sublayer is called symbolically.
     """
     if layer.built:
         return
-    if type(layer).build is keras.layers.Layer.build:
-        layer(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
-    else:
+    if type(layer).build is not keras.layers.Layer.build:
         layer.build(*shapes)
+    if not layer.built or not all(each.built for each in sublayers(layer)):
+        layer(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
 
 
 def from_config_or_layer(value, holder, name, kind=keras.layers.Layer):

@@ -248,6 +248,12 @@ class Generation:
         super().compile(*args, **kwargs)
         self._functions.clear()
 
+    def compile_from_config(self, config):
+        """Compiles a loaded model as it was saved; Keras leaves a class with its own `compile` uncompiled."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+
     @functools.cached_property
     def _functions(self):
         return _Functions()

@@ -14,6 +14,7 @@ from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import LanguageModel
 
 VOCAB, D_MODEL, EOS = 29, 12, 3
+PRE_NORM = {"dropout": 0.0, "normalize_first": True, "norm": "rms", "layer_norm_epsilon": 1e-5}
 PROMPTS = np.array([[5, 7, 11, 4, 9], [8, 6, 0, 0, 0], [13, 0, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
 
 
@@ -25,16 +26,18 @@ def gpt2(**kwargs):
 
 def llama(**kwargs):
     """Rotary positions, grouped queries, RMS norms, a gated network, an output projection of its own."""
-    attention = layers.MultiHeadAttention(
-        6, 4, num_key_value_heads=2, use_bias=False, positions=layers.RotaryPositions()
-    )
-    decoder = layers.Decoder(
-        2,
-        attention=attention,
-        feed_forward=layers.GatedFeedForward(17),
-        residual=layers.Residual(0.0, True, norm=layers.RMSNormalization(1e-5)),
-    )
-    return finished(LanguageModel(VOCAB, D_MODEL, decoder, tie_embeddings=False, **kwargs))
+    positions = layers.RotaryPositions()
+    stack = [
+        layers.DecoderLayer(
+            attention=layers.MultiHeadAttention(
+                6, 4, num_key_value_heads=2, use_bias=False, positions=positions
+            ),
+            feed_forward=layers.GatedFeedForward(17),
+            **PRE_NORM,
+        )
+        for _ in range(2)
+    ]
+    return finished(LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack), tie_embeddings=False, **kwargs))
 
 
 def finished(model):
@@ -138,6 +141,7 @@ def test_attention_scores_come_with_the_logits():
         ({"pad_id": 29}, "pad_id=29"),
         ({"eos_id": -1}, "eos_id=-1"),
         ({"decoder": layers.FeedForward(5)}, "`decoder` must be a `Decoder`"),
+        ({"decoder": layers.Encoder(1, 3, 17)}, "`decoder` must be a `Decoder`"),
     ],
 )
 def test_wrong_arguments_are_named(change, named):
@@ -217,12 +221,12 @@ def test_in_a_graph_each_row_ends_with_its_last_position():
 # Several texts in a row
 
 IN_ROWS = {
-    "learned": (layers.LearnedPositions(64), {}),
-    "sinusoidal": (layers.PositionalEncoding(), {}),
-    "rotary": (None, {"positions": layers.RotaryPositions(), "num_key_value_heads": 2}),
-    "alibi": (None, {"positions": layers.ALiBi()}),
-    "relative": (None, {"positions": layers.RelativePositionBias(6, 8, 5, bidirectional=False)}),
-    "window": (layers.LearnedPositions(64), {"sliding_window": 2}),
+    "learned": lambda: (layers.LearnedPositions(64), {}),
+    "sinusoidal": lambda: (layers.PositionalEncoding(), {}),
+    "rotary": lambda: (None, {"positions": layers.RotaryPositions(), "num_key_value_heads": 2}),
+    "alibi": lambda: (None, {"positions": layers.ALiBi()}),
+    "relative": lambda: (None, {"positions": layers.RelativePositionBias(6, 8, 5, bidirectional=False)}),
+    "window": lambda: (layers.LearnedPositions(64), {"sliding_window": 2}),
 }
 TEXTS = [[5, 7, 11, 4], [8], [13, 6, 21], [9, 9, 4, 5, 28, 17]]
 PACKED = {
@@ -231,19 +235,20 @@ PACKED = {
 }
 
 
-def of_parts(added=None, feed_forward=None, **arguments):
-    decoder = layers.Decoder(
-        2,
-        attention=layers.MultiHeadAttention(6, 4, **arguments),
-        feed_forward=feed_forward or layers.GatedFeedForward(17),
-        residual=layers.Residual(0.0, True, norm=layers.RMSNormalization(1e-5)),
-    )
-    return LanguageModel(VOCAB, D_MODEL, decoder, added)
+def of_parts(added=None, feed_forward=lambda: layers.GatedFeedForward(17), **arguments):
+    """Two layers; a position scheme in `arguments` is one object for both."""
+    stack = [
+        layers.DecoderLayer(
+            attention=layers.MultiHeadAttention(6, 4, **arguments), feed_forward=feed_forward(), **PRE_NORM
+        )
+        for _ in range(2)
+    ]
+    return LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack), added)
 
 
 @pytest.mark.parametrize("parts", IN_ROWS)
 def test_texts_in_a_row_are_each_as_alone(parts):
-    positions, arguments = IN_ROWS[parts]
+    positions, arguments = IN_ROWS[parts]()
     model = randomized(of_parts(positions, **arguments), seed=5)
     found = as_numpy(model(PACKED))
     segments = iter([found[0, :4], found[0, 4:5], found[0, 5:], found[1, :6]])
@@ -264,15 +269,15 @@ def test_attention_of_texts_in_a_row_stays_inside_each():
 
 
 def mixture(balance=0.7):
-    return layers.MixtureOfExperts(layers.GatedFeedForward(5), 3, balance=balance)
+    return layers.MixtureOfExperts([layers.GatedFeedForward(5) for _ in range(3)], balance=balance)
 
 
 @pytest.mark.parametrize("inputs", [PROMPTS[:3], PACKED], ids=["padded", "packed"])
 def test_fit_balances_the_experts_over_real_tokens(inputs):
     """The mixture of the first layer has the embeddings, normalised, for its inputs: attention gives nothing."""
-    model = randomized(of_parts(layers.LearnedPositions(64), mixture()), seed=5)
+    model = randomized(of_parts(layers.LearnedPositions(64), mixture), seed=5)
     for layer in model.decoder.layers:
-        for weight in layer.self_attention.output_weights:
+        for weight in layer.self_attention.output_dense.weights:
             weight.assign(np.zeros(weight.shape))
     model.decoder.layers[1].feed_forward.balance = 0.0
     packed_ = isinstance(inputs, dict)
@@ -282,7 +287,7 @@ def test_fit_balances_the_experts_over_real_tokens(inputs):
     x = as_numpy(model.token_embedding.embeddings)[ids] + as_numpy(model.positions.embeddings)[positions]
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
     first = model.decoder.layers[0]
-    x = x * as_numpy(first.feed_forward_residual.norm.gamma)
+    x = x * as_numpy(first.feed_forward_residual.norm.scale)
     expected = 0.7 * imbalance(under(weights_of(model), "decoder/layer_0/feed_forward"), x, 2, real)
     model.compile(keras.optimizers.SGD(0.0), lambda y, found: 0.0 * found[..., 0])
     history = model.fit(inputs, ids, batch_size=len(ids), verbose=0)
@@ -293,13 +298,16 @@ def test_fit_balances_the_experts_over_real_tokens(inputs):
 def test_experts_in_mixed_precision_learn_and_go_on():
     """Texts that repeat one token: learned in bfloat16, with a mixture, and gone on with."""
     keras.utils.set_random_seed(0)
-    decoder = layers.Decoder(
-        1,
-        attention=layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions()),
-        feed_forward=mixture(0.01),
-        residual=layers.Residual(0.1, True),
+    policy = "mixed_bfloat16"
+    layer = layers.DecoderLayer(
+        attention=layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions(), dtype=policy),
+        feed_forward=layers.MixtureOfExperts(
+            [layers.GatedFeedForward(5, dtype=policy) for _ in range(3)], dtype=policy
+        ),
+        normalize_first=True,
+        dtype=policy,
     )
-    model = LanguageModel(VOCAB, D_MODEL, decoder, dtype="mixed_bfloat16")
+    model = LanguageModel(VOCAB, D_MODEL, layers.Decoder([layer], dtype=policy), dtype=policy)
     texts = np.random.default_rng(0).integers(4, VOCAB, size=(64, 1)) + np.zeros((1, 6), "int32")
     model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy())
     history = model.fit(texts[:, :-1].astype("int32"), texts[:, 1:], epochs=25, verbose=0, batch_size=16)
@@ -313,8 +321,8 @@ def test_experts_in_mixed_precision_learn_and_go_on():
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", IN_ROWS)
 def test_a_file_keeps_every_part(parts, tmp_path):
-    positions, arguments = IN_ROWS[parts]
-    model = of_parts(positions, mixture(), query_key_norm=layers.RMSNormalization(), **arguments)
+    positions, arguments = IN_ROWS[parts]()
+    model = of_parts(positions, mixture, query_key_norm="rms", **arguments)
     randomized(model, seed=5)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")

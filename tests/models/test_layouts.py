@@ -27,9 +27,9 @@ def test_every_matrix_is_split_and_every_other_weight_has_a_layout():
         assert len(axes) == len(weight.shape)
         assert ("model" in axes) == (tuple(weight.shape) != (12,)), weight.path
     assert layouts["source_embedding/embeddings"] == ("model", None)
-    assert layouts["encoder/layer_1/self_attention/key_kernel"] == (None, "model", None)
-    assert layouts["decoder/layer_0/cross_attention/value_bias"] == ("model", None)
-    assert layouts["decoder/layer_1/self_attention/attention_output_kernel"] == ("model", None, None)
+    assert layouts["encoder/layer_1/self_attention/key/kernel"] == (None, "model", None)
+    assert layouts["decoder/layer_0/cross_attention/value/bias"] == ("model", None)
+    assert layouts["decoder/layer_1/self_attention/attention_output/kernel"] == ("model", None, None)
     assert layouts["encoder/layer_0/feed_forward/inner/kernel"] == (None, "model")
     assert layouts["encoder/layer_0/feed_forward/inner/bias"] == ("model",)
     assert layouts["encoder/layer_0/feed_forward/outer/kernel"] == ("model", None)
@@ -40,7 +40,7 @@ def test_what_does_not_divide_stays_whole():
     layouts = layouts_by_path(Transformer(15, 16, **SIZES), mesh_of(1, 3))
     assert layouts["source_embedding/embeddings"] == ("model", None)
     assert layouts["target_embedding/embeddings"] == (None, None)
-    assert layouts["encoder/layer_0/self_attention/query_kernel"] == (None, "model", None)
+    assert layouts["encoder/layer_0/self_attention/query/kernel"] == (None, "model", None)
     assert layouts["encoder/layer_0/feed_forward/inner/kernel"] == (None, None)
 
 
@@ -57,19 +57,18 @@ def test_a_mesh_without_the_axis_is_refused():
 
 
 def language_model(num_key_value_heads=2, **arguments):
-    decoder = layers.Decoder(
-        1,
+    layer = layers.DecoderLayer(
         attention=layers.MultiHeadAttention(
             6,
             4,
             num_key_value_heads=num_key_value_heads,
-            query_key_norm=layers.RMSNormalization(),
+            query_key_norm="rms",
             positions=layers.RelativePositionBias(6, 8, 5),
         ),
-        feed_forward=layers.MixtureOfExperts(layers.GatedFeedForward(10, use_bias=True), 4),
-        residual=layers.Residual(0.0, True),
+        feed_forward=layers.MixtureOfExperts([layers.GatedFeedForward(10, use_bias=True) for _ in range(4)]),
+        normalize_first=True,
     )
-    return LanguageModel(14, 12, decoder, layers.LearnedPositions(16), **arguments)
+    return LanguageModel(14, 12, layers.Decoder([layer]), layers.LearnedPositions(16), **arguments)
 
 
 def test_a_language_model_is_split_where_it_has_heads_widths_and_ids():
@@ -80,13 +79,13 @@ def test_a_language_model_is_split_where_it_has_heads_widths_and_ids():
     split = {
         "token_embedding/embeddings": ("model", None),
         "output_embedding/embeddings": ("model", None),
-        f"{layer}/self_attention/query_kernel": (None, "model", None),
-        f"{layer}/self_attention/query_bias": ("model", None),
-        f"{layer}/self_attention/key_kernel": (None, "model", None),
-        f"{layer}/self_attention/key_bias": ("model", None),
-        f"{layer}/self_attention/value_kernel": (None, "model", None),
-        f"{layer}/self_attention/value_bias": ("model", None),
-        f"{layer}/self_attention/attention_output_kernel": ("model", None, None),
+        f"{layer}/self_attention/query/kernel": (None, "model", None),
+        f"{layer}/self_attention/query/bias": ("model", None),
+        f"{layer}/self_attention/key/kernel": (None, "model", None),
+        f"{layer}/self_attention/key/bias": ("model", None),
+        f"{layer}/self_attention/value/kernel": (None, "model", None),
+        f"{layer}/self_attention/value/bias": ("model", None),
+        f"{layer}/self_attention/attention_output/kernel": ("model", None, None),
     }
     for i in range(4):
         expert = f"{layer}/feed_forward/expert_{i}"
@@ -104,10 +103,10 @@ def test_a_language_model_is_split_where_it_has_heads_widths_and_ids():
 
 def test_fewer_heads_of_keys_than_devices_stay_whole():
     layouts = layouts_by_path(language_model(1), mesh_of(1, 2))
-    assert layouts["decoder/layer_0/self_attention/query_kernel"] == (None, "model", None)
+    assert layouts["decoder/layer_0/self_attention/query/kernel"] == (None, "model", None)
     for name in ("key", "value"):
-        assert layouts[f"decoder/layer_0/self_attention/{name}_kernel"] == (None, None, None)
-        assert layouts[f"decoder/layer_0/self_attention/{name}_bias"] == (None, None)
+        assert layouts[f"decoder/layer_0/self_attention/{name}/kernel"] == (None, None, None)
+        assert layouts[f"decoder/layer_0/self_attention/{name}/bias"] == (None, None)
 
 
 def test_an_output_bias_goes_with_its_vocabulary():

@@ -57,7 +57,7 @@ def reference(weights, source, target):
         h, last = lstm(of_encoder, h, np.zeros(D_MODEL), np.zeros(D_MODEL))
         s, _ = lstm(of_decoder, s, *last)
     shares = softmax(s @ h.T, np.ones((len(s), len(h)), bool))
-    attended = np.tanh(np.concatenate([shares @ h, s], axis=1) @ weights["attention/kernel"])
+    attended = np.tanh(np.concatenate([shares @ h, s], axis=1) @ weights["attention/projection/kernel"])
     return attended @ target_table.T, shares
 
 

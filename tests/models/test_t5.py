@@ -8,7 +8,6 @@ import pytest
 from contracts import as_numpy, assert_close, compilations, randomized
 from reference import log_softmax, softmax, under, weights_of
 
-from keras_transformer import layers
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import T5
@@ -19,7 +18,7 @@ PAD = START = 0
 EOS = 1
 SOURCE = np.array([[5, 7, 12, 4, 9, 3, 1], [8, 4, 11, 1, 0, 0, 0], [6, 1, 0, 0, 0, 0, 0]], "int32")
 TARGET = np.array([[0, 5, 9, 10, 4], [0, 7, 3, 0, 0], [0, 4, 6, 3, 0]], "int32")
-GATED = {"feed_forward": layers.GatedFeedForward(D_FF, "gelu_tanh"), "tie_embeddings": False}
+GATED = {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False}
 
 
 def small(seed=0, scale=0.4, **arguments):
@@ -84,18 +83,18 @@ class Reference:
 
 
 def normed(x, weights):
-    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6) * weights["gamma"]
+    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6) * weights["scale"]
 
 
 def attended(weights, query, memory, allowed, bias):
     q, k, v = (
-        np.einsum("btf,fhd->bhtd", x, weights[f"{name}_kernel"])
+        np.einsum("btf,fhd->bhtd", x, weights[f"{name}/kernel"])
         for x, name in ((query, "query"), (memory, "key"), (memory, "value"))
     )
     scores = np.einsum("bhtd,bhsd->bhts", q, k) + bias
     shares = softmax(scores, np.broadcast_to(allowed, scores.shape))
     context = np.einsum("bhts,bhsd->bthd", shares, v)
-    return np.tensordot(context, weights["attention_output_kernel"], axes=([2, 3], [0, 1]))
+    return np.tensordot(context, weights["attention_output/kernel"], axes=([2, 3], [0, 1]))
 
 
 def bucket(distance, both_sides):
@@ -128,8 +127,8 @@ def test_a_stack_has_one_table_of_biases_and_cross_attention_none():
 
 def test_heads_need_not_fill_the_model():
     assert HEADS * KEY_DIM != D_MODEL
-    kernel, bias = small().encoder.layers[0].self_attention.query_weights
-    assert (kernel.shape, bias) == ((D_MODEL, HEADS, KEY_DIM), None)
+    query = small().encoder.layers[0].self_attention.query_dense
+    assert (query.kernel.shape, query.bias) == ((D_MODEL, HEADS, KEY_DIM), None)
 
 
 def test_the_first_scores_and_logits_are_of_order_one():
@@ -140,8 +139,8 @@ def test_the_first_scores_and_logits_are_of_order_one():
     assert 0.3 < logits_of(model, ids, ids).std() < 3
     layer = model.encoder.layers[0]
     h = layer.self_attention_residual.before(model.source_embedding(ids))
-    query, memory = layer.self_attention.project_query(h), layer.self_attention.project_memory(h)
-    scores = np.einsum("bhtd,bhsd->bhts", *map(as_numpy, (query, memory.key)))
+    query, memory = layer.self_attention.query_dense(h), layer.self_attention.project_memory(h)
+    scores = np.einsum("bthd,bhsd->bhts", *map(as_numpy, (query, memory.key)))
     assert 0.3 < scores.std() < 3
 
 

@@ -11,7 +11,7 @@ from keras_transformer.decoding import Greedy, MinLength
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
-from keras_transformer.models import Transformer
+from keras_transformer.models import EncoderDecoder, Transformer
 from keras_transformer.models.transformer import PRESETS
 
 SOURCE_VOCAB, TARGET_VOCAB, LAYERS, D_MODEL, HEADS, D_FF = 13, 11, 2, 6, 3, 17
@@ -474,37 +474,34 @@ def test_the_summary_names_the_parts():
 # Parts
 
 
-def test_templates_stand_for_sizes_that_nobody_asked_for():
-    attention = layers.MultiHeadAttention(3, 2)
-    parts = {
-        "attention": attention,
-        "feed_forward": layers.GatedFeedForward(5),
-        "residual": layers.Residual(0.2),
-    }
-    model = Transformer(SOURCE_VOCAB, num_layers=1, d_model=D_MODEL, dropout=0.3, **parts)
-    assert model.decoder.layers[0].self_attention.num_heads == 3
-    assert model.drop.rate == 0.3 and model.encoder.layers[0].self_attention_residual.dropout == 0.2
-    again = Transformer.from_config(model.get_config())
-    assert again.get_config() == model.get_config()
-    assert again.drop.rate == 0.3
-    preset = Transformer.from_preset("tiny", SOURCE_VOCAB, num_layers=1, d_model=D_MODEL, attention=attention)
-    assert preset.encoder.layers[0].self_attention.num_heads == 3
-    for asked in ({"num_heads": 4}, {"d_ff": 7}, {"normalize_first": True}):
-        with pytest.raises(ValueError, match=f"`{next(iter(asked))}` has no effect"):
-            Transformer(SOURCE_VOCAB, num_layers=1, d_model=D_MODEL, **parts, **asked)
+@pytest.mark.parametrize("name", ["attention", "cross_attention", "feed_forward"])
+def test_one_layer_for_all_layers_is_refused(name):
+    with pytest.raises(ValueError, match=f"All layers would share one `{name}`"):
+        small(**{name: layers.MultiHeadAttention(3, 2)})
 
 
-def of_experts(balance=0.7, **arguments):
-    experts = layers.MixtureOfExperts(layers.FeedForward(5), 3, balance=balance)
-    model = Transformer(
-        SOURCE_VOCAB,
-        TARGET_VOCAB,
-        num_layers=1,
-        d_model=D_MODEL,
-        num_heads=HEADS,
-        dropout=0.0,
-        feed_forward=experts,
-        **arguments,
+def test_parts_handed_in_are_used_as_they_are():
+    """Not copied: a model of another attention in one layer is made of exactly these layers."""
+    attention = layers.MultiHeadAttention(3, 2, positions=layers.RotaryPositions())
+    first = layers.EncoderLayer(attention=attention, d_ff=5, dropout=0.0)
+    encoder = layers.Encoder([first, layers.EncoderLayer(2, 7, dropout=0.0)])
+    decoder = layers.Decoder(1, 2, 8, dropout=0.0)
+    model = randomized(EncoderDecoder(SOURCE_VOCAB, TARGET_VOCAB, D_MODEL, encoder, decoder))
+    assert model.encoder is encoder and model.decoder is decoder
+    assert model.encoder.layers[0] is first and first.self_attention is attention
+    expected = logits_of(model)
+    attention.output_dense.bias.assign(attention.output_dense.bias + 1.0)
+    assert np.abs(logits_of(model) - expected).max() > 0.01
+
+
+def of_experts(balance=0.7):
+    def experts():
+        return layers.MixtureOfExperts([layers.FeedForward(5) for _ in range(3)], balance=balance)
+
+    encoder = layers.Encoder([layers.EncoderLayer(HEADS, feed_forward=experts(), dropout=0.0)])
+    decoder = layers.Decoder([layers.DecoderLayer(HEADS, feed_forward=experts(), dropout=0.0)])
+    model = EncoderDecoder(
+        SOURCE_VOCAB, TARGET_VOCAB, D_MODEL, encoder, decoder, PositionalEncoding(), dropout=0.0
     )
     return randomized(model)
 
@@ -560,9 +557,9 @@ def test_what_goes_beyond_learned_positions_is_refused():
     "arguments", [{}, {"normalize_first": True, "share_embeddings": True}], ids=["default", "other"]
 )
 def test_weights_keep_their_names_and_order(arguments):
-    """Those of the first release: its checkpoints load."""
+    """A change would break the checkpoints of users."""
     attention = [
-        f"{name}_{kind}"
+        f"{name}/{kind}"
         for name in ("query", "key", "value", "attention_output")
         for kind in ("kernel", "bias")
     ]
