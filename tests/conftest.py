@@ -91,3 +91,10 @@ def loaded(exported):
     import tensorflow as tf
 
     return tf.saved_model.load(str(exported))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def freed_graphs():
+    """Frees the graphs of a module's tests: they are in cycles, and Python seldom looks for those here."""
+    yield
+    gc.collect()
