@@ -55,15 +55,19 @@ def of_file(path):
 
 
 def build():
-    """A decoder over bytes with Llama's parts: rotary positions, norms of the root mean square before, gates."""
-    decoder = layers.Decoder(
-        LAYERS,
-        attention=layers.MultiHeadAttention(
+    """Makes a language model of bytes with Llama's layers: rotary positions, root-mean-square norms before the
+    sublayers, and gated feed-forward networks."""
+
+    def layer():
+        attention = layers.MultiHeadAttention(
             HEADS, D_MODEL // HEADS, use_bias=False, positions=layers.RotaryPositions()
-        ),
-        feed_forward=layers.GatedFeedForward(D_FF),
-        residual=layers.Residual(DROPOUT, normalize_first=True, norm=layers.RMSNormalization()),
-    )
+        )
+        feed_forward = layers.GatedFeedForward(D_FF)
+        return layers.DecoderLayer(
+            dropout=DROPOUT, normalize_first=True, norm="rms", attention=attention, feed_forward=feed_forward
+        )
+
+    decoder = layers.Decoder([layer() for _ in range(LAYERS)])
     return LanguageModel(ByteTokenizer.vocab_size, D_MODEL, decoder, dropout=DROPOUT)
 
 

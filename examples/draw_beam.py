@@ -24,7 +24,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 
 from keras_transformer.decoding import Beam, decode
-from keras_transformer.masks import branch_mask
+from keras_transformer.layers.cache import branch_mask
 from keras_transformer.serving import Translator
 
 WIDTH = 3  # open hypotheses
@@ -102,7 +102,7 @@ def record(translator, sentence, width=WIDTH):
     source = np.array([[*ids, model.eos_id]], "int32")
     limit = translator.max_length or 2 * source.shape[1] + 16  # as in `generate`
     recorder, slots = Recorder(width, n_best=width), []
-    step, cache = model.start(source, width)
+    step, cache, prompt, _ = model.start(source, width)
 
     def kept(tokens, cache, index):
         logits, cache = step(tokens, cache, index)
@@ -110,7 +110,7 @@ def record(translator, sentence, width=WIDTH):
         return logits, cache
 
     special = {"eos_id": model.eos_id, "pad_id": model.pad_id}
-    found = decode(kept, cache, recorder, [model.bos_id], limit, **special)
+    found = decode(kept, cache, recorder, prompt, limit, **special)
     if len(slots) > MAX_STEPS:
         raise ValueError(
             f"A picture holds {MAX_STEPS} steps, and the search took {len(slots)}: {sentence!r}."

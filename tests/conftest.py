@@ -74,3 +74,27 @@ def translator(tiny_run):
     from keras_transformer.serving import Translator
 
     return Translator.load(tiny_run)
+
+
+@pytest.fixture(scope="session")
+def exported(translator, tmp_path_factory):
+    """The folder of version 1 of the translator's export."""
+    folder = tmp_path_factory.mktemp("exported") / "ko_en"
+    path = translator.export(folder)
+    assert path == folder / "1"
+    return path
+
+
+@pytest.fixture(scope="session")
+def loaded(exported):
+    """The translator's export, loaded by TensorFlow."""
+    import tensorflow as tf
+
+    return tf.saved_model.load(str(exported))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def freed_graphs():
+    """Frees the graphs of a module's tests: they are in cycles, and Python seldom looks for those here."""
+    yield
+    gc.collect()

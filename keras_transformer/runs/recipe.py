@@ -45,6 +45,9 @@ class Recipe:
     )
     activation: str = _option("relu", "activation of the feed-forward networks")
     normalize_first: bool = _option(False, "pre-norm instead of the paper's post-norm")
+    norm: str = _option(
+        "layer", "layer normalisation or root-mean-square normalisation", choices=("layer", "rms")
+    )
     tokenizer: str = _option("unigram", "kind of subwords", choices=("unigram", "bpe", "byte"))
     vocab_size: int = _option(8000, "largest number of ids in each vocabulary; a small corpus gets fewer")
     character_coverage: float = _option(
@@ -239,6 +242,7 @@ class Recipe:
             activation_dropout=self.activation_dropout,
             activation=self.activation,
             normalize_first=self.normalize_first,
+            norm=self.norm,
             dtype=self.precision,
         )
         if initial is not None:

@@ -51,7 +51,8 @@ def export(
         xla: False for a graph without any XLA op or compiled function, which every server runs. True for a graph that
             XLA compiles for a few fixed shapes; tensorflow_model_server then needs `--xla_cpu_compilation_enabled`.
         weights: How the weights are stored: "float32", "bfloat16", or "int8" with a scale for each channel. The model
-            computes in float32 with any of them.
+            computes in float32 with any of them. The int8 weights of a quantized model stay as they are: the model
+            computes with them.
         batch_sizes: Increasing ints; None for (1, 8, 32). A request with more rows than the last is answered in several
             steps. With `xla=True`, a step is padded to one of these sizes.
         source_lengths: Increasing ints, the lengths in tokens to which sources are padded with `xla=True`. The last is
@@ -207,7 +208,7 @@ def _description(servable, functions, xla, weights, batch_sizes, source_lengths)
         "batch_sizes": batch_sizes,
         "source_lengths": source_lengths,
         "weights": {
-            "stored": weights,
+            "stored": "int8" if any(weight.dtype == "int8" for weight in servable.model.weights) else weights,
             "parameters": servable.model.count_params(),
             "sha256": fingerprint(servable.model),
         },

@@ -30,15 +30,15 @@ def store_weights(model, weights):
     A server restores the stored weights and widens them to float32 once, when it loads the export: a search reads the
     weights many times, and CPUs multiply float32 fastest. Only matrices are narrowed. In int8, a weight is a whole
     number from -127 to 127 times the scale of its channel. The channels are the tokens of an embedding and the outputs
-    of a kernel.
+    of a kernel. The int8 weights of a quantized model stay as they are: the model computes with them.
 
     Args:
         model: A built `keras.Model`.
         weights: "float32", "bfloat16" or "int8".
 
     Returns:
-        A function without arguments that returns the float32 tensors to compute with, in the order of `model.weights`;
-        None if the model computes with its variables. And a `tf.Module` that tracks the stored weights.
+        A function without arguments that returns the tensors to compute with, in the order of `model.weights`; None if
+        the model computes with its variables. And a `tf.Module` that tracks the stored weights.
 
     Raises:
         ValueError: If `weights` is none of these.
@@ -55,7 +55,9 @@ def store_weights(model, weights):
 
 
 def _narrowed(weight, dtype):
-    """Makes a `_WidenedWeight` of a variable; "bfloat16" or "int8" applies to matrices only."""
+    """Makes a `_WidenedWeight` of a variable; "bfloat16" or "int8" applies to matrices of floats only."""
+    if "float" not in weight.dtype:
+        return _WidenedWeight(weight.numpy(), dtype=weight.dtype)
     values = weight.numpy().astype("float32")
     if not weight.path.endswith(("kernel", "embeddings")):
         return _WidenedWeight(values)
@@ -69,7 +71,9 @@ def _axes_within_channel(weight):
     rank = len(weight.shape)
     if weight.path.endswith("embeddings"):  # a row is a token of the input, and an output of the logits
         return (rank - 1,)
-    return tuple(range(rank - 1)) if weight.path.endswith("output_kernel") else (0,)
+    # The kernels of queries, keys and values have two axes of outputs: the heads, and the channels of a head.
+    by_head = rank == 3 and not weight.path.endswith("attention_output/kernel")
+    return (0,) if by_head else tuple(range(rank - 1))
 
 
 def _quantized(values, axes):
@@ -79,31 +83,32 @@ def _quantized(values, axes):
 
 
 class _WidenedWeight(tf.saved_model.experimental.TrackableResource):
-    """A float32 weight that is computed when the export is loaded: the product of its stored factors.
+    """A weight that is computed when the export is loaded: the product of its stored factors.
 
     Args:
         *factors: NumPy arrays: the values in a narrow dtype and, for int8, the float32 scales.
+        dtype: The dtype of the weight, a str.
     """
 
-    def __init__(self, *factors):
+    def __init__(self, *factors, dtype="float32"):
         super().__init__()
         # The name is a hash of the content. In a process with two exports, equal names would share one variable.
-        self._name = hashlib.sha256(
-            b"".join(f"{factor.dtype} {factor.shape} ".encode() + factor.tobytes() for factor in factors)
-        ).hexdigest()
+        content = [f"{factor.dtype} {factor.shape} ".encode() + factor.tobytes() for factor in factors]
+        self._name = hashlib.sha256(b"".join([dtype.encode(), *content])).hexdigest()
+        self._dtype = tf.as_dtype(dtype)
         self.factors = [tf.Variable(factor, trainable=False) for factor in factors]
         self._initialize()
 
     def _create_resource(self):
-        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=self.factors[0].shape, shared_name=self._name)
+        return tf.raw_ops.VarHandleOp(dtype=self._dtype, shape=self.factors[0].shape, shared_name=self._name)
 
     def _initialize(self):
-        values = tf.cast(self.factors[0], tf.float32)
+        values = tf.cast(self.factors[0], self._dtype)
         if len(self.factors) > 1:
             values *= self.factors[1]
         tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=values)
 
     def read(self):
-        """Returns the float32 tensor."""
-        value = tf.raw_ops.ReadVariableOp(resource=self.resource_handle, dtype=tf.float32)
+        """Returns the tensor of the weight."""
+        value = tf.raw_ops.ReadVariableOp(resource=self.resource_handle, dtype=self._dtype)
         return tf.ensure_shape(value, self.factors[0].shape)

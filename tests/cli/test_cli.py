@@ -126,6 +126,7 @@ def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tm
     assert len(read_history(again[-1])) == 2
 
 
+@pytest.mark.slow
 def test_train_reads_a_compressed_tsv_and_keeps_vocabularies_apart(files, tmp_path):
     code, _, err = run(
         "train", "--pairs", files / "pairs.tsv.gz", *TINY, "--epochs", 1, "--separate-vocabularies",
@@ -223,6 +224,7 @@ def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run
     assert code == 2 and "Received: stable=2" in err
 
 
+@pytest.mark.slow
 def test_export_writes_a_version_and_never_overwrites_it(tiny_run, tmp_path):
     code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)
     assert (code, out.decode()) == (0, f"{tmp_path / 'model' / '3'}\n"), err
@@ -292,6 +294,7 @@ def test_unusable_input_of_train_gives_one_message_and_exit_code_2(files, tmp_pa
     assert is_one_clean_message(err, named=named)
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_command_does_not_bar_its_correction(files, tmp_path):
     begin = ["train", "--source", files / "ko", "--target", files / "en", *TINY, "--epochs", 1]
     assert run(*begin, "--output", tmp_path / "run", "--num-heads", 3)[0] == 2

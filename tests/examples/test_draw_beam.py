@@ -27,6 +27,7 @@ def test_pictures_are_drawn_in_colour_and_at_a_readable_size(tiny_run, tmp_path,
     assert np.mean(np.ptp(pixels, axis=-1) > 0.05) > 0.005  # what is no grey
 
 
+@pytest.mark.slow
 def test_picture_may_be_an_svg(tiny_run, tmp_path):
     path = tmp_path / "beam.svg"
     assert draw_beam.main([str(tiny_run), SENTENCE, "--output", str(path)]) == 0

@@ -49,11 +49,6 @@ def ask(*arguments, stdin=""):
 
 
 @pytest.fixture(scope="module")
-def exported(translator, tmp_path_factory):
-    return translator.export(tmp_path_factory.mktemp("export"))
-
-
-@pytest.fixture(scope="module")
 def small_demo(tmp_path_factory):
     """The demo of a small recipe, as a function that runs it again in the same folder; and that folder."""
     output = tmp_path_factory.mktemp("demo")

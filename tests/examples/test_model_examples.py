@@ -76,6 +76,7 @@ def test_no_text_is_on_both_sides_of_a_split():
         tables.split(rows[:1], 0.5)
 
 
+@pytest.mark.slow
 def test_chatbot_trains_answers_and_is_saved(table, tmp_path, capsys):
     lines = run(chatbot_korean, capsys, "--data", table, "--output", tmp_path / "bot", "--epochs", 2)
     assert (
@@ -86,6 +87,7 @@ def test_chatbot_trains_answers_and_is_saved(table, tmp_path, capsys):
     assert load(tmp_path / "bot").translate(list(said)) == list(said.values())
 
 
+@pytest.mark.slow
 def test_classifier_tells_new_texts_and_the_export_says_so(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(classify_korean, "BATCH_SIZE", 8)
     monkeypatch.setattr(classify_korean, "TEXTS", ("밥 날씨, 99번", "이별 눈물, 99번", "고백 사랑, 99번"))
@@ -191,6 +193,7 @@ def checkpoint(table, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_fine_tuning_writes_a_classifier_and_a_checkpoint_that_agree(
     checkpoint, table, tmp_path, capsys, monkeypatch
 ):

@@ -139,6 +139,7 @@ def test_an_interrupted_run_resumes_with_the_same_batches_and_losses(
     assert kept_in(tmp_path / "run") == kept_in(finished)
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_in_its_first_epoch_begins_again(tmp_path, pairs, monkeypatch):
     recipe = changed(epochs=1)
     killed_in(0, monkeypatch, recipe, pairs, tmp_path / "run")
@@ -156,6 +157,7 @@ def test_a_finished_run_has_nothing_to_do_and_changes_no_result(finished, pairs)
     assert isinstance(translator, Translator)
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_with_more_epochs(tmp_path, pairs):
     train(changed(epochs=1), pairs, tmp_path, say=quiet)
     first = read_history(tmp_path)
@@ -244,6 +246,7 @@ def test_a_folder_that_another_process_trains_in_is_refused_and_left_alone(finis
     assert contents(folder).keys() == before.keys() - {".tmp-0123abcd-model.keras"}
 
 
+@pytest.mark.slow
 def test_training_in_lower_precision_saves_a_float32_translator(tmp_path, pairs):
     translator = train(changed(precision="mixed_bfloat16", epochs=1), pairs, tmp_path, say=quiet)
     layers = translator.model._flatten_layers()
@@ -333,6 +336,7 @@ def terminated_at(step, monkeypatch, *arguments, **keywords):
         train(*arguments, **keywords, say=quiet)
 
 
+@pytest.mark.slow
 def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch):
     recipe = changed(
         subword_sampling=0.2,
@@ -374,6 +378,7 @@ def test_a_damaged_checkpoint_costs_one_epoch(finished, tmp_path, pairs):
         train(changed(epochs=4), pairs, folder, say=quiet)
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_the_error_names_the_file_and_the_older_checkpoints_stay(
     finished, tmp_path, pairs, monkeypatch
 ):
@@ -410,6 +415,7 @@ def test_a_nan_loss_stops_the_run_and_names_the_step_and_the_batch(tmp_path, pai
     assert checkpoints(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
     finished, tmp_path, pairs, monkeypatch
 ):
@@ -430,6 +436,7 @@ def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
     assert_same_weights(tmp_path / "model.keras", finished / "model.keras")
 
 
+@pytest.mark.slow
 def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     translator = train(changed(epochs=3, average_last=2), pairs, tmp_path, say=quiet)
     last = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
@@ -464,6 +471,7 @@ def test_a_run_that_stopped_before_averaging_is_averaged_by_the_next_call(tmp_pa
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
 
 
+@pytest.mark.slow
 def test_patience_before_average_last_epochs_averages_those_that_exist(tmp_path, pairs):
     # Patience ends the run after its second epoch: no step moves a weight.
     early = changed(average_last=4, patience=1, epochs=9, learning_rate=1e-30)

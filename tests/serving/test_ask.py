@@ -5,7 +5,6 @@ import pathlib
 import sys
 
 import pytest
-import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -14,15 +13,9 @@ from servers import Backend, Refused, grpc_server, rest_server
 from keras_transformer.cli import main
 
 
-@pytest.fixture(scope="module")
-def export(translator, tmp_path_factory):
-    folder = translator.export(tmp_path_factory.mktemp("served") / "ko_en")
-    return tf.saved_model.load(str(folder))
-
-
 @pytest.fixture(params=["rest", "grpc"])
-def served(request, export):
-    backend = Backend({"model": {1: export}, "ko_en": {2: export}}, {"stable": 2})
+def served(request, loaded):
+    backend = Backend({"model": {1: loaded}, "ko_en": {2: loaded}}, {"stable": 2})
     with {"rest": rest_server, "grpc": grpc_server}[request.param](backend) as url:
         yield backend, url
 

@@ -99,10 +99,9 @@ def served_function(function):
 
 
 @pytest.fixture(scope="module")
-def models(translator, tmp_path_factory):
+def models(loaded, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    export = tf.saved_model.load(str(translator.export(folder / "ko_en")))
-    return {"ko_en": {1: export}, "kinds": {number: kinds(number, folder / "kinds") for number in (1, 3)}}
+    return {"ko_en": {1: loaded}, "kinds": {number: kinds(number, folder / "kinds") for number in (1, 3)}}
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])

@@ -45,20 +45,8 @@ def scores(translator, sources):
 
 
 @pytest.fixture(scope="module")
-def export(translator, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exports") / "model"
-    assert translator.export(folder) == folder / "1"
-    return folder / "1"
-
-
-@pytest.fixture(scope="module")
-def loaded(export):
-    return tf.saved_model.load(str(export))
-
-
-@pytest.fixture(scope="module")
-def compiled_export(translator, export):
-    return translator.export(export.parent, version=2, xla=True)
+def compiled_export(translator, tmp_path_factory):
+    return translator.export(tmp_path_factory.mktemp("compiled") / "model", version=2, xla=True)
 
 
 def nodes_of(export):
@@ -69,25 +57,28 @@ def nodes_of(export):
     return nodes, [function.attr for function in graph.library.function]
 
 
-def test_runs_without_the_package_and_without_xla(export, translator, sources, scores, tmp_path):
-    result = run_alone(export, sources, xla=False, tmp_path=tmp_path)
+def test_runs_without_the_package_and_without_xla(exported, translator, sources, scores, tmp_path):
+    result = run_alone(exported, sources, xla=False, tmp_path=tmp_path)
     assert result["translation"] == translator.translate(sources)
     assert len(set(result["translation"])) > 4
     assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_compiled_export_gives_the_same_and_needs_xla(compiled_export, translator, sources, scores, tmp_path):
     result = run_alone(compiled_export, sources, xla=True, tmp_path=tmp_path)
     assert result["translation"] == translator.translate(sources)
     assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_runtime_without_xla_is_one_where_compiled_functions_fail(compiled_export, tmp_path):
     assert "XLA" in run_alone(compiled_export, ["저는"], xla=False, tmp_path=tmp_path)["error"]
 
 
-def test_runs_in_the_runtime_of_the_server(export, translator, sources, scores, tmp_path):
-    result = answers(export, tmp_path, text=sources)
+@pytest.mark.slow
+def test_runs_in_the_runtime_of_the_server(exported, translator, sources, scores, tmp_path):
+    result = answers(exported, tmp_path, text=sources)
     assert result["translation"] == translator.translate(sources)
     assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
 
@@ -117,15 +108,16 @@ def test_rows_of_a_served_batch_do_not_depend_on_each_other(loaded, sources):
         assert float(alone["score"][0]) == pytest.approx(float(together["score"][row]), rel=1e-3, abs=1e-3)
 
 
-def test_default_export_holds_no_xla_at_all(export):
-    nodes, functions = nodes_of(export)
+def test_default_export_holds_no_xla_at_all(exported):
+    nodes, functions = nodes_of(exported)
     assert len(nodes) > 100
     assert [node.name for node in nodes if node.op.startswith("Xla")] == []
     assert not any(node.attr["_XlaMustCompile"].b for node in nodes)
     assert not any(attributes["_XlaMustCompile"].b for attributes in functions)
-    assert compiled_parts(export) == []
+    assert compiled_parts(exported) == []
 
 
+@pytest.mark.slow
 def test_compiled_export_holds_a_compiled_function(compiled_export):
     nodes, functions = nodes_of(compiled_export)
     assert any(attributes["_XlaMustCompile"].b for attributes in [*functions, *(n.attr for n in nodes)])
@@ -224,6 +216,7 @@ def test_a_crash_during_export_leaves_nothing(tmp_path, monkeypatch):
     assert names(tmp_path / "model") == []
 
 
+@pytest.mark.slow
 def test_tokenizers_of_two_kinds_are_exported(tmp_path, tokenizer):
     model = Transformer(300, 260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
     translator = Translator(model, tokenizer, ByteTokenizer(), max_length=5)
@@ -233,8 +226,8 @@ def test_tokenizers_of_two_kinds_are_exported(tmp_path, tokenizer):
     assert [text.decode() for text in found] == translator.translate(texts)
 
 
-def test_an_export_says_what_it_is(export, compiled_export, translator):
-    described = json.loads((export / "assets.extra" / "export.json").read_text())
+def test_an_export_says_what_it_is(exported, translator):
+    described = json.loads((exported / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == set(TranslatorSignatures.descriptions)
     assert described["signatures"]["score"]["inputs"] == {
         "text": {"dtype": "string", "shape": [None]},
@@ -244,9 +237,14 @@ def test_an_export_says_what_it_is(export, compiled_export, translator):
     assert (described["strategy"], described["max_source_length"]) == ("Greedy", 256)
     assert described["weights"]["sha256"] == fingerprint(translator.model)
     assert described["versions"]["tensorflow"] == tf.__version__
-    compiled = json.loads((compiled_export / "assets.extra" / "export.json").read_text())
-    assert (described["xla"], compiled["xla"]) == (False, True)
-    assert (described["source_lengths"], compiled["source_lengths"]) == (None, [16, 32, 64, 128, 256])
+    assert (described["xla"], described["source_lengths"]) == (False, None)
+    assert described["batch_sizes"] == [1, 8, 32]
+
+
+@pytest.mark.slow
+def test_a_compiled_export_says_for_which_lengths_it_is_compiled(compiled_export):
+    described = json.loads((compiled_export / "assets.extra" / "export.json").read_text())
+    assert (described["xla"], described["source_lengths"]) == (True, [16, 32, 64, 128, 256])
     assert described["batch_sizes"] == [1, 8, 32]
 
 
@@ -258,14 +256,18 @@ def warmup_requests(export):
         yield request.model_spec.signature_name, inputs
 
 
-def test_warmup_touches_every_shape_and_every_signature_and_runs(export, loaded, compiled_export, translator):
+def test_warmup_touches_every_signature_and_runs(exported, loaded):
     signatures = loaded.signatures
     seen = set()
-    for name, inputs in warmup_requests(export):
+    for name, inputs in warmup_requests(exported):
         seen.add(name)
         found = signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
         assert all(len(value) == len(next(iter(inputs.values()))) for value in found.values())
     assert seen == set(TranslatorSignatures.descriptions)
+
+
+@pytest.mark.slow
+def test_warmup_touches_every_shape_of_a_compiled_export(compiled_export, translator):
     shapes = [
         (len(inputs["text"]), 1 + len(translator.source_tokenizer.tokenize(inputs["text"])[0]))
         for name, inputs in warmup_requests(compiled_export)
@@ -284,11 +286,11 @@ def test_a_warmup_text_has_the_length_asked_for(translator, length):
     "weights, bits, tolerance", [pytest.param("bfloat16", 16, 0.05, marks=pytest.mark.slow), ("int8", 8, 0.3)]
 )
 def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
-    export, loaded, translator, sources, tmp_path, weights, bits, tolerance
+    exported, loaded, translator, sources, tmp_path, weights, bits, tolerance
 ):
     narrowed = translator.export(tmp_path / "model", weights=weights, warmup=False)
     sizes = [
-        (path / "variables" / "variables.data-00000-of-00001").stat().st_size for path in (export, narrowed)
+        (path / "variables" / "variables.data-00000-of-00001").stat().st_size for path in (exported, narrowed)
     ]
     assert sizes[1] / sizes[0] < bits / 32 + 0.1
     assert json.loads((narrowed / "assets.extra" / "export.json").read_text())["weights"]["stored"] == weights
@@ -329,6 +331,6 @@ def test_source_lengths_are_for_a_compiled_search(translator, tmp_path):
         translator.export(tmp_path, source_lengths=[16, 32])
 
 
-def test_a_loaded_export_warns_of_nothing(export, caplog):
-    tf.saved_model.load(str(export))
+def test_a_loaded_export_warns_of_nothing(exported, caplog):
+    tf.saved_model.load(str(exported))
     assert not [record for record in caplog.records if "gradient" in record.getMessage()]

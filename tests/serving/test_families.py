@@ -11,7 +11,7 @@ from alone import answers
 from contracts import randomized
 
 from keras_transformer.decoding import Beam, ExcludeTokens, Sample
-from keras_transformer.layers import GatedFeedForward, PositionalEncoding
+from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import T5, Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.text import SentencePieceTokenizer
@@ -41,7 +41,9 @@ def t5(sentences):
         d_model=12,
         num_heads=2,
         key_dim=5,
-        feed_forward=GatedFeedForward(16, "gelu_tanh"),
+        d_ff=16,
+        activation="gelu_tanh",
+        gated=True,
         tie_embeddings=False,
     )
     return Translator(model, tokenizer, strategy=Beam(3), max_length=9)

@@ -180,6 +180,7 @@ def test_all_classes_have_a_probability(exported, tmp_path):
     assert found["truncated"] == [False] * 6 + [True]
 
 
+@pytest.mark.slow
 def test_a_compiled_export_answers_the_same(make, tmp_path):
     classifier = make("pairs")
     export = classifier.export(tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[8, 32])
@@ -189,6 +190,7 @@ def test_a_compiled_export_answers_the_same(make, tmp_path):
     np.testing.assert_allclose(found["probability"], numbers, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
     tokenizer = WordPieceTokenizer.train(["One two three four, naïve!"] * 9, 60)
     model = encoder_model(ClassificationHead(2), tokenizer.vocab_size)
