@@ -248,6 +248,11 @@ class Generation:
         super().compile(*args, **kwargs)
         self._functions.clear()
 
+    def compile_from_config(self, config):
+        # Keras does not compile a loaded model whose class overrides `compile`.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
     @functools.cached_property
     def _functions(self):
         return _Functions()
