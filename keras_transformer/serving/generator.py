@@ -145,7 +145,7 @@ class TextGenerator(Searcher):
         constraints=(),
         starts_with_bos=True,
     ):
-        longest = getattr(model, "longest", None)
+        longest = getattr(model, "max_positions", None)
         if max_source_length is None:
             max_source_length = (
                 DEFAULT_LENGTH if longest is None else max(2, min(DEFAULT_LENGTH, longest // 2))

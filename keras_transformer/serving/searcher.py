@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
-from keras_transformer.models.limits import check_constraints, default_limit
+from keras_transformer.models.generation import checked_constraints, default_limit
 from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, Signatures, function_of
 from keras_transformer.serving.servable import Servable, lookup
 
@@ -77,7 +77,7 @@ class SearcherSignatures(Signatures):
 
         step = self._compiled_step(search)
         longest = servable.max_length or default_limit(
-            self._padded_length(source), 0, constraints, self._model.longest
+            self._padded_length(source), 0, constraints, self._model.max_positions
         )
         n = strategy.n_best
         with self._computing():
@@ -133,7 +133,7 @@ class Searcher(Servable):
                         f"`{side}_tokenizer` must have the model's `{name}`, or None. "
                         f"Received: {name}={received}, the model's is {expected}."
                     )
-        longest = math.inf if model.longest is None else model.longest
+        longest = math.inf if model.max_positions is None else model.max_positions
         check_count(2, longest, max_source_length=max_source_length)
         if max_length is not None:
             check_positive(max_length=max_length)
@@ -142,7 +142,7 @@ class Searcher(Servable):
         self.strategy = strategy
         self.max_source_length = max_source_length
         self.max_length = max_length
-        self.constraints = check_constraints(constraints, max_length)
+        self.constraints = checked_constraints(constraints, max_length)
         if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder
-from keras_transformer.models.limits import default_limit
+from keras_transformer.models.generation import default_limit
 from keras_transformer.serving.rows import Output, function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
 from keras_transformer.serving.warmup import text_of_length
@@ -113,7 +113,7 @@ class TranslatorSignatures(SearcherSignatures):
             string, `(batch, target_len)`; `truncated`, bool `(batch,)`.
         """
         source, truncated = self._tokenize(text)
-        limit = default_limit(self._servable.max_source_length, 0, (), self._model.longest)
+        limit = default_limit(self._servable.max_source_length, 0, (), self._model.max_positions)
         target, target_truncated = self._ids(
             target,
             self._servable.target_tokenizer,
