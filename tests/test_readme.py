@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+import keras_transformer
+from keras_transformer.text import ByteTokenizer
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(
@@ -30,6 +33,11 @@ def test_quick_start_translates_and_exports_as_its_comments_say(tmp_path, monkey
     exported = tf.saved_model.load(str(tmp_path / "export" / "1"))
     answer = exported.signatures["serving_default"](text=tf.constant(["감사합니다"]))
     assert answer["translation"].numpy().tolist() == [b"thank you"]
+
+
+def test_the_layers_of_the_readme_run():
+    code = re.search(r"## Your own layers.*?```python\n(.*?)```", README, re.DOTALL)[1]
+    exec(compile(code, "README.md", "exec"), {"kt": keras_transformer, "tokenizer": ByteTokenizer()})
 
 
 @pytest.mark.parametrize("name", ["masks", "parts", "training"])
