@@ -3,8 +3,8 @@
 usage: recurrent.py FOLDER --data MULTI30K [--epochs 12] [--pairs 29000] [--precision float32]
 
 Both models read the same batches of one vocabulary, with one loss and optimizer. They take turns epoch by epoch in one
-process. FOLDER holds both models after each epoch. The same command goes on after a stop, also with more `--epochs`. At the
-end each model is scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4.
+process. FOLDER holds both models after each epoch. The same command goes on after a stop, also with more `--epochs`. At
+the end each model is scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4.
 """
 
 import argparse
