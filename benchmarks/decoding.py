@@ -178,7 +178,7 @@ def read_bytes(model, config, sizes, length):
 
 def projections_of_memory(attention):
     """Weights that the source is projected with, once and before the first step."""
-    return [*attention.key_weights, *attention.value_weights]
+    return [*attention.key_dense.weights, *attention.value_dense.weights]
 
 
 def write(rows, output):

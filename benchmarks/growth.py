@@ -1,11 +1,11 @@
-"""How a training step grows with the model, and the memory of one over a long sequence.
+"""Measures how a training step grows with the model, and the memory of a step over a long sequence.
 
 usage: growth.py [--rounds 5] [--precisions float32,mixed_bfloat16] [--picture step_time.png]
        growth.py --long [--lengths 1024,2048,4096]
 
-The first doubles `d_model`, layers, length and batch, one at a time, from 3+3 layers of 256 over 32 rows of 32 tokens,
-and sets the time beside the arithmetic of the products. The second trains one attention layer, ours and Keras's, each
-in a process of its own.
+The first form starts from 3+3 layers of 256 over 32 rows of 32 tokens. It doubles `d_model`, layers, length and batch,
+one at a time, and compares the time with the arithmetic of the products. The second form trains one attention layer, this
+library's and Keras's, each in a process of its own.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LONG = {"batch": 16, "d_model": 512, "num_heads": 8}
 
 
 def main():
-    """Measures what is asked for and prints a table."""
+    """Measures, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--precisions", default="float32,mixed_bfloat16")
@@ -46,7 +46,7 @@ def main():
 
 
 def sizes():
-    """Every size to measure: the start, and each of its axes doubled and doubled again."""
+    """Yields every size to measure: the start, and each of its axes doubled and doubled again."""
     yield None, 0, START
     for axis in START:
         for doubled in range(1, DOUBLINGS + 1):
@@ -54,14 +54,14 @@ def sizes():
 
 
 def arithmetic(d_model, num_layers, length, batch):
-    """Floating point operations of the products of one step, forward and twice that backward."""
+    """Returns the floating point operations of the products of one step, forward and twice that backward."""
     projections = num_layers * (4 + 8 + 2 * 8) * d_model**2  # encoder and decoder layers, d_ff = 4 d_model
     scores = num_layers * 3 * 2 * length * d_model
     return 6 * batch * length * (projections + scores + VOCAB * d_model)
 
 
 def measured(precision, rounds):
-    """Milliseconds and operations of a step for each size; the sizes take turns."""
+    """Measures milliseconds and operations of a step for each size; the sizes take turns."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -107,7 +107,7 @@ def measured(precision, rounds):
 
 
 def draw(results, path):
-    """One panel an axis: time and arithmetic, both relative to the start."""
+    """Draws one panel for each axis: time and arithmetic, both relative to the start."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -149,7 +149,7 @@ def long_steps(lengths):
 
 
 def one_long_step(name, length):
-    """Seconds and peak megabytes of a training step of one layer."""
+    """Measures seconds and peak megabytes of a training step of one layer."""
     import resource
 
     import keras

@@ -1,4 +1,7 @@
-"""The harness outside the project, and how the scripts here run it: its rows and ours, one run."""
+"""Runs the shared benchmark harness with this library's rows beside its own.
+
+The harness is not part of this repository. The environment variable `BENCH_DIR` names its folder.
+"""
 
 import json
 import os
@@ -8,24 +11,24 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-HARNESS = HERE.parent.parent / "shared" / "bench"
+HARNESS = Path(os.environ.get("BENCH_DIR", HERE.parent.parent / "shared" / "bench"))
 OWN_ROW = str(HERE / "peer_keras_transformer.py")
 
 
 def all_rows(variants):
-    """The harness's rows and ours: the interpreter, the script and the variant for each name.
+    """Returns all rows by name, the harness's and this library's: lists of interpreter, script and variant.
 
     Args:
-        variants: A dict, the names of our rows to variants of `peer_keras_transformer.py`.
+        variants: A dict from the names of this library's rows to variants of `peer_keras_transformer.py`.
     """
     if not (HARNESS / "run.py").exists():
-        raise SystemExit(f"The harness is missing: {HARNESS}/run.py")
+        raise SystemExit(f"The harness is missing: {HARNESS}/run.py. Set BENCH_DIR to its folder.")
     rows = json.loads((HARNESS / "peers.json").read_text())
     return rows | {name: [sys.executable, OWN_ROW, variant] for name, variant in variants.items()}
 
 
 def installed(names, rows):
-    """Those names, in order, whose interpreter is there; says which are left out."""
+    """Returns the names whose interpreter is installed, in order, and prints those that are left out."""
     unknown = [name for name in names if name not in rows]
     if unknown:
         raise SystemExit(f"No such row: {', '.join(unknown)}. There are: {', '.join(rows)}.")
@@ -38,16 +41,16 @@ def installed(names, rows):
 
 
 def run(config, task, names, rows, *, rounds, reference, output=None):
-    """One run of the harness, which prints its table: each row takes one repetition in turn.
+    """Runs the harness once, which prints a table. The rows take turns, one repetition each.
 
     Args:
         config: "small" or "base".
         task: A task of the harness, such as "T1".
         names: The rows to run.
-        rows: What `all_rows` gave.
+        rows: The result of `all_rows`.
         rounds: Repetitions of each row.
         reference: The row that the others are compared with.
-        output: JSON lines are appended to this file; to the harness's own when None.
+        output: File to which JSON lines are appended; the harness's own file when None.
 
     Returns:
         The harness's exit status.
@@ -70,7 +73,7 @@ def run(config, task, names, rows, *, rounds, reference, output=None):
 
 
 def own_row():
-    """Our row's module, in this process: the same model and data without the harness around them."""
+    """Imports the module of this library's row: the same model and data, without the harness."""
     os.environ["BENCH_DIR"] = str(HARNESS)
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(HERE.parent))

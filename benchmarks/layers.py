@@ -1,4 +1,4 @@
-"""Time and memory of one layer against length and width, beside what the paper's table 1 says of its kind.
+"""Measures time and memory of one layer against length and width, and compares them with the paper's table 1.
 
 usage: layers.py [--rounds 5] [--lengths 64,...,4096] [--widths 64,...,1024] [--output layers.json]
        [--picture docs/images/layer_types.png] [--quick]
@@ -24,8 +24,10 @@ LENGTH, WIDTH = 256, 256  # what stays while the other grows
 LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 1024)
 QUICK_LENGTHS, QUICK_WIDTHS = (16, 32), (64, 128)
 WINDOW, KERNEL = 32, 3  # r and k
-BLOCK = 128  # `layers.blockwise.FEWEST_QUERIES`: as many are computed at once in a window, of long inputs
-# Multiplications of a layer for each row, up to a factor: what table 1 counts, and the projections that it leaves out.
+BLOCK = (
+    128  # `layers.dot_product.FEWEST_QUERIES`: the number of queries of one block in a window of a long input
+)
+# Multiplications of a layer for each row, up to a factor: as table 1 counts them, and with the projections.
 ARITHMETIC = {
     "self-attention": ("O(n² d)", lambda n, d: n * n * d, lambda n, d: 2 * n * n * d + 4 * n * d * d),
     "restricted": (
@@ -44,9 +46,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lengths", type=numbers)
     parser.add_argument("--widths", type=numbers)
-    parser.add_argument("--output", help="JSON of all that was measured")
+    parser.add_argument("--output", help="JSON file of all results")
     parser.add_argument("--picture", help="a PNG of both beside the arithmetic")
-    parser.add_argument("--draw", metavar="JSON", help="draw what was measured before")
+    parser.add_argument("--draw", metavar="JSON", help="draw earlier results")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--peak", nargs=3, metavar=("LAYER", "LENGTH", "WIDTH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -71,12 +73,12 @@ def main():
 
 
 def numbers(text):
-    """Ints with commas between them."""
+    """Parses ints with commas between them."""
     return tuple(map(int, text.split(",")))
 
 
 def layer_of(name, length, width):
-    """A layer of a kind, built, and a function of its input to its output."""
+    """Returns a built layer of a kind, and the function from its input to its output."""
     import keras
 
     import keras_transformer as kt
@@ -99,7 +101,7 @@ def layer_of(name, length, width):
 
 
 def steps_of(name, length, width):
-    """Two functions without arguments: forward, and forward and backward."""
+    """Returns two functions without arguments: the forward pass, and the forward and backward pass."""
     import tensorflow as tf
 
     layer, call = layer_of(name, length, width)
@@ -120,7 +122,7 @@ def steps_of(name, length, width):
 
 
 def measured(lengths, widths, rounds):
-    """Milliseconds of each layer and size, medians, and megabytes of a training step: a list of dicts."""
+    """Measures each layer and size: a list of dicts with median milliseconds and the megabytes of a training step."""
     import tensorflow as tf
     import tqdm
 
@@ -143,7 +145,10 @@ def measured(lengths, widths, rounds):
                 times[case, kind].append(took)
     del steps
     peaks = {}
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back
+    environment = {
+        **os.environ,
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }  # freed memory goes back to the system at once
     for case in tqdm.tqdm(cases, "memory", unit="process"):
         command = [sys.executable, __file__, "--peak", *map(str, case)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -161,8 +166,8 @@ def measured(lengths, widths, rounds):
 
 
 def peak_of(name, length, width):
-    """Megabytes that a training step takes at its peak, beside the layer and its input."""
-    steps_of(name, 8, HEAD)["training"]()  # what starts once
+    """Returns the megabytes that a training step takes at its peak, without the layer and its input."""
+    steps_of(name, 8, HEAD)["training"]()  # TensorFlow allocates at its first step
     training = steps_of(name, length, width)["training"].get_concrete_function()
     before = megabytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
@@ -171,25 +176,25 @@ def peak_of(name, length, width):
 
 
 def megabytes(kind):
-    """What Linux says of this process's memory."""
+    """Reads one line of Linux's account of this process's memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
 
 
 def series(results, name, axis):
-    """What was measured of a layer while one axis grew, and the other, which stayed."""
+    """Returns the results of a layer in which one axis grows and the other stays, in order."""
     other, kept = ("width", WIDTH) if axis == "length" else ("length", fixed_length(results))
     rows = [row for row in results if row["layer"] == name and row[other] == kept]
     return sorted(rows, key=lambda row: row[axis])
 
 
 def fixed_length(results):
-    """The length at which the width grew."""
+    """Returns the length at which the width grew."""
     return next(row["length"] for row in results if row["width"] != WIDTH)
 
 
 def growth(name, row, base, counted):
-    """How many times the arithmetic of one size is that of another; as table 1 has it, or with the projections."""
+    """Returns the ratio of the arithmetic of two sizes: as table 1 counts, or with the projections ("all")."""
     arithmetic = ARITHMETIC[name][2 if counted == "all" else 1]
     return arithmetic(row["length"], row["width"]) / arithmetic(base["length"], base["width"])
 

@@ -133,7 +133,7 @@ def attention(task, xla):
     x, mask = map(tf.constant, common.attn_data(task))
     layer = kt.MultiHeadAttention(sizes["heads"], sizes["d"] // sizes["heads"])
     layer(x, x)
-    forward = tf.function(lambda x, mask: layer(x, x, attention_mask=mask, training=False), jit_compile=xla)
+    forward = tf.function(lambda x, mask: layer(x, x, value_mask=mask, training=False), jit_compile=xla)
 
     def repetition():
         for _ in range(common.ATTN_REPS[task]):

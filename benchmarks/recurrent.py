@@ -1,10 +1,10 @@
-"""The Transformer and the recurrent model that it replaced, on Multi30k: BLEU and seconds an epoch.
+"""Compares the Transformer with the recurrent model that it replaced, on Multi30k: BLEU and seconds an epoch.
 
-usage: recurrent.py FOLDER [--epochs 12] [--data ../shared/data/multi30k] [--pairs 29000] [--precision float32]
+usage: recurrent.py FOLDER --data MULTI30K [--epochs 12] [--pairs 29000] [--precision float32]
 
-Both read the same batches of one vocabulary, with one loss and optimizer, and take turns epoch by epoch in one process.
-After each of a model's epochs FOLDER holds it; the same command goes on, with more `--epochs` too. At the end each is
-scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4.
+Both models read the same batches of one vocabulary, with one loss and optimizer. They take turns epoch by epoch in one
+process. FOLDER holds both models after each epoch. The same command goes on after a stop, also with more `--epochs`. At
+the end each model is scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4.
 """
 
 import argparse
@@ -13,8 +13,6 @@ import statistics
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-DATA = HERE.parent.parent / "shared" / "data" / "multi30k"
 MODELS = ("Transformer", "RecurrentSeq2Seq")
 
 
@@ -23,7 +21,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "--data", type=Path, default=DATA, help="holds train, val and test_2016_flickr, .en.gz and .de.gz"
+        "--data",
+        type=Path,
+        required=True,
+        help="folder with train, val and test_2016_flickr, each .en.gz and .de.gz",
     )
     parser.add_argument(
         "--pairs", type=int, help="train on the first so many alone, and test on the first hundred"

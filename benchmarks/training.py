@@ -1,9 +1,8 @@
-"""Training throughput beside the peers: each takes one repetition in turn, in one run.
+"""Compares the training throughput with that of peers, which take turns in one run.
 
 usage: training.py [--config small] [--task T1] [--peers onmt,keras,...] [--rounds 7] [--output FILE.json]
 
-The harness and the peers' rows stand outside the project, in `../shared/bench`; `setup.sh` there makes the
-peers' environments. A peer that is not installed is named and left out.
+The harness and the peers' rows are not part of this repository; `BENCH_DIR` in the environment names their folder. A peer that is not installed is named and left out.
 """
 
 import argparse

@@ -1,11 +1,26 @@
-"""What the README shows is what happens."""
+"""The documents show what happens: their blocks of code run and print what their comments say."""
 
 import re
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+import keras_transformer
+from keras_transformer.text import ByteTokenizer
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted(
+    file
+    for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
+    if file.name != "families.md"
+)
+
+
+def blocks(text):
+    """The blocks of Python of a document."""
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def test_quick_start_translates_and_exports_as_its_comments_say(tmp_path, monkeypatch, capsys):
@@ -20,14 +35,36 @@ def test_quick_start_translates_and_exports_as_its_comments_say(tmp_path, monkey
     assert answer["translation"].numpy().tolist() == [b"thank you"]
 
 
-def test_every_file_that_the_readme_names_exists():
-    root = Path(__file__).parent.parent
-    for name in re.findall(r"\]\(((?!http)[^)#]+)\)|`(examples/[\w.]+)`", README):
-        assert (root / (name[0] or name[1])).exists(), name
+def test_the_layers_of_the_readme_run():
+    code = re.search(r"## Your own layers.*?```python\n(.*?)```", README, re.DOTALL)[1]
+    exec(compile(code, "README.md", "exec"), {"kt": keras_transformer, "tokenizer": ByteTokenizer()})
 
 
-def test_the_examples_of_the_parts_run_and_print_what_they_say(capsys):
-    parts = (Path(__file__).parent.parent / "docs" / "parts.md").read_text(encoding="utf-8")
-    code = "".join(re.findall(r"```python\n(.*?)```", parts, re.DOTALL))
-    exec(compile(code, "parts.md", "exec"), {})
+@pytest.mark.parametrize("name", ["masks", "parts", "training"])
+def test_the_blocks_of_a_document_run_in_order_and_print_what_they_say(name, tmp_path, monkeypatch, capsys):
+    code = "".join(blocks((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")))
+    assert code
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, f"{name}.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.+)\n", code)
+
+
+def test_every_file_that_the_readme_names_exists():
+    for name in re.findall(r"`(examples/[\w.]+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+def heading_anchors(text):
+    """The anchors that GitHub gives the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[file.name for file in DOCUMENTS])
+def test_every_link_inside_the_repository_leads_somewhere(document):
+    text = document.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        file = (document.parent / target).resolve() if target else document
+        assert file.is_relative_to(ROOT) and file.exists(), target
+        if anchor:
+            assert anchor in heading_anchors(file.read_text(encoding="utf-8")), f"{target}#{anchor}"
