@@ -13,7 +13,7 @@ from keras_transformer import layers
 from keras_transformer.decoding import Beam, ExcludeTokens, Greedy
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
 from keras_transformer.huggingface.files import stored_tensors
-from keras_transformer.huggingface.tensors import fill
+from keras_transformer.huggingface.tensors import fill_weights
 from keras_transformer.models import T5 as T5Model
 from keras_transformer.models import Transformer
 
@@ -188,7 +188,7 @@ CONFIG_ERRORS = [
 @pytest.mark.parametrize(("config", "changes", "expected"), CONFIG_ERRORS, ids=lambda x: str(x)[:40])
 def test_configurations_without_a_part_are_refused(config, changes, expected):
     with pytest.raises(ValueError) as caught:
-        FAMILIES[config["model_type"]].model({**config, **changes})
+        FAMILIES[config["model_type"]].make_model({**config, **changes})
     assert expected in str(caught.value)
 
 
@@ -292,7 +292,7 @@ class Pairs:
             }
         self.config = {**FOLDERS[case], **small}
         self.family = FAMILIES[case]
-        self.ours = self.family.model(self.config)
+        self.ours = self.family.make_model(self.config)
         self.constraints = ()
         self.options = {}
         if case == "marian":  # as its generation_config.json says
@@ -305,8 +305,8 @@ class Pairs:
         for seed in range(SEEDS):
             their_model = theirs(self.config, seed)
             their_model.save_pretrained(folder / str(seed))
-            tensors, stored = self.family.tensors(self.ours), stored_tensors(folder / str(seed))
-            fill(tensors, stored, self.family.PREFIX)
+            stored = stored_tensors(folder / str(seed))
+            fill_weights(self.family.make_tensors(self.ours), stored, self.family.prefix)
             ids = np.random.default_rng(seed).integers(2, SIZE - 1, (len(SOURCES), max(SOURCES)))
             real = np.arange(max(SOURCES)) < np.array(SOURCES)[:, None]
             yield their_model, np.where(real, ids, self.ours.pad_id), real
