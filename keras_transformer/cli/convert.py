@@ -11,7 +11,7 @@ from keras_transformer.huggingface import (
 )
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
-from keras_transformer.huggingface.images import FILE as PREPROCESSOR
+from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.models import Transformer, VisionTransformer
 from keras_transformer.serving import load, servable_of
 
@@ -52,11 +52,12 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
 
 
 def _read_huggingface(source, pairs, kwargs):
+    """Reads a Hugging Face folder as a model with its tokenizers."""
     model = from_huggingface(source, **kwargs)
     if isinstance(model, VisionTransformer):
         tokenizers = ()
         options = {"labels": labels_of(read_config(source))[1]}
-        if (source / PREPROCESSOR).is_file():
+        if (source / PREPROCESSOR_CONFIG).is_file():
             options["preprocessing"] = preprocessing_from_huggingface(source)
     else:
         tokenizers, options = tokenizers_from_huggingface(source), {}

@@ -1,19 +1,6 @@
-"""Hugging Face checkpoints in and out.
+"""Reading and writing of Hugging Face checkpoints.
 
-A family is a module with
-
-- `model(config, **kwargs)`: our model of a config.json,
-- `config(model)`: the way back, read off the model's parts,
-- `tensors(model)`: the `Tensor`s of its checkpoints, each with the weights of ours that lie in it,
-- `PREFIX`: what the tensors' names may leave out; `BUFFERS`: patterns of the names of tensors that are no weights;
-- `FREE`: keys that `config` guesses;
-- `computed(model)`, where there are any: the `Computed`s that its checkpoints may hold;
-- `completed(config, names)`, where config.json alone does not tell: the configuration with what the names of the stored
-  tensors tell;
-- `RENAMED`, where there is one: what old names of tensors end with, and what that is now;
-- `tokenizers(folder, config)`, where there is one: the tokenizers of its folders, the source's and the target's or one
-  for both; `write_tokenizers(tokenizers, folder, model)`, the way back; and `TOKENIZER_FILES`: what must be there, each
-  a tuple of names of which one will do.
+Each family of models has a module here, which ends with a `family.Family`.
 """
 
 from pathlib import Path
@@ -22,19 +9,14 @@ from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.huggingface import bert, gpt2, llama, marian, t5, vit
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import (
-    read_config,
-    stored_tensors,
-    write_config,
-    write_tensors,
-)
+from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
-from keras_transformer.huggingface.tensors import fill, without_copies
+from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
+from keras_transformer.keras_internals import sublayers
 
-FAMILIES = {"bert": bert, "gpt2": gpt2, "llama": llama, "marian": marian, "t5": t5, "vit": vit}
-# What is left where there is no tokenizer.
-IDS_ALONE = "In Python `from_huggingface` reads the model alone, for ids."
+FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in (bert, gpt2, llama, marian, t5, vit)}
+WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
     "FAMILIES",
@@ -46,135 +28,141 @@ __all__ = [
 
 
 def from_huggingface(folder, **kwargs):
-    """Makes a model of a checkpoint, and fills it tensor by tensor.
+    """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
-    `architectures` decides the head of an encoder: `BertModel`, `BertForMaskedLM`, `BertForSequenceClassification`,
-    `BertForMultipleChoice` or `BertForTokenClassification`. Another head is put on with `EncoderModel.with_head`.
+    `architectures` in config.json decides the head of an encoder: `BertModel`, `BertForMaskedLM`,
+    `BertForSequenceClassification`, `BertForMultipleChoice` or `BertForTokenClassification`. `EncoderModel.with_head`
+    puts another head on.
 
-    The prompt of a `LanguageModel` ends at its last token that is no padding. Where config.json has no `pad_token_id`,
-    `pad_id` is `eos_token_id`: for GPT-2 the only token that stands in no text. An eos at the end of a prompt is then
-    padding.
+    The prompt of a `LanguageModel` ends at its last token that is not padding. Where config.json has no `pad_token_id`,
+    `pad_id` is `eos_token_id`: in GPT-2 it is the only token that no text contains. An eos at the end of a prompt is
+    then padding.
 
-    What generation_config.json asks for is handed to `generate`, or to a `Translator`. Marian's forbids padding and
-    renormalises (`bad_words_ids`, `renormalize_logits`): `constraints=[ExcludeTokens([model.pad_id])]`, without which
-    padding may be the likeliest token. `num_beams` and `length_penalty` are `Beam(num_beams, length_penalty,
-    normalization="length")`. At its limit an output ends without the eos of `forced_eos_token_id`.
+    generation_config.json is not read. Pass what it asks for to `generate`, or to a `Translator`. Marian's forbids
+    padding and renormalises (`bad_words_ids`, `renormalize_logits`): use
+    `constraints=[ExcludeTokens([model.pad_id])]`, because padding may be the likeliest token. `num_beams` and
+    `length_penalty` are `Beam(num_beams, length_penalty, normalization="length")`. An output that reaches its limit
+    ends without the eos of `forced_eos_token_id`.
 
     Args:
-        folder: Holds config.json, and model.safetensors or the files that model.safetensors.index.json names, of a
-            `model_type` among `FAMILIES`. Values are float64, float32, float16 or bfloat16.
-        **kwargs: Keras's own `dtype`, `name`, `trainable`; and `pad_id`, `bos_id`, `eos_id` of a language model where
-            those of config.json are not to hold, or it has several; for an encoder `pad_id`, `cls_id`, `sep_id`, which
-            it often has not.
+        folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the
+            files that model.safetensors.index.json names. Tensors are float64, float32, float16 or bfloat16.
+        **kwargs: Keras's `dtype`, `name`, `trainable`. For a language model and for an encoder-decoder also `pad_id`,
+            `bos_id`, `eos_id`, in place of config.json's ids; `eos_id` is needed where config.json has several. For an
+            encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
 
     Returns:
         A `LanguageModel` for GPT-2 and Llama; a `Transformer` for Marian; a `T5`; an `EncoderModel` for BERT; a
-        `VisionTransformer`, with the classes of a `ViTForImageClassification`, with or without the pooler of a
-        `ViTModel`.
+        `VisionTransformer` for ViT, with the classes of a `ViTForImageClassification`, or with or without the pooler of
+        a `ViTModel`.
 
     Raises:
-        ValueError: If a file is missing, damaged or pickled; config.json asks for what there is no part for; or a
-            tensor is missing, left over, of another shape, or differs from the one it is tied to or from what is
-            computed in its place.
+        ValueError: If a file is missing, damaged or pickled; if config.json asks for something that the library does
+            not have; if a tensor is missing, left over or of another shape; or if it differs from the tensor it is tied
+            to or from what the model computes in its place.
         ImportError: If safetensors is not installed.
     """
-    config, family = _read(folder)
+    config, family = _read_config_and_family(folder)
     check_config(config, quantization_config=None)
     stored = stored_tensors(folder)
-    if hasattr(family, "completed"):
-        config = family.completed(config, {each.name for each in stored})
-    model = family.model(config, **kwargs)
-    computed = family.computed(model) if hasattr(family, "computed") else ()
-    renamed = getattr(family, "RENAMED", {})
-    fill(family.tensors(model), stored, family.PREFIX, family.BUFFERS, computed, renamed)
+    config = family.complete_config(config, {each.name for each in stored})
+    model = family.make_model(config, **kwargs)
+    fill_weights(
+        family.make_tensors(model),
+        stored,
+        family.prefix,
+        family.ignored,
+        family.make_tables(model),
+        family.renamed,
+    )
     return model
 
 
 def tokenizers_from_huggingface(folder):
-    """The tokenizers of a checkpoint's folder, as ours: the source's and the target's, or one for both.
+    """Reads the tokenizers of a Hugging Face checkpoint.
 
     Args:
-        folder: As for `from_huggingface`, with the tokenizer's files beside.
+        folder: A path. The folder holds config.json and the files of the tokenizer.
 
     Returns:
-        A tuple of one or two, whose ids are the model's.
+        A tuple of the source's and the target's tokenizer, or of one for both. Their ids are the model's.
 
     Raises:
-        ValueError: If tensorflow-text has no such tokenizer, as Llama 3's, or a file is missing or damaged.
+        ValueError: If tensorflow-text has no such tokenizer, such as Llama 3's, or a file is missing or damaged.
     """
-    config, family = _read(folder)
-    if not hasattr(family, "tokenizers"):
+    _, family = _read_config_and_family(folder)
+    if family.read_tokenizers is None:
         raise ValueError(
-            f"`folder` must have a tokenizer that tensorflow-text has. Received: {folder}, a "
-            f"{config['model_type']!r} model, whose byte-level pieces it has not. {IDS_ALONE}"
+            "`folder` must have a tokenizer that tensorflow-text has: it has none for byte-level pieces. Received: "
+            f"{folder}, a {family.model_type!r} model. {WITHOUT_TOKENIZER}"
         )
     folder = Path(folder)
     missing = [
         " or ".join(names)
-        for names in family.TOKENIZER_FILES
+        for names in family.tokenizer_files
         if not any((folder / name).is_file() for name in names)
     ]
     if missing:
         raise ValueError(
             f"`folder` must have the files of the model's tokenizer. Received: {folder} without {', '.join(missing)}. "
-            f"{IDS_ALONE}"
+            f"{WITHOUT_TOKENIZER}"
         )
-    return family.tokenizers(folder, config)
+    return family.read_tokenizers(folder)
 
 
 def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None):
-    """Writes a checkpoint that transformers loads, in float32, tensor by tensor.
+    """Writes a checkpoint that Hugging Face transformers loads: float32, tensor by tensor.
 
-    Dropout that the family has no key for is left out: it changes nothing but training.
+    config.json leaves a dropout out where the family has no key for it. That changes nothing but training.
 
     Args:
-        model: A model of the parts of one of `FAMILIES`.
-        folder: A new folder, which appears whole or not at all.
-        max_shard_bytes: Most bytes of tensors in a file.
-        config: What config.json is to say that the model does not, a dict: `{"max_position_embeddings": 8192}` for
-            Llama, whose positions have no end.
-        tokenizers: What `tokenizers_from_huggingface` is to give again and transformers to read: one or two, whose ids
-            are the model's. None to write none.
+        model: A model that one of `FAMILIES` can describe. Its weights are not quantized; those of LoRA are added.
+        folder: Path of a new folder. It appears whole or not at all.
+        max_shard_bytes: Largest number of bytes of the tensors in one file. A tensor that is larger has its own file.
+        config: A dict of keys for config.json that the model does not know, such as
+            `{"max_position_embeddings": 8192}` for Llama, whose positions have no limit. None for none.
+        tokenizers: A tuple of one tokenizer or two (source and target), whose ids are the model's, to be written
+            beside the model. None to write none.
 
     Raises:
-        ValueError: If the folder exists, no family has all of the model's parts, `config` says what the model does, or
-            the family's files have no form for `tokenizers`.
+        ValueError: If the folder exists; if no family can describe the model; if the model is quantized; if `config`
+            has a key that the model decides; or if the family's files cannot hold `tokenizers`.
     """
     check_positive(max_shard_bytes=max_shard_bytes)
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
-    family, said = _described(model)
-    said["dtype"] = "float32"
+    family, own_config = _describe(model)
+    own_config["dtype"] = "float32"
     config = {} if config is None else config
-    taken = sorted(config.keys() & said.keys() - set(family.FREE))
-    if taken:
+    clashing = sorted(config.keys() & own_config.keys() - set(family.guessed_keys))
+    if clashing:
+        key = clashing[0]
         raise ValueError(
-            f"`config` must not say what the model does. Received: {taken[0]}={config[taken[0]]!r}, "
-            f"where the model has {said[taken[0]]!r}."
+            "`config` must not have a key that the model decides. "
+            f"Received: {key}={config[key]!r}, where the model has {own_config[key]!r}."
         )
     with replaced(folder) as temporary:
         temporary.mkdir()
-        write_config(temporary, {**said, **config})
+        write_config(temporary, {**own_config, **config})
         if tokenizers:
             _write_tokenizers(family, tuple(tokenizers), temporary, model)
-        write_tensors(temporary, list(without_copies(family.tensors(model))), max_shard_bytes)
+        write_tensors(temporary, list(without_copies(family.make_tensors(model))), max_shard_bytes)
 
 
 def _write_tokenizers(family, tokenizers, folder, model):
-    """Writes a family's tokenizers, if it has them, into a folder, and reads them again."""
-    if not hasattr(family, "write_tokenizers"):
+    """Writes the tokenizers into a folder, then reads them to check that they are the same."""
+    if family.write_tokenizers is None:
         raise ValueError(
-            f"`tokenizers` must be None for a model of {family.__name__.split('.')[-1]!r}: there is no form for "
-            f"them. Received: tokenizers={tokenizers!r}."
+            f"`tokenizers` must be None for a model of {family.model_type!r}: its files cannot hold them. "
+            f"Received: tokenizers={tokenizers!r}."
         )
     family.write_tokenizers(tokenizers, folder, model)
-    again = family.tokenizers(folder, read_config(folder))
-    check_read_back([tokenizers[0], tokenizers[-1]][: len(again)], again)
+    read_back = family.read_tokenizers(folder)
+    check_read_back([tokenizers[0], tokenizers[-1]][: len(read_back)], read_back)
 
 
-def _read(folder):
-    """A folder's configuration, and its family."""
+def _read_config_and_family(folder):
     config = read_config(folder)
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
@@ -184,12 +172,17 @@ def _read(folder):
     return config, FAMILIES[model_type]
 
 
-def _described(model):
-    """The family of a model, and its configuration there."""
+def _describe(model):
+    """Returns the family that a model belongs to, and its config.json."""
+    quantized = [layer.path for layer in sublayers(model) if layer.quantization_mode]
+    if quantized:
+        raise ValueError(
+            f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
+        )
     reasons = []
     for family in FAMILIES.values():
         try:
-            return family, family.config(model)
+            return family, family.make_config(model)
         except ValueError as error:
             reasons.append(str(error))
     raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")

@@ -1,10 +1,12 @@
-"""What families say in the same words: values of config.json and the parts they stand for."""
+"""What several families share: keys of config.json, and checks of a model's layers."""
+
+import keras
 
 from keras_transformer.checks import check_labels, check_positive
 from keras_transformer.layers import FeedForward, LayerNormalization, MultiHeadAttention, Residual
-from keras_transformer.layers.feed_forward import activation_of
+from keras_transformer.layers.feed_forward import get_activation
 
-# Theirs to ours; of several names for one function, the first is written.
+# Hugging Face's names of activations, and this library's. Of several names for one function, the first is written.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -17,42 +19,38 @@ ACTIVATIONS = {
 
 
 def check_config(config, **expected):
-    """Raises `ValueError` for a key of config.json whose value, or None for none, is not the expected one."""
+    """Raises `ValueError` for a key of config.json that has another value than the expected one, None or nothing."""
     for key, value in expected.items():
         if config.get(key) not in (value, None):
             raise ValueError(
-                f"`{key}` of config.json must be {value!r}: there is no part for more. "
+                f"`{key}` of config.json must be {value!r}: the library has nothing else. "
                 f"Received: {key}={config[key]!r}."
             )
 
 
-def check_sizes(config, *keys):
-    """The sizes at some keys of config.json, a list of int; `ValueError` for one that is not positive."""
+def sizes_of(config, *keys):
+    """Returns the sizes at some keys of config.json, a list of int. Raises `ValueError` if one is not positive."""
     check_positive(**{key: config[key] for key in keys})
     return [config[key] for key in keys]
 
 
-def head_size(config, width, num_heads):
-    """The size of a head of models whose width is that of all heads.
+def check_divisible(config, width, num_heads):
+    """Raises `ValueError` where the number of heads does not divide the width of a model.
 
     Args:
-        config: What config.json says.
+        config: The config.json, a dict.
         width: Key of the width.
         num_heads: Key of the number of heads.
-
-    Raises:
-        ValueError: If the number does not divide the width.
     """
     if config[width] % config[num_heads]:
         raise ValueError(
             f"`{width}` must be divisible by `{num_heads}`. "
             f"Received: {width}={config[width]}, {num_heads}={config[num_heads]}."
         )
-    return config[width] // config[num_heads]
 
 
-def activation(config, key):
-    """Our name of the activation at a key of config.json."""
+def activation_from(config, key):
+    """Returns this library's name of the activation at a key of config.json."""
     if config[key] not in ACTIVATIONS:
         raise ValueError(
             f"`{key}` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {key}={config[key]!r}."
@@ -60,13 +58,28 @@ def activation(config, key):
     return ACTIVATIONS[config[key]]
 
 
+def activation_name(family, layer):
+    """Returns Hugging Face's name of a layer's activation.
+
+    Raises:
+        ValueError: If it has none in this library's table.
+    """
+    for name, own_name in ACTIVATIONS.items():
+        if layer.activation is get_activation(own_name):
+            return name
+    raise ValueError(
+        f"`activation` of a {family!r} model must be one of {sorted(set(ACTIVATIONS.values()))}. "
+        f"Received: activation={layer.activation!r}."
+    )
+
+
 def check_parts(family, **parts):
-    """Raises `ValueError` for a part that a family's models do not have.
+    """Raises `ValueError` for a part that the models of a family do not have.
 
     Args:
-        family: Its `model_type`.
-        **parts: For each part, what the model has and what it must be: a class, of which it must be and no subclass, or
-            a value.
+        family: The `model_type`.
+        **parts: For each part a pair: what the model has, and what it must be. A class means an object of just that
+            class, since a subclass may compute something else; anything else means an equal value.
     """
     for name, (received, expected) in parts.items():
         if isinstance(expected, type):
@@ -77,80 +90,166 @@ def check_parts(family, **parts):
             raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
 
 
-def layer_parts(family, stack, *, feed_forward=FeedForward, norm=LayerNormalization, normalize_first):
-    """What the layers of an encoder or a decoder are made of: attention, feed-forward network and residual connection.
+def check_norm(family, norm, kind=LayerNormalization):
+    """Raises `ValueError` for a norm that is not of a class, over the last axis, with all its weights."""
+    check_parts(family, norm=(norm, kind))
+    if kind is LayerNormalization:
+        check_parts(family, norm_center=(norm.center, True), norm_scale=(norm.scale, True))
+        check_parts(family, norm_rms_scaling=(norm.rms_scaling, False))
+        axes = [axis % 3 for axis in norm.axis]  # of inputs `(batch, length, d_model)`
+        check_parts(family, norm_axes=(axes, [2]))
+
+
+def check_layers(family, *stacks, feed_forward=FeedForward, norm=LayerNormalization, normalize_first):
+    """Checks the layers of encoders and decoders, which must all be alike.
 
     Args:
         family: The `model_type`.
-        stack: An `Encoder` or a `Decoder`.
-        feed_forward: Class that the network must be of.
-        norm: Class that the residual connection's norm must be of.
-        normalize_first: Where it must be.
+        *stacks: An `Encoder` or `Decoder` or several.
+        feed_forward: Class of the feed-forward networks.
+        norm: Class of the norms.
+        normalize_first: Where the norms must be: True for pre-norm.
+
+    Returns:
+        The self-attention, the feed-forward network and the residual connection of the first layer.
 
     Raises:
-        ValueError: If a part is another.
+        ValueError: If a layer has another part, or differs from the first one.
     """
-    layer = stack.layers[0]
-    parts = layer.self_attention, layer.feed_forward, layer.self_attention_residual
-    check_parts(
-        family,
-        attention=(parts[0], MultiHeadAttention),
-        feed_forward=(parts[1], feed_forward),
-        residual=(parts[2], Residual),
-    )
-    check_parts(
-        family,
-        norm=(parts[2].norm, norm),
-        normalize_first=(parts[2].normalize_first, normalize_first),
-    )
-    return parts
+    first = None
+    for stack in stacks:
+        for layer in stack.layers:
+            check_parts(family, layer=(layer, stack.layer_class))
+            attentions = [layer.self_attention]
+            residuals = [layer.self_attention_residual, layer.feed_forward_residual]
+            if getattr(layer, "cross_attention_residual", None) is not None:
+                attentions.append(layer.cross_attention)
+                residuals.append(layer.cross_attention_residual)
+            for attention in attentions:
+                check_parts(family, attention=(attention, MultiHeadAttention))
+            check_parts(family, feed_forward=(layer.feed_forward, feed_forward))
+            for residual in residuals:
+                check_parts(family, residual=(residual, Residual))
+                check_norm(family, residual.norm, norm)
+                check_parts(
+                    family,
+                    normalize_first=(residual.normalize_first, normalize_first),
+                    sandwich_norm=(residual.sandwich_norm, False),
+                )
+            for attention in attentions:
+                for residual in residuals:
+                    options = _options(attention, layer.feed_forward, residual)
+                    first = options if first is None else first
+                    _check_alike(family, layer, options, first)
+    layer = stacks[0].layers[0]
+    return layer.self_attention, layer.feed_forward, layer.self_attention_residual
 
 
-def check_plain_attention(family, attention, d_model=None, *, unscaled=False):
-    """Raises `ValueError` for attention that is not "Attention Is All You Need"'s, section 3.2.2.
+def attention_options(attention):
+    """Returns the options of a `MultiHeadAttention` that decide what it computes, a dict."""
+    names = ("num_heads", "key_dim", "value_dim", "use_bias", "dropout", "use_gate", "output_shape")
+    # Keras's layer has no public attribute for some. The subclass's own configuration refuses shared positions.
+    config = keras.layers.MultiHeadAttention.get_config(attention)
+    return {
+        **{name: config[name] for name in (*names, "sliding_window")},
+        "num_key_value_heads": attention.num_key_value_heads,
+        "query_key_norm": attention.query_key_norm,
+        "scale": attention.scale,
+    }
+
+
+def _options(attention, feed_forward, residual):
+    """Returns all options of a layer's parts, by name."""
+    positions = attention.positions
+    config = {} if positions is None else positions.get_config()
+    return {
+        **{f"attention.{name}": value for name, value in attention_options(attention).items()},
+        "attention.positions": (
+            type(positions).__name__,
+            {name: value for name, value in config.items() if name not in ("name", "dtype", "trainable")},
+        ),
+        "feed_forward.d_ff": feed_forward.d_ff,
+        "feed_forward.activation": feed_forward.activation,
+        "feed_forward.dropout": feed_forward.dropout,
+        "feed_forward.use_bias": feed_forward.use_bias,
+        "residual.dropout": residual.dropout,
+        "residual.epsilon": residual.norm.epsilon,
+    }
+
+
+def _check_alike(family, layer, options, first):
+    """Raises `ValueError` where a layer's options are not those of the first layer."""
+    for name, value in options.items():
+        if value != first[name]:
+            raise ValueError(
+                f"All layers of a {family!r} model must be alike. Received: {name}={value!r} in {layer.name!r}, "
+                f"{first[name]!r} in the first layer."
+            )
+
+
+def check_attention(family, attention, d_model, *, unscaled=False):
+    """Raises `ValueError` for attention that is not that of "Attention Is All You Need", section 3.2.2.
+
+    Positions, grouped queries, biases and the size of a head are free.
 
     Args:
         family: The `model_type`.
         attention: A `MultiHeadAttention`.
-        d_model: Width of the model, which all heads share, each with keys of its own, biases and no positions; None for
-            a family that has keys for these.
-        unscaled: Whether a scale of 1 may stand for the usual one.
+        d_model: Width of the model.
+        unscaled: Whether a scale of 1 is allowed too.
     """
-    plain = attention.key_dim**-0.5
-    scale = plain if attention.scale is None else attention.scale
+    options = attention_options(attention)
+    usual_scale = attention.key_dim**-0.5
+    scale = usual_scale if attention.scale is None else attention.scale
     check_parts(
         family,
-        value_dim=(attention.value_dim, attention.key_dim),
-        sliding_window=(attention.sliding_window, None),
-        query_key_norm=(attention.query_norm, None),
-        scale=(scale, 1.0 if unscaled and scale == 1.0 else plain),
-    )
-    if d_model is not None:
-        check_parts(
-            family,
-            num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
-            key_dim=(attention.key_dim * attention.num_heads, d_model),
-            attention_positions=(attention.positions, None),
-            attention_bias=(attention.use_bias, True),
-        )
-
-
-def activation_name(family, feed_forward):
-    """Their name of a feed-forward network's activation."""
-    for theirs, ours in ACTIVATIONS.items():
-        if feed_forward.activation is activation_of(ours):
-            return theirs
-    raise ValueError(
-        f"`activation` of a {family!r} model must be one of {sorted(set(ACTIVATIONS.values()))}. "
-        f"Received: activation={feed_forward.activation!r}."
+        value_dim=(options["value_dim"], attention.key_dim),
+        use_gate=(options["use_gate"], False),
+        output_shape=(options["output_shape"] or (d_model,), (d_model,)),
+        sliding_window=(options["sliding_window"], None),
+        query_key_norm=(options["query_key_norm"], None),
+        scale=(scale, 1.0 if unscaled and scale == 1.0 else usual_scale),
     )
 
 
-def with_token_ids(config, pad_id=None, bos_id=None, eos_id=None, *, start="bos_token_id", **kwargs):
-    """Arguments of a model: what is given, and the ids that are not from config.json, `bos_id` from the key `start`.
+def check_plain_attention(family, attention, d_model, *, unscaled=False):
+    """Raises `ValueError` for attention with other options than a number of heads, which share `d_model`, and dropout.
 
-    Without a token for padding, eos is: other than all the rest, it stands in no text. Without one to begin with, eos
-    is, as texts follow one another in the training.
+    Args:
+        family: The `model_type`.
+        attention: A `MultiHeadAttention`.
+        d_model: Width of the model.
+        unscaled: Whether a scale of 1 is allowed too.
+    """
+    check_attention(family, attention, d_model, unscaled=unscaled)
+    check_parts(
+        family,
+        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
+        key_dim=(attention.key_dim * attention.num_heads, d_model),
+        attention_positions=(attention.positions, None),
+        attention_bias=(attention.use_bias, True),
+    )
+
+
+def add_token_ids(config, pad_id=None, bos_id=None, eos_id=None, *, bos_key="bos_token_id", **kwargs):
+    """Adds to a model's arguments the ids that the caller did not give, from config.json.
+
+    Without an id for padding, `pad_id` is `eos_id`: it is the only id that no text contains. Without an id to begin
+    with, `bos_id` is `eos_id` too, because texts followed one another in the training.
+
+    Args:
+        config: The config.json, a dict.
+        pad_id: The caller's id, or None.
+        bos_id: The caller's id, or None.
+        eos_id: The caller's id, or None.
+        bos_key: Key of `bos_id` in config.json.
+        **kwargs: The other arguments of the model.
+
+    Returns:
+        A dict of `kwargs`, `pad_id`, `bos_id` and `eos_id`.
+
+    Raises:
+        ValueError: If config.json has several ids of an end, or none.
     """
     if eos_id is None:
         eos_id = config.get("eos_token_id")
@@ -162,62 +261,63 @@ def with_token_ids(config, pad_id=None, bos_id=None, eos_id=None, *, start="bos_
                 f"Received: eos_token_id={eos_id!r}."
             )
     if bos_id is None:
-        bos_id = config.get(start)
+        bos_id = config.get(bos_key)
     if pad_id is None:
         pad_id = config.get("pad_token_id")
-        pad_id = None if pad_id == -1 else pad_id  # early Llamas' word for none
+        pad_id = None if pad_id == -1 else pad_id  # early Llamas write -1 for none
     bos_id, pad_id = (eos_id if token_id is None else token_id for token_id in (bos_id, pad_id))
     return {**kwargs, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
 
 
-def token_ids(model, start="bos_token_id"):
-    """A model's ids, as config.json has them; `bos_id` at the key `start`."""
+def token_id_keys(model, bos_key="bos_token_id"):
+    """Returns the keys of config.json for a model's ids, with `bos_id` at `bos_key`."""
     return {
         "pad_token_id": None if model.pad_id == model.eos_id else model.pad_id,
-        start: model.bos_id,
+        bos_key: model.bos_id,
         "eos_token_id": model.eos_id,
     }
 
 
 def labels_of(config):
-    """The number of classes, and their names, a list of str, or None where they are but numbered.
+    """Returns the number of classes in config.json, and their names: a list of str, or None if they have only numbers.
 
     Raises:
-        ValueError: If `id2label` does not number them from 0 on, one is no str, or they do not exclude one another.
+        ValueError: If `id2label` does not number the names from 0 on, if a name is no str, or if a text may have
+            several of the classes at once.
     """
     names = config.get("id2label")
     if names is None:
         count = config.get("num_labels")
-        count = 2 if count is None else count  # theirs leave out what is so by default
-        _check_problem(config, count)
+        count = 2 if count is None else count  # transformers' default, which it does not write
+        _check_problem_type(config, count)
         return count, None
     names = {str(key): label for key, label in names.items()}
     if names.keys() != {str(i) for i in range(len(names))}:
         raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
     labels = [names[str(i)] for i in range(len(names))]
     check_labels(len(labels), id2label=labels)
-    _check_problem(config, len(labels))
-    return len(labels), None if labels == numbered_labels(len(labels)) else labels
+    _check_problem_type(config, len(labels))
+    return len(labels), None if labels == _default_labels(len(labels)) else labels
 
 
-def _check_problem(config, count):
-    """Raises `ValueError` where classes do not exclude one another: theirs have a loss for that, ours a softmax."""
-    known = ("regression",) if count == 1 else ()
-    if config.get("problem_type") not in (None, "single_label_classification", *known):
+def _check_problem_type(config, count):
+    """Raises `ValueError` where a text may have several classes at once: this library computes a softmax over them."""
+    allowed = (None, "single_label_classification", *(("regression",) if count == 1 else ()))
+    if config.get("problem_type") not in allowed:
         raise ValueError(
             "`problem_type` of config.json must be 'single_label_classification', or 'regression' with one label. "
             f"Received: problem_type={config['problem_type']!r}, with {count} labels."
         )
 
 
-def numbered_labels(count):
-    """The names that classes without one have there."""
+def _default_labels(count):
+    """Returns the names that transformers gives to classes without a name."""
     return [f"LABEL_{i}" for i in range(count)]
 
 
-def described_labels(count, labels=None):
-    """What config.json says of classes; numbered where they have no names."""
-    labels = labels or numbered_labels(count)
+def label_keys(count, labels=None):
+    """Returns the keys of config.json for classes, which get numbers where they have no names."""
+    labels = labels or _default_labels(count)
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},

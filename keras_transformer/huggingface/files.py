@@ -1,8 +1,8 @@
-"""Checkpoint folders: config.json, and tensors in safetensors files, read and written one at a time."""
+"""The files of a checkpoint: JSON, and tensors in safetensors files, which are read and written one at a time."""
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
@@ -10,115 +10,133 @@ import numpy as np
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # safetensors' names
+BYTES_PER_FLOAT = 4
 
 
-class Stored(NamedTuple):
-    """A tensor in a safetensors file: its name, its file's path, its shape and the file's word for its dtype."""
+class StoredTensor(NamedTuple):
+    """A tensor in a safetensors file.
+
+    name: Its name in the file.
+    path: The file, a `pathlib.Path`.
+    shape: A tuple of int.
+    dtype: safetensors' name of its dtype, a str.
+    """
 
     name: str
-    file: Any
+    path: Path
     shape: tuple
     dtype: str
 
-    def problems(self, shape):
-        """Why it cannot be of a shape and be read, a list of str."""
-        wrong = [f"{self.name!r} has shape {self.shape}, not {shape}"] if self.shape != shape else []
-        return wrong + ([] if self.dtype in FLOATS else [f"{self.name!r} is {self.dtype}, no float"])
+    def problems(self, expected_shape):
+        """Returns why the tensor cannot be read or has another shape than the expected one, a list of str."""
+        problems = []
+        if self.shape != expected_shape:
+            problems.append(f"{self.name!r} has shape {self.shape}, not {expected_shape}")
+        if self.dtype not in FLOAT_DTYPES:
+            problems.append(f"{self.name!r} is {self.dtype}, no float")
+        return problems
 
     def read(self):
-        """Its values, float32.
+        """Reads the values, a float32 array.
 
-        The file is opened for each tensor: what has been read of a mapped file stays in memory until it is closed.
+        The file is opened for each tensor, because the memory of a mapped file is freed only when it is closed.
         """
-        with _opened(self.file) as file:
+        with _open(self.path) as file:
             return file.get_tensor(self.name).astype("float32", copy=False)
 
 
 def read_config(folder, name=CONFIG):
-    """What a checkpoint's config.json, or another file of its folder, says, a dict.
+    """Reads a JSON object from a checkpoint's folder, a dict: config.json, or the file of another name.
 
     Raises:
-        ValueError: If there is none, or it is no JSON object.
+        ValueError: If there is no such file, or it holds no JSON object.
     """
-    return read_object(Path(folder) / name)
+    return read_json(Path(folder) / name)
 
 
 def stored_tensors(folder):
-    """The tensors of a checkpoint, a list of `Stored`; their values stay on the disk.
+    """Lists the tensors of a checkpoint, without their values.
 
     Args:
-        folder: Holds `model.safetensors`, or the files that `model.safetensors.index.json` names.
+        folder: A path. The folder holds `model.safetensors`, or the files that `model.safetensors.index.json` names.
+
+    Returns:
+        List of `StoredTensor`.
 
     Raises:
-        ValueError: If it holds neither, a file is missing or damaged, or two hold the same tensor.
+        ValueError: If the folder holds neither, a file is missing or damaged, or two files hold the same tensor.
     """
     stored = {}
-    for path in _files(Path(folder)):
-        with _opened(path) as file:
+    for path in _tensor_files(Path(folder)):
+        with _open(path) as file:
             for name in file.keys():  # noqa: SIM118  (it is no dict)
                 if name in stored:
-                    raise ValueError(f"{name!r} is stored twice, in {stored[name].file} and {path}.")
+                    raise ValueError(f"{name!r} is stored twice, in {stored[name].path} and {path}.")
                 view = file.get_slice(name)
-                stored[name] = Stored(name, path, tuple(view.get_shape()), view.get_dtype())
+                stored[name] = StoredTensor(name, path, tuple(view.get_shape()), view.get_dtype())
     return list(stored.values())
 
 
 def write_config(folder, config):
     """Writes config.json."""
-    write_object(Path(folder) / CONFIG, config)
+    write_json(Path(folder) / CONFIG, config)
 
 
 def write_tensors(folder, tensors, max_shard_bytes):
-    """Writes tensors as float32 into `model.safetensors`; into several files and an index where one would be too large.
+    """Writes tensors as float32 into `model.safetensors`, or into several files and an index if one were too large.
 
     Args:
-        folder: An existing one.
-        tensors: `Tensor`s.
-        max_shard_bytes: Most bytes of tensors in a file; one that is larger gets a file of its own.
+        folder: Path of a folder that exists.
+        tensors: List of `tensors.Tensor`.
+        max_shard_bytes: Largest number of bytes of the tensors in one file. A larger tensor gets a file of its own.
     """
     folder, shards, room = Path(folder), [], 0
     for tensor in tensors:
-        if 4 * tensor.size > room:
+        if _bytes(tensor) > room:
             shards.append([])
             room = max_shard_bytes
         shards[-1].append(tensor)
-        room -= 4 * tensor.size
+        room -= _bytes(tensor)
     if len(shards) == 1:
         _write_shard(folder / WEIGHTS, shards[0])
         return
     names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):
         _write_shard(folder / name, shard)
-    total = sum(4 * tensor.size for shard in shards for tensor in shard)
-    places = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-    write_object(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+    total = sum(_bytes(tensor) for shard in shards for tensor in shard)
+    file_names = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": file_names})
+
+
+def _bytes(tensor):
+    return BYTES_PER_FLOAT * tensor.size
 
 
 def _write_shard(path, tensors):
-    """One file: the header's length, the header, the values; each tensor is in memory alone.
+    """Writes one file: the length of the header, the header, the values.
 
-    safetensors' own function would need all of them there at once.
+    Only one tensor is in memory at a time. safetensors' own function would need all of them at once.
     """
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for tensor in tensors:
-        start, end = end, end + 4 * tensor.size
+        start, end = end, end + _bytes(tensor)
         header[tensor.name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
-            file.write(np.ascontiguousarray(tensor.values(), "<f4").data)
+            file.write(np.ascontiguousarray(tensor.value(), "<f4").data)
 
 
-def _files(folder):
-    """The safetensors files of a checkpoint."""
+def _tensor_files(folder):
+    """Returns the paths of a checkpoint's safetensors files."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        places = read_object(folder / INDEX).get("weight_map")
-        names = list(places.values()) if isinstance(places, dict) and places else [None]
+        weight_map = read_json(folder / INDEX).get("weight_map")
+        names = list(weight_map.values()) if isinstance(weight_map, dict) and weight_map else [None]
         for name in names:
             if not isinstance(name, str) or Path(name).name != name:
                 raise ValueError(
@@ -129,15 +147,15 @@ def _files(folder):
     unsafe = sorted(path.name for path in folder.glob("*.bin"))
     if unsafe:
         raise ValueError(
-            f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, as such a file can run code. "
-            f"Received: {folder} with {unsafe[0]}. Where you trust it, let transformers read it and "
-            "`save_pretrained` it to a new folder."
+            f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, because such a file can run code. "
+            f"Received: {folder} with {unsafe[0]}. If you trust the file, load it with transformers and write a new "
+            "folder with `save_pretrained`."
         )
     raise ValueError(f"`folder` must hold {WEIGHTS} or {INDEX}. Received: {folder}.")
 
 
-def _opened(path):
-    """A safetensors file, to be entered."""
+def _open(path):
+    """Opens a safetensors file, for a `with` statement."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -150,17 +168,21 @@ def _opened(path):
         raise ValueError(f"Cannot read {path}: {error}") from error
 
 
-def read_object(path):
-    """The JSON object that a file holds, a dict; `ValueError` if there is none."""
+def read_json(path):
+    """Reads the JSON object that a file holds, a dict.
+
+    Raises:
+        ValueError: If the file cannot be read, or holds no JSON object.
+    """
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"Cannot read {path}: {error}") from None
-    if not isinstance(read, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: a {type(read).__name__}.")
-    return read
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: a {type(value).__name__}.")
+    return value
 
 
-def write_object(path, values):
-    """Writes a dict as JSON."""
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def write_json(path, value):
+    """Writes a dict as a JSON object."""
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

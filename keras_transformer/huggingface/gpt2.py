@@ -3,30 +3,22 @@
 import re
 
 from keras_transformer.huggingface.configs import (
-    activation,
+    activation_from,
     activation_name,
+    add_token_ids,
     check_config,
+    check_divisible,
+    check_layers,
     check_parts,
     check_plain_attention,
-    check_sizes,
-    head_size,
-    layer_parts,
-    token_ids,
-    with_token_ids,
+    sizes_of,
+    token_id_keys,
 )
-from keras_transformer.huggingface.tensors import dense, matrix, norm, plain
-from keras_transformer.layers import (
-    Decoder,
-    FeedForward,
-    LearnedPositions,
-    MultiHeadAttention,
-    Residual,
-)
+from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions, MultiHeadAttention
 from keras_transformer.models import LanguageModel
 
-PREFIX = "transformer."
-BUFFERS = (re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),)  # a causal mask
-FREE = ()
 DEFAULTS = {
     "vocab_size": 50257,
     "n_positions": 1024,
@@ -46,8 +38,8 @@ DEFAULTS = {
 }
 
 
-def model(config, **kwargs):
-    """The model that a configuration describes."""
+def make_model(config, **kwargs):
+    """Makes the model that a config.json describes."""
     config = {**DEFAULTS, **config}
     check_config(
         config,
@@ -55,35 +47,50 @@ def model(config, **kwargs):
         reorder_and_upcast_attn=False,
         add_cross_attention=False,
     )
-    vocab_size, d_model, num_layers, num_heads, max_length = check_sizes(
-        config, "vocab_size", "n_embd", "n_layer", "n_head", "n_positions"
+    vocab_size, d_model, num_layers, max_length = sizes_of(
+        config, "vocab_size", "n_embd", "n_layer", "n_positions"
     )
-    attention = MultiHeadAttention(
-        num_heads,
-        head_size(config, "n_embd", "n_head"),
-        dropout=config["attn_pdrop"],
-        scale=None if config["scale_attn_weights"] else 1.0,
-    )
-    feed_forward = FeedForward(config["n_inner"] or 4 * d_model, activation(config, "activation_function"))
-    residual = Residual(
-        config["resid_pdrop"], normalize_first=True, layer_norm_epsilon=config["layer_norm_epsilon"]
-    )
+    dtype = kwargs.get("dtype")
+    layers = [_layer(config, dtype, f"layer_{i}") for i in range(num_layers)]
     return LanguageModel(
         vocab_size,
         d_model,
-        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual),
-        LearnedPositions(max_length),
+        Decoder(layers, dtype=dtype, name="decoder"),
+        LearnedPositions(max_length, dtype=dtype, name="positions"),
         dropout=config["embd_pdrop"],
         tie_embeddings=config["tie_word_embeddings"],
-        **with_token_ids(config, **kwargs),
+        **add_token_ids(config, **kwargs),
     )
 
 
-def config(model):
-    """The configuration that describes a model."""
+def _layer(config, dtype, name):
+    d_model, num_heads = sizes_of(config, "n_embd", "n_head")
+    check_divisible(config, "n_embd", "n_head")
+    attention = MultiHeadAttention(
+        num_heads,
+        d_model // num_heads,
+        dropout=config["attn_pdrop"],
+        scale=None if config["scale_attn_weights"] else 1.0,
+        dtype=dtype,
+        name="self_attention",
+    )
+    return DecoderLayer(
+        attention=attention,
+        d_ff=config["n_inner"] or 4 * d_model,
+        activation=activation_from(config, "activation_function"),
+        dropout=config["resid_pdrop"],
+        normalize_first=True,
+        layer_norm_epsilon=config["layer_norm_epsilon"],
+        dtype=dtype,
+        name=name,
+    )
+
+
+def make_config(model):
+    """Makes the config.json of a model."""
     check_parts("gpt2", model=(model, LanguageModel))
     check_parts("gpt2", positions=(model.positions, LearnedPositions), decoder=(model.decoder, Decoder))
-    attention, feed_forward, residual = layer_parts("gpt2", model.decoder, normalize_first=True)
+    attention, feed_forward, residual = check_layers("gpt2", model.decoder, normalize_first=True)
     check_plain_attention("gpt2", attention, model.d_model, unscaled=True)
     check_parts("gpt2", feed_forward_bias=(feed_forward.use_bias, True))
     return {
@@ -102,27 +109,32 @@ def config(model):
         "layer_norm_epsilon": residual.norm.epsilon,
         "scale_attn_weights": attention.scale != 1.0,
         "tie_word_embeddings": model.tie_embeddings,
-        **token_ids(model),
+        **token_id_keys(model),
     }
 
 
-def tensors(model):
-    """The tensors of its checkpoints; matrices are `(inputs, outputs)`, and one holds queries, keys and values."""
+def make_tensors(model):
+    """Describes the tensors. Matrices are `(inputs, outputs)`, and one holds the queries, keys and values."""
     yield matrix("transformer.wte.weight", model.token_embedding.embeddings)
     yield matrix("lm_head.weight", model.output_embedding.embeddings)
     yield matrix("transformer.wpe.weight", model.positions.embeddings)
     for i, layer in enumerate(model.decoder.layers):
         name, attention, feed_forward = f"transformer.h.{i}", layer.self_attention, layer.feed_forward
+        projections = attention.query_dense, attention.key_dense, attention.value_dense
         yield from norm(f"{name}.ln_1", layer.self_attention_residual.norm)
-        yield from dense(
-            f"{name}.attn.c_attn",
-            attention.query_weights,
-            attention.key_weights,
-            attention.value_weights,
-            transposed=False,
-        )
-        yield from dense(f"{name}.attn.c_proj", attention.output_weights, inputs=2, transposed=False)
+        yield from dense(f"{name}.attn.c_attn", *projections, transposed=False)
+        yield from dense(f"{name}.attn.c_proj", attention.output_dense, input_axes=2, transposed=False)
         yield from norm(f"{name}.ln_2", layer.feed_forward_residual.norm)
-        for part, own in (("c_fc", feed_forward.inner), ("c_proj", feed_forward.outer)):
-            yield from plain(f"{name}.mlp.{part}", own, transposed=False)
+        yield from dense(f"{name}.mlp.c_fc", feed_forward.inner, transposed=False)
+        yield from dense(f"{name}.mlp.c_proj", feed_forward.outer, transposed=False)
     yield from norm("transformer.ln_f", model.decoder.norm)
+
+
+FAMILY = Family(
+    "gpt2",
+    make_model,
+    make_config,
+    make_tensors,
+    prefix="transformer.",
+    ignored=(re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),  # a causal mask
+)

@@ -1,9 +1,9 @@
-"""What a checkpoint's preprocessor_config.json says is done with images."""
+"""Reading of preprocessor_config.json, which describes how a checkpoint's images are prepared."""
 
 from keras_transformer.huggingface.files import read_config
 from keras_transformer.layers import ImagePreprocessing
 
-FILE = "preprocessor_config.json"
+PREPROCESSOR_CONFIG = "preprocessor_config.json"
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
 DEFAULTS = {
     "do_resize": True,
@@ -18,33 +18,36 @@ DEFAULTS = {
 
 
 def preprocessing_from_huggingface(folder):
-    """The layer that does with images what transformers' image processor of a checkpoint does.
+    """Makes the layer that prepares images as transformers' image processor of a checkpoint does.
 
-    Theirs rounds what it resizes to whole shades: a pixel can differ by one of 256.
+    The image processor rounds resized pixels to whole shades, and the layer does not. So a pixel can differ by one of
+    256 shades.
 
     Args:
-        folder: Holds preprocessor_config.json.
+        folder: A path. The folder holds preprocessor_config.json.
 
     Returns:
         An `ImagePreprocessing`.
 
     Raises:
-        ValueError: If the file is missing or damaged, or asks for what the layer does not do.
+        ValueError: If the file is missing or damaged, or asks for something that the layer does not do.
     """
-    config = {**DEFAULTS, **read_config(folder, FILE)}
+    config = {**DEFAULTS, **read_config(folder, PREPROCESSOR_CONFIG)}
     for key in ("do_center_crop", "do_pad"):
         if config.get(key):
             raise ValueError(
-                f"`{key}` of {FILE} must be False: there is no part for more. Received: {key}=True."
+                f"`{key}` of {PREPROCESSOR_CONFIG} must be False: the library has nothing else. Received: {key}=True."
             )
     size = config["size"]
     if isinstance(size, dict):
         if size.keys() != {"height", "width"}:
-            raise ValueError(f"`size` of {FILE} must have height and width alone. Received: size={size}.")
+            raise ValueError(
+                f"`size` of {PREPROCESSOR_CONFIG} must have height and width alone. Received: size={size}."
+            )
         size = (size["height"], size["width"])
     if config["resample"] not in INTERPOLATIONS:
         raise ValueError(
-            f"`resample` of {FILE} must be one of {sorted(INTERPOLATIONS)}. "
+            f"`resample` of {PREPROCESSOR_CONFIG} must be one of {sorted(INTERPOLATIONS)}. "
             f"Received: resample={config['resample']!r}."
         )
     normalizes = config["do_normalize"]

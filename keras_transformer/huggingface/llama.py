@@ -3,39 +3,36 @@
 import re
 
 from keras_transformer.huggingface.configs import (
-    activation,
+    activation_from,
     activation_name,
+    add_token_ids,
+    check_attention,
     check_config,
+    check_layers,
     check_parts,
-    check_plain_attention,
-    check_sizes,
-    layer_parts,
-    token_ids,
-    with_token_ids,
+    sizes_of,
+    token_id_keys,
 )
-from keras_transformer.huggingface.tensors import matrix, norm, plain, projections
+from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.tensors import attention_projections, dense, matrix, norm
 from keras_transformer.huggingface.tokenizers import (
-    SENTENCE_PIECE,
+    SENTENCE_PIECE_TOKENS,
     check_sentence_piece,
-    checked,
+    check_tokenizers,
     write_tokenizer_config,
 )
 from keras_transformer.layers import (
     Decoder,
+    DecoderLayer,
     GatedFeedForward,
     LinearScaling,
     Llama3Scaling,
     MultiHeadAttention,
-    Residual,
     RMSNormalization,
     RotaryPositions,
 )
 from keras_transformer.models import LanguageModel
 
-PREFIX = "model."
-BUFFERS = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)  # follows from `rope_theta`
-TOKENIZER_FILES = (("tokenizer.model",),)
-FREE = ("max_position_embeddings",)  # rotary positions have no end
 DEFAULTS = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -54,8 +51,8 @@ DEFAULTS = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# Their names of the arguments of ours.
-ROPE = {
+# For each `rope_type` the class of the scaling, and its arguments by their keys in config.json.
+SCALINGS = {
     "linear": (LinearScaling, {"factor": "factor"}),
     "llama3": (
         Llama3Scaling,
@@ -69,17 +66,23 @@ ROPE = {
 }
 
 
-def model(config, **kwargs):
-    """The model that a configuration describes."""
+def make_model(config, **kwargs):
+    """Makes the model that a config.json describes."""
     config = {**DEFAULTS, **config}
-    vocab_size, d_model, d_ff, num_layers, num_heads = check_sizes(
-        config,
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
+    vocab_size, d_model, num_layers = sizes_of(config, "vocab_size", "hidden_size", "num_hidden_layers")
+    dtype = kwargs.get("dtype")
+    layers = [_layer(config, dtype, f"layer_{i}") for i in range(num_layers)]
+    return LanguageModel(
+        vocab_size,
+        d_model,
+        Decoder(layers, dtype=dtype, name="decoder"),
+        tie_embeddings=config["tie_word_embeddings"],
+        **add_token_ids(config, **kwargs),
     )
+
+
+def _layer(config, dtype, name):
+    d_model, d_ff, num_heads = sizes_of(config, "hidden_size", "intermediate_size", "num_attention_heads")
     attention = MultiHeadAttention(
         num_heads,
         config["head_dim"] or d_model // num_heads,
@@ -87,46 +90,57 @@ def model(config, **kwargs):
         use_bias=config["attention_bias"],
         num_key_value_heads=config["num_key_value_heads"],
         positions=_positions(config),
+        dtype=dtype,
+        name="self_attention",
     )
-    feed_forward = GatedFeedForward(d_ff, activation(config, "hidden_act"), use_bias=config["mlp_bias"])
-    residual = Residual(0.0, normalize_first=True, norm=RMSNormalization(config["rms_norm_eps"]))
-    return LanguageModel(
-        vocab_size,
-        d_model,
-        Decoder(num_layers, attention=attention, feed_forward=feed_forward, residual=residual),
-        tie_embeddings=config["tie_word_embeddings"],
-        **with_token_ids(config, **kwargs),
+    activation = activation_from(config, "hidden_act")
+    feed_forward = GatedFeedForward(
+        d_ff, activation, use_bias=config["mlp_bias"], dtype=dtype, name="feed_forward"
+    )
+    return DecoderLayer(
+        attention=attention,
+        feed_forward=feed_forward,
+        dropout=0.0,
+        normalize_first=True,
+        layer_norm_epsilon=config["rms_norm_eps"],
+        norm="rms",
+        dtype=dtype,
+        name=name,
     )
 
 
 def _positions(config):
-    """Rotary positions, from `rope_parameters`, or `rope_scaling` and `rope_theta` as transformers 4 wrote them."""
+    """Makes rotary positions from `rope_parameters`, or from `rope_scaling` and `rope_theta` of transformers 4."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", *ROPE):
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in ("default", *SCALINGS):
         raise ValueError(
-            f"`rope_type` of config.json must be one of {['default', *ROPE]}. Received: rope_type={kind!r}."
+            f"`rope_type` of config.json must be one of {['default', *SCALINGS]}. Received: rope_type={rope_type!r}."
         )
     check_config({**config, **rope}, partial_rotary_factor=1.0)
     scaling = None
-    if kind != "default":
-        # As transformers: all of Llama 3's but this must be there.
-        given = {"original_max_position_embeddings": config["max_position_embeddings"], **rope}
-        scaling_class, arguments = ROPE[kind]
-        missing = [key for key in arguments if key not in given]
+    if rope_type != "default":
+        # transformers has a default for this one key of Llama 3's scaling alone.
+        rope = {"original_max_position_embeddings": config["max_position_embeddings"], **rope}
+        scaling_class, arguments = SCALINGS[rope_type]
+        missing = [key for key in arguments if key not in rope]
         if missing:
-            raise ValueError(f"`{missing[0]}` must be in the {kind!r} rope of config.json. Received: {rope}.")
-        scaling = scaling_class(**{ours: given[theirs] for theirs, ours in arguments.items()})
+            raise ValueError(
+                f"`{missing[0]}` must be in the {rope_type!r} rope of config.json. Received: {rope}."
+            )
+        scaling = scaling_class(**{argument: rope[key] for key, argument in arguments.items()})
     return RotaryPositions(rope.get("rope_theta", config.get("rope_theta", 10000.0)), scaling)
 
 
-def config(model):
-    """The configuration that describes a model. `max_position_embeddings` is as many as the rotary positions are scaled
-    for, of Llama's 2048 where they do not say.
+def make_config(model):
+    """Makes the config.json of a model.
+
+    `max_position_embeddings` is the length that the rotary positions are scaled for. They start from Llama's 2048 where
+    the scaling does not say.
     """
     check_parts("llama", model=(model, LanguageModel))
     check_parts("llama", positions=(model.positions, None), decoder=(model.decoder, Decoder))
-    attention, feed_forward, residual = layer_parts(
+    attention, feed_forward, residual = check_layers(
         "llama",
         model.decoder,
         feed_forward=GatedFeedForward,
@@ -134,7 +148,7 @@ def config(model):
         normalize_first=True,
     )
     check_parts("llama", attention_positions=(attention.positions, RotaryPositions))
-    check_plain_attention("llama", attention)
+    check_attention("llama", attention, model.d_model)
     if model.d_model % attention.num_heads:
         raise ValueError(
             "`d_model` of a 'llama' model must be divisible by `num_heads`. "
@@ -156,63 +170,67 @@ def config(model):
         "attention_dropout": attention.dropout,
         "mlp_bias": feed_forward.use_bias,
         "tie_word_embeddings": model.tie_embeddings,
-        **_rope(attention.positions),
-        **token_ids(model),
+        **_rope_keys(attention.positions),
+        **token_id_keys(model),
     }
 
 
-def _rope(positions):
-    """The keys of rotary positions, as transformers 5 and as transformers 4 reads them."""
+def _rope_keys(positions):
+    """Returns the keys of config.json for rotary positions: those of transformers 5, and those of transformers 4."""
     theta, scaling = float(positions.max_wavelength), positions.scaling
-    rope, longest = {"rope_type": "default"}, DEFAULTS["max_position_embeddings"]
+    rope, max_length = {"rope_type": "default"}, DEFAULTS["max_position_embeddings"]
     if scaling is not None:
-        known = {scaling_class: (kind, keys) for kind, (scaling_class, keys) in ROPE.items()}
-        if type(scaling) not in known:
+        scalings = {scaling_class: (kind, arguments) for kind, (scaling_class, arguments) in SCALINGS.items()}
+        if type(scaling) not in scalings:
             raise ValueError(
-                f"`scaling` of a 'llama' model must be one of {[c.__name__ for c in known]}. "
+                f"`scaling` of a 'llama' model must be one of {[kind.__name__ for kind in scalings]}. "
                 f"Received: scaling={scaling!r}."
             )
-        kind, arguments = known[type(scaling)]
-        rope = {"rope_type": kind, **{key: getattr(scaling, ours) for key, ours in arguments.items()}}
-        longest = int(scaling.factor * rope.get("original_max_position_embeddings", longest))
+        rope_type, arguments = scalings[type(scaling)]
+        rope = {
+            "rope_type": rope_type,
+            **{key: getattr(scaling, argument) for key, argument in arguments.items()},
+        }
+        max_length = int(scaling.factor * rope.get("original_max_position_embeddings", max_length))
     return {
-        "max_position_embeddings": longest,
+        "max_position_embeddings": max_length,
         "rope_parameters": {**rope, "rope_theta": theta},
         "rope_theta": theta,
         "rope_scaling": None if scaling is None else rope,
     }
 
 
-def tensors(model):
-    """The tensors of its checkpoints."""
+def make_tensors(model):
+    """Describes the tensors."""
     yield matrix("model.embed_tokens.weight", model.token_embedding.embeddings)
     yield matrix("lm_head.weight", model.output_embedding.embeddings)
     for i, layer in enumerate(model.decoder.layers):
         name, feed_forward = f"model.layers.{i}", layer.feed_forward
+        names = [f"{name}.self_attn.{letter}_proj" for letter in "qkvo"]
         yield from norm(f"{name}.input_layernorm", layer.self_attention_residual.norm)
-        yield from projections(layer.self_attention, *(f"{name}.self_attn.{part}_proj" for part in "qkvo"))
+        yield from attention_projections(layer.self_attention, *names)
         yield from norm(f"{name}.post_attention_layernorm", layer.feed_forward_residual.norm)
-        for part, own in (
-            ("gate_proj", feed_forward.gate),
-            ("up_proj", feed_forward.inner),
-            ("down_proj", feed_forward.outer),
-        ):
-            yield from plain(f"{name}.mlp.{part}", own)
+        yield from dense(f"{name}.mlp.gate_proj", feed_forward.gate)
+        yield from dense(f"{name}.mlp.up_proj", feed_forward.inner)
+        yield from dense(f"{name}.mlp.down_proj", feed_forward.outer)
     yield from norm("model.norm", model.decoder.norm)
 
 
-def tokenizers(folder, config):
-    """The tokenizer of tokenizer.model, a SentencePiece model as those of Llama 1 and 2."""
+def read_tokenizers(folder):
+    """Reads tokenizer.model, the SentencePiece model of Llama 1 and 2."""
     from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
 
     return (SentencePieceTokenizer(folder / "tokenizer.model"),)
 
 
 def write_tokenizers(tokenizers, folder, model):
-    """The way back, for pairs of bytes as Llama's: transformers takes no other model, and normalises no text."""
+    """Writes tokenizer.model.
+
+    It must be a model of byte pairs that leaves a text as it is: transformers reads every other one wrongly.
+    """
     from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
 
-    (tokenizer,) = checked("llama", tokenizers, SentencePieceTokenizer, model)
+    (tokenizer,) = check_tokenizers("llama", tokenizers, SentencePieceTokenizer, model)
     check_sentence_piece(
         "llama",
         tokenizer,
@@ -224,5 +242,19 @@ def write_tokenizers(tokenizers, folder, model):
         add_dummy_prefix=True,
     )
     (folder / "tokenizer.model").write_bytes(tokenizer.model)
-    pieces = {name: SENTENCE_PIECE[name] for name in ("unk", "bos", "eos")}
-    write_tokenizer_config(folder, "LlamaTokenizer", pieces)
+    tokens = {name: SENTENCE_PIECE_TOKENS[name] for name in ("unk", "bos", "eos")}
+    write_tokenizer_config(folder, "LlamaTokenizer", tokens)
+
+
+FAMILY = Family(
+    "llama",
+    make_model,
+    make_config,
+    make_tensors,
+    prefix="model.",
+    ignored=(re.compile(r"(^|\.)rotary_emb\.inv_freq$"),),  # `rope_theta` gives it
+    guessed_keys=("max_position_embeddings",),  # rotary positions have no limit
+    tokenizer_files=(("tokenizer.model",),),
+    read_tokenizers=read_tokenizers,
+    write_tokenizers=write_tokenizers,
+)

@@ -6,31 +6,30 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.huggingface.configs import (
-    activation,
+    activation_from,
     activation_name,
+    add_token_ids,
     check_config,
+    check_layers,
     check_parts,
     check_plain_attention,
-    check_sizes,
-    layer_parts,
-    token_ids,
-    with_token_ids,
+    sizes_of,
+    token_id_keys,
 )
-from keras_transformer.huggingface.files import read_object, write_object
-from keras_transformer.huggingface.tensors import Computed, matrix, norm, plain, projections
-from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE, checked, write_tokenizer_config
-from keras_transformer.layers import (
-    PositionalEncoding,
-    sinusoidal_positions,
+from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.files import read_json, write_json
+from keras_transformer.huggingface.tensors import ComputedTable, attention_projections, dense, matrix, norm
+from keras_transformer.huggingface.tokenizers import (
+    SENTENCE_PIECE_TOKENS,
+    check_tokenizers,
+    write_tokenizer_config,
 )
-from keras_transformer.models import Transformer
+from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, sinusoidal_positions
+from keras_transformer.models import EncoderDecoder, Transformer
 
-PREFIX = "model."
-BUFFERS = ()
-TOKENIZER_FILES = (("source.spm",), ("target.spm",), ("vocab.json",))
-FREE = ("max_position_embeddings",)  # sinusoidal positions have no end
-START = "decoder_start_token_id"
+BOS_KEY = "decoder_start_token_id"
 EPSILON = 1e-5
+TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("pad", "unk", "eos")}
 DEFAULTS = {
     "vocab_size": 58101,
     "decoder_vocab_size": None,
@@ -50,12 +49,12 @@ DEFAULTS = {
     "share_encoder_decoder_embeddings": True,
     "pad_token_id": 58100,
     "eos_token_id": 0,
-    START: 58100,
+    BOS_KEY: 58100,
 }
 
 
-def model(config, **kwargs):
-    """The model that a configuration describes."""
+def make_model(config, **kwargs):
+    """Makes the model that a config.json describes."""
     config = {**DEFAULTS, **config}
     shared = config["share_encoder_decoder_embeddings"]
     check_config(
@@ -72,7 +71,7 @@ def model(config, **kwargs):
         static_position_embeddings=True,
         **({"decoder_vocab_size": config["vocab_size"]} if shared else {}),
     )
-    vocab_size, d_model, d_ff, num_heads, num_layers, num_decoder_layers = check_sizes(
+    vocab_size, d_model, d_ff, num_heads, num_layers, num_decoder_layers = sizes_of(
         config,
         "vocab_size",
         "d_model",
@@ -90,24 +89,33 @@ def model(config, **kwargs):
         num_heads=num_heads,
         d_ff=d_ff,
         dropout=config["dropout"],
-        positions=PositionalEncoding(interleaved=False),
+        positions=PositionalEncoding(interleaved=False, dtype=kwargs.get("dtype"), name="positions"),
         embedding_scale=None if config["scale_embedding"] else 1.0,
         output_bias=True,
-        activation=activation(config, "activation_function"),
+        activation=activation_from(config, "activation_function"),
         layer_norm_epsilon=EPSILON,
         attention_dropout=config["attention_dropout"],
         activation_dropout=config["activation_dropout"],
-        **with_token_ids(config, **kwargs, start=START),
+        **add_token_ids(config, **kwargs, bos_key=BOS_KEY),
     )
 
 
-def config(model):
-    """The configuration that describes a model. `max_position_embeddings` is transformers' own, of positions that have
-    no end.
+def make_config(model):
+    """Makes the config.json of a model.
+
+    `max_position_embeddings` is transformers' default, because sinusoidal positions have no limit.
     """
-    check_parts("marian", model=(model, Transformer))
-    check_parts("marian", positions=(model.positions, PositionalEncoding))
-    attention, feed_forward, residual = layer_parts("marian", model.encoder, normalize_first=False)
+    if type(model) is not EncoderDecoder:  # a `Transformer` is one whose stacks are made from sizes
+        check_parts("marian", model=(model, Transformer))
+    check_parts(
+        "marian",
+        positions=(model.positions, PositionalEncoding),
+        encoder=(model.encoder, Encoder),
+        decoder=(model.decoder, Decoder),
+    )
+    attention, feed_forward, residual = check_layers(
+        "marian", model.encoder, model.decoder, normalize_first=False
+    )
     check_parts(
         "marian",
         interleaved=(model.positions.interleaved, False),
@@ -142,88 +150,108 @@ def config(model):
         "scale_embedding": scale != 1.0,
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
-        **token_ids(model, START),
+        **token_id_keys(model, BOS_KEY),
         "forced_eos_token_id": model.eos_id,
     }
 
 
-def tensors(model):
-    """The tensors of its checkpoints."""
+def make_tensors(model):
+    """Describes the tensors."""
     if model.share_embeddings:
         yield matrix("model.shared.weight", model.target_embedding.embeddings)
     yield matrix("model.encoder.embed_tokens.weight", model.source_embedding.embeddings)
     yield matrix("model.decoder.embed_tokens.weight", model.target_embedding.embeddings)
     yield matrix("lm_head.weight", model.output_embedding.embeddings)
-    yield matrix("final_logits_bias", model.output_embedding.bias, inputs=0)
-    for stack, layers in (("encoder", model.encoder.layers), ("decoder", model.decoder.layers)):
-        for i, layer in enumerate(layers):
-            yield from _layer(f"model.{stack}.layers.{i}", layer)
+    yield matrix("final_logits_bias", model.output_embedding.bias, input_axes=0)
+    for i, layer in enumerate(model.encoder.layers):
+        name = f"model.encoder.layers.{i}"
+        yield from _attention(f"{name}.self_attn", layer.self_attention, layer.self_attention_residual)
+        yield from _feed_forward(name, layer)
+    for i, layer in enumerate(model.decoder.layers):
+        name = f"model.decoder.layers.{i}"
+        yield from _attention(f"{name}.self_attn", layer.self_attention, layer.self_attention_residual)
+        yield from _attention(f"{name}.encoder_attn", layer.cross_attention, layer.cross_attention_residual)
+        yield from _feed_forward(name, layer)
 
 
-def _layer(name, layer):
-    sublayers = [("self_attn", layer.self_attention, layer.self_attention_residual)]
-    if getattr(layer, "cross_attention", None) is not None:
-        sublayers.append(("encoder_attn", layer.cross_attention, layer.cross_attention_residual))
-    for part, attention, residual in sublayers:
-        own = [f"{name}.{part}.{projection}_proj" for projection in ("q", "k", "v", "out")]
-        yield from projections(attention, *own)
-        yield from norm(f"{name}.{part}_layer_norm", residual.norm)
-    for part, own in (("fc1", layer.feed_forward.inner), ("fc2", layer.feed_forward.outer)):
-        yield from plain(f"{name}.{part}", own)
+def _attention(name, attention, residual):
+    names = [f"{name}.{projection}_proj" for projection in ("q", "k", "v", "out")]
+    yield from attention_projections(attention, *names)
+    yield from norm(f"{name}_layer_norm", residual.norm)
+
+
+def _feed_forward(name, layer):
+    yield from dense(f"{name}.fc1", layer.feed_forward.inner)
+    yield from dense(f"{name}.fc2", layer.feed_forward.outer)
     yield from norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm)
 
 
-def computed(model):
-    """The tables of positions, which old checkpoints hold."""
+def make_tables(model):
+    """Describes the tables of positions, which old checkpoints hold."""
 
     def table(length):
         positions = sinusoidal_positions(np.arange(length), model.d_model, interleaved=False)
         return ops.convert_to_numpy(positions)
 
     for stack in ("encoder", "decoder"):
-        yield Computed(f"model.{stack}.embed_positions.weight", model.d_model, table)
+        yield ComputedTable(f"model.{stack}.embed_positions.weight", model.d_model, table)
 
 
-def tokenizers(folder, config):
-    """The tokenizers of source.spm and target.spm, with the ids of vocab.json, and of target_vocab.json where it is."""
+def read_tokenizers(folder):
+    """Reads source.spm and target.spm, whose pieces have the ids of vocab.json.
+
+    Where there is a target_vocab.json, the target's pieces have its ids.
+    """
     from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
 
     target = folder / "target_vocab.json"
     vocabularies = folder / "vocab.json", target if target.is_file() else folder / "vocab.json"
     return tuple(
-        SentencePieceTokenizer(folder / f"{side}.spm", _vocabulary(path))
+        SentencePieceTokenizer(folder / f"{side}.spm", _read_vocabulary(path))
         for side, path in zip(("source", "target"), vocabularies, strict=True)
     )
 
 
-def _vocabulary(path):
-    """The pieces of a file with the id of each, in the order of their ids."""
-    ids = read_object(path)
+def _read_vocabulary(path):
+    """Reads a JSON object of pieces and their ids, and returns the pieces in the order of the ids."""
+    ids = read_json(path)
     if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
         raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
     return sorted(ids, key=ids.get)
 
 
 def write_tokenizers(tokenizers, folder, model):
-    """The way back: source.spm, target.spm, and the ids of their pieces in vocab.json, and in target_vocab.json where
-    the target's are others.
+    """Writes source.spm and target.spm, and vocab.json with the ids of their pieces.
+
+    It writes target_vocab.json too where the target's ids differ from the source's.
     """
     from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
 
-    both = checked("marian", tokenizers, SentencePieceTokenizer, model, count=2)
+    both = check_tokenizers("marian", tokenizers, SentencePieceTokenizer, model, max_count=2)
     vocabularies = []
     for side, tokenizer in zip(("source", "target"), both, strict=True):
         (folder / f"{side}.spm").write_bytes(tokenizer.model)
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        missing = [
-            SENTENCE_PIECE[name] for name in ("pad", "unk", "eos") if SENTENCE_PIECE[name] not in pieces
-        ]
+        missing = [token for token in TOKENS.values() if token not in pieces]
         if missing:
             raise ValueError(f"`tokenizers` of a 'marian' model must have {missing[0]!r} among their pieces.")
         vocabularies.append({piece: i for i, piece in enumerate(pieces)})
     source, target = vocabularies
-    write_object(folder / "vocab.json", source)
+    write_json(folder / "vocab.json", source)
     if target != source:
-        write_object(folder / "target_vocab.json", target)
-    pieces = {name: SENTENCE_PIECE[name] for name in ("pad", "unk", "eos")}
-    write_tokenizer_config(folder, "MarianTokenizer", pieces, separate_vocabs=target != source)
+        write_json(folder / "target_vocab.json", target)
+    write_tokenizer_config(folder, "MarianTokenizer", TOKENS, separate_vocabs=target != source)
+
+
+FAMILY = Family(
+    "marian",
+    make_model,
+    make_config,
+    make_tensors,
+    prefix="model.",
+    guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
+    make_tables=make_tables,
+    tokenizer_files=(("source.spm",), ("target.spm",), ("vocab.json",)),
+    read_tokenizers=read_tokenizers,
+    write_tokenizers=write_tokenizers,
+)

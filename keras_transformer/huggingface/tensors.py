@@ -1,26 +1,28 @@
-"""Tensors of a checkpoint and the weights of ours that lie in them, described once for both ways."""
+"""The tensors of a checkpoint and the weights that they hold, described once for reading and writing."""
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
-MOST_LISTED = 10
-ROUNDING = 5e-3  # of values up to 1 in bfloat16, and then some
+from keras_transformer.layers import RMSNormalization
+
+MAX_LISTED_PROBLEMS = 10
+TABLE_TOLERANCE = 5e-3  # a little more than bfloat16 rounds values up to 1
 
 
 class Tensor(NamedTuple):
-    """A tensor of a checkpoint and the weights of ours that lie in it.
+    """A tensor of a checkpoint and the weights of a model that it holds.
 
-    From theirs to ours: put the axes into our order, cut the last one into a part for each weight, give each part the
-    weight's shape. From ours to theirs: the same backwards. Both follow from the one description, so neither can
-    contradict the other.
+    Reading transposes the tensor, cuts its last axis into one part for each weight, and reshapes each part. Writing
+    does the same backwards. Both follow from this one description, so they cannot contradict each other.
 
-    name: Its name there, prefix included.
-    shape: tuple of int, its shape there.
-    weights: Our variables, a tuple: side by side on the last axis, in our order.
-    axes: Our order of its axes, as `numpy.transpose` takes it.
+    name: Name in the checkpoint, with the family's prefix.
+    shape: Shape in the checkpoint, a tuple of int.
+    weights: Variables of the model, a tuple. They lie side by side on the last axis of the transposed tensor.
+    axes: Order of the tensor's axes for `numpy.transpose`, a tuple of int.
     """
 
     name: str
@@ -30,193 +32,198 @@ class Tensor(NamedTuple):
 
     @property
     def size(self):
-        """Its number of elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
-    def to_ours(self, array):
-        """The weights' values, a list, from the checkpoint's; views of it where that can be."""
+    def to_weights(self, array):
+        """Returns the value of each weight, a list of arrays, from the tensor's value; views where possible."""
         array = np.transpose(array, self.axes)
         columns = [math.prod(weight.shape) // math.prod(array.shape[:-1]) for weight in self.weights]
         parts = np.split(array, np.cumsum(columns)[:-1], axis=-1)
         return [part.reshape(weight.shape) for part, weight in zip(parts, self.weights, strict=True)]
 
-    def to_theirs(self, arrays):
-        """The checkpoint's values from the weights', a view where that can be."""
+    def from_weights(self, arrays):
+        """Returns the tensor's value from the values of the weights. It is a view where possible."""
         rows = [self.shape[axis] for axis in self.axes[:-1]]
         parts = [array.reshape(*rows, -1) for array in arrays]
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
         return np.transpose(joined, np.argsort(self.axes))
 
-    def values(self):
-        """What the checkpoint is to hold now, in the weights' dtype."""
-        return self.to_theirs([value_of(weight) for weight in self.weights])
+    def value(self):
+        """Returns the tensor's value from the weights as they are now, in the dtype of the weights."""
+        return self.from_weights([ops.convert_to_numpy(weight) for weight in self.weights])
 
 
-class Computed(NamedTuple):
-    """A tensor that a checkpoint may hold, and that is computed here: a table with a row for each position.
+class ComputedTable(NamedTuple):
+    """A tensor that a checkpoint may hold and that the model computes: a table with a row for each position.
 
-    name: Its name there, prefix included.
+    name: Name in the checkpoint, with the family's prefix.
     width: Number of columns.
-    values: A function of a number of rows to the table, `(rows, width)`.
+    compute: A function from a number of rows to the table, `(rows, width)`.
     """
 
     name: str
     width: int
-    values: Any
+    compute: Callable
 
     def equals(self, array):
-        """Whether a checkpoint's table is the one that is computed, but for its rounding."""
-        return np.allclose(array, self.values(len(array)), rtol=0, atol=ROUNDING)
-
-
-def value_of(weight):
-    """A variable's value, an array of its own dtype."""
-    return ops.convert_to_numpy(weight)
+        """Whether the checkpoint's table equals the computed one, but for rounding."""
+        return np.allclose(array, self.compute(len(array)), rtol=0, atol=TABLE_TOLERANCE)
 
 
 def vector(name, *weights):
-    """Weights of any shapes, flat and one after the other."""
+    """Describes a tensor `(n,)` that holds weights of any shapes, flat and one after the other."""
     return Tensor(name, (sum(math.prod(weight.shape) for weight in weights),), weights, (0,))
 
 
-def matrix(name, *kernels, inputs=1, transposed=False):
-    """Kernels `(*inputs, *outputs)`, side by side in one matrix `(inputs, outputs)`.
+def matrix(name, *kernels, input_axes=1, transposed=False):
+    """Describes a matrix `(inputs, outputs)` that holds kernels side by side.
 
     Args:
         name: The tensor's name.
-        *kernels: Variables; an embedding `(vocab_size, d_model)` is one too.
-        inputs: Number of a kernel's axes that are the inputs'.
-        transposed: Whether the matrix is `(outputs, inputs)`, as those of PyTorch's `Linear`.
+        *kernels: Variables `(*inputs, *outputs)`; an embedding `(vocab_size, d_model)` is one too.
+        input_axes: Number of a kernel's axes that belong to the inputs.
+        transposed: Whether the matrix is `(outputs, inputs)`, as in PyTorch's `Linear`.
     """
-    rows = math.prod(kernels[0].shape[:inputs])
-    columns = sum(math.prod(kernel.shape[inputs:]) for kernel in kernels)
+    rows = math.prod(kernels[0].shape[:input_axes])
+    columns = sum(math.prod(kernel.shape[input_axes:]) for kernel in kernels)
     if transposed:
         return Tensor(name, (columns, rows), kernels, (1, 0))
     return Tensor(name, (rows, columns), kernels, (0, 1))
 
 
-def dense(name, *projections, inputs=1, transposed=True):
-    """`name.weight`, and `name.bias` where there is one, of projections that the checkpoint holds as one.
+def dense(name, *layers, input_axes=1, transposed=True):
+    """Describes the tensors of dense layers that the checkpoint holds as one: `name.weight`, and perhaps `name.bias`.
 
     Args:
-        name: What the tensors' names begin with.
-        *projections: Pairs of a kernel and a bias, or None for all of the biases.
-        inputs: As for `matrix`.
-        transposed: As for `matrix`; PyTorch's way unless said otherwise.
+        name: Beginning of the tensors' names.
+        *layers: Layers with a `kernel` and a `bias`, which is None for all layers or for none.
+        input_axes: Number of a kernel's axes that belong to the inputs.
+        transposed: Whether the matrix is `(outputs, inputs)`, as in PyTorch's `Linear`.
     """
-    kernels, biases = zip(*projections, strict=True)
-    yield matrix(f"{name}.weight", *kernels, inputs=inputs, transposed=transposed)
-    if biases[0] is not None:
-        yield vector(f"{name}.bias", *biases)
+    kernels = [layer.kernel for layer in layers]
+    yield matrix(f"{name}.weight", *kernels, input_axes=input_axes, transposed=transposed)
+    if layers[0].bias is not None:
+        yield vector(f"{name}.bias", *(layer.bias for layer in layers))
 
 
-def plain(name, layer, *, transposed=True):
-    """The tensors of a layer with a kernel and perhaps a bias."""
-    return dense(name, (layer.kernel, layer.bias), transposed=transposed)
+def attention_projections(attention, query, key, value, output):
+    """Describes the tensors of attention whose four projections the checkpoint holds apart.
 
-
-def projections(layer, query, key, value, output):
-    """The tensors of attention whose four projections the checkpoint holds apart, under names that begin so."""
-    yield from dense(query, layer.query_weights)
-    yield from dense(key, layer.key_weights)
-    yield from dense(value, layer.value_weights)
-    yield from dense(output, layer.output_weights, inputs=2)
+    Args:
+        attention: A `MultiHeadAttention`.
+        query: Beginning of the names of the query projection's tensors.
+        key: The same for the keys.
+        value: The same for the values.
+        output: The same for the output.
+    """
+    yield from dense(query, attention.query_dense)
+    yield from dense(key, attention.key_dense)
+    yield from dense(value, attention.value_dense)
+    yield from dense(output, attention.output_dense, input_axes=2)
 
 
 def norm(name, layer):
-    """`name.weight`, and `name.bias` where there is one, of a normalisation."""
-    yield vector(f"{name}.weight", layer.gamma)
-    if hasattr(layer, "beta"):
+    """Describes the tensors of a norm: `name.weight`, and `name.bias` for a `LayerNormalization`."""
+    if isinstance(layer, RMSNormalization):
+        yield vector(f"{name}.weight", layer.scale)
+    else:
+        yield vector(f"{name}.weight", layer.gamma)
         yield vector(f"{name}.bias", layer.beta)
 
 
 def without_copies(tensors):
-    """The tensors, but for those whose weights an earlier one holds: a tied projection is stored once."""
+    """Leaves out each tensor whose weights an earlier one holds: tied weights are stored once."""
     seen = set()
     for tensor in tensors:
-        if _holds(tensor) not in seen:
-            seen.add(_holds(tensor))
+        if _weight_ids(tensor) not in seen:
+            seen.add(_weight_ids(tensor))
             yield tensor
 
 
-def fill(tensors, stored, prefix="", buffers=(), computed=(), renamed=None):
+def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None):
     """Gives weights the values of a checkpoint, tensor by tensor.
 
-    Nothing is read before all names, shapes and dtypes fit. Of tensors with the same weights, one must be stored; all
-    that are must be equal.
+    It reads no value before all names, shapes and dtypes fit. Of several tensors with the same weights at least one
+    must be stored, and all that are stored must be equal.
 
     Args:
-        tensors: The family's `Tensor`s of the model.
-        stored: What the checkpoint holds: `files.Stored`s.
-        prefix: What their names may leave out.
-        buffers: Compiled patterns of the names of what is stored and is no weight.
-        computed: What may be stored and must then be what is computed: `Computed`s.
-        renamed: What old names end with, and what that is now, a dict; or None.
+        tensors: The `Tensor`s of the model.
+        stored: The checkpoint's tensors, a list of `files.StoredTensor`.
+        prefix: Beginning of the names that the checkpoint may leave out.
+        ignored: Compiled patterns of the names of stored tensors that are no weights.
+        tables: The `ComputedTable`s of the model.
+        renamed: A dict from the end of a name in old checkpoints to its end now; or None.
 
     Raises:
-        ValueError: If a tensor is missing, left over, of another shape, of no float dtype, or differs from the one it
-            is tied to or from what is computed.
+        ValueError: If a tensor is missing, left over, of another shape or of no float dtype; or if it differs from the
+            one it is tied to or from the computed table.
     """
     tensors = {tensor.name: tensor for tensor in tensors}
-    computed = {each.name: each for each in computed}
-    known = tensors.keys() | computed.keys()
-    found, tables, problems = {}, {}, []
-    for each in sorted(stored, key=lambda each: each.name not in known):  # whole names first
-        name = each.name
-        for old, new in (renamed or {}).items():
-            name = name.removesuffix(old) + new if name.endswith(old) else name
-        name = name if name in known else prefix + name
-        if name in tensors and name not in found:
-            found[name] = each
+    tables = {table.name: table for table in tables}
+    known = tensors.keys() | tables.keys()
+    stored_of, stored_tables, problems = {}, {}, []
+    # A tensor under its full name comes before one without the prefix: the second is then left over.
+    for each in sorted(stored, key=lambda each: each.name not in known):
+        name = _full_name(each.name, known, prefix, renamed or {})
+        if name in tensors and name not in stored_of:
+            stored_of[name] = each
             problems += each.problems(tensors[name].shape)
-        elif name in computed and name not in tables:
-            tables[name] = each
-            problems += each.problems((*each.shape[:1], computed[name].width))
-        elif not any(pattern.search(each.name) for pattern in buffers):
+        elif name in tables and name not in stored_tables:
+            stored_tables[name] = each
+            problems += each.problems((*each.shape[:1], tables[name].width))
+        elif not any(pattern.search(each.name) for pattern in ignored):
             problems.append(f"{each.name!r} is left over")
-    held = {_holds(tensors[name]) for name in found}
-    problems += [f"{t.name!r} is missing" for t in without_copies(tensors.values()) if _holds(t) not in held]
-    _check(problems)
+    filled = {_weight_ids(tensors[name]) for name in stored_of}
+    problems += [
+        f"{tensor.name!r} is missing"
+        for tensor in without_copies(tensors.values())
+        if _weight_ids(tensor) not in filled
+    ]
+    _raise_if_any(problems)
 
-    filled = {}
+    first_names = {}
     for name, tensor in tensors.items():
-        if name not in found:
+        if name not in stored_of:
             continue
-        if _holds(tensor) not in filled:
-            filled[_holds(tensor)] = name
-            _assign(tensor, found[name].read())
-        elif not _equals(tensor, found[name].read()):
-            problems.append(f"{name!r} differs from {filled[_holds(tensor)]!r}, which it is tied to")
-    for name, each in tables.items():
-        if not computed[name].equals(each.read()):
+        array, first_name = stored_of[name].read(), first_names.setdefault(_weight_ids(tensor), name)
+        if first_name == name:
+            for weight, value in zip(tensor.weights, tensor.to_weights(array), strict=True):
+                weight.assign(value)
+        elif not _holds(tensor, array):
+            problems.append(f"{name!r} differs from {first_name!r}, which it is tied to")
+    for name, each in stored_tables.items():
+        if not tables[name].equals(each.read()):
             problems.append(f"{name!r} differs from what is computed in its place")
-    _check(problems)
+    _raise_if_any(problems)
 
 
-def _assign(tensor, array):
-    """Gives a tensor's weights its values."""
-    for weight, value in zip(tensor.weights, tensor.to_ours(array), strict=True):
-        weight.assign(value)
+def _full_name(name, known, prefix, renamed):
+    """Returns a tensor's name as the family writes it now, with the prefix."""
+    for old, new in renamed.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name if name in known else prefix + name
 
 
-def _equals(tensor, array):
-    """Whether a tensor's weights have its values already, as their dtype holds them."""
-    owns = map(value_of, tensor.weights)
+def _holds(tensor, array):
+    """Whether the tensor's weights already hold the values of an array, rounded to their dtype."""
+    current = [ops.convert_to_numpy(weight) for weight in tensor.weights]
     return all(
         np.array_equal(own, value.astype(own.dtype, copy=False))
-        for own, value in zip(owns, tensor.to_ours(array), strict=True)
+        for own, value in zip(current, tensor.to_weights(array), strict=True)
     )
 
 
-def _holds(tensor):
-    """What tells the weights of tensors apart."""
+def _weight_ids(tensor):
+    """Returns a key that two tensors share when they hold the same weights."""
     return tuple(id(weight) for weight in tensor.weights)
 
 
-def _check(problems):
+def _raise_if_any(problems):
     if problems:
-        listed = "; ".join(problems[:MOST_LISTED])
-        more = f"; and {len(problems) - MOST_LISTED} more" if len(problems) > MOST_LISTED else ""
+        listed = "; ".join(problems[:MAX_LISTED_PROBLEMS])
+        count = len(problems) - MAX_LISTED_PROBLEMS
+        more = f"; and {count} more" if count > 0 else ""
         raise ValueError(
             f"The checkpoint must hold the tensors that its config.json asks for. Received: {listed}{more}."
         )

@@ -1,31 +1,35 @@
-"""Tokenizers into the folders of checkpoints: what their files say, and what transformers would read otherwise."""
+"""Checks of tokenizers that are written into checkpoint folders, and the file tokenizer_config.json."""
 
 from keras_transformer.huggingface.configs import check_parts
-from keras_transformer.huggingface.files import write_object
+from keras_transformer.huggingface.files import write_json
 
-CONFIG = "tokenizer_config.json"
-TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
-WORD_PIECE = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-SENTENCE_PIECE = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+TOKENIZER_CONFIG = "tokenizer_config.json"
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
+WORD_PIECE_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SENTENCE_PIECE_TOKENS = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 
 
-def checked(family, tokenizers, kind, model, count=1):
-    """The tokenizers, as many as a family has: one that is given for several is each of them.
+def check_tokenizers(family, tokenizers, kind, model, max_count=1):
+    """Checks the tokenizers that a caller wants to write.
 
     Args:
-        family: The model's `model_type`.
-        tokenizers: One or two, the source's and the target's.
-        kind: The class that they must be of.
-        model: The model, whose ids they must have.
-        count: Of how many texts with tokenizers of their own the family is.
+        family: The `model_type`.
+        tokenizers: A tuple of one tokenizer, or of the source's and the target's.
+        kind: Class of the tokenizers.
+        model: The model; the tokenizers must have its ids.
+        max_count: 2 for a family whose sources and targets have tokenizers of their own, else 1.
+
+    Returns:
+        A tuple of `max_count` tokenizers. One tokenizer serves for both sides.
 
     Raises:
-        ValueError: If there are others, or their ids are.
+        ValueError: If there are too many tokenizers, or one has another class, more ids than the model, or other ids of
+            special tokens.
     """
     source, target = tokenizers[0], tokenizers[-1]
-    if len(tokenizers) > 2 or (count == 1 and source is not target):
+    if len(tokenizers) > 2 or (max_count == 1 and source is not target):
         raise ValueError(
-            f"`tokenizers` of a {family!r} model must be {count} at most. Received: tokenizers={tokenizers!r}."
+            f"`tokenizers` of a {family!r} model must be {max_count} at most. Received: tokenizers={tokenizers!r}."
         )
     for side, tokenizer in (("source_", source), ("target_", target)):
         check_parts(family, tokenizer=(tokenizer, kind))
@@ -36,54 +40,62 @@ def checked(family, tokenizers, kind, model, count=1):
                 f"tokenizer of {tokenizer.vocab_size}."
             )
         for name in ("pad_id", "eos_id", "cls_id", "sep_id"):
-            own, its = getattr(model, name, None), getattr(tokenizer, name, None)
-            borrowed = name == "pad_id" and own == getattr(model, "eos_id", None)
-            if None not in (own, its) and own != its and not borrowed:
+            model_id, tokenizer_id = getattr(model, name, None), getattr(tokenizer, name, None)
+            # A model without an id for padding uses the one of the end.
+            pads_with_eos = name == "pad_id" and model_id == getattr(model, "eos_id", None)
+            if None not in (model_id, tokenizer_id) and model_id != tokenizer_id and not pads_with_eos:
                 raise ValueError(
-                    f"`tokenizers` must have the model's ids. Received: {name}={own}, and a tokenizer of {name}={its}."
+                    f"`tokenizers` must have the model's ids. Received: {name}={model_id}, and a tokenizer of "
+                    f"{name}={tokenizer_id}."
                 )
-    return (source, target)[:count]
+    return (source, target)[:max_count]
 
 
 def check_sentence_piece(family, tokenizer, **expected):
-    """Raises `ValueError` for a SentencePiece model that transformers would read as another.
+    """Raises `ValueError` for a SentencePiece model that transformers would read as another one.
 
     Args:
-        family: The model's `model_type`.
+        family: The `model_type`.
         tokenizer: A `SentencePieceTokenizer`.
-        **expected: Of `model_type`, `charsmap`, `remove_extra_whitespaces`, `bytes`, and the first ids, `ids`, those
-            that its tokenizers there have alone.
+        **expected: Properties that transformers takes for granted in the family's models: `ids` (a tuple of the first
+            pieces), `model_type`, `bytes` (whether it has pieces for bytes), `charsmap` (whether it normalises
+            characters), `remove_extra_whitespaces`, `add_dummy_prefix`.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     pieces = [piece.piece for piece in model.pieces]
-    found = {
-        "model_type": TYPES[model.trainer_spec.model_type],
+    received = {
+        "model_type": MODEL_TYPES[model.trainer_spec.model_type],
         "ids": tuple(pieces[: len(expected.get("ids", ()))]),
         "bytes": "<0x00>" in pieces,
         "charsmap": bool(model.normalizer_spec.precompiled_charsmap),
         "remove_extra_whitespaces": model.normalizer_spec.remove_extra_whitespaces,
         "add_dummy_prefix": model.normalizer_spec.add_dummy_prefix,
     }
-    check_parts(family, **{f"tokenizer's {name}": (found[name], rule) for name, rule in expected.items()})
+    check_parts(family, **{f"tokenizer's {name}": (received[name], rule) for name, rule in expected.items()})
 
 
-def write_tokenizer_config(folder, tokenizer_class, pieces, **said):
-    """Writes tokenizer_config.json: transformers' class, the special pieces and more."""
-    tokens = {f"{name}_token": piece for name, piece in pieces.items()}
-    write_object(folder / CONFIG, {"tokenizer_class": tokenizer_class, **tokens, **said})
+def write_tokenizer_config(folder, tokenizer_class, tokens, **more_keys):
+    """Writes tokenizer_config.json.
+
+    Args:
+        folder: A `pathlib.Path`.
+        tokenizer_class: Name of transformers' class.
+        tokens: A dict of the special tokens: "pad", "unk" and so on.
+        **more_keys: Further keys of the file.
+    """
+    token_keys = {f"{name}_token": token for name, token in tokens.items()}
+    write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": tokenizer_class, **token_keys, **more_keys})
 
 
-def check_read_back(tokenizers, again):
-    """Raises `ValueError` where what was written does not say what was given."""
-    for given, read in zip(tokenizers, again, strict=True):
-        pieces, others = (each.pieces(range(each.vocab_size)) for each in (given, read))
-        differing = [
-            i for i, (piece, other) in enumerate(zip(pieces, others, strict=False)) if piece != other
-        ]
-        if differing or len(pieces) != len(others):
-            first = differing[0] if differing else min(len(pieces), len(others))
+def check_read_back(given, read_back):
+    """Raises `ValueError` where tokenizers that were written and read again have other pieces than the given ones."""
+    for tokenizer, other in zip(given, read_back, strict=True):
+        pieces, other_pieces = (each.pieces(range(each.vocab_size)) for each in (tokenizer, other))
+        if pieces != other_pieces:
+            same = [piece == other for piece, other in zip(pieces, other_pieces, strict=False)]
+            first = same.index(False) if False in same else len(same)
             raise ValueError(
                 "`tokenizers` must have the ids that the family's files have. "
                 f"Received: {len(pieces)} pieces, whose id {first} would be another there."

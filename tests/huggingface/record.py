@@ -22,7 +22,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import families  # noqa: E402
 import test_bert  # noqa: E402
 import test_vit  # noqa: E402
-from contracts import randomized  # noqa: E402
 
 from keras_transformer.decoding import Beam, ExcludeTokens, Greedy  # noqa: E402
 from keras_transformer.huggingface import FAMILIES, to_huggingface  # noqa: E402
@@ -55,7 +54,7 @@ SEEDS = {"gpt2": 8, "llama": 9, "t5": 1, "marian": 2}  # of which texts differ
 
 def writer(name):
     """A model that writes, what it reads, and which of that is real."""
-    model = randomized(FAMILIES[name].model(WRITERS[name]), SEEDS[name], scale=0.5)
+    model = families.randomized(name, FAMILIES[name].make_model(WRITERS[name]), SEEDS[name], scale=0.5)
     ids = np.random.default_rng(1).integers(2, 11, (len(LENGTHS), max(LENGTHS)))
     real = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
     return model, np.where(real, ids, model.pad_id), real

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 
 import keras
 import ml_dtypes
@@ -77,25 +78,26 @@ def test_one_matrix_holds_several_kernels_by_hand():
     query, key = (keras.Variable(np.zeros((2, 3, 1))) for _ in range(2))
     theirs = np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
     tensor = matrix("w", query, key)
-    found = tensor.to_ours(theirs)
+    found = tensor.to_weights(theirs)
     assert [part[..., 0].tolist() for part in found] == [[[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]]
-    np.testing.assert_array_equal(tensor.to_theirs(found), theirs)
+    np.testing.assert_array_equal(tensor.from_weights(found), theirs)
     turned = matrix("w", query, key, transposed=True)
     assert turned.shape == (6, 2)
-    np.testing.assert_array_equal(turned.to_ours(theirs.T), found)
-    np.testing.assert_array_equal(turned.to_theirs(found), theirs.T)
+    np.testing.assert_array_equal(turned.to_weights(theirs.T), found)
+    np.testing.assert_array_equal(turned.from_weights(found), theirs.T)
 
 
 def test_kernels_of_different_widths_share_a_matrix_and_their_biases_a_vector():
     kernels = [keras.Variable(np.zeros((5, heads, 2))) for heads in (3, 1)]
     biases = [keras.Variable(np.zeros((heads, 2))) for heads in (3, 1)]
-    weight, bias = dense("qk", *zip(kernels, biases, strict=True))
+    pairs = zip(kernels, biases, strict=True)
+    weight, bias = dense("qk", *(types.SimpleNamespace(kernel=kernel, bias=bias) for kernel, bias in pairs))
     assert (weight.name, weight.shape, bias.name, bias.shape) == ("qk.weight", (8, 5), "qk.bias", (8,))
     theirs = np.arange(40).reshape(8, 5)
-    wide, narrow = weight.to_ours(theirs)
+    wide, narrow = weight.to_weights(theirs)
     np.testing.assert_array_equal(wide[:, 1, 0], theirs[2])
     np.testing.assert_array_equal(narrow[:, 0, 1], theirs[7])
-    assert [part.tolist() for part in bias.to_ours(np.arange(8))] == [[[0, 1], [2, 3], [4, 5]], [[6, 7]]]
+    assert [part.tolist() for part in bias.to_weights(np.arange(8))] == [[[0, 1], [2, 3], [4, 5]], [[6, 7]]]
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
@@ -103,9 +105,9 @@ def test_a_tensor_of_any_axes_goes_both_ways(axes):
     shape = (2, 3, 5)
     weight = keras.Variable(np.zeros([shape[axis] for axis in axes]))
     tensor, theirs = Tensor("t", shape, (weight,), axes), np.arange(30).reshape(shape)
-    (found,) = tensor.to_ours(theirs)
+    (found,) = tensor.to_weights(theirs)
     np.testing.assert_array_equal(found, np.transpose(theirs, axes))
-    np.testing.assert_array_equal(tensor.to_theirs([found]), theirs)
+    np.testing.assert_array_equal(tensor.from_weights([found]), theirs)
 
 
 # Out and in.
@@ -121,7 +123,7 @@ def test_what_goes_out_comes_in_unchanged(case, max_shard_bytes, tmp_path):
     again = from_huggingface(tmp_path / "new")
     assert_same_weights(again, model)
     family = FAMILIES[CONFIGS[case]["model_type"]]
-    assert family.config(again) == family.config(model)
+    assert family.make_config(again) == family.make_config(model)
     ids = np.arange(2 * 11).reshape(2, 11)
     found, expected = (keras.ops.convert_to_numpy(each(inputs_of(each, ids))) for each in (again, model))
     np.testing.assert_array_equal(found, expected)
@@ -353,7 +355,7 @@ CONFIG_ERRORS = [
 @pytest.mark.parametrize(("config", "changes", "expected"), CONFIG_ERRORS, ids=lambda x: str(x)[:40])
 def test_configurations_without_a_part_are_refused(config, changes, expected):
     with pytest.raises(ValueError) as caught:
-        FAMILIES[config["model_type"]].model({**config, **changes})
+        FAMILIES[config["model_type"]].make_model({**config, **changes})
     assert expected in str(caught.value)
 
 
@@ -448,7 +450,7 @@ def test_after_an_error_nothing_is_left(written, tmp_path, monkeypatch):
         return np.zeros(tensor.shape, "float32")
 
     left = [False, True, True]
-    monkeypatch.setattr(Tensor, "values", full)
+    monkeypatch.setattr(Tensor, "value", full)
     with pytest.raises(OSError, match="new"):
         to_huggingface(written[0], tmp_path / "new")
     assert not left
@@ -479,46 +481,55 @@ def test_the_size_of_a_file_is_positive(written, tmp_path):
         to_huggingface(written[0], tmp_path / "new", 0)
 
 
+ATTENTION_OPTIONS = (
+    "use_bias", "num_key_value_heads", "value_dim", "sliding_window", "query_key_norm", "scale", "use_gate"
+)  # fmt: skip
+
+
+def model_like(layer=layers.DecoderLayer, decoder=layers.Decoder, embedded=None, **changes):
+    """A language model of layers with the given parts; a list of values has one for each layer."""
+    made = []
+    for i in range(2):
+        options = {key: value[i] if isinstance(value, list) else value for key, value in changes.items()}
+        attention = {key: options.pop(key) for key in ATTENTION_OPTIONS if key in options}
+        positions, heads = options.pop("positions"), options.pop("heads", 3)
+        own = layer(
+            attention=layers.MultiHeadAttention(
+                heads, 4, positions=None if positions is None else positions(), **attention
+            ),
+            feed_forward=options.pop("feed_forward")(),
+            dropout=0.0,
+            **options,
+        )
+        made.append(own)
+    return LanguageModel(11, 12, decoder(made), embedded)
+
+
 def llama_like(**changes):
     """A model of Llama's parts, but for those given."""
     parts = {
-        "positions": layers.RotaryPositions(),
-        "feed_forward": layers.GatedFeedForward(7),
-        "residual": layers.Residual(0.0, True, norm=layers.RMSNormalization()),
-        "embedded": None,
-        "heads": 3,
-        "decoder": layers.Decoder,
-        **changes,
+        "positions": layers.RotaryPositions,
+        "feed_forward": lambda: layers.GatedFeedForward(7),
+        "normalize_first": True,
+        "norm": "rms",
     }
-    attention = {
-        key: value
-        for key, value in parts.items()
-        if key not in ("feed_forward", "residual", "embedded", "heads", "decoder")
-    }
-    return LanguageModel(
-        11,
-        12,
-        parts["decoder"](
-            2,
-            attention=layers.MultiHeadAttention(parts["heads"], 4, **attention),
-            feed_forward=parts["feed_forward"],
-            residual=parts["residual"],
-        ),
-        parts["embedded"],
-    )
+    return model_like(**{**parts, **changes})
 
 
 def gpt2_like(**changes):
     """A model of GPT-2's parts, but for those given."""
-    return llama_like(
-        **{
-            "positions": None,
-            "feed_forward": layers.FeedForward(7),
-            "residual": layers.Residual(0.0, True),
-            "embedded": layers.LearnedPositions(5),
-            **changes,
-        }
-    )
+    parts = {
+        "positions": None,
+        "feed_forward": lambda: layers.FeedForward(7),
+        "normalize_first": True,
+        "embedded": layers.LearnedPositions(5),
+    }
+    return model_like(**{**parts, **changes})
+
+
+@keras.saving.register_keras_serializable("tests")
+class OtherLayer(layers.DecoderLayer):
+    """A layer that may compute what no family's does."""
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -531,7 +542,8 @@ class Tripled(layers.LinearScaling):
     """A scaling that no family has."""
 
 
-PLAIN_RMS = layers.Residual(0.0, True, norm=layers.RMSNormalization())
+ROTARY, ALIBI = layers.RotaryPositions, layers.ALiBi
+PLAIN, GATED = layers.FeedForward, layers.GatedFeedForward
 WRONG_PARTS = [
     (lambda: keras.Sequential(), "`model` of a 'gpt2' model must be a `LanguageModel`. Received: model=<Seq"),
     (
@@ -543,47 +555,52 @@ WRONG_PARTS = [
         lambda: llama_like(positions=None),
         "`attention_positions` of a 'llama' model must be a `RotaryPositions`",
     ),
-    (lambda: gpt2_like(feed_forward=layers.GatedFeedForward(7)), "feed_forward=<GatedFeedForward"),
-    (lambda: gpt2_like(feed_forward=layers.FeedForward(7, "elu")), "activation=<function elu"),
-    (lambda: gpt2_like(feed_forward=layers.FeedForward(7, use_bias=False)), "feed_forward_bias=False"),
-    (lambda: gpt2_like(residual=layers.Residual(0.0)), "normalize_first=False"),
-    (lambda: gpt2_like(residual=layers.SandwichResidual(0.0)), "residual=<SandwichResidual"),
-    (lambda: gpt2_like(residual=PLAIN_RMS), "norm=<RMSNormalization"),
+    (lambda: gpt2_like(feed_forward=lambda: GATED(7)), "feed_forward=<GatedFeedForward"),
+    (lambda: gpt2_like(feed_forward=lambda: PLAIN(7, "elu")), "activation=<function elu"),
+    (lambda: gpt2_like(feed_forward=lambda: PLAIN(7, use_bias=False)), "feed_forward_bias=False"),
+    (lambda: gpt2_like(normalize_first=False), "normalize_first=False"),
+    (lambda: gpt2_like(sandwich_norm=True), "sandwich_norm=True"),
+    (lambda: gpt2_like(norm="rms"), "norm=<RMSNormalization"),
     (lambda: gpt2_like(use_bias=False), "attention_bias=False"),
     (lambda: gpt2_like(num_key_value_heads=1), "num_key_value_heads=1"),
     (lambda: gpt2_like(heads=2), "`key_dim` of a 'gpt2' model must be 12. Received: key_dim=8"),
     (lambda: gpt2_like(value_dim=5), "value_dim=5"),
-    (lambda: gpt2_like(positions=layers.ALiBi()), "attention_positions=<ALiBi"),
+    (lambda: gpt2_like(positions=ALIBI), "attention_positions=<ALiBi"),
     (lambda: gpt2_like(sliding_window=3), "sliding_window=3"),
-    (lambda: gpt2_like(query_key_norm=layers.RMSNormalization()), "query_key_norm=<RMSNormalization"),
+    (lambda: gpt2_like(use_gate=True), "use_gate=True"),
+    (lambda: gpt2_like(query_key_norm="rms"), "query_key_norm='rms'"),
     (lambda: gpt2_like(scale=0.3), "`scale` of a 'gpt2' model must be 0.5. Received: scale=0.3"),
-    (lambda: llama_like(feed_forward=layers.FeedForward(7)), "feed_forward=<FeedForward"),
+    (lambda: llama_like(feed_forward=lambda: PLAIN(7)), "feed_forward=<FeedForward"),
     (
-        lambda: llama_like(feed_forward=layers.MixtureOfExperts(layers.GatedFeedForward(7), 2)),
+        lambda: llama_like(feed_forward=lambda: layers.MixtureOfExperts([GATED(7), GATED(7)])),
         "feed_forward=<MixtureOfExperts",
     ),
-    (lambda: llama_like(feed_forward=layers.GatedFeedForward(7, "elu")), "activation=<function elu"),
-    (lambda: llama_like(positions=layers.ALiBi()), "attention_positions=<ALiBi"),
-    (
-        lambda: llama_like(positions=layers.RotaryPositions(scaling=Tripled(3.0))),
-        "scaling=Tripled(factor=3.0)",
-    ),
-    (lambda: llama_like(residual=layers.Residual(0.0, True)), "norm=<LayerNormalization"),
-    (
-        lambda: llama_like(residual=layers.Residual(norm=layers.RMSNormalization())),
-        "`normalize_first` of a 'llama'",
-    ),
-    (
-        lambda: llama_like(residual=layers.SandwichResidual(0.0, norm=layers.RMSNormalization())),
-        "residual=<SandwichResidual",
-    ),
+    (lambda: llama_like(feed_forward=lambda: GATED(7, "elu")), "activation=<function elu"),
+    (lambda: llama_like(positions=ALIBI), "attention_positions=<ALiBi"),
+    (lambda: llama_like(positions=lambda: ROTARY(scaling=Tripled(3.0))), "scaling=Tripled(factor=3.0)"),
+    (lambda: llama_like(norm="layer"), "norm=<LayerNormalization"),
+    (lambda: llama_like(normalize_first=False), "`normalize_first` of a 'llama'"),
+    (lambda: llama_like(sandwich_norm=True), "sandwich_norm=True"),
     (lambda: llama_like(decoder=OtherDecoder), "decoder=<OtherDecoder"),
     (lambda: gpt2_like(decoder=OtherDecoder), "`decoder` of a 'gpt2' model must be a `Decoder`"),
     (lambda: llama_like(value_dim=5), "value_dim=5"),
     (lambda: llama_like(sliding_window=3), "sliding_window=3"),
-    (lambda: llama_like(query_key_norm=layers.RMSNormalization()), "query_key_norm=<RMSNormalization"),
+    (lambda: llama_like(query_key_norm="rms"), "query_key_norm='rms'"),
     (lambda: llama_like(scale=1.0), "scale=1.0"),
     (lambda: llama_like(heads=5), "d_model=12, num_heads=5"),
+    # What only one layer has.
+    (lambda: gpt2_like(layer=OtherLayer), "layer=<OtherLayer"),
+    (lambda: gpt2_like(scale=[None, 1.0]), "must be alike. Received: attention.scale=1.0"),
+    (lambda: gpt2_like(use_bias=[True, False]), "attention.use_bias=False"),
+    (lambda: gpt2_like(layer_norm_epsilon=[1e-6, 1e-5]), "residual.epsilon=1e-05"),
+    (lambda: gpt2_like(feed_forward=[lambda: PLAIN(7), lambda: PLAIN(5)]), "feed_forward.d_ff=5"),
+    (
+        lambda: gpt2_like(feed_forward=[lambda: PLAIN(7), lambda: PLAIN(7, "gelu")]),
+        "feed_forward.activation=",
+    ),
+    (lambda: llama_like(positions=[ROTARY, lambda: ROTARY(500.0)]), "attention.positions=("),
+    (lambda: llama_like(num_key_value_heads=[3, 1]), "attention.num_key_value_heads=1"),
+    (lambda: llama_like(feed_forward=[lambda: GATED(7), lambda: PLAIN(7)]), "feed_forward=<FeedForward"),
 ]
 
 
@@ -599,6 +616,29 @@ def test_models_of_their_parts_are_written(tmp_path):
     for make in (gpt2_like, llama_like):
         to_huggingface(make(), tmp_path / make.__name__)
         assert from_huggingface(tmp_path / make.__name__).vocab_size == 11
+
+
+def test_a_quantized_model_is_refused(tmp_path):
+    model = gpt2_like()
+    model.quantize("int8")
+    assert_refused(
+        model, "`model` must not be quantized. Received: ", tmp_path, match="must not be quantized"
+    )
+
+
+def test_the_weights_of_lora_are_added(tmp_path):
+    model = ours(GPT2)
+    projection = model.decoder.layers[1].self_attention.query_dense
+    before = keras.ops.convert_to_numpy(projection.kernel)
+    projection.enable_lora(2)
+    for weight in projection.trainable_variables:
+        weight.assign(np.full(weight.shape, 0.1))
+    ids = np.arange(2 * 11).reshape(2, 11)
+    to_huggingface(model, tmp_path / "new")
+    again = from_huggingface(tmp_path / "new")
+    found = keras.ops.convert_to_numpy(again.decoder.layers[1].self_attention.query_dense.kernel)
+    assert np.abs(found - before).max() > 0.01
+    np.testing.assert_allclose(*(keras.ops.convert_to_numpy(each(ids)) for each in (again, model)), atol=1e-5)
 
 
 # What it costs.
@@ -643,14 +683,14 @@ config = {"model_type": sys.argv[3], "vocab_size": 1009, "eos_token_id": 2, "bos
 sizes = {"n_embd": 768, "n_layer": 14, "n_head": 12} if sys.argv[3] == "gpt2" else {
     "hidden_size": 768, "num_hidden_layers": 13, "num_attention_heads": 12, "intermediate_size": 2048}
 if reads:
-    FAMILIES[sys.argv[3]].model({**config, "n_layer": 1, "num_hidden_layers": 1, "n_embd": 12, "n_head": 2,
+    FAMILIES[sys.argv[3]].make_model({**config, "n_layer": 1, "num_hidden_layers": 1, "n_embd": 12, "n_head": 2,
         "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8})  # what starts once
     before = memory("VmRSS")
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     model = from_huggingface(folder)
     print((memory("VmHWM") - before) / bytes_of(model), bytes_of(model))
 else:
-    model = FAMILIES[sys.argv[3]].model({**config, **sizes})
+    model = FAMILIES[sys.argv[3]].make_model({**config, **sizes})
     before = memory("VmRSS")
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     to_huggingface(model, folder)

@@ -23,7 +23,7 @@ from families import (
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
 from keras_transformer.huggingface.files import read_config, stored_tensors
-from keras_transformer.huggingface.tensors import fill
+from keras_transformer.huggingface.tensors import fill_weights
 from keras_transformer.layers import Decoder, LearnedPositions
 from keras_transformer.models import EncoderDecoder, LanguageModel
 
@@ -185,14 +185,15 @@ class Pairs:
         ids = {"vocab_size": PAD + 1, "bos_token_id": 0, "eos_token_id": END, "pad_token_id": PAD}
         self.config = {**CONFIGS[case], **ids}
         self.family = FAMILIES[self.config["model_type"]]
-        self.ours = self.family.model(self.config)
+        self.ours = self.family.make_model(self.config)
 
     def each(self, folder):
         """Of each seed, their model and its prompts; ours has its weights."""
         for seed in range(MODELS):
             their_model = theirs(self.config, seed)
             their_model.save_pretrained(folder / str(seed))
-            fill(self.family.tensors(self.ours), stored_tensors(folder / str(seed)), self.family.PREFIX)
+            stored = stored_tensors(folder / str(seed))
+            fill_weights(self.family.make_tensors(self.ours), stored, self.family.prefix)
             ids = np.random.default_rng(seed).integers(0, END, (len(LENGTHS), max(LENGTHS)))
             yield their_model, [row[:length].tolist() for row, length in zip(ids, LENGTHS, strict=True)]
 

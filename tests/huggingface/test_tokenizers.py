@@ -239,7 +239,7 @@ def model_of(family, tokenizers, **said):
         said["decoder_vocab_size"] = tokenizers[-1].vocab_size
         if tokenizers[0].vocabulary != tokenizers[-1].vocabulary:
             assert tokenizers[0].pad_id != tokenizers[-1].pad_id  # our model has one of either
-    return FAMILIES[family].model(said)
+    return FAMILIES[family].make_model(said)
 
 
 def written(family, tokenizers, folder, **said):
@@ -313,7 +313,7 @@ def test_tokenizers_without_a_form_there_are_refused(t5, llama, sentences, tmp_p
     model = model_of("llama", (of_llama,))
     with pytest.raises(ValueError, match="must be 1 at most"):
         to_huggingface(model, tmp_path / "new", tokenizers=(of_llama, own))
-    gpt2 = FAMILIES["gpt2"].model(
+    gpt2 = FAMILIES["gpt2"].make_model(
         {"n_embd": 6, "n_head": 2, "n_layer": 1, "vocab_size": 300, "bos_token_id": 1, "eos_token_id": 1}
     )
     with pytest.raises(ValueError, match="must be None for a model of 'gpt2'"):

@@ -8,8 +8,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from contracts import randomized
-from families import assert_same_weights
+from families import assert_same_weights, randomized
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer import layers
@@ -52,7 +51,8 @@ def pools(case):
 
 def ours(case, seed=0, **kwargs):
     """Our model of a configuration, with random weights."""
-    return randomized(FAMILIES["vit"].model(CONFIGS[case], pools(case), **kwargs), seed, scale=0.3)
+    config = {**CONFIGS[case], "has_pooler": pools(case)}
+    return randomized("vit", FAMILIES["vit"].make_model(config, **kwargs), seed)
 
 
 def their_model(case, seed=0):
@@ -151,7 +151,7 @@ def test_our_own_models_compute_the_same_there(case, tmp_path, caplog):
     assert difference(model, quietly_loaded(case, tmp_path / "new", caplog)) <= TOLERANCE
     again = from_huggingface(tmp_path / "new")
     assert_same_weights(again, model)
-    assert FAMILIES["vit"].config(again) == FAMILIES["vit"].config(model)
+    assert FAMILIES["vit"].make_config(again) == FAMILIES["vit"].make_config(model)
     for found, expected in zip(outputs(again), outputs(model), strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -160,20 +160,23 @@ def test_the_kernel_of_the_patches_is_turned_and_no_more(tmp_path):
     model = ours("classes")
     to_huggingface(model, tmp_path / "new")
     stored = load_file(tmp_path / "new" / WEIGHTS)["vit.embeddings.patch_embeddings.projection.weight"]
-    kernel = keras.ops.convert_to_numpy(model.patches.kernel)
+    kernel = keras.ops.convert_to_numpy(model.patches.projection.kernel)
     assert kernel.shape == (2, 5, 3, 12)
     np.testing.assert_array_equal(stored, kernel.transpose(3, 2, 0, 1))
 
 
 def test_dropout_is_read_and_written(tmp_path):
     config = {**VIT, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.4}
-    model = FAMILIES["vit"].model(config)
+    model = FAMILIES["vit"].make_model(config)
     layer = model.encoder.layers[1]
     assert (model.dropout, layer.self_attention_residual.dropout, layer.feed_forward_residual.dropout) == (
         0.2,
     ) * 3
     assert layer.self_attention.dropout == 0.4
-    assert FAMILIES["vit"].config(model).items() >= {k: v for k, v in config.items() if "2" not in k}.items()
+    assert (
+        FAMILIES["vit"].make_config(model).items()
+        >= {k: v for k, v in config.items() if "2" not in k}.items()
+    )
 
 
 def test_a_model_of_plain_arguments_is_a_vit(tmp_path, caplog):
@@ -226,29 +229,38 @@ def test_a_missing_tensor_is_named(written, tmp_path):
 def vit_like(**changes):
     """A model of ViT's parts, but for those given."""
     parts = {
-        "attention": layers.MultiHeadAttention(3, 4),
-        "feed_forward": layers.FeedForward(17, "gelu"),
-        "residual": layers.Residual(0.0, True),
+        "attention": lambda: layers.MultiHeadAttention(3, 4),
+        "feed_forward": lambda: layers.FeedForward(17, "gelu"),
+        "normalize_first": True,
         **changes,
     }
     own = {key: parts.pop(key) for key in ("pooler", "num_classes") if key in parts}
-    return VisionTransformer((6, 10), (2, 5), 12, layers.Encoder(2, **parts), **own)
+    attention, feed_forward = parts.pop("attention"), parts.pop("feed_forward")
+    encoder = [
+        layers.EncoderLayer(attention=attention(), feed_forward=feed_forward(), dropout=0.0, **parts)
+        for _ in range(2)
+    ]
+    return VisionTransformer((6, 10), (2, 5), 12, layers.Encoder(encoder), **own)
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"residual": layers.Residual(0.0)}, "normalize_first=False"),
-        ({"residual": layers.SandwichResidual(0.0)}, "residual=<SandwichResidual"),
-        ({"feed_forward": layers.GatedFeedForward(17)}, "feed_forward=<GatedFeedForward"),
-        ({"feed_forward": layers.FeedForward(17, use_bias=False)}, "feed_forward_bias=False"),
-        ({"attention": layers.MultiHeadAttention(3, 4, use_bias=False)}, "attention_bias=False"),
-        ({"attention": layers.MultiHeadAttention(3, 5)}, "key_dim=15"),
-        ({"attention": layers.MultiHeadAttention(3, 4, num_key_value_heads=1)}, "num_key_value_heads=1"),
-        ({"attention": layers.MultiHeadAttention(3, 4, sliding_window=2)}, "sliding_window=2"),
+        ({"normalize_first": False}, "normalize_first=False"),
+        ({"sandwich_norm": True}, "sandwich_norm=True"),
+        ({"feed_forward": lambda: layers.GatedFeedForward(17)}, "feed_forward=<GatedFeedForward"),
+        ({"feed_forward": lambda: layers.FeedForward(17, use_bias=False)}, "feed_forward_bias=False"),
+        ({"attention": lambda: layers.MultiHeadAttention(3, 4, use_bias=False)}, "attention_bias=False"),
+        ({"attention": lambda: layers.MultiHeadAttention(3, 5)}, "key_dim=15"),
+        (
+            {"attention": lambda: layers.MultiHeadAttention(3, 4, num_key_value_heads=1)},
+            "num_key_value_heads=1",
+        ),
+        ({"attention": lambda: layers.MultiHeadAttention(3, 4, sliding_window=2)}, "sliding_window=2"),
         ({"pooler": layers.FeedForward(7)}, "pooler=<FeedForward"),
         ({"pooler": keras.layers.Dense(7, "tanh"), "num_classes": 5}, "num_classes=5"),
         ({"pooler": keras.layers.Dense(7, "elu")}, "activation=<function elu"),
+        ({"pooler": keras.layers.Dense(7, "tanh", use_bias=False)}, "pooler_bias=False"),
     ],
 )
 def test_parts_that_vit_does_not_have_are_named(changes, expected, tmp_path):
