@@ -1,10 +1,11 @@
-"""Fine-tunes a BERT of Hugging Face to tell the label of a text, and writes it back.
+"""Fine-tunes a BERT from Hugging Face to classify texts, and writes it back.
 
     python examples/fine_tune.py bert-base-multilingual-cased ChatbotData.csv --text Q --label label --output tuned
 
-The first argument is the folder of a checkpoint: config.json, model.safetensors, and the tokenizer's files. Of the
-table, a CSV or TSV whose first line names its columns, a part is held out and scored. The output has two folders:
-`classifier`, a `Classifier` for this library (`keras-transformer export`), and `huggingface`, for transformers.
+The first argument is the folder of a checkpoint: config.json, model.safetensors, and the tokenizer's files. The second
+is a CSV or TSV file whose first line names its columns. A tenth of its rows is not trained on; the accuracy is measured
+on them. The output has two folders: `classifier`, a `Classifier` for this library (`keras-transformer export`), and
+`huggingface`, for transformers.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from keras_transformer.serving import Classifier
 from keras_transformer.text import pack
 from keras_transformer.training import AdamW, Progress
 
-HELD_OUT = 0.1  # share of the texts that are scored, and not trained on
-MAX_LENGTH = 128  # tokens, or as many positions as the model has
-EPOCHS = 3  # with the rates of Devlin et al., 2019, appendix A.3
+HELD_OUT = 0.1  # share of the texts that the accuracy is measured on; they are not trained on
+MAX_LENGTH = 128  # tokens; fewer for a model with fewer positions
+EPOCHS = 3  # and the learning rates: Devlin et al., 2019, appendix A.3
 BATCH_SIZE = 32
 LEARNING_RATE = 5e-5
 SEED = 1
@@ -36,7 +37,7 @@ TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "spec
 
 
 def load(folder, labels):
-    """The encoder of a checkpoint under a fresh head for the labels, and its tokenizer."""
+    """Returns the encoder of a checkpoint with a new head for the labels, and its tokenizer."""
     (tokenizer,) = tokenizers_from_huggingface(folder)
     model = from_huggingface(folder, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
     if not isinstance(model, EncoderModel):
@@ -45,7 +46,7 @@ def load(folder, labels):
 
 
 def train(model, tokenizer, rows, held_out, epochs, learning_rate):
-    """Trains on rows of text and label, and shows the accuracy on those held out after each epoch."""
+    """Trains on rows of text and label, and shows the accuracy on the held-out rows after each epoch."""
     max_length = min(MAX_LENGTH, model.positions.max_length)
 
     def arrays(rows):
@@ -68,15 +69,17 @@ def train(model, tokenizer, rows, held_out, epochs, learning_rate):
 
 
 def main(arguments=None):
-    """Loads, trains, scores what was held out and writes both folders."""
+    """Loads the model, trains it, measures its accuracy and writes both folders."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="checkpoint of a BERT, as Hugging Face has them")
+    parser.add_argument("folder", type=Path, help="folder of a BERT checkpoint from Hugging Face")
     parser.add_argument("data", help="CSV or TSV of texts and labels")
     parser.add_argument("--text", default="text", help="name of the texts' column")
     parser.add_argument("--label", default="label", help="name of the labels' column")
     parser.add_argument("--output", default="fine_tuned", type=Path, help="new folder for both models")
     parser.add_argument("--epochs", default=EPOCHS, type=int, help="passes over the texts")
-    parser.add_argument("--learning-rate", default=LEARNING_RATE, type=float, help="the highest")
+    parser.add_argument(
+        "--learning-rate", default=LEARNING_RATE, type=float, help="the highest learning rate"
+    )
     options = parser.parse_args(arguments)
     if options.output.exists():
         parser.error(f"{options.output} exists: name a new folder with --output.")

@@ -181,7 +181,7 @@ def checkpoint(table, tmp_path_factory):
         32,
         Encoder(1, 2, 64, 0.1, "gelu", layer_norm_epsilon=1e-12),
         LearnedPositions(24),
-        norm=LayerNormalization(1e-12),
+        norm=LayerNormalization(epsilon=1e-12),
         pooler=Pooler(),
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,

@@ -117,19 +117,19 @@ SEQ2SEQ = ("t5", "marian")
 
 
 def inputs_of(model, ids):
-    """What a model of any family is called with."""
+    """Returns the inputs of a model of any family."""
     return {"source": ids, "target": ids[:, ::-1]} if isinstance(model, EncoderDecoder) else ids
 
 
 def auto_class(model_type):
-    """The class of transformers that a model of some type is loaded with."""
+    """Returns the class of transformers that loads a model of this type."""
     import transformers
 
     return transformers.AutoModelForSeq2SeqLM if model_type in SEQ2SEQ else transformers.AutoModelForCausalLM
 
 
 def ours(config, seed=0, **kwargs):
-    """Our model of a configuration, with random weights."""
+    """Makes this library's model of a configuration, with random weights."""
     family = config["model_type"]
     return randomized(family, FAMILIES[family].make_model(config, **kwargs), seed)
 
@@ -150,7 +150,7 @@ def randomized(family, model, seed=0, scale=0.3):
 
 
 def theirs(config, seed=0):
-    """transformers' model of a configuration, with random weights."""
+    """Makes transformers' model of a configuration, with random weights."""
     import torch
     import transformers
 
@@ -173,7 +173,7 @@ def theirs(config, seed=0):
 
 
 def assert_same_weights(model, expected):
-    """Two of our models hold the same values in the same order, bit for bit."""
+    """Two of this library's models hold the same values in the same order, bit for bit."""
     for weight, other in zip(model.weights, expected.weights, strict=True):
         assert (weight.name, weight.dtype) == (other.name, other.dtype)
         found, value = (keras.ops.convert_to_numpy(each) for each in (weight, other))
@@ -181,7 +181,7 @@ def assert_same_weights(model, expected):
 
 
 def assert_same_texts(compared):
-    """`(ours, theirs, by how much theirs is the best)`: equal, where it is no matter of rounding."""
+    """Compares pairs of texts `(this library's, transformers', margin)` whose margin over the second best is clear."""
     clear = [(text, expected) for text, expected, margin in compared if margin > 1e-3]
     assert len(clear) > len(compared) * 0.8
     for text, expected in clear:

@@ -1,4 +1,4 @@
-"""The same numbers, tokens and files as transformers on PyTorch."""
+"""Compares numbers, tokens and files with those of transformers on PyTorch."""
 
 import logging
 import warnings

@@ -1,4 +1,4 @@
-"""The numbers that transformers gave for our models' weights when they were recorded, on every backend."""
+"""Compares models with the numbers and texts that transformers computed for the same weights (record.py)."""
 
 import json
 
