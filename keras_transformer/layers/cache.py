@@ -54,11 +54,9 @@ class KVCache(NamedTuple):
                 "`index` must leave room for the new tokens in the cache. "
                 f"Received: index={known}, {count} new tokens, a cache of {length} slots."
             )
-        if known is None:
-            # XLA does the same. Past the end a scatter would reach the next head's slots.
-            index = ops.clip(ops.cast(index, "int32"), 0, self.length - ops.shape(new.key)[2])
-        else:
-            index = known
+        # XLA holds an index back too. Past the end a scatter would reach the next head's slots.
+        last = self.length - ops.shape(new.key)[2]
+        index = ops.clip(ops.cast(index, "int32"), 0, last) if known is None else known
         return KVCache(written(self.key, new.key, index), written(self.value, new.value, index))
 
     def grown(self, length):
