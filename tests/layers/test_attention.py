@@ -382,7 +382,7 @@ def test_kernels_are_initialised_as_matrices():
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("chunk", [1, 2, 3, TARGET_LEN])
+@pytest.mark.parametrize("chunk", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, TARGET_LEN))])
 def test_chunk_by_chunk_is_all_at_once(chunk, padded):
     slots = 7
     layer = built(query(), query())

@@ -134,7 +134,22 @@ def decoder_of_parts(**kwargs):
 DEEP = ("encoder_pre_norm", "decoder_pre_norm", "decoder_of_parts")
 
 
-@pytest.mark.parametrize("case", CASES)
+# The same layer with other arguments.
+VARIANTS = (
+    "attention_without_bias",
+    "attention_output_shape",
+    "attention_separate_key",
+    "positions_short_waves",
+    "positions_in_halves",
+    "residual_pre_norm",
+    "encoder_layer_pre_norm",
+    "decoder_pre_norm",
+)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow) if c in VARIANTS else c for c in CASES]
+)
 def test_layer_keeps_the_contract(case, tmp_path):
     make_layer, make_inputs = CASES[case]
     tolerance = 0.15 if case in DEEP else 0.06

@@ -101,7 +101,7 @@ def test_explicit_masks_win_over_the_implicit_ones(make):
 
 @BOTH_NORMS
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-@pytest.mark.parametrize("chunk", [1, 2, 3, TARGET_LEN])
+@pytest.mark.parametrize("chunk", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, TARGET_LEN))])
 @pytest.mark.parametrize("make", [layer, stack])
 def test_chunk_by_chunk_is_all_at_once(make, chunk, padded, normalize_first):
     made, slots = make(normalize_first=normalize_first), 7

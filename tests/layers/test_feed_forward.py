@@ -126,6 +126,7 @@ def test_gated_kernels_are_drawn_apart():
     assert min(np.abs(a - b).max() for a, b in ((gate, inner), (gate, outer), (inner, outer))) > 0.01
 
 
+@pytest.mark.slow  # test_contracts.py has a quick case of each
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(
     ("layer_class", "use_bias"), [(GatedFeedForward, True), (GatedFeedForward, False), (FeedForward, False)]

@@ -259,6 +259,7 @@ def test_one_compiled_function_serves_every_length(jit_compile):
         assert_close(function(ops.convert_to_tensor(X[:, :length])), layer(X[:, :length]))
 
 
+@pytest.mark.slow
 def test_keeps_the_contract(tmp_path):
     """With gated experts, of which one is asked: the others are in test_contracts.py."""
     check_layer_contract(
