@@ -1,5 +1,7 @@
 """What every public layer promises, checked the same way for each."""
 
+import json
+
 import keras
 import numpy as np
 from keras import ops, tree
@@ -22,6 +24,11 @@ def as_numpy(nest):
 
 def is_floating(x):
     return "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+def config_of(layer):
+    """The configuration as a file keeps it: with lists instead of tuples."""
+    return json.loads(json.dumps(layer.get_config()))
 
 
 def normal(*shape, seed=0, scale=1.0):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, compilations, randomized
+from contracts import as_numpy, assert_close, compilations, config_of, randomized
 from keras import ops
 from reference import imbalance, log_softmax, under, weights_of
 
@@ -124,7 +124,7 @@ def test_it_trains_saves_and_loads(make, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert_close(again(PROMPTS), model(PROMPTS), 1e-6)
-    assert again.get_config() == model.get_config()
+    assert config_of(again) == config_of(model)
 
 
 def test_attention_scores_come_with_the_logits():
@@ -239,11 +239,14 @@ def of_parts(added=None, feed_forward=lambda: layers.GatedFeedForward(17), **arg
     """Two layers; a position scheme in `arguments` is one object for both."""
     stack = [
         layers.DecoderLayer(
-            attention=layers.MultiHeadAttention(6, 4, **arguments), feed_forward=feed_forward(), **PRE_NORM
+            attention=layers.MultiHeadAttention(6, 4, **arguments),
+            feed_forward=feed_forward(),
+            name=f"layer_{i}",
+            **PRE_NORM,
         )
-        for _ in range(2)
+        for i in range(2)
     ]
-    return LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack), added)
+    return LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack, name="decoder"), added)
 
 
 @pytest.mark.parametrize("parts", IN_ROWS)
@@ -269,7 +272,8 @@ def test_attention_of_texts_in_a_row_stays_inside_each():
 
 
 def mixture(balance=0.7):
-    return layers.MixtureOfExperts([layers.GatedFeedForward(5) for _ in range(3)], balance=balance)
+    experts = [layers.GatedFeedForward(5, name=f"expert_{i}") for i in range(3)]
+    return layers.MixtureOfExperts(experts, balance=balance, name="feed_forward")
 
 
 @pytest.mark.parametrize("inputs", [PROMPTS[:3], PACKED], ids=["padded", "packed"])
@@ -326,7 +330,7 @@ def test_a_file_keeps_every_part(parts, tmp_path):
     randomized(model, seed=5)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
-    assert again.get_config() == model.get_config()
+    assert config_of(again) == config_of(model)
     assert [w.path for w in again.weights] == [w.path for w in model.weights]
     assert_close(again(PACKED), model(PACKED), 1e-6)
     found, expected = (m.generate(PROMPTS, Greedy(), 5, jit_compile=False) for m in (again, model))

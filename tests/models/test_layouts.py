@@ -64,11 +64,17 @@ def language_model(num_key_value_heads=2, **arguments):
             num_key_value_heads=num_key_value_heads,
             query_key_norm="rms",
             positions=layers.RelativePositionBias(6, 8, 5),
+            name="self_attention",
         ),
-        feed_forward=layers.MixtureOfExperts([layers.GatedFeedForward(10, use_bias=True) for _ in range(4)]),
+        feed_forward=layers.MixtureOfExperts(
+            [layers.GatedFeedForward(10, use_bias=True, name=f"expert_{i}") for i in range(4)],
+            name="feed_forward",
+        ),
         normalize_first=True,
+        name="layer_0",
     )
-    return LanguageModel(14, 12, layers.Decoder([layer]), layers.LearnedPositions(16), **arguments)
+    decoder = layers.Decoder([layer], name="decoder")
+    return LanguageModel(14, 12, decoder, layers.LearnedPositions(16), **arguments)
 
 
 def test_a_language_model_is_split_where_it_has_heads_widths_and_ids():

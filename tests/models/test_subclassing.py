@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, randomized
+from contracts import as_numpy, assert_close, config_of, randomized
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.layers import (
@@ -126,9 +126,7 @@ def check(model, count, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert type(again) is type(model)
-    for k,v in model.get_config().items():
-        if again.get_config()[k]!=v: print("DIFF",k,v,again.get_config()[k])
-    assert again.get_config() == model.get_config()
+    assert config_of(again) == config_of(model)
     assert again.compiled
     assert_close(again(inputs), logits, 1e-6)
     model.save_weights(tmp_path / "model.weights.h5")

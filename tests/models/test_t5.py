@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, compilations, randomized
+from contracts import as_numpy, assert_close, compilations, config_of, randomized
 from reference import log_softmax, softmax, under, weights_of
 
 from keras_transformer.decoding import Beam, Greedy
@@ -212,7 +212,7 @@ def test_a_saved_model_is_the_same_model(arguments, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert_close(logits_of(again), logits_of(model), 1e-6)
-    assert again.get_config() == model.get_config()
+    assert config_of(again) == config_of(model)
     assert len(again.weights) == len(model.weights)
 
 

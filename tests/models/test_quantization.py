@@ -1,0 +1,70 @@
+"""`model.quantize("int8")`: logits stay near, and the model writes and is saved as before."""
+
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, assert_close, normal
+
+from keras_transformer.decoding import Greedy
+from keras_transformer.layers import Decoder, Encoder, LearnedPositions
+from keras_transformer.models import (
+    T5,
+    EncoderModel,
+    LanguageModel,
+    MaskedLanguageHead,
+    RecurrentSeq2Seq,
+    Transformer,
+    VisionTransformer,
+)
+
+VOCAB, D_MODEL, HEADS, D_FF = 97, 64, 4, 128
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(4, VOCAB, (3, 11)).astype("int32")
+PAIR = {"source": IDS, "target": RNG.integers(4, VOCAB, (3, 7)).astype("int32")}
+SIZES = {"num_layers": 2, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": D_FF}
+MODELS = {
+    "Transformer": (lambda: Transformer(VOCAB, **SIZES), PAIR),
+    "T5": (lambda: T5(VOCAB, **SIZES, key_dim=16), PAIR),
+    "RecurrentSeq2Seq": (lambda: RecurrentSeq2Seq(VOCAB, d_model=D_MODEL, output_bias=True), PAIR),
+    "LanguageModel": (
+        lambda: LanguageModel(
+            VOCAB, D_MODEL, Decoder(2, HEADS, D_FF, normalize_first=True), LearnedPositions(32)
+        ),
+        IDS,
+    ),
+    "EncoderModel": (
+        lambda: EncoderModel(VOCAB, D_MODEL, Encoder(2, HEADS, D_FF), head=MaskedLanguageHead()),
+        IDS,
+    ),
+    "VisionTransformer": (
+        lambda: VisionTransformer((8, 12), 4, D_MODEL, Encoder(2, HEADS, D_FF, normalize_first=True), VOCAB),
+        normal(3, 8, 12, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_eight_bits_change_logits_little(name, tmp_path):
+    make, inputs = MODELS[name]
+    keras.utils.set_random_seed(1)
+    model = make()
+    expected = as_numpy(model(inputs))
+    model.quantize("int8")
+    found = as_numpy(model(inputs))
+    assert len([w for w in model.weights if keras.backend.standardize_dtype(w.dtype) == "int8"]) >= 6
+    assert np.abs(found - expected).max() > 1e-6
+    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] >= 0.999
+
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(again(inputs), found, 1e-6)
+    if hasattr(model, "generate"):
+        written, scored = [], []
+        for each in (model, again):
+            hypotheses = each.generate(IDS, Greedy(), 6, jit_compile=False)
+            written.append(as_numpy(hypotheses.tokens))
+            scored.append(as_numpy(hypotheses.scores))
+        np.testing.assert_array_equal(*written)
+        np.testing.assert_allclose(*scored, rtol=1e-4)
+        given = model.score(IDS, written[0], jit_compile=False)
+        np.testing.assert_allclose(as_numpy(given.scores), scored[0], rtol=1e-3)
