@@ -97,12 +97,3 @@ def _is_int(value, low, high):
 
 def _at_most(high):
     return "" if high == math.inf else f", at most {high}"
-
-
-def check_dense(x):
-    """Raises `ValueError` for a ragged tensor."""
-    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
-        raise ValueError(
-            "The input must be a dense tensor. Fill its rows up, as `x.to_tensor()` does, and pass a `padding_mask`. "
-            f"Received: a ragged tensor of shape={tuple(x.shape)}."
-        )

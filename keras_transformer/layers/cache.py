@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.backend import in_xla
-from keras_transformer.checks import check_dense
+from keras_transformer.layers.projection import check_dense
 from keras_transformer.masks import combine
 
 

@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import in_xla
-from keras_transformer.checks import check_dense
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,6 +44,16 @@ class Projection(keras.layers.EinsumDense):
         self.contracted = _contracted_axes(self.equation)
         self.supports_masking = True  # Keras would warn of each masked input
 
+    def compute_output_shape(self, input_shape):
+        shape = super().compute_output_shape(input_shape)
+        if not self.built or not self.contracted:
+            return shape
+        free = len(input_shape) - self.contracted
+        return (
+            *input_shape[:free],
+            *shape[free:],
+        )  # Keras leaves out the sizes that its equation does not need
+
     def call(self, inputs, training=None):
         check_dense(inputs)
         if not self.contracted:
@@ -57,6 +66,15 @@ class Projection(keras.layers.EinsumDense):
     def quantize(self, mode, type_check=True, **kwargs):
         # Keras refuses subclasses. This one has the weights that Keras's own layer has.
         super().quantize(mode, type_check=False, **kwargs)
+
+
+def check_dense(x):
+    """Raises `ValueError` for a ragged tensor."""
+    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
+        raise ValueError(
+            "The input must be a dense tensor. Fill its rows up, as `x.to_tensor()` does, and pass a `padding_mask`. "
+            f"Received: a ragged tensor of shape={tuple(x.shape)}."
+        )
 
 
 def matrix_product(x, kernel, contracted=1):

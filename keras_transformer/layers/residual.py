@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import custom_gradient
-from keras_transformer.checks import check_dense, check_range, check_share
+from keras_transformer.checks import check_range, check_share
+from keras_transformer.layers.projection import check_dense
 from keras_transformer.layers.sublayers import Configured, ensure_built
 
 BYTES_PER_WORD = 4

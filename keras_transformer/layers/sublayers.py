@@ -25,8 +25,12 @@ class Configured:
         super().build_from_config(config)
         if not all(each.built for each in sublayers(self)):  # a subclass added them
             shapes = config.get("shapes_dict") or {"x_shape": config["input_shape"]}
-            shapes = {name.removesuffix("_shape"): shape for name, shape in shapes.items() if shape is not None}
-            self(**{name: keras.KerasTensor(shape, dtype=self.compute_dtype) for name, shape in shapes.items()})
+            shapes = {
+                name.removesuffix("_shape"): shape for name, shape in shapes.items() if shape is not None
+            }
+            self(
+                **{name: keras.KerasTensor(shape, dtype=self.compute_dtype) for name, shape in shapes.items()}
+            )
 
     def get_config(self):
         config = super().get_config()
