@@ -7,14 +7,14 @@ from keras import ops
 
 from keras_transformer.backend import custom_gradient
 from keras_transformer.checks import check_dense, check_range, check_share
-from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.layers.sublayers import Composite, ensure_built
 
 BYTES_PER_WORD = 4
 LEVELS = 256
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Residual(keras.layers.Layer):
+class Residual(Composite, keras.layers.Layer):
     """Joins a sublayer's output to its input.
 
     Post-norm, `norm(x + dropout(sublayer(x)))`: "Attention Is All You Need", section 3.1.

@@ -9,7 +9,17 @@ from keras_transformer.keras_internals import sublayers
 
 
 class Composite:
-    """Base of layers with sublayers: the configuration remembers by path which sublayers are quantized."""
+    """Base of layers with sublayers.
+
+    The configuration remembers by path which sublayers are quantized. A layer that is frozen before it is built, as one
+    from a file is, freezes the sublayers that it makes. Keras freezes only those that exist.
+    """
+
+    def _post_build(self):
+        super()._post_build()
+        if not self.trainable:
+            for layer in sublayers(self):
+                layer.trainable = False
 
     def get_config(self):
         config = super().get_config()
