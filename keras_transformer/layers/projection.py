@@ -33,6 +33,8 @@ class Projection(keras.layers.EinsumDense):
     TensorShape([2, 5, 3])
     """
 
+    contracted = 0
+
     def build(self, input_shape):
         if "..." in self.equation:
             # Keras cannot quantize an equation with an ellipsis.
@@ -62,6 +64,12 @@ class Projection(keras.layers.EinsumDense):
         if self.bias is not None:
             x = x + self.bias
         return x if self.activation is None else self.activation(x)
+
+    def compute_output_shape(self, input_shape):
+        shape = super().compute_output_shape(input_shape)
+        # Keras gives the free axes but the first no size.
+        free = len(input_shape) - self.contracted if self.contracted else 0
+        return (*input_shape[:free], *shape[free:])
 
     def quantize(self, mode, type_check=True, **kwargs):
         # Keras refuses subclasses. This one has the weights that Keras's own layer has.

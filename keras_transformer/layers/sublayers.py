@@ -13,7 +13,8 @@ class Configured:
     """Base of layers and models whose configuration is the arguments of their constructors.
 
     Every argument that is kept under its own name is in it, serialised. So a subclass that keeps its further arguments
-    needs no `get_config`. It also remembers, by path, which sublayers are quantized.
+    needs no `get_config`. It also remembers, by path, which sublayers are quantized. A layer that is frozen before it is
+    built, as a layer from a file is, freezes the sublayers that it makes. Keras freezes only those that exist.
 
     Attributes:
         derived: Names of arguments of base classes that the class computes from its own arguments.
@@ -31,6 +32,12 @@ class Configured:
             self(
                 **{name: keras.KerasTensor(shape, dtype=self.compute_dtype) for name, shape in shapes.items()}
             )
+
+    def _post_build(self):
+        super()._post_build()
+        if not self.trainable:
+            for layer in sublayers(self):
+                layer.trainable = False
 
     def get_config(self):
         config = super().get_config()

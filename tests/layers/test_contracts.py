@@ -247,7 +247,7 @@ def test_every_public_layer_is_in_the_contract():
         if isinstance(value, type) and issubclass(value, keras.layers.Layer)
     }
     checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding}
-    parts_of_attention = {layers.ALiBi, layers.RelativePositionBias}
+    parts_of_attention = {layers.ALiBi, layers.AttentionPositions, layers.RelativePositionBias}
     of_images = {layers.ImagePreprocessing, layers.PatchEmbedding}  # test_images.py, test_patches.py
     assert checked == public - parts_of_attention - of_images
 
