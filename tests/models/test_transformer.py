@@ -409,6 +409,7 @@ def test_another_eos_id_ends_a_row():
     [
         ({"num_heads": 4}, "Received: d_model=6, num_heads=4."),
         ({"num_layers": 0}, "Received: num_layers=0."),
+        ({"num_decoder_layers": 0}, "Received: num_layers=0."),
         ({"d_ff": 0}, "Received: d_ff=0."),
         ({"vocabularies": (0, 5)}, "vocab_size=0."),
         ({"vocabularies": (5, -1)}, "vocab_size=-1."),
@@ -440,6 +441,24 @@ def test_sources_of_another_shape_are_refused(shape):
     with pytest.raises(ValueError) as error:
         small().generate(np.ones(shape, "int32"))
     assert str(error.value).endswith(f"Received: shape={shape}.")
+
+
+@pytest.mark.tensorflow
+def test_a_ragged_source_is_refused():
+    import tensorflow as tf
+
+    with pytest.raises(ValueError, match="`source` must be dense.*ragged"):
+        small().generate(tf.ragged.constant([[5, 7], [8]]))
+
+
+@pytest.mark.tensorflow
+def test_a_fresh_model_can_be_exported(tmp_path):
+    import tensorflow as tf
+
+    model = small()
+    model.export(tmp_path / "export", verbose=False)
+    served = tf.saved_model.load(tmp_path / "export").serve({"source": SOURCE, "target": TARGET})
+    assert_close(served, logits_of(model))
 
 
 @pytest.mark.parametrize("max_length", [0, -3])
