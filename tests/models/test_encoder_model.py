@@ -367,5 +367,5 @@ def test_a_causal_stack_is_no_encoder():
 
 @pytest.mark.parametrize("kind", [layers.RotaryPositions, layers.ALiBi])
 def test_positions_of_the_attention_are_sent_there(kind):
-    with pytest.raises(ValueError, match=rf"positions=<{kind.__name__}.*attention=MultiHeadAttention\("):
+    with pytest.raises(ValueError, match=rf"Received: {kind.__name__}.*attention=MultiHeadAttention\("):
         EncoderModel(VOCAB, D_MODEL, layers.Encoder(1, 3, 7), kind())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from contracts import as_numpy, assert_close, normal
 
-from keras_transformer.decoding import Greedy
+from keras_transformer.decoding import Greedy, SuppressTokens
 from keras_transformer.layers import Decoder, Encoder, LearnedPositions
 from keras_transformer.models import (
     T5,
@@ -51,7 +51,7 @@ def test_eight_bits_change_logits_little(name, tmp_path):
     expected = as_numpy(model(inputs))
     model.quantize("int8")
     found = as_numpy(model(inputs))
-    assert len([w for w in model.weights if keras.backend.standardize_dtype(w.dtype) == "int8"]) >= 6
+    assert len([w for w in model.weights if keras.backend.standardize_dtype(w.dtype) == "int8"]) >= 2
     assert np.abs(found - expected).max() > 1e-6
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] >= 0.999
 
@@ -61,7 +61,7 @@ def test_eight_bits_change_logits_little(name, tmp_path):
     if hasattr(model, "generate"):
         written, scored = [], []
         for each in (model, again):
-            hypotheses = each.generate(IDS, Greedy(), 6, jit_compile=False)
+            hypotheses = each.generate(IDS, Greedy(), 6, False, constraints=[SuppressTokens((0,))])
             written.append(as_numpy(hypotheses.tokens))
             scored.append(as_numpy(hypotheses.scores))
         np.testing.assert_array_equal(*written)
