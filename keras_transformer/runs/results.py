@@ -86,6 +86,8 @@ def serving_model(model):
     if model.compute_dtype == "float32" and not averaged:
         return model
     serving = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    for layer in serving.layers:  # the configuration of the positions holds the policy of the training
+        layer.dtype_policy = "float32"
     serving.set_weights(model.get_weights())
     if averaged:
         assign_average(serving, model.optimizer)

@@ -220,7 +220,7 @@ def test_samples_differ_from_call_to_call_unless_they_have_a_seed():
         assert (len(found) > 1) == differ
 
 
-@pytest.mark.parametrize("constraints", [(), (MinLength(9),)])
+@pytest.mark.parametrize("constraints", [(), pytest.param((MinLength(9),), marks=pytest.mark.slow)])
 def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
     """A compiled search sees the batch sizes and lengths it was given, and no others."""
     translator = Translator(

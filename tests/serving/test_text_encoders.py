@@ -231,6 +231,7 @@ def test_limits_and_pairs_are_checked(make):
         servable_of(encoder_model(), (ByteTokenizer(),), pairs=True)
 
 
+@pytest.mark.slow
 def test_texts_that_are_compared_are_cut_one_by_one():
     texts, long = ["x" * 20], ["x" * 31]
     with warnings.catch_warnings():

@@ -108,6 +108,7 @@ def test_a_long_source_is_cut_at_its_limit(translator, sources):
     assert found[0] == found[1] == found[2] == translator.translate([beginning])[0]
 
 
+@pytest.mark.slow
 def test_a_translation_stops_at_its_limit(translator, sources):
     short = Translator(translator.model, translator.source_tokenizer, max_length=2)
     for text in short.translate(sources):

@@ -79,6 +79,7 @@ def dying(source, output, moment):
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_of_its_writing_no_line_is_lost_or_repeated(source, tmp_path, die_in_a_child):
     expected = mirrored(source.read_bytes())
     moment, status, resumed = 0, signal.SIGKILL, set()
