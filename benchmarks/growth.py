@@ -4,8 +4,8 @@ usage: growth.py [--rounds 5] [--precisions float32,mixed_bfloat16] [--picture s
        growth.py --long [--lengths 1024,2048,4096]
 
 The first form starts from 3+3 layers of 256 over 32 rows of 32 tokens. It doubles `d_model`, layers, length and batch,
-one at a time, and compares the time with the arithmetic of the products. The second form trains one attention layer, this
-library's and Keras's, each in a process of its own.
+one at a time, and compares the time with the arithmetic of the products. The second form trains one attention layer,
+this library's and Keras's, each in a process of its own.
 """
 
 import argparse
