@@ -6,9 +6,9 @@ usage: serving.py sentences EXPORT --run RUN --source FILE --target FILE [--toke
        serving.py threads EXPORT --source FILE [--threads 8] [--minutes 10] [--picture FILE.png]
 
 EXPORT is the folder of a version; its `export.json` says whether it is compiled. `sentences` compares its
-translations with those of `Translator.translate`, and scores them. `warmup` replays the warm-up records, and counts the compilations
-during and after them. `latency` prints percentiles. `threads` compares the answers of many threads with those of a quiet
-session, and watches the memory.
+translations with those of `Translator.translate`, and scores them. `warmup` replays the warm-up records, and counts the
+compilations during and after them. `latency` prints percentiles. `threads` compares the answers of many threads with
+those of a quiet session, and watches the memory.
 """
 
 import argparse
