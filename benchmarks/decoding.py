@@ -1,4 +1,4 @@
-"""Decoding beside the peers: each takes one repetition in turn, in one run; or how a token's time grows.
+"""Compares decoding with that of peers, which take turns in one run; or measures how a token's time grows.
 
 usage: decoding.py [--configs base,small] [--tasks T2,T3,T4a,T4b] [--peers ct2-f32,onmt,...] [--rounds 7]
                    [--own ours-xla,ours-portable] [--reference ours-xla] [--output FILE.json]
@@ -35,9 +35,7 @@ def main():
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--peers", default=PEERS, help="rows of the harness")
     parser.add_argument("--own", default=",".join(VARIANTS))
-    parser.add_argument(
-        "--reference", help="the row that the others are compared with; our first when not given"
-    )
+    parser.add_argument("--reference", help="row that the others are compared with; default: our first")
     parser.add_argument(
         "--growth", action="store_true", help="our rows alone, with longer and longer targets"
     )
@@ -72,7 +70,7 @@ def main():
 
 
 def beside_peers(config, task, names, rows, rounds, reference, output):
-    """One run of the harness: its exit status, and by name what it wrote about the rows that did not fail."""
+    """Runs the harness once; returns its exit status, and its results by row for the rows that did not fail."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         code = harness.run(config, task, names, rows, rounds=rounds, reference=reference, output=file.name)
         found = [json.loads(line) for line in file]
@@ -92,7 +90,7 @@ def summarise(config, names, reference, results):
 
 
 def cell(row, reference):
-    """A row's speed, and the median of its ratios to the reference within each round."""
+    """Formats a row's speed, and the median of its ratios to the reference within each round."""
     if row is None:
         return "failed"
     speed = f"{row['units'] / row['med_s']:,.1f}"
@@ -104,15 +102,15 @@ def cell(row, reference):
 
 
 def growth(config_name, rounds, output):
-    """Prints a token's time for longer and longer targets, beside what a step must read.
+    """Prints a token's time for longer and longer targets, and the bytes that a step must read.
 
     A step reads the decoder's weights and the output matrix, the source's keys and values, and those of the
     tokens so far: on average over the steps half of the target.
     """
     own = harness.own_row()
-    own.tf.get_logger().setLevel("ERROR")  # each length is compiled by itself, which TensorFlow warns of
+    own.tf.get_logger().setLevel("ERROR")  # TensorFlow warns because each length compiles anew
     config = own.common.CONFIGS[config_name]
-    # One for each batch size: a portable graph that has met two is built for any; the harness shows it one.
+    # One model for each batch size, as in the harness: a portable graph that has seen two sizes is built for any.
     models = {task: own.transformer(config, "float32") for task in GROWTH_TASKS}
     load = os.getloadavg()[0]
     samples = growth_samples(own, config, models, rounds)
@@ -146,7 +144,7 @@ def growth(config_name, rounds, output):
 
 
 def growth_samples(own, config, models, rounds):
-    """Milliseconds a token for each row, task and length, each case in turn: a list of them for each case."""
+    """Measures milliseconds a token for each row, task and length; the cases take turns. Returns a list for each."""
     cases = [(n, t, length) for n in VARIANTS for t in GROWTH_TASKS for length in GROWTH_LENGTHS]
     samples = {case: [] for case in cases}
 
@@ -165,7 +163,7 @@ def growth_samples(own, config, models, rounds):
 
 
 def read_bytes(model, config, sizes, length):
-    """Bytes that a step must read, on average over the steps of a target of `length` tokens."""
+    """Returns the bytes that a step must read, on average over the steps of a target of `length` tokens."""
     once = [w for layer in model.decoder.layers for w in projections_of_memory(layer.cross_attention)]
     weights = model.decoder.count_params() - sum(math.prod(w.shape) for w in once)
     position = config["dec"] * 2 * sizes["batch"] * config["d"]  # its keys and values, in all layers
@@ -177,12 +175,12 @@ def read_bytes(model, config, sizes, length):
 
 
 def projections_of_memory(attention):
-    """Weights that the source is projected with, once and before the first step."""
+    """Returns the weights that project the source, once and before the first step."""
     return [*attention.key_dense.weights, *attention.value_dense.weights]
 
 
 def write(rows, output):
-    """Appends JSON lines to a file, if there is one."""
+    """Appends JSON lines to a file, unless `output` is None."""
     if output:
         with open(output, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -1,10 +1,10 @@
-"""Our export's row in the shared benchmark harness (see README.md): the `tokens` signature in TensorFlow's C++ runtime.
+"""The row of an export in the benchmark harness (see README.md): signature `tokens` in TensorFlow's C++ runtime.
 
 usage: peer_export.py small|base T2|T3|T4a|T4b --variant portable|xla
        peer_export.py CONFIG TASK --variant VARIANT --write FOLDER
 
-The process that is timed holds neither TensorFlow's Python nor this library: another one, started with `--write`, made
-the export. Sources and weights are those of `peer_keras_transformer.py`, and so is what is written.
+The timed process loads neither TensorFlow's Python nor this library. Another process, started with `--write`, makes the
+export. Sources, weights and so the results are those of `peer_keras_transformer.py`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SIGNATURE = "tokens"
 
 
 def build(config, task, variant):
-    """One repetition of a task, as the harness asks for it."""
+    """Returns the function that runs one repetition of a task, and facts to print."""
     start = time.perf_counter()
     sizes = common.TASKS[task]
     source = common.decode_data(config, task)
@@ -44,7 +44,7 @@ def build(config, task, variant):
 
 
 def write(config, task, variant, folder):
-    """Exports the model of `peer_keras_transformer.py`; any tokenizer will do, as ids go in and come out."""
+    """Exports the model of `peer_keras_transformer.py`. The tokenizer does not matter: inputs and outputs are ids."""
     import keras
     import peer_keras_transformer as own
 

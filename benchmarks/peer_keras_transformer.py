@@ -1,4 +1,4 @@
-"""This library's row in the shared benchmark harness (see README.md): one task, one variant, one process.
+"""The row of this library in the benchmark harness (see README.md): one task, one variant, one process.
 
 usage: peer_keras_transformer.py small|base TASK --variant float32|mixed_bfloat16[-xla]
 
@@ -26,7 +26,7 @@ tf.config.threading.set_inter_op_parallelism_threads(common.THREADS)
 
 
 class StepTimer(keras.callbacks.Callback):
-    """Seconds from the first batch's begin to the last batch's end: `fit` can stall after that."""
+    """Measures from the begin of the first batch to the end of the last one: `fit` can stall after that."""
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 0:
@@ -37,7 +37,7 @@ class StepTimer(keras.callbacks.Callback):
 
 
 def build(config, task, variant):
-    """One repetition of a task, as the harness asks for it."""
+    """Returns the function that runs one repetition of a task, and facts to print."""
     precision, _, xla = variant.partition("-")
     info = {
         "peer": f"keras_transformer {kt.__version__}",
@@ -55,7 +55,7 @@ def build(config, task, variant):
 
 
 def transformer(config, precision):
-    """The model of a configuration, with fresh weights."""
+    """Makes the model of a configuration."""
     return kt.Transformer(
         config["vocab"],
         num_layers=config["enc"],
@@ -119,7 +119,7 @@ def decoding(config, task, precision, xla, info):
 
 
 def generated(model, source, strategy, length, xla):
-    """Exactly `length` tokens for each source, NumPy int32 `(batch, 1, length)`."""
+    """Writes exactly `length` tokens for each source: NumPy int32 `(batch, 1, length)`."""
     constraints = [MinLength(length)]
     found = model.generate(source, strategy, length, jit_compile=xla, constraints=constraints)
     tokens, lengths, _ = map(keras.ops.convert_to_numpy, found)

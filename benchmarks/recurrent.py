@@ -27,7 +27,7 @@ def main():
         help="folder with train, val and test_2016_flickr, each .en.gz and .de.gz",
     )
     parser.add_argument(
-        "--pairs", type=int, help="train on the first so many alone, and test on the first hundred"
+        "--pairs", type=int, help="train on so many pairs only, the first ones, and test on the first hundred"
     )
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--vocab-size", type=int, default=8000)
@@ -65,25 +65,25 @@ def main():
 
 
 def kept_settings(options):
-    """Keeps what a run was begun with, and refuses to go on with anything else."""
+    """Stores the settings of a new run, and refuses to resume a run with other settings."""
     own = {
         name: str(value) for name, value in vars(options).items() if name not in ("folder", "epochs", "data")
     }
     path = options.folder / "settings.json"
     if path.exists() and json.loads(path.read_text()) != own:
-        raise SystemExit(f"{options.folder} was begun with {path.read_text()}")
+        raise SystemExit(f"{options.folder} was started with other settings: {path.read_text()}")
     path.write_text(json.dumps(own) + "\n")
 
 
 def pairs_of(options, name):
-    """English and German sentences of one part of the data."""
+    """Reads the English and German sentences of one part of the data."""
     from keras_transformer.data import read_parallel
 
     return read_parallel(*(options.data / f"{name}.{language}.gz" for language in ("en", "de")))
 
 
 def tokenizer_of(options, pairs):
-    """One vocabulary for both languages and both models."""
+    """Trains or loads one vocabulary for both languages and both models."""
     from keras_transformer.text import SentencePieceTokenizer
 
     path = options.folder / "tokenizer.model"
@@ -94,7 +94,7 @@ def tokenizer_of(options, pairs):
 
 
 def compiled(options, name, vocab_size):
-    """A fresh model, compiled."""
+    """Makes and compiles a model."""
     import keras
 
     import keras_transformer as kt
@@ -125,7 +125,7 @@ def compiled(options, name, vocab_size):
 
 
 def trained(options, tokenizer, train, val):
-    """Trains each model's missing epochs, in turn; what each epoch took and gave, for each model."""
+    """Trains each model's missing epochs, in turn. Returns the seconds and metrics of each epoch, by model."""
     import keras
 
     from keras_transformer.data import Batches
@@ -181,7 +181,7 @@ def trained(options, tokenizer, train, val):
 
 
 def timer():
-    """A callback whose `trained` is how long the steps of an epoch took, reckoned from the second on."""
+    """Makes a callback whose `trained` is the seconds of an epoch, estimated without its first step."""
     import keras
 
     class Timer(keras.callbacks.Callback):
@@ -196,7 +196,7 @@ def timer():
 
 
 def scored(options, name, tokenizer, test, history):
-    """BLEU and seconds of the model of the best epoch, and the median epoch's seconds."""
+    """Measures BLEU and seconds of the model of the best epoch, and the median seconds of an epoch."""
     import keras
 
     from keras_transformer.decoding import Beam, Greedy

@@ -1,14 +1,14 @@
-"""What an operator would ask of an export, in the C++ runtime of TensorFlow Serving (see README.md).
+"""Tests an export in the C++ runtime of TensorFlow Serving: results, warm-up, latency, threads (see README.md).
 
 usage: serving.py sentences EXPORT --run RUN --source FILE --target FILE [--tokenize 13a] [--python PYTHON]
        serving.py warmup EXPORT --source FILE [--requests 300]
        serving.py latency EXPORT --source FILE [--batch-sizes 1,32] [--requests 200]
        serving.py threads EXPORT --source FILE [--threads 8] [--minutes 10] [--picture FILE.png]
 
-EXPORT is the folder of a version, compiled when its `export.json` says so. `sentences` compares what it writes with
-what `Translator.translate` writes and scores it; `warmup` replays the warm-up records and counts the compilations, then
-and after; `latency` gives percentiles; `threads` compares the answers of many threads with quiet ones, and watches the
-memory.
+EXPORT is the folder of a version; its `export.json` says whether it is compiled. `sentences` compares its
+translations with those of `Translator.translate`, and scores them. `warmup` replays the warm-up records, and counts the
+compilations during and after them. `latency` prints percentiles. `threads` compares the answers of many threads with
+those of a quiet session, and watches the memory.
 """
 
 import argparse
@@ -40,7 +40,9 @@ def main():
     parser.add_argument("--target", type=Path)
     parser.add_argument("--run", type=Path)
     parser.add_argument("--tokenize", default="13a")
-    parser.add_argument("--python", default=sys.executable, help="that has this library, if this one has not")
+    parser.add_argument(
+        "--python", default=sys.executable, help="a Python with this library, if this one has none"
+    )
     parser.add_argument("--requests", type=int)
     parser.add_argument("--batch-sizes", default="1,32")
     parser.add_argument("--threads", type=int, default=8)
@@ -56,7 +58,7 @@ def main():
 
 
 def sentences(options, made):
-    """The same strings as Python's, and their BLEU."""
+    """Compares the translations with those of Python, and prints the BLEU of both."""
     import sacrebleu
 
     source, target = lines_of(options.source), lines_of(options.target)
@@ -77,7 +79,7 @@ def sentences(options, made):
 
 
 def warmup(options, made):
-    """Compilations of the warm-up and after it, and the slowest request of each shape beside its median."""
+    """Counts compilations during and after the warm-up, and prints median and slowest request of each shape."""
     with tempfile.TemporaryDirectory() as dump:
         os.environ["XLA_FLAGS"] = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
         records = by_python("records", options.export)
@@ -99,7 +101,7 @@ def warmup(options, made):
         for texts in requests:
             took, _ = runtime.run(signatures[SERVING], {"text": texts})
             times.setdefault(shape_of(texts, made), []).append(took)
-        for texts in requests[: len(requests) // 3]:  # what the other signatures search is compiled, too
+        for texts in requests[: len(requests) // 3]:  # the searches of the other signatures are compiled, too
             runtime.run(signatures[draw.choice(["n_best", "alignment"])], {"text": texts})
             width = draw.randint(1, made["max_source_length"] - 1)
             runtime.run(signatures["tokens"], {"source": [[4] * width + [3]] * len(texts)})
@@ -112,7 +114,7 @@ def warmup(options, made):
 
 
 def latency(options, made):
-    """Percentiles of a request's time, for requests of so many sentences of the file."""
+    """Prints percentiles of the time of a request, for each number of sentences in a request."""
     runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
     texts = itertools.cycle(lines_of(options.source))
     print(f"{'batch':>5} {'requests':>8} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'sentences/s':>12}")
@@ -127,7 +129,7 @@ def latency(options, made):
 
 
 def threads(options, made):
-    """Many threads on one session for some minutes: their answers beside quiet ones, and the memory."""
+    """Compares the answers of many threads on one session with those of a quiet session, and watches the memory."""
     if options.picture:
         import matplotlib.pyplot  # noqa: F401, loaded after TensorFlow's library it crashes
     runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
@@ -172,7 +174,7 @@ def threads(options, made):
 
 
 def draw(memory, path):
-    """The memory of a process: pairs of a second and MB, as a picture."""
+    """Draws the memory of a process: pairs of a second and MB."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
@@ -187,14 +189,14 @@ QUESTIONS = {"sentences": sentences, "warmup": warmup, "latency": latency, "thre
 
 
 def shape_of(texts, made):
-    """What a request is grouped by: the rows that it is filled up to, and about how long its longest text is."""
+    """Returns the group of a request: the rows that it is filled up to, and a bound of its longest text."""
     rows = next(size for size in made["batch_sizes"] if size >= len(texts))
     longest = max(map(len, texts))
     return rows, next(length for length in (32, 64, 128, 256, 1 << 30) if length >= longest)
 
 
 def mixed(source, requests, largest):
-    """Requests of sentences of the file, of all lengths, by a fixed seed: from one row to the largest batch."""
+    """Yields requests with sentences of the file, from one row to the largest batch, by a fixed seed."""
     draw, texts = random.Random(5), lines_of(source)
     for _ in range(requests):
         size = draw.choice([1, 2, 5, 8, 19, largest])
@@ -207,13 +209,13 @@ def batches(items, size):
 
 
 def lines_of(path):
-    """The lines of a file, which may be gzipped."""
+    """Reads the lines of a file, plain or .gz."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
         return file.read().splitlines()
 
 
 def by_python(question, *paths, given=None, python=sys.executable):
-    """What `serving_python.py` answers: a process of its own, as this one must not hold TensorFlow's Python."""
+    """Runs `serving_python.py` in a process of its own, because this one must not load TensorFlow's Python."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(HERE.parent),
@@ -229,7 +231,7 @@ def by_python(question, *paths, given=None, python=sys.executable):
 
 
 def resident():
-    """This process's memory in MB."""
+    """Returns the memory of this process in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

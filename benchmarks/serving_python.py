@@ -1,10 +1,10 @@
-"""What serving.py needs of TensorFlow's Python, which its own process must not hold.
+"""Does the parts of serving.py that need TensorFlow's Python, in a process of its own.
 
 usage: serving_python.py translations RUN EXPORT  < sentences
        serving_python.py records EXPORT
 
-Sentences come in, and the answer goes out, as JSON: what `Translator.translate` makes of them when it searches as the
-export does; or the requests with which the export warms up, each a signature's name and its inputs.
+Input and output are JSON. `translations` prints the translations by `Translator.translate`, with the search of the
+export. `records` prints the warm-up requests of the export, each as a signature's name and its inputs.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def translations(run, export):
-    """Translates what comes in as an export of the run would."""
+    """Translates the sentences of the standard input as an export of the run would."""
     from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
     from keras_transformer.serving import Translator
 
@@ -28,7 +28,7 @@ def translations(run, export):
 
 
 def records(export):
-    """The requests of `assets.extra/tf_serving_warmup_requests`."""
+    """Reads the requests of `assets.extra/tf_serving_warmup_requests`."""
     import tensorflow as tf
     from tensorflow_serving.apis import prediction_log_pb2
 
@@ -42,7 +42,7 @@ def records(export):
 
 
 def plain(x):
-    """As JSON holds it."""
+    """Converts a nested list with bytes to one with str, for JSON."""
     if isinstance(x, list):
         return [plain(each) for each in x]
     return x.decode() if isinstance(x, bytes) else x

@@ -1,4 +1,4 @@
-"""What each strategy and constraint costs: milliseconds a step of `generate`, compiled and portable, in turn.
+"""Measures the cost of each strategy and constraint: milliseconds a step of `generate`, compiled and portable.
 
 usage: strategies.py [--config small] [--task T3] [--rounds 5]
 """

@@ -2,8 +2,8 @@
 
 usage: training.py [--config small] [--task T1] [--peers onmt,keras,...] [--rounds 7] [--output FILE.json]
 
-The harness and the peers' rows are not part of this repository; `BENCH_DIR` in the environment names their folder. A
-peer that is not installed is named and left out.
+The harness and the peers' rows are not part of this repository; `BENCH_DIR` in the environment names their
+folder. A peer that is not installed is named and left out.
 """
 
 import argparse

@@ -40,7 +40,9 @@ def test_the_layers_of_the_readme_run():
     exec(compile(code, "README.md", "exec"), {"kt": keras_transformer, "tokenizer": ByteTokenizer()})
 
 
-@pytest.mark.parametrize("name", ["masks", "parts", "training"])
+@pytest.mark.parametrize(
+    "name", ["masks", "parts", "training", pytest.param("decoding", marks=pytest.mark.slow)]
+)
 def test_the_blocks_of_a_document_run_in_order_and_print_what_they_say(name, tmp_path, monkeypatch, capsys):
     code = "".join(blocks((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")))
     assert code
