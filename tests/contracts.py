@@ -1,5 +1,6 @@
 """What every public layer promises, checked the same way for each."""
 
+import contextlib
 import json
 
 import keras
@@ -34,6 +35,17 @@ def config_of(layer):
 def normal(*shape, seed=0, scale=1.0):
     """float32 noise, the same each time."""
     return np.random.default_rng([seed, *shape]).normal(size=shape, scale=scale).astype("float32")
+
+
+@contextlib.contextmanager
+def policy(name):
+    """Makes layers of a dtype policy, whoever makes them."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def randomized(layer, seed=0, scale=0.4):

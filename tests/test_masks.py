@@ -3,7 +3,7 @@ import pytest
 from contracts import as_numpy, mask_of, with_mask
 from keras import ops
 
-from keras_transformer import masks
+from keras_transformer import keras_internals, masks
 
 SOS, ME, AM, A, STUDENT = 2, 5, 7, 11, 13
 
@@ -185,10 +185,10 @@ def test_no_mask_stays_none():
 
 def test_implicit_mask_is_read_and_left_where_it_is():
     x = ops.ones((2, 3, 5))
-    assert masks.implicit_mask(x) is None
+    assert keras_internals.implicit_mask(x) is None
     mask = ops.convert_to_tensor([[True, False, True], [False, False, True]])
     masked = with_mask(x, mask)
-    assert masks.implicit_mask(masked) is mask
+    assert keras_internals.implicit_mask(masked) is mask
     assert mask_of(masked) is mask
 
 

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer import keras_internals
 from keras_transformer.checks import check_positive, check_range
-from keras_transformer.layers.projection import matrix_product
+from keras_transformer.layers.projection import check_dense, matrix_product
 from keras_transformer.layers.sublayers import Configured
 
 
@@ -177,6 +177,7 @@ class _Added(Configured, keras.layers.Layer):
 
     def _positions(self, x, start_index):
         """Returns the positions of the elements of `x`: int32 `(length,)`."""
+        check_dense(x)
         first = 0 if start_index is None else ops.cast(start_index, "int32")
         return ops.arange(ops.shape(x)[1], dtype="int32") + first
 

@@ -46,16 +46,6 @@ class Projection(keras.layers.EinsumDense):
         self.contracted = _contracted_axes(self.equation)
         self.supports_masking = True  # Keras would warn of each masked input
 
-    def compute_output_shape(self, input_shape):
-        shape = super().compute_output_shape(input_shape)
-        if not self.built or not self.contracted:
-            return shape
-        free = len(input_shape) - self.contracted
-        return (
-            *input_shape[:free],
-            *shape[free:],
-        )  # Keras leaves out the sizes that its equation does not need
-
     def call(self, inputs, training=None):
         check_dense(inputs)
         if not self.contracted:

@@ -13,8 +13,8 @@ class Configured:
     """Base of layers and models whose configuration is the arguments of their constructors.
 
     Every argument that is kept under its own name is in it, serialised. So a subclass that keeps its further arguments
-    needs no `get_config`. It also remembers, by path, which sublayers are quantized. A layer that is frozen before it is
-    built, as a layer from a file is, freezes the sublayers that it makes. Keras freezes only those that exist.
+    needs no `get_config`. It also remembers, by path, which sublayers are quantized. A layer that is frozen before it
+    is built, as a layer from a file is, freezes the sublayers that it makes. Keras freezes only those that exist.
 
     Attributes:
         derived: Names of arguments of base classes that the class computes from its own arguments.

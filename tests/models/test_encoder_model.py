@@ -12,6 +12,7 @@ from contracts import (
     compilations,
     config_of,
     normal,
+    policy,
     randomized,
 )
 from reference import under, weights_of
@@ -218,7 +219,9 @@ def test_compiled_it_is_the_same(head, jit_compile):
 
 @EACH_HEAD
 def test_mixed_precision_stays_near_and_logits_are_float32(head):
-    model, mixed = made(**HEADS[head]()), made(**HEADS[head](), dtype="mixed_bfloat16")
+    model = made(**HEADS[head]())
+    with policy("mixed_bfloat16"):  # of the parts too, which are used as they are
+        mixed = made(**HEADS[head]())
     found = mixed(INPUTS)
     is_state = head in ("none", "pooler")
     assert keras.backend.standardize_dtype(found.dtype) == ("bfloat16" if is_state else "float32")
