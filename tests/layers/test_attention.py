@@ -472,7 +472,9 @@ def test_arguments_out_of_range_are_refused(arguments, message):
     ],
 )
 def test_inputs_that_are_not_sequences_are_refused_where_keras_has_no_such_argument(arguments, given):
-    with pytest.raises(ValueError, match=rf"`{given}` needs inputs `\(batch, length, features\)`.* Received: "):
+    with pytest.raises(
+        ValueError, match=rf"`{given}` needs inputs `\(batch, length, features\)`.* Received: "
+    ):
         MultiHeadAttention(3, 4, **arguments).build((2, 3, 5, 7), (2, 3, 5, 7))
 
 
