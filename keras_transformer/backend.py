@@ -66,6 +66,21 @@ else:
         return jax.checkpoint(function)
 
 
+def written_gradient(function):
+    """Returns a function with its written-out gradient on every backend, where a derived one needs more memory.
+
+    Args:
+        function: Function of one tensor to a value and a function of the value's gradient to the tensor's.
+    """
+
+    @ops.custom_gradient
+    def differentiable(x):
+        value, gradient = function(x)
+        return value, lambda *args, upstream=None: gradient(args[0] if upstream is None else upstream)
+
+    return differentiable
+
+
 def adam_in_one_pass():
     """Returns a function that updates one weight as Adam does, in one pass; None where the backend has none.
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.backend import custom_gradient, summed_over_replicas
+from keras_transformer.backend import summed_over_replicas, written_gradient
 from keras_transformer.checks import check_share
 
 
@@ -34,7 +34,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     ids = ops.where((ids >= 0) & (ids < vocab_size), ids, 0)
     at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
 
-    @custom_gradient
+    @written_gradient
     def cross_entropy(flat):
         # The loss and its gradient share the softmax, which is TensorFlow's fastest pass over a vocabulary.
         p = ops.softmax(flat, axis=-1)

@@ -33,6 +33,9 @@ class BaseModel(Configured, keras.Model):
                 f"`attention=MultiHeadAttention(..., positions={kind}(...))` to the layers of the encoder or decoder."
             )
 
+    def build(self, input_shape=None):
+        """Does nothing but what Keras adds: the constructor built the layers."""
+
     def build_added_layers(self):
         """Builds the layers that a subclass added, by a symbolic call; `generate` and loading need their weights."""
         keras.Operation.compute_output_spec(self, self.input_signature()[0])

@@ -256,7 +256,6 @@ class Recipe:
         return model
 
     def _copy_weights(self, initial, model):
-        model.build()
         shapes, initial_shapes = ([tuple(w.shape) for w in each.weights] for each in (model, initial))
         if shapes != initial_shapes:
             raise ValueError(

@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_converted_is_refused_and_nothing_is_written(ber
         convert(tmp_path / "empty", tmp_path / "new")
     with pytest.raises(ValueError, match="nothing is downloaded"):
         convert("bert-base-uncased", tmp_path / "new")
-    with pytest.raises(ValueError, match="`keras-transformer convert` it first"):
+    with pytest.raises(ValueError, match="convert it first with `keras-transformer convert`"):
         load(bert)
     to_huggingface(families.ours(families.GPT2), tmp_path / "gpt2")
     with pytest.raises(ValueError, match="byte-level pieces"):

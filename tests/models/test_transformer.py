@@ -313,11 +313,9 @@ MAX_LENGTH = 11
 
 def writer(**arguments):
     """Weights whose greedy outputs end early, late and not at all (checked below)."""
-    model = small(seed=58, scale=0.7, **arguments)
+    model = small(seed=195, scale=0.7, **arguments)
     # With a large tied embedding each token would only be followed by itself.
-    embeddings = 0.3 * as_numpy(model.target_embedding.embeddings)
-    embeddings[EOS] *= 1.5
-    model.target_embedding.embeddings.assign(embeddings)
+    model.target_embedding.embeddings.assign(0.3 * model.target_embedding.embeddings)
     return model
 
 

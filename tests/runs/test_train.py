@@ -618,7 +618,7 @@ def test_the_description_is_updated_when_a_free_field_changes(finished, tmp_path
 
 def test_a_file_of_another_format_is_not_reported_as_missing(tmp_path):
     (tmp_path / "model.keras").write_text("nothing")
-    with pytest.raises(ValueError, match=r"no \.keras file, or damaged"):
+    with pytest.raises(ValueError, match=r"not a \.keras file, or it is damaged"):
         load_model(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="no such file"):
         load_model(tmp_path / "other.keras")
