@@ -6,8 +6,9 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range, check_share
-from keras_transformer.layers.cache import KVCache, check_no_index, positions_from
+from keras_transformer.layers.cache import KVCache, check_no_index
 from keras_transformer.layers.dot_product import dot_product_attention
+from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import NORMS, Dropout

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.backend import in_xla
-from keras_transformer.layers.projection import check_dense
 from keras_transformer.masks import combine
 
 
@@ -190,12 +189,6 @@ def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
         ops.zeros((batch_size, num_heads, length, key_dim), dtype),
         ops.zeros((batch_size, num_heads, length, value_dim), dtype),
     )
-
-
-def positions_from(index, x):
-    """Returns the positions of the tokens of `x`, `(batch, length, ...)`: int32 `(length,)`, counted from `index`."""
-    check_dense(x)
-    return ops.arange(ops.shape(x)[1], dtype="int32") + ops.cast(index, "int32")
 
 
 def known_int(index):

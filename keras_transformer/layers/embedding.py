@@ -141,6 +141,12 @@ class TokenEmbedding(Configured, keras.layers.ReversibleEmbedding):
         return config
 
 
+def positions_from(index, x):
+    """Returns the positions of the tokens of `x`, `(batch, length, ...)`: int32 `(length,)`, from `index` or 0 on."""
+    check_dense(x)
+    return ops.arange(ops.shape(x)[1], dtype="int32") + (0 if index is None else ops.cast(index, "int32"))
+
+
 def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True, dtype="float32"):
     """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`.
 
@@ -174,12 +180,6 @@ class _Added(Configured, keras.layers.Layer):
         super().__init__(**kwargs)
         self.autocast = False
         self.supports_masking = True
-
-    def _positions(self, x, start_index):
-        """Returns the positions of the elements of `x`: int32 `(length,)`."""
-        check_dense(x)
-        first = 0 if start_index is None else ops.cast(start_index, "int32")
-        return ops.arange(ops.shape(x)[1], dtype="int32") + first
 
     def _sum(self, x, vectors):
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
@@ -227,7 +227,7 @@ class PositionalEncoding(_Added):
         self.interleaved = interleaved
 
     def call(self, x, start_index=None, positions=None):
-        positions = self._positions(x, start_index) if positions is None else positions
+        positions = positions_from(start_index, x) if positions is None else positions
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype)
         return self._sum(x, vectors)
@@ -276,7 +276,7 @@ class LearnedPositions(_Added):
                 raise ValueError(
                     f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
                 )
-            positions = self._positions(x, start_index)
+            positions = positions_from(start_index, x)
         return self._sum(x, ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0))
 
 

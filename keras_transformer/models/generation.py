@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 import random
 from typing import Any, NamedTuple
 
@@ -326,7 +327,7 @@ class _Functions:
 
     def get(self, key, variables, make):
         """Returns the function of a key, and makes it if there is none for these variables."""
-        same = len(variables) == len(self.variables) and all(map(_is, variables, self.variables))
+        same = len(variables) == len(self.variables) and all(map(operator.is_, variables, self.variables))
         if not same:
             self.variables, self.functions = list(variables), {}
         if key not in self.functions:
@@ -338,10 +339,6 @@ class _Functions:
     def clear(self):
         """Forgets all functions."""
         self.functions = {}
-
-
-def _is(a, b):
-    return a is b
 
 
 def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):

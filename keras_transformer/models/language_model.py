@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.cache import positions_from
+from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
