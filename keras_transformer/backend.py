@@ -321,7 +321,13 @@ def adam_in_one_pass():
             m=handle(mean),
             v=handle(variance),
             grad=tf.cast(tf.convert_to_tensor(gradient), weight.dtype),
-            **{name: tf.cast(scalar, weight.dtype) for name, scalar in scalars.items()},
+            # `tf.cast` alone would take a Python number through float32.
+            **{
+                name: tf.convert_to_tensor(scalar, weight.dtype)
+                if isinstance(scalar, float)
+                else tf.cast(scalar, weight.dtype)
+                for name, scalar in scalars.items()
+            },
         )
 
     return update

@@ -70,7 +70,7 @@ def dot_product_attention(
         The context `(batch, num_heads, target_len, value_dim)`, and the attention scores, float32
         `(batch, num_heads, target_len, source_len)`, before dropout; None if they are not needed.
     """
-    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]) if scale is None else scale, query.dtype)
+    query = query * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
     counted = positions is None and key_positions is None
     in_blocks = (
         dropout is None

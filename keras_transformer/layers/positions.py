@@ -72,8 +72,9 @@ class ALiBi(AttentionPositions):
     """
 
     def bias(self, distances, num_heads):
-        slopes = ops.convert_to_tensor(_slopes(num_heads), "float32")[:, None, None]
-        return -slopes * ops.cast(ops.abs(distances), "float32")
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        slopes = ops.convert_to_tensor(_slopes(num_heads), dtype)[:, None, None]
+        return -slopes * ops.cast(ops.abs(distances), dtype)
 
 
 def _slopes(num_heads):
@@ -136,7 +137,8 @@ class RelativePositionBias(AttentionPositions):
 
     def bias(self, distances, num_heads):
         self.check_heads(num_heads, None)
-        by_head = ops.take(ops.cast(self.embeddings, "float32"), self.buckets(distances), axis=0)
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        by_head = ops.take(ops.cast(self.embeddings, dtype), self.buckets(distances), axis=0)
         return ops.transpose(by_head[:, 0], (0, 3, 1, 2))
 
     def buckets(self, distances):

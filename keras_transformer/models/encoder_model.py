@@ -14,6 +14,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.losses import loss_dtype
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import Head
 
@@ -187,8 +188,9 @@ class EncoderModel(BaseModel):
         """
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
-        states = ops.cast(self.encode(inputs, training=False), "float32")
-        real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), "float32")[..., None]
+        states = self.encode(inputs, training=False)
+        states = ops.cast(states, loss_dtype(states))
+        real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), states.dtype)[..., None]
         if pooling == "first":
             return states[:, 0] * real[:, 0]
         return ops.divide_no_nan(ops.sum(states * real, axis=1), ops.sum(real, axis=1))

@@ -11,6 +11,7 @@ from keras_transformer.checks import check_labels, check_positive, check_share
 from keras_transformer.layers import Dropout, LayerNormalization
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.sublayers import Configured
+from keras_transformer.losses import loss_dtype
 
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
@@ -123,7 +124,8 @@ class _Scores(Head):
         self.dense = self._add_dense("dense", self.num_classes, states_shape[-1])
 
     def _scores(self, vectors, training):
-        return ops.cast(self.dense(self.drop(vectors, training=training)), "float32")
+        scores = self.dense(self.drop(vectors, training=training))
+        return ops.cast(scores, loss_dtype(scores))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

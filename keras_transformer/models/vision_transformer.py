@@ -7,6 +7,7 @@ from keras_transformer.checks import check_positive, check_share, height_and_wid
 from keras_transformer.layers import Decoder, Dropout, Encoder, LearnedPositions, PatchEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.losses import loss_dtype
 from keras_transformer.models.base import BaseModel
 
 
@@ -143,7 +144,8 @@ class VisionTransformer(BaseModel):
         if self.pooler is not None:
             x = self.pooler(x)
         if self.head is not None:
-            x = ops.cast(self.head(x), "float32")
+            x = self.head(x)
+            x = ops.cast(x, loss_dtype(x))
         return pack(x, scores)
 
     def input_signature(self):

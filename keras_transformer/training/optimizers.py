@@ -28,8 +28,8 @@ class _OnePass:
             lr=learning_rate,
             beta1=self.beta_1,
             beta2=self.beta_2,
-            beta1_power=ops.power(ops.cast(self.beta_1, variable.dtype), step),
-            beta2_power=ops.power(ops.cast(self.beta_2, variable.dtype), step),
+            beta1_power=self.beta_1**step,
+            beta2_power=self.beta_2**step,
             epsilon=self.epsilon,
         )
 

@@ -602,7 +602,9 @@ def test_masked_inputs_raise_no_warning():
 
 @pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
 def test_a_float64_policy_computes_in_float64():
-    layer = built(query(), value(), dtype="float64")
+    layer = MultiHeadAttention(HEADS, 5, dtype="float64")  # 1 / sqrt(5) has more digits than a float32 holds
+    layer.build(query().shape, value().shape)
+    randomized(layer)
     expected = reference_attention(weights_of(layer), query(), value())
     for found, exact in zip(layer(query(), value(), return_attention_scores=True), expected, strict=True):
         np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from contracts import as_numpy, normal
+from keras import ops
 
 from keras_transformer.layers import ALiBi, RelativePositionBias
 from keras_transformer.layers.dot_product import distances_between
@@ -68,6 +69,16 @@ def test_each_head_has_the_bias_of_its_bucket():
         far, side = abs(distance), 4 * (distance > 0)
         bucket = far if far < 2 else min(3, 2 + math.floor(2 * math.log(far / 2) / math.log(10)))
         np.testing.assert_allclose(found[row, head, i, j], table[side + bucket, head], rtol=1e-6)
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_a_float64_policy_gives_float64_biases():
+    distances = np.array([[[[0, 1, 7]]]])
+    alibi = ops.convert_to_numpy(ALiBi(dtype="float64").bias(distances, num_heads=6))
+    np.testing.assert_allclose(alibi[0, 1, 0], [0, -(2.0**-4), -7 * 2.0**-4], rtol=1e-15)
+    layer = RelativePositionBias(3, 8, 20, dtype="float64")
+    layer.build()
+    assert ops.convert_to_numpy(layer.bias(distances, 3)).dtype == "float64"
 
 
 def test_a_bias_for_other_heads_is_refused():

@@ -79,3 +79,16 @@ def test_one_operation_a_weight_and_rows_of_an_embedding():
     step()
     changed = (as_numpy(weight) != 1.0).all(axis=1)
     assert changed.tolist() == [False, True, False, False, True, False]
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_float64_weights_take_float64_betas():
+    weight, mean, square = keras.Variable([1.0, 2.0], dtype="float64"), np.zeros(2), np.zeros(2)
+    gradient, expected = np.array([0.3, -1e-9]), np.array([1.0, 2.0])
+    optimizer = Adam(2.0**-4, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+    for step in range(1, 6):
+        optimizer.apply([ops.convert_to_tensor(gradient)], [weight])
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.98 * square + 0.02 * gradient**2
+        rate = 2.0**-4 * np.sqrt(1 - 0.98**step) / (1 - 0.9**step)
+        expected -= rate * mean / (np.sqrt(square) + 1e-9)
+    np.testing.assert_allclose(ops.convert_to_numpy(weight), expected, rtol=1e-12)
