@@ -27,6 +27,7 @@ FLOORS = {
     "files": 0,
     "keras_internals": 0,
     "lazy": 0,
+    "request_options": 0,
     "termination": 0,
     "version": 0,
     "decoding": 1,

@@ -208,25 +208,28 @@ def server_files(options):
 
 
 def ask(options):
-    """Sends standard input to a server and prints its translations."""
+    """Sends standard input to a server and prints its answers."""
     import tqdm
 
+    from keras_transformer.cli.answers import line_of, rows_of, sides_of
     from keras_transformer.client import Client
     from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.request_options import OPTIONS
 
     client = Client(
         options.url, **_given(options, "model", "version", "label", "batch_size", "timeout", "retries")
     )
+    given = _given(options, *OPTIONS)
     lines, done = iterate_lines(sys.stdin.buffer, LONGEST_LINE), 0
     with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
             try:
-                translations = client.translate(batch)
+                answers = client.answer(*sides_of(batch, options.pairs), **given)
             except (OSError, ValueError) as error:
                 kind = type(error) if isinstance(error, OSError) else ValueError
-                raise kind(f"from line {done + 1} on nothing is translated: {error}") from None
-            for line in translations:
-                sys.stdout.buffer.write(" ".join(line.splitlines()).encode() + b"\n")
+                raise kind(f"from line {done + 1} on nothing is answered: {error}") from None
+            for answer in rows_of(answers):
+                sys.stdout.buffer.write(line_of(answer).encode() + b"\n")
             sys.stdout.buffer.flush()
             done += len(batch)
             bar.update(len(batch))

@@ -5,10 +5,10 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli import commands
+from keras_transformer.cli import commands, serving_options
 from keras_transformer.cli.command_parser import CommandParser
+from keras_transformer.cli.serving_options import NO_DEFAULT, OPTIONAL
 
-OPTIONAL = {"default": argparse.SUPPRESS}
 FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
 
 
@@ -67,14 +67,14 @@ def make_parser():
         subparsers,
         "verify",
         commands.verify,
-        _fill_verify,
+        serving_options.fill_verify,
         "Check exported versions: the bytes of each file, the signatures, and an answer of each signature.",
     )
     _add_command(
         subparsers,
         "server-files",
         commands.server_files,
-        _fill_server_files,
+        serving_options.fill_server_files,
         "Write the configuration files of TensorFlow Serving for a model. Run it again to move the labels `stable` "
         "and `canary` to other versions.",
         needs_tensorflow=False,
@@ -83,9 +83,9 @@ def make_parser():
         subparsers,
         "ask",
         commands.ask,
-        _fill_ask,
-        "Send standard input to TensorFlow Serving: one translated line out for each line in, in order, as the lines "
-        "come.",
+        serving_options.fill_ask,
+        "Send standard input to TensorFlow Serving: one line with an answer out for each line in, in order, as the "
+        "lines come.",
         needs_tensorflow=False,
     )
     return parser
@@ -118,7 +118,7 @@ def _add_command(subparsers, name, function, fill, explanation, needs_tensorflow
 def _fill_train(parser):
     from keras_transformer.runs import Recipe
 
-    data = parser.add_argument_group("data", argument_default=argparse.SUPPRESS)
+    data = parser.add_argument_group("data", **NO_DEFAULT)
     data.add_argument("--source", metavar="FILE", help="source sentences")
     data.add_argument("--target", metavar="FILE", help="their translations, line by line")
     data.add_argument(
@@ -144,7 +144,7 @@ def _fill_average(parser):
 
 def _fill_translate(parser):
     parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
-    files = parser.add_argument_group("files", argument_default=argparse.SUPPRESS)
+    files = parser.add_argument_group("files", **NO_DEFAULT)
     files.add_argument(
         "--input", metavar="FILE", help="file to translate instead of standard input, plain or .gz"
     )
@@ -170,7 +170,7 @@ def _fill_translate(parser):
 
 def _fill_evaluate(parser):
     parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
-    data = parser.add_argument_group("data", argument_default=argparse.SUPPRESS)
+    data = parser.add_argument_group("data", **NO_DEFAULT)
     data.add_argument("--source", metavar="FILE", help="source sentences")
     data.add_argument("--target", metavar="FILE", help="their reference translations, line by line")
     data.add_argument(
@@ -256,51 +256,11 @@ def _fill_export(parser):
     )
 
 
-def _fill_verify(parser):
-    parser.add_argument(
-        "folder", metavar="FOLDER", help="folder of a version, or base path of a model with all its versions"
-    )
-
-
-def _fill_server_files(parser):
-    parser.add_argument("folder", metavar="FOLDER", help="base path of the model, with exported versions")
-    parser.add_argument(
-        "--name", help="name of the model in the server (default: the folder's name)", **OPTIONAL
-    )
-    parser.add_argument(
-        "--stable",
-        type=int,
-        metavar="N",
-        help="version with the label `stable` (default: the newest)",
-        **OPTIONAL,
-    )
-    parser.add_argument(
-        "--canary", type=int, metavar="N", help="version with the label `canary` (default: none)", **OPTIONAL
-    )
-    parser.add_argument(
-        "--image", help="Docker image of the server (default: tensorflow/serving:2.20.0)", **OPTIONAL
-    )
-
-
-def _fill_ask(parser):
-    parser.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
-    parser.add_argument("--model", metavar="NAME", default="model", help="name of the model in the server")
-    parser.add_argument("--version", type=int, help="number of a version (default: the newest)", **OPTIONAL)
-    parser.add_argument("--label", help="label of a version, instead of its number", **OPTIONAL)
-    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a request")
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
-    )
-    parser.add_argument(
-        "--retries", type=int, default=3, help="number of further attempts if the server cannot be reached"
-    )
-
-
 def _add_search_options(parser):
     """Adds the options of the search. An option that is not given keeps its saved value, or a beam's default."""
     from keras_transformer.decoding.beam import NORMALIZATIONS
 
-    group = parser.add_argument_group("search", argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("search", **NO_DEFAULT)
     group.add_argument(
         "--beam-width", type=int, help="number of open hypotheses at each step; 1 for greedy search"
     )

@@ -9,6 +9,7 @@ import numpy as np
 from keras_transformer.checks import check_count, check_positive, check_range, printable
 from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
 from keras_transformer.client.tensors import input_array, joined
+from keras_transformer.request_options import SIGNATURE, columns
 
 # The exception for each failure; OSError for the others.
 ERRORS = {
@@ -104,41 +105,104 @@ class Client:
         certificates = None if certificates is None else str(certificates)
         self._transport = _transport_class(scheme)(url, model, version, label, headers, certificates)
 
-    def translate(self, sentences):
+    def translate(self, sentences, **options):
         """Translates sentences. Warns when the model cut some of them.
 
         Args:
             sentences: List of str, or of UTF-8 bytes.
+            **options: Options of the rows, as for `answer`.
 
         Returns:
             A list of str, one for each sentence, in their order.
 
         Raises:
-            ValueError: If `sentences` is a single string or holds something else than strings, or the server refuses
-                the request.
+            ValueError: If `sentences` is a single string or holds something else than strings, an option is unknown or
+                out of range, or the server refuses the request.
             OSError: If there is no answer: `ConnectionError`, `TimeoutError`, `PermissionError`, or `OSError` for
                 another failure or an answer without translations.
         """
-        if isinstance(sentences, (str, bytes)):
-            raise ValueError(f"`sentences` must be a list of strings. Received: {sentences!r:.200}.")
-        sentences = list(sentences)
-        if not sentences:
-            return []
-        outputs = self.predict(text=sentences)
-        translations = outputs.get("translation")
-        if translations is None or translations.shape != (len(sentences),):
-            raise OSError(
-                f"{self.url} must answer {len(sentences)} sentences with as many translations. "
-                f"Received: { {name: array.shape for name, array in outputs.items()}!r:.200}."
-            )
-        cut = int(outputs["truncated"].sum()) if "truncated" in outputs else 0
+        return self._written("translation", "sentences", sentences, options)
+
+    def generate(self, prompts, **options):
+        """Continues prompts. Warns when the model cut some of them.
+
+        Args:
+            prompts: List of str, or of UTF-8 bytes.
+            **options: Options of the rows, as for `answer`.
+
+        Returns:
+            A list of str, the continuation of each prompt without the prompt, in their order.
+
+        Raises:
+            ValueError: If `prompts` is a single string or holds something else than strings, an option is unknown or
+                out of range, or the server refuses the request.
+            OSError: If there is no answer: `ConnectionError`, `TimeoutError`, `PermissionError`, or `OSError` for
+                another failure or an answer without continuations.
+        """
+        return self._written("continuation", "prompts", prompts, options)
+
+    def answer(self, texts, second=None, **options):
+        """Asks any model that reads texts. Warns when it cut some of them.
+
+        Args:
+            texts: List of str, or of bytes.
+            second: The second text of each pair, for a model that reads pairs.
+            **options: For a model that writes text: `prefix`, the begin of the answer; `max_length` and `min_length`,
+                in tokens; `temperature`, 0 for greedy search; `top_p`; `seed`, a new one for each row and call if it
+                is not given. One value for all rows, or a list with one for each. Without any option the export's own
+                strategy answers.
+
+        Returns:
+            A dict from an output's name to its array `(batch, ...)`, as `predict`.
+
+        Raises:
+            ValueError: If `texts` is a single string or holds something else than strings, an option is unknown or out
+                of range, or the server refuses the request.
+            OSError: If there is no answer, as for `predict`.
+        """
+        outputs, cut = self._answered("texts", texts, second, options)
         if cut:
-            warnings.warn(
-                f"{cut} of {len(sentences)} sentences are longer than the model reads; the rest of them is not "
-                "translated.",
-                stacklevel=2,
+            warnings.warn(cut, stacklevel=2)
+        return outputs
+
+    def _answered(self, name, texts, second, options):
+        """Returns the outputs for texts, and a warning if some were cut, a str or None."""
+        if isinstance(texts, (str, bytes)):
+            raise ValueError(f"`{name}` must be a list of strings. Received: {texts!r:.200}.")
+        texts = list(texts)
+        inputs = {} if second is None else {"second": list(second)}
+        options = {option: value for option, value in options.items() if value is not None}
+        signature = SIGNATURE if options else "serving_default"
+        if options:
+            inputs.update(columns(len(texts), **options))
+            if "seed" not in options:
+                inputs["seed"] = np.random.default_rng().integers(2**31, size=len(texts))
+        outputs = self.predict(signature, text=texts, **inputs)
+        for row, error in enumerate(outputs.get("error", ())):
+            if error:
+                reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
+                raise ValueError(f"{self.url} refuses the options of row {row} of `{name}`: {reason}")
+        cut = int(outputs["truncated"].sum()) if "truncated" in outputs else 0
+        warning = (
+            f"{cut} of {len(texts)} {name} are longer than the model reads; the rest of them is not read."
+        )
+        return outputs, warning if cut else None
+
+    def _written(self, output, name, texts, options):
+        """Returns the texts that a model writes, a list of str. `output` is the name of the output."""
+        texts = texts if isinstance(texts, (str, bytes)) else list(texts)
+        if texts == []:
+            return []
+        outputs, cut = self._answered(name, texts, None, options)
+        written = outputs.get(output)
+        if written is None or written.shape != (len(texts),):
+            raise OSError(
+                f"{self.url} must answer {len(texts)} {name} with as many {output}s. "
+                f"Received: { {key: array.shape for key, array in outputs.items()}!r:.200}."
             )
-        return [text.decode("utf-8", "replace") for text in translations]
+        if cut:
+            warnings.warn(cut, stacklevel=3)
+        return [text.decode("utf-8", "replace") for text in written]
 
     def predict(self, signature="serving_default", /, **inputs):
         """Runs a signature.

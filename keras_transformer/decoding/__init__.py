@@ -11,7 +11,7 @@ from keras_transformer.decoding.constraints import (
     RepetitionPenalty,
     SuppressTokens,
 )
-from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Strategy
+from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, RowOptions, Strategy
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.sample import Sample, row_keys
 
@@ -38,6 +38,7 @@ __all__ = [
     "MinLength",
     "NoRepeatNgram",
     "RepetitionPenalty",
+    "RowOptions",
     "Sample",
     "Strategy",
     "SuppressTokens",

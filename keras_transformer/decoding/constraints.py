@@ -109,10 +109,7 @@ class MinLength(_Length):
     """
 
     def blocked(self, beams, search, vocab_size):
-        least = ops.reshape(ops.convert_to_tensor(self.of(search.source_lengths), "int32"), (-1, 1))
-        early = beams.lengths + 1 < least
-        is_end = ops.equal(ops.arange(vocab_size, dtype="int32"), search.eos_id)
-        return ops.logical_and(early[..., None], is_end)
+        return ends_early(beams, self.of(search.source_lengths), search.eos_id, vocab_size)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -261,6 +258,24 @@ class ForcedFirstToken(Constraint):
         first = ops.equal(beams.lengths, 0)[..., None]
         others = ops.not_equal(ops.arange(vocab_size, dtype="int32"), self.token_id)
         return ops.logical_and(first, others)
+
+
+def ends_early(beams, min_length, eos_id, vocab_size):
+    """Marks `eos_id` where it would end a hypothesis before its shortest length.
+
+    Args:
+        beams: `Beams`, the hypotheses so far.
+        min_length: int, or int32 `(batch,)`; `eos_id` counts.
+        eos_id: int.
+        vocab_size: int.
+
+    Returns:
+        bool `(batch, width, vocab_size)`.
+    """
+    least = ops.reshape(ops.convert_to_tensor(min_length, "int32"), (-1, 1))
+    early = beams.lengths + 1 < least
+    is_end = ops.equal(ops.arange(vocab_size, dtype="int32"), eos_id)
+    return ops.logical_and(early[..., None], is_end)
 
 
 def _written(beams):

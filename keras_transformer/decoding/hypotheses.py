@@ -64,14 +64,33 @@ class Beams(NamedTuple):
         )
 
 
+class RowOptions(NamedTuple):
+    """Options of single rows. They win over those of the whole search. None for the search's own.
+
+    max_length: int32 `(batch,)`, the longest outputs. A row that is not positive gets no token. It can shorten an
+        output, but the `max_length` of the search still holds.
+    min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. Where the limit of a row is lower, it holds.
+    temperature: float32 `(batch,)`, for `Sample`; 0 for the likeliest token at each step, as `Greedy` takes it.
+    top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1. Give it with `temperature`, and only then.
+    seed: int32 `(batch,)`, for `Sample`.
+    """
+
+    max_length: Any = None
+    min_length: Any = None
+    temperature: Any = None
+    top_p: Any = None
+    seed: Any = None
+
+
 class Search(NamedTuple):
     """The settings of a search, which stay the same while it runs.
 
     limits: int32 `(batch,)`, the longest output of each row.
     source_lengths: int32 `(batch,)`, or None.
     keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed.
-    seed: int32 scalar.
+    seed: int32 scalar, or `(batch,)`.
     eos_id, pad_id: int.
+    rows: `RowOptions`.
     """
 
     limits: Any
@@ -80,6 +99,7 @@ class Search(NamedTuple):
     seed: Any
     eos_id: int
     pad_id: int
+    rows: RowOptions = RowOptions()
 
 
 class Prediction(NamedTuple):

@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import in_xla
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, Search, select
+from keras_transformer.decoding.constraints import ends_early
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, RowOptions, Search, select
 
 # A cache that grows has room for this many steps first, then for twice as many each time. Attention reads all slots of
 # a cache, used or not, so a cache that is too large makes each step slower.
@@ -53,6 +54,7 @@ def decode(
     seed=0,
     eos_id=3,
     pad_id=0,
+    row_options=RowOptions(),  # noqa: B008
 ):
     """Extends each row token by token until every row has ended.
 
@@ -81,6 +83,7 @@ def decode(
         seed: int or int32 scalar.
         eos_id: int, the token that ends a row.
         pad_id: int, the token after the end.
+        row_options: `RowOptions`, which differ from row to row.
 
     Returns:
         `Hypotheses`: tokens int32 `(batch, n_best, max_length)`, lengths int32 `(batch, n_best)` and scores float32
@@ -107,12 +110,17 @@ def decode(
     if not hasattr(cache, "grown"):
         step, cache = _with_methods(step, cache)
     limits = ops.broadcast_to(ops.cast(max_length, "int32"), (batch_size,))
-    for limit in (row_limits, *(constraint.limits(source_lengths) for constraint in constraints)):
+    row_seed = seed if row_options.seed is None else row_options.seed
+    for limit in (
+        row_limits,
+        row_options.max_length,
+        *(constraint.limits(source_lengths) for constraint in constraints),
+    ):
         if limit is not None:
             limits = ops.minimum(limits, ops.cast(limit, "int32"))
     if keys is None:
         keys = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
-    search = Search(limits, source_lengths, keys, ops.cast(seed, "int32"), eos_id, pad_id)
+    search = Search(limits, source_lengths, keys, ops.cast(row_seed, "int32"), eos_id, pad_id, row_options)
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(
             ops.full((batch_size, 1, max_length), pad_id, "int32"),
@@ -218,4 +226,7 @@ def _predict(logits, beams, constraints, search):
         blocked = constraint.blocked(beams, search, logits.shape[-1])
         if blocked is not None:
             allowed = ops.where(blocked, NEVER, allowed)
+    if search.rows.min_length is not None:
+        blocked = ends_early(beams, search.rows.min_length, search.eos_id, logits.shape[-1])
+        allowed = ops.where(blocked, NEVER, allowed)
     return Prediction(logits, allowed, ops.logsumexp(logits, axis=-1), allowed_normalizer)

@@ -1,6 +1,7 @@
 """Sampling: reproducible random numbers, and cuts that drop unlikely tokens."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -20,7 +21,9 @@ class Sample(Strategy):
     likely tokens the lowest ids are kept.
 
     The samples of a row depend only on the seed and on the row's own source. The other rows and the order of the batch
-    do not change them. The same source twice in a batch gives the same samples twice; `num_samples` gives different
+    do not change them. `RowOptions` give each row a temperature, a `top_p` and a seed of its own.
+
+    The same source twice in a batch gives the same samples twice; `num_samples` gives different
     samples of one source.
 
     Args:
@@ -68,27 +71,71 @@ class Sample(Strategy):
     def advance(self, beams, extra, prediction, search):
         batch_size, width, vocab_size = ops.shape(prediction.allowed)
         logits = ops.reshape(prediction.allowed, (-1, vocab_size))
-        highest = ops.max(logits, axis=-1, keepdims=True)
-        logits = ops.where(logits > NEVER, (logits - highest) / self.temperature, NEVER)
-        ids, logits = self._kept(logits)
-        drawn = _draw(logits, ops.reshape(_uniform(beams, search), (-1, 1)))
-        tokens = ops.reshape(drawn if ids is None else select(ids, drawn), (batch_size, width))
+        uniform = ops.reshape(_uniform(beams, search), (-1, 1))
+        if search.rows.temperature is None:
+            tokens = self._drawn(logits, uniform, self.temperature, self.top_p)
+        else:
+            options = (search.rows.temperature, search.rows.top_p)
+            temperature, top_p = (ops.repeat(ops.cast(x, "float32"), width)[:, None] for x in options)
+            tokens = self._drawn_by_row(logits, uniform, temperature, top_p)
+        tokens = ops.reshape(tokens, (batch_size, width))
         return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
 
-    def _kept(self, logits):
-        """Applies the cuts to logits `(rows, vocab_size)`.
+    def _drawn_by_row(self, logits, uniform, temperature, top_p):
+        """Draws a token for each row: as `Greedy` where the temperature is 0, else as `Sample` with the row's options.
+
+        A sort of the vocabulary takes longer than the rest of a small step, so it is left out where no row needs it.
+
+        Args:
+            logits: float32 `(rows, vocab_size)`.
+            uniform: float32 `(rows, 1)`, numbers in [0, 1).
+            temperature: float32 `(rows, 1)`.
+            top_p: float32 `(rows, 1)`.
+
+        Returns:
+            int32 `(rows, 1)`.
+        """
+        draws = temperature > 0
+        divisor = ops.where(draws, temperature, 1.0)
+        tokens = top_k(logits, 1)[1]
+        for rows, limits in (
+            (ops.logical_and(draws, top_p >= 1), 1.0),
+            (ops.logical_and(draws, top_p < 1), top_p),
+        ):
+            draw = functools.partial(self._drawn, logits, uniform, divisor, limits)
+            tokens = ops.cond(
+                ops.any(rows),
+                lambda rows=rows, draw=draw, tokens=tokens: ops.where(rows, draw(), tokens),
+                lambda tokens=tokens: tokens,
+            )
+        return tokens
+
+    def _drawn(self, logits, uniform, temperature, top_p):
+        """Draws a token for each row: int32 `(rows, 1)`.
+
+        `temperature` and `top_p` are floats, or float32 `(rows, 1)`.
+        """
+        highest = ops.max(logits, axis=-1, keepdims=True)
+        logits = ops.where(logits > NEVER, (logits - highest) / temperature, NEVER)
+        ids, logits = self._kept(logits, top_p)
+        drawn = _draw(logits, uniform)
+        return drawn if ids is None else select(ids, drawn)
+
+    def _kept(self, logits, top_p):
+        """Applies the cuts to logits `(rows, vocab_size)`. `top_p` is a float, or float32 `(rows, 1)`.
 
         Returns:
             ids: int32 `(rows, kept)`, likeliest first; None for all ids in their order.
             logits: float32 `(rows, kept)`, -inf for tokens that a cut dropped.
         """
         vocab_size = logits.shape[-1]
-        if not self.top_k and self.top_p == 1 and not self.min_p and self.typical_p == 1:
+        holds_all = isinstance(top_p, float | int) and top_p == 1
+        if not self.top_k and holds_all and not self.min_p and self.typical_p == 1:
             return None, logits
         logits, ids = top_k(logits, min(self.top_k or vocab_size, vocab_size))
-        if self.top_p < 1:
+        if not holds_all:
             probs = ops.softmax(logits, axis=-1)
-            logits = ops.where(ops.cumsum(probs, axis=-1) - probs < self.top_p, logits, NEVER)
+            logits = ops.where(ops.cumsum(probs, axis=-1) - probs < top_p, logits, NEVER)
         if self.min_p:
             probs = ops.softmax(logits, axis=-1)
             logits = ops.where(probs >= self.min_p * probs[:, :1], logits, NEVER)

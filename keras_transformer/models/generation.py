@@ -12,7 +12,16 @@ from keras import ops
 
 from keras_transformer.backend import compiled, compiles, unchanged
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import Constraint, Greedy, MaxLength, MinLength, Strategy, decode, row_keys
+from keras_transformer.decoding import (
+    Constraint,
+    Greedy,
+    MaxLength,
+    MinLength,
+    RowOptions,
+    Strategy,
+    decode,
+    row_keys,
+)
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.layers.projection import held_operands
 
@@ -116,7 +125,17 @@ class Generation:
             limit = default_limit(ids.shape[1], prefix_len, constraints, self.max_positions)
         return hypotheses._replace(tokens=hypotheses.tokens[:, :, :limit])
 
-    def search(self, source, strategy, max_length=None, *, constraints=(), prefix=None, seed=None):
+    def search(
+        self,
+        source,
+        strategy,
+        max_length=None,
+        *,
+        constraints=(),
+        prefix=None,
+        seed=None,
+        row_options=RowOptions(),  # noqa: B008
+    ):
         """Computes `generate` inside a graph: tensors in, tensors out.
 
         Args:
@@ -126,15 +145,16 @@ class Generation:
             constraints: Tuple of constraints that every output must satisfy.
             prefix: int32 `(batch, prefix_len)`, the begin of each output, or None.
             seed: int32 scalar, for a strategy that draws; the strategy's own when None.
+            row_options: `RowOptions`: limits, temperatures and seeds that differ from row to row.
 
         Returns:
             `Hypotheses`.
 
         Raises:
-            ValueError: If the strategy draws and has no seed, and `seed` is None.
+            ValueError: If the strategy draws and has no seed, and `seed` and `row_options.seed` are None.
         """
         if seed is None:
-            seed = getattr(strategy, "seed", 0)
+            seed = getattr(strategy, "seed", 0) if row_options.seed is None else row_options.seed
         if seed is None:
             raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
         lengths = lengths_of(source, self.pad_id)
@@ -162,6 +182,7 @@ class Generation:
                 seed=seed,
                 eos_id=self.eos_id,
                 pad_id=self.pad_id,
+                row_options=row_options,
             )
 
     def row_limits(self, limits, lengths, prefix_lengths):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import LanguageModel
 from keras_transformer.models.generation import lengths_of
+from keras_transformer.serving.options import option_specs, options_request
 from keras_transformer.serving.rows import function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
 from keras_transformer.serving.warmup import text_of_length
@@ -21,6 +22,7 @@ class TextGeneratorSignatures(SearcherSignatures):
         "serving_default": "Continues prompts.",
         "n_best": "The n best continuations of each prompt, best first.",
         "tokens": "Continues token ids, for callers that have a tokenizer.",
+        "options": "Continues prompts, each with a prefix, lengths, a temperature and a seed of its own.",
     }
 
     def functions(self):
@@ -31,6 +33,7 @@ class TextGeneratorSignatures(SearcherSignatures):
             "serving_default": function_of(self.generate, text=text),
             "n_best": function_of(self.n_best, text=text),
             "tokens": function_of(self.tokens, source=source),
+            "options": function_of(self.generate_with_options, text=text, **option_specs()),
         }
 
     def generate(self, text):
@@ -67,6 +70,31 @@ class TextGeneratorSignatures(SearcherSignatures):
             "truncated": truncated,
         }
 
+    def generate_with_options(self, text, prefix, max_length, min_length, temperature, top_p, seed):
+        """Continues prompts, each with options of its own. A row with an unusable option gets an empty continuation.
+
+        Args:
+            text: string `(batch,)`.
+            prefix: The begin of each continuation, string `(batch,)`. It is read as a part of the prompt, so lengths
+                and score do not count it.
+            max_length: Largest numbers of tokens, int32 `(batch,)`; 0 for the default.
+            min_length: Smallest numbers of tokens, int32 `(batch,)`.
+            temperature: float32 `(batch,)`; 0 for greedy search.
+            top_p: float32 `(batch,)`, as the argument of `Sample`.
+            seed: int64 `(batch,)`.
+
+        Returns:
+            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `error`, string,
+            empty for a row whose options are used.
+        """
+        source, truncated = self._tokenize(tf.strings.join([text, prefix]))
+        tokens, score, error = self.search_with_options(
+            source, None, max_length, min_length, temperature, top_p, seed
+        )
+        continuation = tf.strings.join([prefix, self._continuations(source, tokens)[:, 0]])
+        continuation = tf.where(error == "", continuation, "")
+        return {"continuation": continuation, "score": score, "truncated": truncated, "error": error}
+
     def _cut(self, source):
         limit, pad_id = self._servable.max_source_length, self._model.pad_id
         rows = tf.RaggedTensor.from_tensor(source, lengths=lengths_of(source, pad_id))
@@ -85,7 +113,7 @@ class TextGeneratorSignatures(SearcherSignatures):
         Returns:
             The continuations, string `(batch, n_best)`.
         """
-        n, length = self._servable.strategy.n_best, tf.shape(tokens)[2]
+        n, length = tokens.shape[1], tf.shape(tokens)[2]
         source = tf.repeat(source, n, axis=0)
         prompts = self._detokenize(source)
         wholes = self._detokenize(tf.concat([source, tf.reshape(tokens, (-1, length))], axis=1))
@@ -185,6 +213,7 @@ class TextGenerator(Searcher):
         texts = [text_of_length(self.tokenizer, length)] * batch_size
         yield "n_best", {"text": texts}
         yield "tokens", {"source": self.tokenizer.tokenize(texts)[:, :length].to_tensor().numpy()}
+        yield options_request(texts)
 
     def describe(self):
         return {**super().describe(), "starts_with_bos": self.starts_with_bos}

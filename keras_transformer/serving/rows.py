@@ -1,6 +1,7 @@
 """The base class of an export's signatures, which computes the rows of a request a few at a time."""
 
 import contextlib
+import functools
 from typing import NamedTuple
 
 import keras
@@ -65,7 +66,8 @@ class Signatures:
         """Compiles a function for the sizes that were asked for; without `source_lengths` returns it as it is.
 
         Args:
-            function: Takes int32 tensors `(rows, length)`, then scalars. Returns a list of tensors `(rows, ...)`.
+            function: Takes int32 tensors `(rows, length)`, tensors `(rows,)` and scalars; first one of rank 2. Returns
+                a list of tensors `(rows, ...)`.
 
         Returns:
             A function with the same arguments and results.
@@ -75,15 +77,19 @@ class Signatures:
         compiled_function = compiled(function, self._model, jit_compile=True)
 
         def padded_step(*inputs):
-            rows, length = tf.unstack(tf.shape(inputs[0]))
-            size, longest = next_size(self._batch_sizes, rows), next_size(self._source_lengths, length)
-            padded = [
-                tf.pad(each, [[0, size - rows], [0, longest - length]], constant_values=self._model.pad_id)
-                if each.shape.rank == 2
-                else each
-                for each in inputs
-            ]
-            return tf.nest.map_structure(lambda result: result[:rows], compiled_function(*padded))
+            rows = tf.shape(inputs[0])[0]
+            widths = [tf.shape(each)[1] for each in inputs if each.shape.rank == 2]
+            size = next_size(self._batch_sizes, rows)
+            longest = next_size(self._source_lengths, functools.reduce(tf.maximum, widths))
+
+            def padded(each):
+                if each.shape.rank < 2:
+                    return tf.pad(each, [[0, size - rows]]) if each.shape.rank else each
+                room = [[0, size - rows], [0, longest - tf.shape(each)[1]]]
+                return tf.pad(each, room, constant_values=self._model.pad_id)
+
+            results = compiled_function(*map(padded, inputs))
+            return tf.nest.map_structure(lambda result: result[:rows], results)
 
         return padded_step
 

@@ -7,11 +7,12 @@ import tensorflow as tf
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
 from keras_transformer.models.generation import checked_constraints, default_limit
-from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, Signatures, function_of
+from keras_transformer.serving.options import OptionsSignatures
+from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, function_of
 from keras_transformer.serving.servable import Servable, lookup
 
 
-class SearcherSignatures(Signatures):
+class SearcherSignatures(OptionsSignatures):
     """Base class of the signatures that write text.
 
     A subclass defines `_source_ids(text)`, which returns the ids of texts, and `_cut(source)`, which cuts ids at

@@ -6,7 +6,11 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder
-from keras_transformer.models.generation import default_limit
+from keras_transformer.serving.options import (
+    longest_output,
+    option_specs,
+    options_request,
+)
 from keras_transformer.serving.rows import Output, function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
 from keras_transformer.serving.warmup import text_of_length
@@ -25,6 +29,7 @@ class TranslatorSignatures(SearcherSignatures):
         "text.",
         "score": "The log probability of given translations.",
         "tokens": "Translates token ids, for callers that have a tokenizer.",
+        "options": "Translates texts, each with a prefix, lengths, a temperature and a seed of its own.",
     }
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
@@ -45,6 +50,7 @@ class TranslatorSignatures(SearcherSignatures):
             "alignment": function_of(self.alignment, text=text),
             "score": function_of(self.score, text=text, target=target),
             "tokens": function_of(self.tokens, source=source),
+            "options": function_of(self.translate_with_options, text=text, **option_specs()),
         }
 
     def translate(self, text):
@@ -113,11 +119,10 @@ class TranslatorSignatures(SearcherSignatures):
             string, `(batch, target_len)`; `truncated`, bool `(batch,)`.
         """
         source, truncated = self._tokenize(text)
-        limit = default_limit(self._servable.max_source_length, 0, (), self._model.max_positions)
         target, target_truncated = self._ids(
             target,
             self._servable.target_tokenizer,
-            self._servable.max_length or limit,
+            longest_output(self._servable),
             end_if_empty=tf.reduce_any(source != self._model.pad_id, axis=1),
         )
         score, token_scores, _ = self._score(source, target)
@@ -128,6 +133,31 @@ class TranslatorSignatures(SearcherSignatures):
             "truncated": truncated | target_truncated,
         }
 
+    def translate_with_options(self, text, prefix, max_length, min_length, temperature, top_p, seed):
+        """Translates texts, each with options of its own. A row with an unusable option gets an empty translation.
+
+        Args:
+            text: string `(batch,)`.
+            prefix: The begin of each translation, string `(batch,)`.
+            max_length: Largest numbers of tokens, int32 `(batch,)`; 0 for the default.
+            min_length: Smallest numbers of tokens, int32 `(batch,)`.
+            temperature: float32 `(batch,)`; 0 for greedy search.
+            top_p: float32 `(batch,)`, as the argument of `Sample`.
+            seed: int64 `(batch,)`.
+
+        Returns:
+            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `error`, string,
+            empty for a row whose options are used.
+        """
+        source, truncated = self._tokenize(text)
+        limit = self._servable.max_source_length
+        prefix = self._ids(prefix, self._servable.target_tokenizer, limit, add_end=False)
+        tokens, score, error = self.search_with_options(
+            source, prefix, max_length, min_length, temperature, top_p, seed
+        )
+        translation = self._detokenize(tokens[:, 0])
+        return {"translation": translation, "score": score, "truncated": truncated, "error": error}
+
     def _cut(self, source):
         limit = self._servable.max_source_length
         return source[:, :limit], tf.reduce_any(source[:, limit:] != self._model.pad_id, axis=1)
@@ -135,7 +165,7 @@ class TranslatorSignatures(SearcherSignatures):
     def _source_ids(self, text):
         return self._ids(text, self._servable.source_tokenizer, self._servable.max_source_length)
 
-    def _ids(self, text, tokenizer, limit, end_if_empty=False):
+    def _ids(self, text, tokenizer, limit, end_if_empty=False, add_end=True):
         """Tokenizes texts, cuts them, and appends eos.
 
         Args:
@@ -144,6 +174,7 @@ class TranslatorSignatures(SearcherSignatures):
             limit: The largest number of tokens, eos included.
             end_if_empty: Whether a text without a token gets eos, bool or bool `(batch,)`. Without eos its row is only
                 padding, and its answer is empty.
+            add_end: Whether to append eos at all.
 
         Returns:
             Ids, int32 `(batch, length)`, and which texts were cut, bool `(batch,)`.
@@ -152,7 +183,7 @@ class TranslatorSignatures(SearcherSignatures):
         ids = tokenizer.tokenize(text)
         lengths = ids.row_lengths()
         truncated |= lengths >= limit
-        has_end = tf.cast((lengths > 0) | end_if_empty, tf.int64)
+        has_end = tf.cast(((lengths > 0) | end_if_empty) & add_end, tf.int64)
         ends = tf.RaggedTensor.from_row_lengths(
             tf.fill((tf.reduce_sum(has_end),), self._model.eos_id), has_end
         )
@@ -292,3 +323,4 @@ class Translator(Searcher):
         yield "alignment", {"text": texts}
         yield "score", {"text": texts, "target": targets}
         yield "tokens", {"source": self.source_tokenizer.tokenize(texts)[:, : length - 1].to_tensor().numpy()}
+        yield options_request(texts)

@@ -11,6 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from servers import Backend, Refused, grpc_server, rest_server
 
 from keras_transformer.cli import main
+from keras_transformer.client import Client
 
 
 @pytest.fixture(params=["rest", "grpc"])
@@ -61,6 +62,40 @@ def test_the_options_name_model_and_version(served, ask, translator, pairs):
     assert (code, out) == (5, b"") and "not available after 1 attempt: busy" in err
 
 
+def test_options_go_with_each_line(served, ask, pairs):
+    _, url = served
+    lines = [source for source, _ in pairs[:3]]
+    stream = "\n".join(lines).encode()
+    options = [
+        "--prefix",
+        "I",
+        "--max-length",
+        "9",
+        "--min-length",
+        "5",
+        "--temperature",
+        "1.5",
+        "--top-p",
+        "0.9",
+    ]
+    code, out, err = ask(stream, url, *options, "--seed", "7")
+    assert (code, err) == (0, "")
+    written = out.decode().splitlines()
+    assert all(line.startswith("I") for line in written)
+    with Client(url) as client:
+        shared = {"prefix": "I", "max_length": [9] * 3, "min_length": 5, "temperature": 1.5, "top_p": 0.9}
+        assert client.translate(lines, seed=[7, 7, 7], **shared) == written
+        assert len({tuple(client.translate(lines, **shared)) for _ in range(5)}) > 1  # seeds of their own
+        with pytest.raises(ValueError, match="row 1 of `sentences`: `top_p` must be above 0"):
+            client.translate(lines, top_p=[1, 0, 1])
+        with pytest.raises(ValueError, match=r"`seed` must be int64: one value, or one for each of 3 rows"):
+            client.translate(lines, seed=[1, 2])
+        with pytest.raises(ValueError, match=r"The options are prefix, .* Received: top_k"):
+            client.translate(lines, top_k=2)
+    code, out, err = ask(stream, url, "--temperature", "-1")
+    assert (code, out) == (2, b"") and "`temperature` must be a finite number, at least 0" in err
+
+
 def test_no_line_is_no_request(served, ask):
     backend, url = served
     assert ask(b"", url) == (0, b"", "")
@@ -102,7 +137,7 @@ def test_what_was_translated_before_an_error_is_written_and_the_rest_named(serve
     backend.faults += [*broken, *[refuse] * 9]
     code, out, err = ask("\n".join(lines).encode(), url, "--batch-size", "2", "--retries", "1")
     assert code == 5 and out.decode().splitlines() == translator.translate(lines[:4])
-    assert err.startswith("keras-transformer: error: from line 5 on nothing is translated: ")
+    assert err.startswith("keras-transformer: error: from line 5 on nothing is answered: ")
     assert err.count("\n") == 1 and "not available after 2 attempts: busy" in err
 
 
@@ -115,7 +150,7 @@ def test_what_was_translated_before_an_error_is_written_and_the_rest_named(serve
         (
             ["grpc://127.0.0.1:1", "--retries", "0"],
             5,
-            "from line 1 on nothing is translated: grpc://127.0.0.1:1 is not",
+            "from line 1 on nothing is answered: grpc://127.0.0.1:1 is not",
         ),
     ],
 )

@@ -13,7 +13,16 @@ from keras import layers, ops
 from reference import log_softmax
 
 from keras_transformer.backend import compiled
-from keras_transformer.decoding import RepetitionPenalty, Sample, SuppressTokens, decode, row_keys
+from keras_transformer.decoding import (
+    Greedy,
+    MinLength,
+    RepetitionPenalty,
+    RowOptions,
+    Sample,
+    SuppressTokens,
+    decode,
+    row_keys,
+)
 from keras_transformer.decoding.sample import _draw
 
 BOS, EOS, VOCAB, ROWS, DRAWS = 2, 3, 11, 41, 53
@@ -35,7 +44,7 @@ def found_by(strategy, logits=LOGITS, rows=ROWS, length=1, **arguments):
         shape = (*tokens.shape[:2], 1, logits.shape[-1])
         return ops.broadcast_to(ops.convert_to_tensor(np.atleast_2d(logits)[:, None, None]), shape), cache
 
-    arguments = {"seed": strategy.seed, "eos_id": -1, **arguments}
+    arguments = {"seed": getattr(strategy, "seed", 0), "eos_id": -1, **arguments}
     return as_numpy(decode(step, (), strategy, np.full((rows,), BOS, "int32"), length, **arguments))
 
 
@@ -277,6 +286,50 @@ def test_a_rows_samples_do_not_follow_from_what_its_neighbours_say():
     one, other = (drawn(strategy, of_rows) for of_rows in logits)
     np.testing.assert_array_equal(one[::5], other[::5])
     assert np.any(one != other)
+
+
+# Options of five rows: greedy, sampled, cut, cut and cold, short.
+ROW_OPTIONS = {
+    "max_length": [9, 7, 9, 8, 2],
+    "min_length": [0, 5, 9, 0, 9],
+    "temperature": [0.0, 1.5, 1.0, 0.3, 0.0],
+    "top_p": [0.5, 1.0, 0.8, 0.6, 1.0],
+    "seed": [1, 2**31 - 1, 3, 4, 5],
+}
+FLOATS = ("temperature", "top_p")
+
+
+def row_options(rows):
+    tensors = {
+        name: ops.convert_to_tensor([values[row] for row in rows], "float32" if name in FLOATS else "int32")
+        for name, values in ROW_OPTIONS.items()
+    }
+    return RowOptions(**tensors)
+
+
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 6, "min_p": 0.05}], ids=["plain", "cut"])
+def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
+    keys = np.array([11, 12, 13, 14, 15], "uint32")
+    arguments = {"length": 9, "eos_id": 7}  # the likeliest token ends a row
+    strategy = Sample(seed=9, **cuts)
+    rows = [3, 0, 4, 2, 1]
+    mixed = found_by(strategy, rows=5, row_options=row_options(rows), keys=keys[rows], **arguments)
+    for place, row in enumerate(rows):
+        own = {name: values[row] for name, values in ROW_OPTIONS.items()}
+        draws = {"temperature": own["temperature"], "top_p": own["top_p"], "seed": own["seed"]}
+        alone = found_by(
+            Sample(**draws, **cuts) if own["temperature"] else Greedy(),
+            rows=1,
+            keys=keys[row : row + 1],
+            seed=own["seed"],
+            constraints=[MinLength(own["min_length"])] if own["min_length"] else [],
+            row_limits=ops.convert_to_tensor([own["max_length"]], "int32"),
+            **arguments,
+        )
+        np.testing.assert_array_equal(mixed.tokens[place], alone.tokens[0])
+        np.testing.assert_array_equal(mixed.lengths[place], alone.lengths[0])
+        np.testing.assert_allclose(mixed.scores[place], alone.scores[0], rtol=1e-6)
+    assert mixed.lengths[:, 0].tolist()[1:4] == [1, 2, 9]
 
 
 def test_scores_are_the_models_own_and_the_likeliest_sample_comes_first():

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+import tensorflow as tf
 from alone import answers
 from contracts import randomized
 
-from keras_transformer.decoding import Beam, NoRepeatNgram
+from keras_transformer.decoding import Beam, Greedy, NoRepeatNgram
 from keras_transformer.layers import Decoder, LearnedPositions
 from keras_transformer.models import LanguageModel
+from keras_transformer.request_options import OPTIONS, columns
 from keras_transformer.serving import TextGenerator
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
@@ -102,8 +104,37 @@ def test_the_export_answers_as_python_does(generator, export, tmp_path):
     assert [row[0] for row in several["continuations"]] == found["continuation"]
     assert {len(row) for row in several["scores"]} == {2}
     described = json.loads((export / "assets.extra" / "export.json").read_text())
-    assert set(described["signatures"]) == {"serving_default", "n_best", "tokens"}
+    assert set(described["signatures"]) == {"serving_default", "n_best", "tokens", "options"}
     assert described["starts_with_bos"] is True
+
+
+def test_rows_of_prompts_have_options_of_their_own(generator):
+    rows = [
+        {},
+        {"max_length": 2},
+        {"temperature": 1.0, "seed": 5},
+        {"temperature": 1.0, "seed": 6},
+        {"top_p": 2},
+    ]
+    rows.append({"prefix": " th", "max_length": 3})
+
+    def asked(rows):
+        chosen = {name: [row.get(name, OPTIONS[name].neutral) for row in rows] for name in OPTIONS}
+        inputs = {"text": ["one two"] * len(rows), **columns(len(rows), **chosen)}
+        found = function(**{name: tf.constant(value) for name, value in inputs.items()})
+        return [text.decode("utf-8", "replace") for text in found["continuation"].numpy()], found[
+            "error"
+        ].numpy()
+
+    function = generator.signatures([4]).functions()["options"]
+    together, errors = asked(rows)
+    assert together == [asked([row])[0][0] for row in rows]
+    assert together[2] != together[3] and len(together[1]) < len(together[0])
+    assert (
+        errors.tolist() == [b""] * 4 + [b"`top_p` must be above 0 and at most 1.", b""] and together[4] == ""
+    )
+    shorter = generator.searching(Greedy(), max_length=3)
+    assert together[5] == " th" + shorter.generate(["one two th"])[0]
 
 
 @pytest.mark.slow

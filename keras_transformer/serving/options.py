@@ -1,0 +1,129 @@
+"""The signature whose rows have options of their own: a prefix, lengths, a temperature, a seed."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from keras_transformer.decoding import RowOptions, Sample
+from keras_transformer.models.generation import default_limit, lengths_of
+from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
+from keras_transformer.serving.rows import Output, Signatures
+
+
+def option_specs():
+    """Returns the `tf.TensorSpec` of each option, a dict by name."""
+    return {name: tf.TensorSpec((None,), option.dtype, name=name) for name, option in OPTIONS.items()}
+
+
+class OptionsSignatures(Signatures):
+    """Base class of signatures with options for each row."""
+
+    def search_with_options(self, source, prefix, max_length, min_length, temperature, top_p, seed):
+        """Searches outputs. The options of a row change no other row.
+
+        A row with an unusable option gets no token, and `error` names the option.
+
+        Args:
+            source: int32 `(batch, source_len)`.
+            prefix: The begin of each output, int32 `(batch, prefix_len)`, and which of them were cut, bool `(batch,)`.
+                None for a language model.
+            max_length: Largest numbers of tokens, int32 `(batch,)`; 0 for the default.
+            min_length: Smallest numbers of tokens, int32 `(batch,)`.
+            temperature: float32 `(batch,)`; 0 for greedy search.
+            top_p: float32 `(batch,)`, as the argument of `Sample`.
+            seed: int64 `(batch,)`.
+
+        Returns:
+            Tokens, int32 `(batch, 1, target_len)`; scores, float32 `(batch,)`; errors, string `(batch,)`, empty for a
+            row without an error.
+        """
+        servable, model = self._servable, self._model
+        options = {
+            "max_length": max_length,
+            "min_length": min_length,
+            "temperature": temperature,
+            "top_p": top_p,
+            "seed": seed,
+        }
+        for name, values in options.items():
+            rows = tf.shape(source)[0]
+            tf.debugging.assert_equal(tf.shape(values)[0], rows, f"`{name}` must have a value for each text.")
+        lengths = lengths_of(source, model.pad_id)
+        prefix_ids, prefix_cut = (None, False) if prefix is None else prefix
+        prefix_lengths = 0 if prefix is None else lengths_of(prefix_ids, model.pad_id)
+        longest = longest_output(servable)
+        usual = servable.max_length or default_limit(lengths, prefix_lengths, servable.constraints)
+        limits = tf.where(max_length > 0, max_length, tf.minimum(tf.maximum(usual, min_length), longest))
+        wrong = {
+            name: ~_in_range(options[name], OPTIONS[name])
+            for name in options
+            if OPTIONS[name].low is not None
+        }
+        wrong["max_length"] |= limits > longest
+        wrong["min_length"] |= min_length > limits
+        if prefix is not None:
+            wrong["prefix"] = prefix_cut | (prefix_lengths > limits)
+        error = tf.fill(tf.shape(lengths), "")
+        for name, rows in wrong.items():
+            error = tf.where(rows, f"`{name}` must be {OPTIONS[name].rule}.", error)
+        usable = error == ""
+
+        # An unusable row gets the options of a row that asks for nothing.
+        def usable_or(neutral, values):
+            return tf.where(usable, values, tf.cast(neutral, values.dtype))
+
+        rows = {
+            "max_length": usable_or(0, limits),
+            "min_length": usable_or(0, min_length),
+            "temperature": usable_or(0, temperature),
+            "top_p": usable_or(1, top_p),
+            # All 64 bits count. A seed from 0 to 2**31 - 1 stays as it is.
+            "seed": tf.cast((seed ^ seed // 2**31 ^ seed // 2**62) & 0x7FFFFFFF, tf.int32),
+        }
+        inputs = {"source": source, **rows}
+        if prefix is not None:
+            inputs["prefix"] = tf.where(usable[:, None], prefix_ids, model.pad_id)
+        strategy = servable.strategy if isinstance(servable.strategy, Sample) else Sample()
+        strategy = dataclasses.replace(strategy, seed=None, num_samples=1)
+
+        def search(*values):
+            given = dict(zip(inputs, values, strict=True))
+            row_options = RowOptions(**{name: given[name] for name in rows})
+            compiled = self._source_lengths is not None
+            return model.search(
+                given["source"],
+                strategy,
+                longest if compiled else tf.maximum(1, tf.reduce_max(row_options.max_length)),
+                constraints=servable.constraints,
+                prefix=given.get("prefix"),
+                row_options=row_options,
+            )
+
+        with self._computing():
+            tokens, lengths, scores = self._in_chunks(
+                self._compiled_step(search),
+                list(inputs.values()),
+                [Output((1, longest), model.pad_id), Output((1,), 0), Output((1,), 0.0)],
+                self._batch_sizes[-1],
+            )
+        return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], scores[:, 0], error
+
+
+def options_request(texts):
+    """Returns the warm-up request of the signature, which draws, for a list of str."""
+    return SIGNATURE, {"text": texts, **columns(len(texts), temperature=1.0, top_p=0.9, seed=1)}
+
+
+def longest_output(servable):
+    """Returns the largest `max_length` of a row, an int."""
+    limit = servable.max_length
+    if limit is None:
+        limit = default_limit(
+            servable.max_source_length, 0, servable.constraints, servable.model.max_positions
+        )
+    return limit
+
+
+def _in_range(values, option):
+    fits = (values > option.low) if option.above else (values >= option.low)
+    return fits & (values <= (values.dtype.max if option.high is None else option.high))

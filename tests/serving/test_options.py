@@ -1,0 +1,128 @@
+"""The signature `options`: each row has a prefix, lengths, a temperature and a seed of its own."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from alone import answers
+
+from keras_transformer.decoding import Greedy, MinLength, Sample
+from keras_transformer.request_options import OPTIONS, columns
+
+# Rows that differ in one option or in all of them; the last asks for nothing.
+ROWS = [
+    {"prefix": "the"},
+    {"max_length": 3},
+    {"min_length": 30},
+    {"temperature": 1.5, "seed": 7},
+    {"temperature": 1.5, "seed": 8},
+    {"temperature": 1.5, "seed": 2**40 + 7},
+    {"temperature": 2.0, "top_p": 0.7, "seed": 7},
+    {"temperature": 0.5, "top_p": 0.9, "seed": -7, "prefix": "I", "max_length": 12, "min_length": 12},
+    {},
+]
+
+
+def inputs_of(rows, text):
+    chosen = {name: [row.get(name, OPTIONS[name].neutral) for row in rows] for name in OPTIONS}
+    return {"text": [text] * len(rows), **columns(len(rows), **chosen)}
+
+
+def call(function, **inputs):
+    return {name: value.numpy() for name, value in function(**inputs).items()}
+
+
+@pytest.fixture(scope="module")
+def text(pairs):
+    return pairs[3][0]
+
+
+@pytest.fixture(scope="module")
+def function(translator):
+    """Two rows are a batch, so nine rows are five."""
+    return translator.signatures([2]).functions()["options"]
+
+
+@pytest.fixture(scope="module")
+def mixed(function, text):
+    return call(function, **inputs_of(ROWS, text))
+
+
+def test_a_row_alone_is_the_row_in_a_mixed_batch(function, mixed, text):
+    assert mixed["error"].tolist() == [b""] * len(ROWS)
+    for row, options in enumerate(ROWS):
+        alone = call(function, **inputs_of([options], text))
+        assert alone["translation"][0] == mixed["translation"][row]
+        np.testing.assert_allclose(alone["score"][0], mixed["score"][row], rtol=1e-4)
+    backwards = call(function, **inputs_of(ROWS[::-1], text))
+    assert backwards["translation"][::-1].tolist() == mixed["translation"].tolist()
+
+
+@pytest.mark.slow
+def test_each_option_does_what_the_same_search_in_python_does(translator, mixed, text):
+    def searched(strategy, constraints=(), **limits):
+        return translator.searching(strategy, constraints, **limits).translate([text])[0].encode()
+
+    found = mixed["translation"]
+    assert found[0].startswith(b"the") and found[0] != found[8]
+    assert found[1] == searched(Greedy(), max_length=3)
+    assert found[2] == searched(Greedy(), [MinLength(30)])
+    assert found[3] == searched(Sample(1.5, seed=7))
+    assert found[4] == searched(Sample(1.5, seed=8))
+    assert found[6] == searched(Sample(2.0, top_p=0.7, seed=7))
+    assert found[7].startswith(b"I")
+    assert found[8] == searched(Greedy())
+    assert len(set(found[3:6])) == 3 and found[3] != found[8]
+
+
+WRONG = {
+    "prefix": "word " * 300,
+    "max_length": 10_000,
+    "min_length": 10_000,
+    "temperature": float("nan"),
+    "top_p": 0.0,
+}
+
+
+def test_an_unusable_option_leaves_its_row_empty_and_the_neighbours_as_they_are(function, mixed, text):
+    bad = [{name: value} for name, value in WRONG.items()]
+    bad += [{"temperature": -1}, {"top_p": 1.1}, {"max_length": -1}, {"max_length": 3, "min_length": 4}]
+    rows = [row for pair in zip(ROWS, bad, strict=True) for row in pair]
+    found = call(function, **inputs_of(rows, text))
+    assert found["translation"][::2].tolist() == mixed["translation"].tolist()
+    assert found["translation"][1::2].tolist() == [b""] * len(bad)
+    assert found["score"][1::2].tolist() == [0.0] * len(bad)
+    named = [error.decode().split("`")[1] for error in found["error"][1::2]]
+    assert named == [*WRONG, "temperature", "top_p", "max_length", "min_length"]
+    assert not any(found["error"][::2])
+
+
+def test_a_text_without_a_token_gets_its_prefix_back(function):
+    found = call(function, **inputs_of([{"prefix": "the"}, {}], " "))
+    assert found["translation"].tolist() == [b"the", b""] and not any(found["error"])
+
+
+def test_options_that_are_fewer_than_the_texts_are_refused_by_name(function, text):
+    inputs = inputs_of(ROWS[:2], text)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`top_p` must have a value for each text"):
+        function(**{**inputs, "top_p": np.ones(1, "float32")})
+
+
+def test_the_export_answers_as_python_does_where_python_is_not(exported, mixed, text, tmp_path):
+    inputs = inputs_of(ROWS, text)
+    found = answers(exported, tmp_path, "options", **_plain(inputs))
+    assert found["translation"] == [each.decode() for each in mixed["translation"]]
+    np.testing.assert_allclose(found["score"], mixed["score"], rtol=1e-4)
+    assert found["error"] == [""] * len(ROWS)
+
+
+def _plain(inputs):
+    return {name: np.asarray(each).tolist() for name, each in inputs.items()}
+
+
+@pytest.mark.slow
+def test_a_compiled_export_answers_the_same(translator, mixed, text, tmp_path):
+    export = translator.export(
+        tmp_path / "model", xla=True, batch_sizes=[4], source_lengths=[256], check=False
+    )
+    found = answers(export, tmp_path, "options", xla=True, **_plain(inputs_of(ROWS, text)))
+    assert found["translation"] == [each.decode() for each in mixed["translation"]]
