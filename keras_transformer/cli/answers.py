@@ -4,6 +4,47 @@ import json
 
 import numpy as np
 
+NO_TAB = "A line must be `text<TAB>second` for a model that reads pairs. Received: a line without a tab."
+
+
+class LineAnswers:
+    """Lines in, lines out, for any servable, as `serving.translate_lines` reads them.
+
+    Args:
+        servable: A servable that reads texts or pairs of texts.
+        signature: Name of the signature that answers.
+    """
+
+    def __init__(self, servable, signature="serving_default"):
+        self.servable = servable
+        self.signature = signature
+        self.pairs = len(getattr(servable, "inputs", ("text",))) > 1
+        self.cut = 0
+
+    def translate_batch(self, texts):
+        """Returns a line for each text, list of str, or in its place the `ValueError` of a pair without a tab."""
+        fits = [not self.pairs or b"\t" in text for text in texts]
+        usable = [text for text, good in zip(texts, fits, strict=True) if good]
+        rows = iter(())
+        if usable:
+            outputs = self.servable.answer(*sides_of(usable, self.pairs), signature=self.signature)
+            self.cut += int(sum(outputs["truncated"]))
+            rows = rows_of(outputs)
+        return [line_of(next(rows)) if good else ValueError(NO_TAB) for good in fits]
+
+    def token_lengths(self, texts):
+        """Returns the number of tokens of each line, int NumPy `(batch,)`."""
+        return self.servable.token_lengths(*sides_of([text + b"\t" for text in texts], self.pairs))
+
+    def count_cut(self, texts, lengths):
+        """Returns how many lines were cut since the last call."""
+        cut, self.cut = self.cut, 0
+        return cut
+
+    def warn_if_cut(self, cut, count, name):
+        """Warns that some lines were cut."""
+        self.servable.warn_if_cut(cut, count, "lines")
+
 
 def sides_of(lines, pairs):
     """Returns the texts of lines: one list, or for pairs two, split at the first tab.
@@ -17,9 +58,8 @@ def sides_of(lines, pairs):
     """
     if not pairs:
         return [lines]
-    for line in lines:
-        if b"\t" not in line:
-            raise ValueError(f"A line must be `text<TAB>second`. Received: {line[:100]!r}.")
+    if not all(b"\t" in line for line in lines):
+        raise ValueError(NO_TAB)
     return [list(side) for side in zip(*(line.split(b"\t", 1) for line in lines), strict=True)]
 
 

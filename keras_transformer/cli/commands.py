@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import sys
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_LINES_FAILED, TERMINATED
@@ -127,8 +128,7 @@ def average(options):
 
 def translate(options):
     """Translates standard input, or one file to another."""
-    from keras_transformer.data import LONGEST_LINE, iterate_lines
-    from keras_transformer.serving import Translator, translate_file, translate_lines
+    from keras_transformer.serving import Translator, translate_file
     from keras_transformer.training import Terminated
 
     files = _given(options, "input", "output", "restart").keys()
@@ -136,12 +136,7 @@ def translate(options):
         raise ValueError("Give --input and --output, with or without --restart, or none of them.")
     translator, sizes = _load_servable(options, Translator.load), _given(options, "batch_size", "window")
     if not files:
-        lines, reports = iterate_lines(sys.stdin.buffer, LONGEST_LINE), []
-        options = {**sizes, "verbose": sys.stderr.isatty(), "report": reports.append}
-        for line in translate_lines(translator, lines, **options):
-            sys.stdout.buffer.write(line.encode() + b"\n")
-            sys.stdout.buffer.flush()
-        return SOME_LINES_FAILED if reports[0].failed else DONE
+        return _answer_lines(translator, sizes)
     try:
         report = translate_file(
             translator,
@@ -156,6 +151,81 @@ def translate(options):
         return _terminated(end)
     print(options.output)
     return SOME_LINES_FAILED if report.failed else DONE
+
+
+def _answer_lines(answers, sizes, write=None):
+    """Answers standard input line by line.
+
+    Args:
+        answers: A `Translator` or a `LineAnswers`.
+        sizes: A dict of `batch_size` and `window`.
+        write: A function that takes each line, a str. None to print it.
+
+    Returns:
+        The exit code.
+    """
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.serving import translate_lines
+
+    def print_line(line):
+        sys.stdout.buffer.write(line.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+    lines, reports = iterate_lines(sys.stdin.buffer, LONGEST_LINE), []
+    for line in translate_lines(answers, lines, **sizes, verbose=sys.stderr.isatty(), report=reports.append):
+        (write or print_line)(line)
+    return SOME_LINES_FAILED if reports[0].failed else DONE
+
+
+def _load_answers(options, *classes, signature="serving_default"):
+    """Loads a servable of one of the classes, and returns its `LineAnswers` and the sizes of batches and windows."""
+    from keras_transformer import serving
+    from keras_transformer.cli.answers import LineAnswers
+
+    servable = _load_servable(options, serving.load)
+    if type(servable).__name__ not in classes:
+        raise ValueError(
+            f"{options.run} must hold a {' or a '.join(classes)}. Received: a {type(servable).__name__}."
+        )
+    return LineAnswers(servable, signature), _given(options, "batch_size", "window")
+
+
+def classify(options):
+    """Prints the class of each line of standard input."""
+    signature = "probabilities" if options.probabilities else "serving_default"
+    return _answer_lines(*_load_answers(options, "Classifier", signature=signature))
+
+
+def embed(options):
+    """Prints the vector of each line of standard input, or writes all of them to one file."""
+    import json
+
+    import numpy as np
+
+    from keras_transformer.files import replaced
+
+    output = getattr(options, "output", None)
+    if output and (not output.endswith(".npy") or os.path.lexists(output)):
+        raise ValueError(
+            f"`output` must be a new file whose name ends with .npy. Received: output={output!r}."
+        )
+    answers, sizes = _load_answers(options, "Embedder")
+    if not output:
+        return _answer_lines(answers, sizes)
+    none = np.full(answers.servable.model.d_model, np.nan, "float32")
+    vectors = []
+    code = _answer_lines(
+        answers, sizes, lambda line: vectors.append(np.array(json.loads(line), "float32") if line else none)
+    )
+    with replaced(output) as temporary, open(temporary, "wb") as file:
+        np.save(file, np.reshape(vectors, (len(vectors), len(none))).astype("float32"))
+    print(output)
+    return code
+
+
+def generate(options):
+    """Prints the continuation of each line of standard input."""
+    return _answer_lines(*_load_answers(options, "TextGenerator"))
 
 
 def evaluate(options):

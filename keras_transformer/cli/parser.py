@@ -44,6 +44,27 @@ def make_parser():
     )
     _add_command(
         subparsers,
+        "classify",
+        commands.classify,
+        serving_options.fill_classify,
+        "Classify standard input: the label of each line, a tab, and its probability.",
+    )
+    _add_command(
+        subparsers,
+        "embed",
+        commands.embed,
+        serving_options.fill_embed,
+        "Make the vector of each line of standard input, as a JSON list on each line, or as one file for NumPy.",
+    )
+    _add_command(
+        subparsers,
+        "generate",
+        commands.generate,
+        _fill_generate,
+        "Continue the prompts on standard input: one continuation out for each line in, in order.",
+    )
+    _add_command(
+        subparsers,
         "evaluate",
         commands.evaluate,
         _fill_evaluate,
@@ -158,12 +179,14 @@ def _fill_translate(parser):
         action="store_true",
         help="discard an unfinished translation that was started with other options or another input",
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
+    serving_options.add_sizes(parser)
+    _add_search_options(parser)
+
+
+def _fill_generate(parser):
+    serving_options.add_answer_options(parser)
     parser.add_argument(
-        "--window",
-        type=int,
-        default=4096,
-        help="number of lines that are sorted by length and saved together",
+        "--max-length", type=int, help="largest number of tokens in a continuation", **OPTIONAL
     )
     _add_search_options(parser)
 

@@ -28,7 +28,8 @@ def translate_lines(translator, lines, batch_size=32, window=4096, verbose=False
     the next window. If a line cannot be translated, its translation is empty, and there is a warning.
 
     Args:
-        translator: A `Translator`.
+        translator: A `Translator`, or an object with its `translate_batch`, `token_lengths`, `count_cut` and
+            `warn_if_cut`.
         lines: Iterable of str, or of UTF-8 bytes.
         batch_size: Number of lines at once.
         window: Number of lines to read before they are translated; fewer if they are long.
@@ -183,9 +184,7 @@ def _translate_window(translator, texts, first, batch_size, after_batch):
             if isinstance(result, Exception):
                 failed += 1
                 reason = (str(result).strip() or repr(result)).splitlines()[0]
-                warnings.warn(
-                    f"line {first + row} cannot be translated and is left empty: {reason}", stacklevel=3
-                )
+                warnings.warn(f"line {first + row} failed and is left empty: {reason}", stacklevel=3)
             else:
                 translations[row] = " ".join(result.splitlines())
         after_batch(len(rows))

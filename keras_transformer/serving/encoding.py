@@ -121,13 +121,13 @@ class TextEncoder(Servable):
     def changed(self, **changes):
         return type(self)(self.model, self.tokenizer, **{**self.describe(), **changes})
 
-    def answer(self, *sides, jit_compile=None):
+    def answer(self, *sides, **options):
         if len(sides) != len(self.inputs):
             raise ValueError(
                 "`second` must be given if the servable reads pairs, and only then. "
                 f"Received: {len(sides)} texts in each row for pairs={self.pairs}."
             )
-        return super().answer(*sides, jit_compile=jit_compile)
+        return super().answer(*sides, **options)
 
     def warmup_requests(self, shapes):
         for signature in self.signatures_class.descriptions:

@@ -148,37 +148,39 @@ class Servable:
                 stacklevel=3,
             )
 
-    def answer(self, *inputs, jit_compile=None):
-        """Answers one request with the first signature.
+    def answer(self, *inputs, signature="serving_default", jit_compile=None):
+        """Answers one request.
 
         Args:
             *inputs: The inputs of the signature, lists of bytes or arrays `(batch, ...)`.
+            signature: Name of the signature.
             jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
 
         Returns:
             A dict from an output's name to its NumPy array `(batch, ...)`.
         """
-        outputs = self._default_function(compiles(jit_compile))(*map(tf.constant, inputs))
+        outputs = self._default_function(compiles(jit_compile), signature)(*map(tf.constant, inputs))
         return {name: value.numpy() for name, value in outputs.items()}
 
-    def _default_function(self, xla):
-        """Returns the function of the first signature, the same one as long as the model keeps its variables."""
-        return self._functions.get(xla, self.model.variables, lambda: self._make_default_function(xla))
+    def _default_function(self, xla, signature="serving_default"):
+        """Returns the function of a signature, the same one as long as the model keeps its variables."""
+        make = functools.partial(self._make_function, xla, signature)
+        return self._functions.get((xla, signature), self.model.variables, make)
 
     @functools.cached_property
     def _functions(self):
         return CompiledFunctions()
 
-    def _make_default_function(self, xla):
+    def _make_function(self, xla, signature):
         if not xla or self.max_source_length is None:
-            function = self.signatures([tf.int32.max]).functions()["serving_default"]
+            function = self.signatures([tf.int32.max]).functions()[signature]
             with constant_weights():  # `CompiledFunctions` makes a new function for new int8 weights
                 function.get_concrete_function()  # traces it
             return function
         # XLA compiles each shape anew, which takes seconds, so there are few.
         step, longest = SOURCE_LENGTH_STEP, self.max_source_length
         lengths = [*range(step, longest, step), longest]
-        return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()["serving_default"]
+        return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()[signature]
 
     def changed(self, **changes):
         """Returns a servable of the same class with other options. The model is shared.

@@ -47,7 +47,7 @@ def test_lines_that_fail_have_an_exit_code_of_their_own(tiny_run, files, mirrore
     assert files[1].read_text().splitlines()[6:9] == ["6 enil", "", "8 enil"]
     code, out, err = run("translate", tiny_run, stdin=(tmp_path / "few").read_bytes())
     assert (code, out) == (4, files[1].read_bytes())
-    assert "line 8 cannot be translated and is left empty: no memory" in err
+    assert "line 8 failed and is left empty: no memory" in err
 
 
 def backwards(path):

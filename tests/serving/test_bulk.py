@@ -224,7 +224,7 @@ def test_a_sentence_that_fails_costs_no_other(source, tmp_path):
     said = []
     with pytest.warns(UserWarning) as warned:
         resume(source, tmp_path / "output", Mirror(fail), say=said.append)
-    assert [str(w.message) for w in warned] == ["line 5 cannot be translated and is left empty: this one"]
+    assert [str(w.message) for w in warned] == ["line 5 failed and is left empty: this one"]
     expected = mirrored(source.read_bytes()).splitlines(keepends=True)
     expected[4] = b"\n"
     assert (tmp_path / "output").read_bytes() == b"".join(expected)
