@@ -12,6 +12,11 @@ from keras_transformer.serving.classifier import likeliest, with_labels
 from keras_transformer.serving.rows import Output, Signatures, function_of
 from keras_transformer.serving.servable import Servable
 
+PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
+MAX_PIXELS = 2**26  # a small file can be a picture of gigabytes
+UNUSABLE = (
+    f"`image` must be a JPEG or PNG file of at most {MAX_PIXELS} pixels that the model's preprocessing takes."
+)
 PREPROCESSING = ("size", "mean", "deviation", "scale", "interpolation")
 
 
@@ -21,15 +26,20 @@ class ImageClassifierSignatures(Signatures):
     descriptions: ClassVar = {
         "serving_default": "The likeliest class of each image.",
         "probabilities": "The probability of each class.",
+        "encoded": "The likeliest class of each JPEG or PNG file.",
     }
 
     def functions(self):
         """Returns a dict from a signature's name to its `tf.function`."""
         image = tf.TensorSpec((None, *self._servable.image_shape), self._servable.image_dtype, name="image")
-        return {
+        functions = {
             "serving_default": function_of(self.classify, image=image),
             "probabilities": function_of(self.probabilities, image=image),
         }
+        if self._servable.preprocessing is not None:
+            encoded = tf.TensorSpec((None,), tf.string, name="image")
+            functions["encoded"] = function_of(self.classify_encoded, image=encoded)
+        return functions
 
     def classify(self, image):
         """Finds the likeliest class of each image.
@@ -52,6 +62,62 @@ class ImageClassifierSignatures(Signatures):
             A dict of tensors `(batch, classes)`: `labels`, string; `probabilities`, float32.
         """
         return with_labels(self._probabilities(image), self._servable.labels)
+
+    def classify_encoded(self, image):
+        """Finds the likeliest class of each file.
+
+        Args:
+            image: The bytes of JPEG or PNG files, string `(batch,)`. A file that is no picture, or has more than
+                `MAX_PIXELS` pixels, gets an empty label, and changes no other row.
+
+        Returns:
+            A dict of tensors `(batch,)`: `label`, string; `probability`, float32; `error`, string, empty for a row
+            with a label.
+        """
+
+        def step(contents):
+            images, usable = tf.map_fn(
+                self._decoded, contents, fn_output_signature=(tf.TensorSpec(self._shape, tf.float32), tf.bool)
+            )
+            return [tf.nn.softmax(self._model(images, training=False)), usable]
+
+        outputs = [Output((len(self._servable.labels),), 0.0), Output((), False)]
+        with self._computing():
+            probabilities, usable = self._in_chunks(step, [image], outputs, self._batch_sizes[-1])
+        best = likeliest(probabilities, self._servable.labels)
+        return {
+            "label": tf.where(usable, best["label"], ""),
+            "probability": tf.where(usable, best["probability"], 0.0),
+            "error": tf.where(usable, "", UNUSABLE),
+        }
+
+    @property
+    def _shape(self):
+        return (*self._model.image_size, self._model.channels)
+
+    def _decoded(self, content):
+        """Decodes and prepares one file.
+
+        TensorFlow's decoders raise an error for a damaged file. In a dataset such an element can be left out, so the
+        error stays in its row.
+
+        Args:
+            content: The bytes of a file, string scalar.
+
+        Returns:
+            The image, float32 `(height, width, channels)`, 0 for an unusable file; and whether it is usable, bool.
+        """
+
+        def prepared(content):
+            with tf.control_dependencies(
+                [tf.debugging.assert_less_equal(_pixels(content), tf.constant(MAX_PIXELS, tf.int64))]
+            ):
+                image = tf.io.decode_image(content, self._model.channels, expand_animations=False)
+            image = tf.ensure_shape(image, self._servable.image_shape)
+            return tf.ensure_shape(self._servable.preprocessing(image[None])[0], self._shape)
+
+        images = tf.data.Dataset.from_tensors(content).map(prepared).ignore_errors()
+        return images.reduce((tf.zeros(self._shape), False), lambda _, image: (image, True))
 
     def _probabilities(self, image):
         def step(images):
@@ -136,10 +202,35 @@ class ImageClassifier(Servable):
                 f"`images` must be {self.image_dtype} of shape `(batch, {', '.join(map(str, self.image_shape))})`. "
                 f"Received: dtype={images.dtype}, shape={images.shape}."
             )
-        images = images.astype(self.image_dtype)
+        return self._classes(images.astype(self.image_dtype), batch_size)
+
+    def classify_encoded(self, images, batch_size=32):
+        """Classifies JPEG and PNG files. Needs a `preprocessing`.
+
+        Args:
+            images: List of the bytes of files.
+            batch_size: Number of images at once.
+
+        Returns:
+            A list with a pair for each file: the label, a str, and its probability, a float. The label of a file that
+            is no picture, or has more than 2**26 pixels, is empty.
+
+        Raises:
+            ValueError: If the classifier has no `preprocessing`, `images` is not a list of bytes, or `batch_size` is
+                not positive.
+        """
+        check_positive(batch_size=batch_size)
+        if self.preprocessing is None:
+            raise ValueError("`classify_encoded` needs a `preprocessing`. Received: preprocessing=None.")
+        if isinstance(images, (str, bytes)) or not all(isinstance(image, bytes) for image in images):
+            raise ValueError(f"`images` must be a list of bytes. Received: {images!r:.200}.")
+        return self._classes(images, batch_size, signature="encoded")
+
+    def _classes(self, images, batch_size, **options):
+        """Returns a pair of label and probability for each image."""
         classes = []
         for start in range(0, len(images), batch_size):
-            answers = self.answer(images[start : start + batch_size])
+            answers = self.answer(images[start : start + batch_size], **options)
             classes += [
                 (label.decode(), float(probability))
                 for label, probability in zip(answers["label"], answers["probability"], strict=True)
@@ -147,10 +238,13 @@ class ImageClassifier(Servable):
         return classes
 
     def warmup_requests(self, shapes):
-        for signature in self.signatures_class.descriptions:
+        for signature in ("serving_default", "probabilities"):
             for batch_size, _ in shapes if signature == "serving_default" else shapes[:1]:
                 shape = (batch_size, *self.model.image_size, self.model.channels)
                 yield signature, {"image": np.zeros(shape, self.image_dtype)}
+        if self.preprocessing is not None:
+            png = tf.io.encode_png(np.zeros((*self.model.image_size, self.model.channels), "uint8")).numpy()
+            yield "encoded", {"image": [png] * shapes[0][0]}
 
     def describe(self):
         preprocessing = None
@@ -165,3 +259,20 @@ class ImageClassifier(Servable):
         if preprocessing is not None:
             preprocessing = ImagePreprocessing(**{name: preprocessing[name] for name in PREPROCESSING})
         return {"labels": description["labels"], "preprocessing": preprocessing}
+
+
+def _pixels(content):
+    """Returns the number of pixels that the header of a JPEG or PNG file names, an int64 scalar.
+
+    An error is raised for a file of another kind.
+    """
+
+    def of_jpeg():
+        return tf.reduce_prod(tf.io.extract_jpeg_shape(content, tf.int64)[:2])
+
+    def of_png():
+        with tf.control_dependencies([tf.debugging.assert_equal(tf.strings.substr(content, 0, 8), PNG)]):
+            sizes = tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False)
+        return tf.reduce_prod(tf.cast(sizes, tf.int64))
+
+    return tf.cond(tf.image.is_jpeg(content), of_jpeg, of_png)

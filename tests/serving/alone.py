@@ -53,8 +53,17 @@ def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
         return json.loads(done.stdout.splitlines()[-1])["outputs"]
     function = tf.saved_model.load(str(export)).signatures[signature]
     specs = function.structured_input_signature[1]
-    found = function(**{name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()})
+    found = function(
+        **{name: tf.constant(_bytes(value), specs[name].dtype) for name, value in inputs.items()}
+    )
     return {name: _plain(value.numpy().tolist()) for name, value in found.items()}
+
+
+def _bytes(value):
+    """Encodes the strings of nested lists. Bytes that are not UTF-8 are lone surrogates in them, as in JSON."""
+    if isinstance(value, list):
+        return [_bytes(each) for each in value]
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 def _plain(value):

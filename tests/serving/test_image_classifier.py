@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from alone import answers
 from contracts import randomized
 
@@ -65,6 +66,39 @@ def test_wrong_labels_images_and_compilation_are_refused(classifier, images, tmp
         classifier.classify(images[:, 1:])
     with pytest.raises(ValueError, match=r"no ImageClassifier. Received: xla=True"):
         classifier.export(tmp_path / "model", xla=True)
+
+
+def test_files_are_decoded_and_a_bad_one_harms_no_neighbour(classifier):
+    shades = np.random.default_rng(2).integers(0, 256, (3, 9, 7, 1)).astype("uint8")
+    whole = ImageClassifier(classifier.model, LABELS, ImagePreprocessing((6, 4), 0.4, 0.2))
+    files = [tf.io.encode_png(image).numpy() for image in shades]
+    jpeg = tf.io.encode_jpeg(shades[0], quality=100).numpy()
+    huge = files[0][:16] + (100_000).to_bytes(4, "big") * 2 + files[0][24:]
+    bad = [b"", b"no picture", files[0][:-30], huge, jpeg[:40], b"GIF89a" + files[0]]
+    found = whole.classify_encoded([files[0], *bad, files[1], jpeg, files[2]], batch_size=4)
+    expected = whole.classify(np.concatenate([shades[:2], tf.io.decode_jpeg(jpeg)[None], shades[2:]]))
+    right = [0, 7, 8, 9]
+    assert [found[i][0] for i in right] == [label for label, _ in expected]
+    np.testing.assert_allclose([found[i][1] for i in right], [p for _, p in expected], atol=1e-5)
+    assert found[1:7] == [("", 0.0)] * 6
+    with pytest.raises(ValueError, match="needs a `preprocessing`"):
+        classifier.classify_encoded(files)
+    with pytest.raises(ValueError, match="must be a list of bytes"):
+        whole.classify_encoded(jpeg)
+
+
+@pytest.mark.slow
+def test_files_are_decoded_in_the_runtime_of_the_server(classifier, tmp_path):
+    whole = ImageClassifier(classifier.model, LABELS, ImagePreprocessing((6, 4), 0.4, 0.2))
+    export = whole.export(tmp_path / "model", batch_sizes=[2])  # the check asks with pictures
+    files = [tf.io.encode_png(np.full((9, 7, 1), shade, "uint8")).numpy() for shade in (0, 255)]
+    files.insert(1, b"no picture")
+    found = answers(
+        export, tmp_path, "encoded", image=[each.decode("utf-8", "surrogateescape") for each in files]
+    )
+    assert found["label"] == [label for label, _ in whole.classify_encoded(files)]
+    assert found["label"][1] == "" and "must be a JPEG or PNG" in found["error"][1]
+    assert found["error"][::2] == ["", ""]
 
 
 @pytest.mark.slow
