@@ -92,7 +92,7 @@ def line_of(answer):
         if written in answer:
             return " ".join(answer[written].decode("utf-8", "replace").splitlines())
     if "label" in answer:
-        return f"{' '.join(_text(answer['label']).split())}\t{answer['probability']}"
+        return f"{' '.join(_text(answer['label']).split())}\t{answer['probability']!s}"
     if "probabilities" in answer:
         probabilities = zip(map(_text, answer["labels"]), map(_number, answer["probabilities"]), strict=True)
         return json.dumps(dict(probabilities), ensure_ascii=False)

@@ -8,6 +8,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.files import replaced
+from keras_transformer.serving.containers import compose, kubernetes, prometheus
 
 MODELS = "models.config"
 IMAGE = "tensorflow/serving:2.20.0"
@@ -24,7 +25,7 @@ def versions_of(folder):
 
 
 def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE):
-    """Writes `models.config`, `batching.config`, `monitoring.config` and `docker-compose.yml` beside the versions.
+    """Writes the configuration files of TensorFlow Serving, Docker, Kubernetes and Prometheus beside the versions.
 
     Run it again with other versions to roll a running server forward or back. The server reads `models.config` every 30
     seconds, loads and unloads versions, and moves the labels.
@@ -86,7 +87,10 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
         MODELS: _models(name, labels, served),
         "batching.config": _batching(stable["batch_sizes"]),
         "monitoring.config": 'prometheus_config {\n  enable: true\n  path: "/monitoring/prometheus/metrics"\n}\n',
-        "docker-compose.yml": _compose(name, image, stable["xla"]),
+        "docker-compose.yml": compose(name, image, stable["xla"]),
+        "docker-compose.gpu.yml": compose(name, image, stable["xla"], gpu=True),
+        "kubernetes.yml": kubernetes(name, image, stable["xla"]),
+        "prometheus.yml": prometheus(name),
     }
     for file, text in files.items():
         with replaced(folder / file) as temporary:
@@ -148,40 +152,3 @@ def _batching(batch_sizes):
         "max_enqueued_batches": MAX_WAITING_BATCHES,
     }
     return "".join(f"{setting} {{ value: {value} }}\n" for setting, value in settings.items())
-
-
-def _compose(name, image, xla):
-    """Returns the text of `docker-compose.yml`. It is JSON, which YAML includes: JSON needs no rules for quoting."""
-    files = f"/models/{name}"
-    service = {
-        "image": image,
-        "restart": "unless-stopped",
-        # gRPC; then REST, with metrics under /monitoring/prometheus/metrics. Both have no password, and the port of
-        # gRPC also takes new configurations, so they are open to this machine only.
-        "ports": [f"127.0.0.1:{port}:{port}" for port in (8500, 8501)],
-        "volumes": [f".:{files}:ro"],
-        "command": [
-            f"--model_config_file={files}/models.config",
-            "--model_config_file_poll_wait_seconds=30",
-            "--allow_version_labels_for_unavailable_models=true",
-            "--enable_batching=true",
-            f"--batching_parameters_file={files}/batching.config",
-            f"--monitoring_config_file={files}/monitoring.config",
-            "--rest_api_timeout_in_ms=60000",  # the server's default is half of the client's timeout
-            *(["--xla_cpu_compilation_enabled=true"] if xla else []),
-        ],
-        "healthcheck": {
-            # The image has bash and grep, but no client of HTTP.
-            "test": ["CMD", "bash", "-c", _health(name)],
-            "interval": "10s",
-            "timeout": "5s",
-            "start_period": "5m",
-        },
-    }
-    return json.dumps({"services": {re.sub("[^a-z0-9-]", "-", name.lower()): service}}, indent=2) + "\n"
-
-
-def _health(name):
-    """Returns a command of bash that succeeds if a version of the model answers requests."""
-    request = f"GET /v1/models/{name} HTTP/1.0\\r\\n\\r\\n"
-    return f"exec 3<>/dev/tcp/127.0.0.1/8501 && printf '{request}' >&3 && grep -q '\"AVAILABLE\"' <&3"

@@ -46,6 +46,9 @@ def test_labels_name_the_versions_that_are_served(base):
         "batching.config",
         "monitoring.config",
         "docker-compose.yml",
+        "docker-compose.gpu.yml",
+        "kubernetes.yml",
+        "prometheus.yml",
     ]
     model = model_of(base)
     assert (model.name, model.base_path, model.model_platform) == ("en_de", "/models/en_de", "tensorflow")
@@ -221,3 +224,40 @@ def test_a_folder_without_an_export_is_refused(base, tmp_path):
     (base / "models.config").write_text("no config")
     with pytest.raises(ValueError, match=r"models\.config cannot be read"):
         write_server_files(base, stable=1)
+
+
+def test_a_server_with_a_gpu_has_its_image_its_device_and_its_compiler(base):
+    write_server_files(base)  # version 11 is compiled
+    ((_, service),) = json.loads((base / "docker-compose.gpu.yml").read_text())["services"].items()
+    assert service["image"] == "tensorflow/serving:2.20.0-gpu"
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    cpu = service_of(base)[1]["command"]
+    changed = {"--xla_cpu_compilation_enabled=true": "--xla_gpu_compilation_enabled=true"}
+    assert service["command"] == [changed.get(option, option) for option in cpu]
+
+
+def test_kubernetes_runs_the_same_server_with_probes_and_threads_within_its_limit(base):
+    write_server_files(base, stable=1)
+    items = {item["kind"]: item for item in json.loads((base / "kubernetes.yml").read_text())["items"]}
+    pod = items["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    command = service_of(base)[1]["command"]
+    assert container["args"][: len(command)] == command
+    limit = container["resources"]["limits"]["cpu"]
+    assert container["args"][len(command) :] == [
+        f"--tensorflow_{kind}_op_parallelism={limit}" for kind in ("intra", "inter")
+    ]
+    test = service_of(base)[1]["healthcheck"]["test"]
+    assert container["readinessProbe"]["exec"]["command"] == test[1:]
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "en-de"
+    assert container["volumeMounts"][0]["mountPath"] == "/models/en_de"
+    assert items["Service"]["spec"]["selector"] == pod["metadata"]["labels"]
+    assert items["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "en-de"
+
+
+def test_prometheus_reads_the_path_that_the_server_writes(base):
+    write_server_files(base)
+    (job,) = json.loads((base / "prometheus.yml").read_text())["scrape_configs"]
+    assert f'path: "{job["metrics_path"]}"' in (base / "monitoring.config").read_text()
