@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import sys
 
-from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_LINES_FAILED, TERMINATED
+from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
 
 # The options of a beam, and the arguments of `Beam` that they are.
 BEAM_OPTIONS = {
@@ -14,6 +14,8 @@ BEAM_OPTIONS = {
     "n_best": "n_best",
 }
 SEARCH_OPTIONS = (*BEAM_OPTIONS, "no_repeat_ngram")
+# The options that say which model of which server, and the arguments of `Client` that they are.
+SERVER_OPTIONS = ("url", "model", "version", "label", "timeout", "retries")
 
 
 def _say(line):
@@ -141,7 +143,7 @@ def translate(options):
         for line in translate_lines(translator, lines, **options):
             sys.stdout.buffer.write(line.encode() + b"\n")
             sys.stdout.buffer.flush()
-        return SOME_LINES_FAILED if reports[0].failed else DONE
+        return SOME_FAILED if reports[0].failed else DONE
     try:
         report = translate_file(
             translator,
@@ -155,7 +157,7 @@ def translate(options):
     except Terminated as end:
         return _terminated(end)
     print(options.output)
-    return SOME_LINES_FAILED if report.failed else DONE
+    return SOME_FAILED if report.failed else DONE
 
 
 def evaluate(options):
@@ -214,9 +216,7 @@ def ask(options):
     from keras_transformer.client import Client
     from keras_transformer.data import LONGEST_LINE, iterate_lines
 
-    client = Client(
-        options.url, **_given(options, "model", "version", "label", "batch_size", "timeout", "retries")
-    )
+    client = Client(**_given(options, *SERVER_OPTIONS, "batch_size"))
     lines, done = iterate_lines(sys.stdin.buffer, LONGEST_LINE), 0
     with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
@@ -230,3 +230,10 @@ def ask(options):
             sys.stdout.buffer.flush()
             done += len(batch)
             bar.update(len(batch))
+
+
+def load_test(options):
+    """Sends requests to a server from several callers, and prints throughput, latencies and errors."""
+    from keras_transformer.cli import load_test
+
+    return load_test.run(options, _given(options, *SERVER_OPTIONS))

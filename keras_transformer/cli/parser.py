@@ -88,6 +88,15 @@ def make_parser():
         "come.",
         needs_tensorflow=False,
     )
+    _add_command(
+        subparsers,
+        "load-test",
+        commands.load_test,
+        _fill_load_test,
+        "Send requests to TensorFlow Serving from several callers, and print throughput, latencies and errors.",
+        epilog="The texts are those of --text, or the lines of standard input. They are sent again and again.",
+        needs_tensorflow=False,
+    )
     return parser
 
 
@@ -283,16 +292,39 @@ def _fill_server_files(parser):
 
 
 def _fill_ask(parser):
+    _add_server_options(parser, retries=3)
+    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a request")
+
+
+def _fill_load_test(parser):
+    _add_server_options(parser, retries=0)
+    parser.add_argument("--signature", metavar="NAME", default="serving_default", help="takes `text`")
+    parser.add_argument("--text", action="append", help="a text, instead of standard input; may be repeated")
+    parser.add_argument("--callers", type=int, default=8, help="number of requests at the same time")
+    parser.add_argument("--batch-size", type=int, default=1, help="number of texts in a request")
+    parser.add_argument("--seconds", type=float, default=10.0, help="no request begins after this time")
+    parser.add_argument("--requests", type=int, metavar="N", help="largest number of requests")
+
+
+def _add_server_options(parser, retries):
+    """Adds the options that say which model of which server.
+
+    Args:
+        parser: The parser of a command.
+        retries: Default of `--retries`.
+    """
     parser.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
     parser.add_argument("--model", metavar="NAME", default="model", help="name of the model in the server")
     parser.add_argument("--version", type=int, help="number of a version (default: the newest)", **OPTIONAL)
     parser.add_argument("--label", help="label of a version, instead of its number", **OPTIONAL)
-    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a request")
     parser.add_argument(
         "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
     )
     parser.add_argument(
-        "--retries", type=int, default=3, help="number of further attempts if the server cannot be reached"
+        "--retries",
+        type=int,
+        default=retries,
+        help="number of further attempts if the server cannot be reached",
     )
 
 
