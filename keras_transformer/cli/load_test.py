@@ -3,8 +3,6 @@
 import itertools
 import sys
 
-import numpy as np
-
 from keras_transformer.checks import printable
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED, UNREACHABLE
 from keras_transformer.client import Client, load_test
@@ -50,6 +48,7 @@ def run(options, server):
 def report_lines(report):
     """Returns the lines that describe a `LoadReport`.
 
+    >>> import numpy as np
     >>> from keras_transformer.client import LoadReport
     >>> report = LoadReport(2.0, np.array([0.01, 0.02]), 2, {"TimeoutError": 1}, {"TimeoutError": "no answer"})
     >>> print(*report_lines(report), sep="\\n")
