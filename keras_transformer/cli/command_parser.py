@@ -4,6 +4,9 @@ import argparse
 
 from keras_transformer.cli.tensorflow_import import import_tensorflow
 
+# Of an option that is not among the parsed options unless it was given.
+OPTIONAL = {"default": argparse.SUPPRESS}
+
 
 class CommandParser(argparse.ArgumentParser):
     """The parser of a command. It gets its options when it parses: some of them need TensorFlow."""

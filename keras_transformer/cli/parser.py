@@ -5,10 +5,9 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli import commands
-from keras_transformer.cli.command_parser import CommandParser
+from keras_transformer.cli import commands, server_options
+from keras_transformer.cli.command_parser import OPTIONAL, CommandParser
 
-OPTIONAL = {"default": argparse.SUPPRESS}
 FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
 
 
@@ -74,7 +73,7 @@ def make_parser():
         subparsers,
         "server-files",
         commands.server_files,
-        _fill_server_files,
+        server_options.fill_server_files,
         "Write the configuration files of TensorFlow Serving for a model. Run it again to move the labels `stable` "
         "and `canary` to other versions.",
         needs_tensorflow=False,
@@ -83,7 +82,7 @@ def make_parser():
         subparsers,
         "ask",
         commands.ask,
-        _fill_ask,
+        server_options.fill_ask,
         "Send standard input to TensorFlow Serving: one translated line out for each line in, in order, as the lines "
         "come.",
         needs_tensorflow=False,
@@ -92,7 +91,7 @@ def make_parser():
         subparsers,
         "load-test",
         commands.load_test,
-        _fill_load_test,
+        server_options.fill_load_test,
         "Send requests to TensorFlow Serving from several callers, and print throughput, latencies and errors.",
         epilog="The texts are those of --text, or the lines of standard input. They are sent again and again.",
         needs_tensorflow=False,
@@ -268,63 +267,6 @@ def _fill_export(parser):
 def _fill_verify(parser):
     parser.add_argument(
         "folder", metavar="FOLDER", help="folder of a version, or base path of a model with all its versions"
-    )
-
-
-def _fill_server_files(parser):
-    parser.add_argument("folder", metavar="FOLDER", help="base path of the model, with exported versions")
-    parser.add_argument(
-        "--name", help="name of the model in the server (default: the folder's name)", **OPTIONAL
-    )
-    parser.add_argument(
-        "--stable",
-        type=int,
-        metavar="N",
-        help="version with the label `stable` (default: the newest)",
-        **OPTIONAL,
-    )
-    parser.add_argument(
-        "--canary", type=int, metavar="N", help="version with the label `canary` (default: none)", **OPTIONAL
-    )
-    parser.add_argument(
-        "--image", help="Docker image of the server (default: tensorflow/serving:2.20.0)", **OPTIONAL
-    )
-
-
-def _fill_ask(parser):
-    _add_server_options(parser, retries=3)
-    parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a request")
-
-
-def _fill_load_test(parser):
-    _add_server_options(parser, retries=0)
-    parser.add_argument("--signature", metavar="NAME", default="serving_default", help="takes `text`")
-    parser.add_argument("--text", action="append", help="a text, instead of standard input; may be repeated")
-    parser.add_argument("--callers", type=int, default=8, help="number of requests at the same time")
-    parser.add_argument("--batch-size", type=int, default=1, help="number of texts in a request")
-    parser.add_argument("--seconds", type=float, default=10.0, help="no request begins after this time")
-    parser.add_argument("--requests", type=int, metavar="N", help="largest number of requests")
-
-
-def _add_server_options(parser, retries):
-    """Adds the options that say which model of which server.
-
-    Args:
-        parser: The parser of a command.
-        retries: Default of `--retries`.
-    """
-    parser.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
-    parser.add_argument("--model", metavar="NAME", default="model", help="name of the model in the server")
-    parser.add_argument("--version", type=int, help="number of a version (default: the newest)", **OPTIONAL)
-    parser.add_argument("--label", help="label of a version, instead of its number", **OPTIONAL)
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
-    )
-    parser.add_argument(
-        "--retries",
-        type=int,
-        default=retries,
-        help="number of further attempts if the server cannot be reached",
     )
 
 

@@ -112,7 +112,7 @@ class BatchingServer:
         """Sends tensors to a signature. Returns a dict of arrays, or raises the error of the server."""
         return self.send(signature, **inputs).result(120)
 
-    def send(self, signature, /, **inputs):
+    def send(self, signature="serving_default", /, **inputs):
         """Sends tensors to a signature. Returns a `Future`."""
         request = node_def_pb2.NodeDef(op=signature)
         for name, tensor in inputs.items():

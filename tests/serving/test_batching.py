@@ -91,7 +91,7 @@ def rows(pairs, translator):
     return {
         **{signature: {"text": texts} for signature in SIGNATURES[:3]},
         "score": {"text": texts, "target": targets},
-        "tokens": {"source": list(ids)},
+        "tokens": {"source": ids.tolist()},
     }
 
 
