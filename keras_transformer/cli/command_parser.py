@@ -4,6 +4,10 @@ import argparse
 
 from keras_transformer.cli.tensorflow_import import import_tensorflow
 
+# Of an option that is not among the parsed options unless it was given.
+OPTIONAL = {"default": argparse.SUPPRESS}
+NO_DEFAULT = {"argument_default": argparse.SUPPRESS}  # of a group, whose options are all optional
+
 
 class CommandParser(argparse.ArgumentParser):
     """The parser of a command. It gets its options when it parses: some of them need TensorFlow."""

@@ -5,7 +5,7 @@ import itertools
 import os
 import sys
 
-from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_LINES_FAILED, TERMINATED
+from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
 
 # The options of a beam, and the arguments of `Beam` that they are.
 BEAM_OPTIONS = {
@@ -15,6 +15,8 @@ BEAM_OPTIONS = {
     "n_best": "n_best",
 }
 SEARCH_OPTIONS = (*BEAM_OPTIONS, "no_repeat_ngram")
+# The options that say which model of which server, and the arguments of `Client` that they are.
+SERVER_OPTIONS = ("url", "model", "version", "label", "timeout", "retries")
 
 
 def _say(line):
@@ -150,7 +152,7 @@ def translate(options):
     except Terminated as end:
         return _terminated(end)
     print(options.output)
-    return SOME_LINES_FAILED if report.failed else DONE
+    return SOME_FAILED if report.failed else DONE
 
 
 def _answer_lines(answers, sizes, write=None):
@@ -174,7 +176,7 @@ def _answer_lines(answers, sizes, write=None):
     lines, reports = iterate_lines(sys.stdin.buffer, LONGEST_LINE), []
     for line in translate_lines(answers, lines, **sizes, verbose=sys.stderr.isatty(), report=reports.append):
         (write or print_line)(line)
-    return SOME_LINES_FAILED if reports[0].failed else DONE
+    return SOME_FAILED if reports[0].failed else DONE
 
 
 def _load_answers(options, *classes, signature="serving_default"):
@@ -286,9 +288,7 @@ def ask(options):
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.request_options import OPTIONS
 
-    client = Client(
-        options.url, **_given(options, "model", "version", "label", "batch_size", "timeout", "retries")
-    )
+    client = Client(**_given(options, *SERVER_OPTIONS, "batch_size"))
     given = _given(options, *OPTIONS)
     lines, done = iterate_lines(sys.stdin.buffer, LONGEST_LINE), 0
     with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
@@ -303,3 +303,10 @@ def ask(options):
             sys.stdout.buffer.flush()
             done += len(batch)
             bar.update(len(batch))
+
+
+def load_test(options):
+    """Sends requests to a server from several callers, and prints throughput, latencies and errors."""
+    from keras_transformer.cli import load_test
+
+    return load_test.run(options, _given(options, *SERVER_OPTIONS))

@@ -3,7 +3,7 @@
 DONE = 0
 INPUT = 2  # the user's input cannot be used
 DIVERGED = 3  # the loss or a weight is NaN or infinite
-SOME_LINES_FAILED = 4  # the output is complete, but some of its lines are empty
+SOME_FAILED = 4  # the command is done, but some lines or requests failed
 UNREACHABLE = 5  # no server answered in time
 INTERRUPTED = 130  # Ctrl-C
 TERMINATED = 143  # SIGTERM, after the state was saved

@@ -5,9 +5,8 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli import commands, serving_options
-from keras_transformer.cli.command_parser import CommandParser
-from keras_transformer.cli.serving_options import NO_DEFAULT, OPTIONAL
+from keras_transformer.cli import answer_options, commands, server_options
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser
 
 FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
 
@@ -46,14 +45,14 @@ def make_parser():
         subparsers,
         "classify",
         commands.classify,
-        serving_options.fill_classify,
+        answer_options.fill_classify,
         "Classify standard input: the label of each line, a tab, and its probability.",
     )
     _add_command(
         subparsers,
         "embed",
         commands.embed,
-        serving_options.fill_embed,
+        answer_options.fill_embed,
         "Make the vector of each line of standard input, as a JSON list on each line, or as one file for NumPy.",
     )
     _add_command(
@@ -88,14 +87,14 @@ def make_parser():
         subparsers,
         "verify",
         commands.verify,
-        serving_options.fill_verify,
+        server_options.fill_verify,
         "Check exported versions: the bytes of each file, the signatures, and an answer of each signature.",
     )
     _add_command(
         subparsers,
         "server-files",
         commands.server_files,
-        serving_options.fill_server_files,
+        server_options.fill_server_files,
         "Write the configuration files of TensorFlow Serving for a model. Run it again to move the labels `stable` "
         "and `canary` to other versions.",
         needs_tensorflow=False,
@@ -104,9 +103,18 @@ def make_parser():
         subparsers,
         "ask",
         commands.ask,
-        serving_options.fill_ask,
+        server_options.fill_ask,
         "Send standard input to TensorFlow Serving: one line with an answer out for each line in, in order, as the "
         "lines come.",
+        needs_tensorflow=False,
+    )
+    _add_command(
+        subparsers,
+        "load-test",
+        commands.load_test,
+        server_options.fill_load_test,
+        "Send requests to TensorFlow Serving from several callers, and print throughput, latencies and errors.",
+        epilog="The texts are those of --text, or the lines of standard input. They are sent again and again.",
         needs_tensorflow=False,
     )
     return parser
@@ -179,12 +187,12 @@ def _fill_translate(parser):
         action="store_true",
         help="discard an unfinished translation that was started with other options or another input",
     )
-    serving_options.add_sizes(parser)
+    answer_options.add_sizes(parser)
     _add_search_options(parser)
 
 
 def _fill_generate(parser):
-    serving_options.add_answer_options(parser)
+    answer_options.add_answer_options(parser)
     parser.add_argument(
         "--max-length", type=int, help="largest number of tokens in a continuation", **OPTIONAL
     )

@@ -1,5 +1,6 @@
 """A client of a running TensorFlow Serving. It needs no TensorFlow: NumPy, protobuf, and `requests` or `grpcio`."""
 
 from keras_transformer.client.client import Client
+from keras_transformer.client.load import LoadReport, load_test
 
-__all__ = ["Client"]
+__all__ = ["Client", "LoadReport", "load_test"]

@@ -1,0 +1,83 @@
+"""The options of the commands for TensorFlow Serving."""
+
+from keras_transformer.cli.answer_options import PAIRS
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL
+
+
+def fill_verify(parser):
+    """Adds the options of `verify`."""
+    parser.add_argument(
+        "folder", metavar="FOLDER", help="folder of a version, or base path of a model with all its versions"
+    )
+
+
+def fill_server_files(parser):
+    """Adds the options of `server-files` to its parser."""
+    parser.add_argument("folder", metavar="FOLDER", help="base path of the model, with exported versions")
+    parser.add_argument(
+        "--name", help="name of the model in the server (default: the folder's name)", **OPTIONAL
+    )
+    parser.add_argument(
+        "--stable",
+        type=int,
+        metavar="N",
+        help="version with the label `stable` (default: the newest)",
+        **OPTIONAL,
+    )
+    parser.add_argument(
+        "--canary", type=int, metavar="N", help="version with the label `canary` (default: none)", **OPTIONAL
+    )
+    parser.add_argument(
+        "--image", help="Docker image of the server (default: tensorflow/serving:2.20.0)", **OPTIONAL
+    )
+
+
+def fill_ask(parser):
+    """Adds the options of `ask` to its parser."""
+    _add_server_options(parser, retries=3)
+    parser.add_argument("--batch-size", type=int, default=32, help="number of lines in a request")
+    parser.add_argument("--pairs", action="store_true", help=PAIRS)
+    options = parser.add_argument_group(
+        "options of the search", "Without any of them, the export's own strategy answers.", **NO_DEFAULT
+    )
+    options.add_argument("--prefix", metavar="TEXT", help="begin of every answer")
+    options.add_argument("--max-length", type=int, help="largest number of tokens in an answer")
+    options.add_argument("--min-length", type=int, help="smallest number of tokens in an answer")
+    options.add_argument("--temperature", type=float, help="0 for greedy search; above 0, answers are drawn")
+    options.add_argument("--top-p", type=float, help="share of the probability that is drawn from")
+    options.add_argument(
+        "--seed", type=int, help="number that decides what is drawn (default: a new one each time)"
+    )
+
+
+def fill_load_test(parser):
+    """Adds the options of `load-test` to its parser."""
+    _add_server_options(parser, retries=0)
+    parser.add_argument("--signature", metavar="NAME", default="serving_default", help="takes `text`")
+    parser.add_argument("--text", action="append", help="a text, instead of standard input; may be repeated")
+    parser.add_argument("--callers", type=int, default=8, help="number of requests at the same time")
+    parser.add_argument("--batch-size", type=int, default=1, help="number of texts in a request")
+    parser.add_argument("--seconds", type=float, default=10.0, help="no request begins after this time")
+    parser.add_argument("--requests", type=int, metavar="N", help="largest number of requests")
+
+
+def _add_server_options(parser, retries):
+    """Adds the options that say which model of which server.
+
+    Args:
+        parser: The parser of a command.
+        retries: Default of `--retries`.
+    """
+    parser.add_argument("url", metavar="URL", help="http://host:8501 for REST, grpc://host:8500 for gRPC")
+    parser.add_argument("--model", metavar="NAME", default="model", help="name of the model in the server")
+    parser.add_argument("--version", type=int, help="number of a version (default: the newest)", **OPTIONAL)
+    parser.add_argument("--label", help="label of a version, instead of its number", **OPTIONAL)
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds for a request, its retries included"
+    )
+    parser.add_argument(
+        "--retries",
+        type=int,
+        default=retries,
+        help="number of further attempts if the server cannot be reached",
+    )

@@ -1,0 +1,221 @@
+"""An export behind the batching of TensorFlow Serving: each row is answered as if it were alone."""
+
+import os
+import pathlib
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from batching import COMPILER, BatchingServer, build, settings_of
+
+from keras_transformer.client.attempts import Failure, attempt
+from keras_transformer.decoding import Beam
+from keras_transformer.serving import Translator
+from keras_transformer.serving.server_files import write_server_files
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None, reason="needs g++ or clang++, to build the batching server"),
+]
+CALLERS = 16
+REQUESTS = int(os.environ.get("BATCHED_REQUESTS", "160"))  # BATCHED_REQUESTS=10000 for a thorough look
+BAD_INPUTS = int(os.environ.get("BAD_INPUTS", "200"))
+WIDTH = 24  # of the ids
+TEXTS = 20  # that requests draw their rows from
+SIGNATURES = ("serving_default", "n_best", "alignment", "score", "tokens")
+ONE_WIDTH = ("serving_default", "n_best")  # signatures whose answers are as wide for every request
+SPLITTING = """
+max_batch_size { value: 64 }
+max_execution_batch_size { value: 16 }
+enable_large_batch_splitting { value: true }
+batch_timeout_micros { value: 5000 }
+max_enqueued_batches { value: 25 }
+allowed_batch_sizes: 2
+allowed_batch_sizes: 8
+allowed_batch_sizes: 16
+"""
+BAD_PIECES = [
+    b"",
+    b" " * 5000,
+    b"\0",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"</s>",
+    b"<unk>",
+    b"\xe2\x96\x81",
+]
+BAD_PIECES += [b"\xe3\x80\x80" * 500, "ﷺ🏴".encode(), b"\xef\xbb\xbf", b"a" * 20000, b"\n\t\r"]
+
+
+@pytest.fixture(scope="module")
+def model_folder(translator, made_once):
+    def export(folder):
+        Translator(*[translator.model, *translator.tokenizers], Beam(3, n_best=2), 24, 20).export(folder)
+        write_server_files(folder)
+
+    return made_once("batched", export)
+
+
+@pytest.fixture(scope="module")
+def config(model_folder):
+    return (model_folder / "batching.config").read_text()
+
+
+@pytest.fixture(scope="module")
+def program(made_once):
+    def compile(folder):
+        folder.mkdir()
+        build(folder)
+
+    return made_once("batching_server", compile) / "batching_server"
+
+
+@pytest.fixture(scope="module")
+def start(program, model_folder):
+    """A function that starts a server with a `batching.config`."""
+    return lambda config: BatchingServer(program, model_folder / "1", config)
+
+
+@pytest.fixture(scope="module")
+def rows(pairs, translator):
+    """The inputs of each signature: a dict of lists of rows."""
+    texts = [source.encode() for source, _ in pairs[: TEXTS - 3]] + [b"", b"  ", (pairs[0][0] * 9).encode()]
+    targets = [target.encode() for _, target in pairs[3:TEXTS]] + [b"", b"The", b"a " * 30]
+    ids = translator.tokenizers[0].tokenize(texts).to_tensor(shape=(None, WIDTH)).numpy()
+    return {
+        **{signature: {"text": texts} for signature in SIGNATURES[:3]},
+        "score": {"text": texts, "target": targets},
+        "tokens": {"source": ids.tolist()},
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(model_folder, rows):
+    """The answer to each row alone, by TensorFlow's own loader: a dict of lists of dicts."""
+    functions = tf.saved_model.load(str(model_folder / "1")).signatures
+
+    def answers(signature):
+        for row in zip(*rows[signature].values(), strict=True):
+            inputs = {name: tf.constant([value]) for name, value in zip(rows[signature], row, strict=True)}
+            yield {name: value.numpy()[0] for name, value in functions[signature](**inputs).items()}
+
+    return {signature: list(answers(signature)) for signature in SIGNATURES}
+
+
+def check(found, expected):
+    """Compares one row of an answer with that row alone. It may be wider, with padding."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        value, row = np.asarray(value), np.asarray(found[name])
+        part = row[tuple(slice(size) for size in value.shape)]
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(part, value, rtol=1e-3, atol=1e-4, err_msg=name)
+        else:
+            assert part.tolist() == value.tolist(), name
+        rest = row.copy()
+        rest[tuple(slice(size) for size in value.shape)] = b"" if row.dtype == object else 0
+        assert row.ndim == 0 or not rest.any(), name
+
+
+def ask(server, rows, alone, number, sizes, counts):
+    """Sends one request of random rows to a random signature, and checks each row of the answer."""
+    chance = random.Random(number)
+    signature = chance.choice(SIGNATURES)
+    picked = [chance.randrange(TEXTS) for _ in range(chance.choice(sizes))]
+    inputs = {name: [column[row] for row in picked] for name, column in rows[signature].items()}
+    try:
+        answer = server.predict(signature, **inputs)
+    except tf.errors.InternalError as error:
+        assert "would overwrite memory" in error.message and signature not in ONE_WIDTH
+        counts.append("refused")
+        return
+    for i, row in enumerate(picked):
+        check({name: value[i] for name, value in answer.items()}, alone[signature][row])
+    counts.append("answered")
+
+
+@pytest.mark.parametrize("splitting", [False, True])
+def test_each_row_of_many_callers_is_answered_as_if_alone(start, config, rows, alone, splitting):
+    counts, sizes = [], [1, 1, 1, 2, 3, 7, 17, 64]
+    with start(SPLITTING if splitting else config) as server, ThreadPoolExecutor(CALLERS) as pool:
+        numbers = range(REQUESTS)
+        list(pool.map(lambda number: ask(server, rows, alone, number, sizes, counts), numbers))
+        assert server.close() == 0
+    assert len(counts) == REQUESTS and counts.count("answered") > REQUESTS / 2
+    if not splitting:
+        assert "refused" not in counts
+
+
+def test_the_written_settings_split_no_request(config, start, rows, alone):
+    """The parts of an answer may differ in width, and TensorFlow Serving would join them without a look."""
+    settings = dict(each.split("=") for each in settings_of(config))
+    largest = int(settings["max_batch_size"])
+    assert "enable_large_batch_splitting" not in settings and "allowed_batch_sizes" not in settings
+    text = rows["alignment"]["text"]
+    order = sorted(range(TEXTS), key=lambda row: len(text[row]))
+    texts = [text[row] for row in order for _ in range(3)]
+    with start(config) as server:
+        answer = server.predict("alignment", text=texts)
+        for i, row in enumerate(np.repeat(order, 3)):
+            check({name: value[i] for name, value in answer.items()}, alone["alignment"][row])
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"larger than maximum input batch size {largest}"
+        ):
+            server.predict(text=[b"a"] * (largest + 1))
+    with start(SPLITTING) as server:
+        assert server.predict(text=texts)["translation"].shape == (3 * TEXTS,)
+        with pytest.raises(tf.errors.InternalError, match="would overwrite memory"):
+            server.predict("alignment", text=texts)
+
+
+def test_ids_of_other_widths_are_answered_after_another_attempt(start, config, rows, alone):
+    """TensorFlow Serving refuses a batch of different widths. The client's attempts meet other neighbours."""
+    spoilt = []
+
+    def call(row):
+        ids = rows["tokens"]["source"][row]
+        wide = np.zeros((1, WIDTH + row % 5), np.int32)
+        wide[0, :WIDTH] = ids
+
+        def once(deadline):
+            try:
+                return server.predict("tokens", source=wide)
+            except tf.errors.FailedPreconditionError as error:
+                spoilt.append(error.message)
+                raise Failure("FAILED_PRECONDITION", error.message) from None
+
+        answer = attempt(once, 120.0, 20, 0.1)
+        check({name: value[0] for name, value in answer.items()}, alone["tokens"][row])
+
+    with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
+        list(pool.map(call, [*range(TEXTS)] * 2))
+    assert spoilt
+
+
+def test_bad_inputs_harm_no_neighbour(start, config, rows, alone):
+    """Invalid UTF-8, NUL, blanks and long texts, in requests of their own and beside good rows."""
+
+    def call(number):
+        chance = random.Random(number)
+        bad = [b"".join(chance.choices(BAD_PIECES, k=chance.randrange(1, 4))) for _ in range(10)]
+        bad[0] = chance.randbytes(200)
+        good = {chance.randrange(11): chance.randrange(TEXTS) for _ in range(3)}
+        texts = list(bad)
+        for place in sorted(good):
+            texts.insert(place, rows["serving_default"]["text"][good[place]])
+        futures = [server.send(text=texts), server.send("n_best", text=texts)]
+        for signature, future in zip(ONE_WIDTH, futures, strict=True):
+            answer = future.result(120)
+            for place, row in good.items():
+                check({name: value[place] for name, value in answer.items()}, alone[signature][row])
+        assert all(text.decode() is not None for text in answer["translations"].ravel())
+
+    with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
+        list(pool.map(call, range(BAD_INPUTS // 10)))
+        assert server.close() == 0
