@@ -250,6 +250,7 @@ class LiveTransformer {
           const sum = parent.sum + parent.logits[token] - parent.normalizer;
           candidates.push({ token, parent, sum, length: parent.length + 1 });
         }
+        parent.logits = null; // as long as the vocabulary, and no longer needed
         yield;
       }
       candidates.sort((a, b) => b.sum - a.sum);

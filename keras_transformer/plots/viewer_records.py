@@ -1,0 +1,232 @@
+"""Records what a model attends to, for the pages of the viewer."""
+
+import base64
+import contextlib
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.decoding import Beam, decode
+from keras_transformer.plots.viewer_live import CannotRunError, check_plain
+
+BLANK, OPEN_BOX = "\u2581", "\u2423"  # SentencePiece's sign for a space, and the sign that people know
+LARGEST_SIDE = 384  # pixels of a picture in a page
+
+
+def labels_of(tokenizer, ids):
+    """Returns the text of each id, with an open box for the space that starts a word."""
+    return [piece.replace(BLANK, OPEN_BOX) for piece in tokenizer.pieces(ids)]
+
+
+def record_translation(translator, text):
+    """Translates a text, and records the attention of all layers and the beam search, if it is one.
+
+    Args:
+        translator: A `Translator`.
+        text: str.
+
+    Returns:
+        A dict of plain values.
+    """
+    model, tokenizer = translator.model, translator.target_tokenizer
+    ids = translator.source_tokenizer.tokenize([text])[0].numpy()[: translator.max_source_length - 1]
+    if not len(ids):
+        raise ValueError(f"`text` must hold something to translate. Received: {text!r:.200}.")
+    source = np.array([[*ids, model.eos_id]], "int32")
+    found = model.generate(
+        source, translator.strategy, translator.max_length, constraints=translator.constraints
+    )
+    length = int(found.lengths[0, 0])
+    written = ops.convert_to_numpy(found.tokens)[0, 0, :length].tolist()
+    past = [model.bos_id, *written[:-1]]
+    layers = [
+        *((layer, "self_attention") for layer in model.encoder.layers),
+        *((layer, "self_attention") for layer in model.decoder.layers),
+        *((layer, "cross_attention") for layer in model.decoder.layers),
+    ]
+    with recorded_vectors([getattr(layer, name) for layer, name in layers]) as vectors:
+        _, scores = model({"source": source, "target": np.array([past])}, return_attention_scores=True)
+    read = labels_of(translator.source_tokenizer, source[0].tolist())
+    steps = labels_of(tokenizer, written)
+    groups = [
+        _group("encoder", read, read, scores["encoder"], vectors),
+        _group("decoder", steps, labels_of(tokenizer, past), scores["decoder"], vectors),
+        _group("cross", steps, read, scores["cross"], vectors),
+    ]
+    beam = type(translator.strategy) is Beam and translator.strategy.groups == 1
+    return {
+        "text": text,
+        "translation": tokenizer.detokenize([written])[0].numpy().decode("utf-8", "replace"),
+        "score": float(found.scores[0, 0]),
+        "groups": groups,
+        "beam": _record_search(translator, source, length) if beam else None,
+    }
+
+
+def record_encoding(model, tokenizer, text, max_length):
+    """Records the attention of an `EncoderModel` that reads a text.
+
+    Args:
+        model: An `EncoderModel`.
+        tokenizer: Its tokenizer.
+        text: str.
+        max_length: Largest number of tokens, with those that begin and end a text.
+
+    Returns:
+        A dict of plain values.
+    """
+    ids = tokenizer.tokenize([text])[0].numpy()[: max_length - 2]
+    token_ids = np.array([[tokenizer.bos_id, *ids, tokenizer.eos_id]], "int32")
+    with recorded_vectors([layer.self_attention for layer in model.encoder.layers]) as vectors:
+        _, scores = model.encode({"token_ids": token_ids}, training=False, return_attention_scores=True)
+    labels = labels_of(tokenizer, token_ids[0].tolist())
+    return {"text": text, "groups": [_group("encoder", labels, labels, scores, vectors)]}
+
+
+def record_image(model, image, picture, name):
+    """Records the attention of a `VisionTransformer` that reads an image.
+
+    Args:
+        model: A `VisionTransformer`.
+        image: float `(height, width, channels)`, prepared as the images of the model's training.
+        picture: uint8 `(height, width, channels)`, the image as people see it.
+        name: What the page calls the image, str.
+
+    Returns:
+        A dict of plain values.
+    """
+    with recorded_vectors([layer.self_attention for layer in model.encoder.layers]) as vectors:
+        _, scores = model.encode(image[None], training=False, return_attention_scores=True)
+    rows, columns = (n // p for n, p in zip(model.image_size, model.patch_size, strict=True))
+    patches = [f"patch {row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
+    labels = ["class token", *patches]
+    return {
+        "text": name,
+        "groups": [_group("encoder", labels, labels, scores, vectors)],
+        "image": {"rows": rows, "columns": columns, "pixels": _pixels(picture)},
+    }
+
+
+@contextlib.contextmanager
+def recorded_vectors(attentions):
+    """Records the queries, keys and values of plain attention layers while a model runs.
+
+    Args:
+        attentions: The layers, in the order of their calls' groups.
+
+    Yields:
+        A list that has, after the run, a triple of float NumPy `(length, num_heads * dim)` for each layer; None for a
+        layer with other attention than the paper's.
+    """
+    calls = [None] * len(attentions)
+    found = []
+
+    def recording(i, call):
+        def recorded(query, value, *args, **kwargs):
+            calls[i] = query, value
+            return call(query, value, *args, **kwargs)
+
+        return recorded
+
+    with contextlib.ExitStack() as stack:
+        for i, attention in enumerate(attentions):
+            with contextlib.suppress(CannotRunError):
+                check_plain(attention)
+                stack.enter_context(mock.patch.object(attention, "call", recording(i, attention.call)))
+        yield found
+    for attention, call in zip(attentions, calls, strict=True):
+        found.append(None)
+        if call is not None:
+            query, value = call
+            parts = attention.query_dense(query), attention.key_dense(value), attention.value_dense(value)
+            found[-1] = [ops.convert_to_numpy(part)[0].reshape(part.shape[1], -1) for part in parts]
+
+
+def _group(name, rows, columns, scores, vectors):
+    """Describes the attention of all layers of one kind, and takes their vectors from the list."""
+    weights = np.stack([ops.convert_to_numpy(layer)[0] for layer in scores])
+    own = [vectors.pop(0) for _ in scores]
+    plain = all(each is not None for each in own)
+    return {
+        "name": name,
+        "rows": rows,
+        "columns": columns,
+        "layers": len(weights),
+        "heads": weights.shape[1],
+        "weights": _base64(weights),
+        "vectors": [_base64(np.stack(part)) for part in zip(*own, strict=True)] if plain else None,
+    }
+
+
+def _base64(array):
+    return base64.b64encode(array.astype("<f2").tobytes()).decode()
+
+
+def _pixels(picture):
+    """Describes uint8 `(height, width, 1 or 3)` for the page, with every n-th pixel of a large picture."""
+    step = -(-max(picture.shape[:2]) // LARGEST_SIDE)
+    picture = np.broadcast_to(picture, (*picture.shape[:2], 3))[::step, ::step]
+    height, width, _ = picture.shape
+    return {"height": height, "width": width, "rgb": base64.b64encode(picture.tobytes()).decode()}
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordingBeam(Beam):
+    """A beam search that keeps the open hypotheses of each step and the best that have finished.
+
+    steps: A list that gets `(beams, finished, limits)` at each step.
+    """
+
+    steps: Any = dataclasses.field(default_factory=list)
+
+    def advance(self, beams, extra, prediction, search):
+        beams, extra, *others = super().advance(beams, extra, prediction, search)
+        self.steps.append((beams, self.end(beams, extra, search), search.limits))
+        return beams, extra, *others
+
+
+def _record_search(translator, source, longest):
+    """Searches once more, outside of any graph, and returns the hypotheses as a list in which parents come first."""
+    model = translator.model
+    strategy = {field.name: getattr(translator.strategy, field.name) for field in dataclasses.fields(Beam)}
+    # The best of as many results as the beam is wide is the best of a search for one result.
+    beam = RecordingBeam(**{**strategy, "n_best": strategy["width"]})
+    step, cache, prompt, _ = model.start(source, beam.width)
+    limit = translator.max_length or max(2 * source.shape[1] + 16, longest)
+    decode(
+        step,
+        cache,
+        beam,
+        prompt,
+        limit,
+        constraints=translator.constraints,
+        source_lengths=np.array([source.shape[1]], "int32"),
+        eos_id=model.eos_id,
+        pad_id=model.pad_id,
+    )
+    places = {(): 0}
+    nodes = [{"label": labels_of(translator.target_tokenizer, [model.bos_id])[0], "parent": -1, "sum": 0.0}]
+
+    def add(ids, score, rank=None):
+        if ids not in places and ids[:-1] in places:
+            places[ids] = len(nodes)
+            label = labels_of(translator.target_tokenizer, ids[-1:])[0]
+            nodes.append({"label": label, "parent": places[ids[:-1]], "sum": score, "rank": rank})
+
+    for beams, ended, limits in beam.steps:
+        for ids, score in _hypotheses(ended):
+            add(ids, score, score / float(beam.divisor(len(ids))))
+        for ids, score in _hypotheses(beams):
+            if ids[-1] != model.eos_id and len(ids) < int(limits[0]):  # else it ended too late to be a result
+                add(ids, score)
+    return nodes
+
+
+def _hypotheses(found):
+    """Yields the ids and the score of each possible hypothesis of the first row."""
+    for row, length, score in zip(*(np.array(part)[0] for part in found[:3]), strict=True):
+        if score > -np.inf:
+            yield tuple(row[:length].tolist()), float(score)
