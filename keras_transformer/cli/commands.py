@@ -253,6 +253,22 @@ def export(options):
     print(servable.export(options.folder, options.version, options.xla, **sizes))
 
 
+def show(options):
+    """Writes a page that shows what a model attends to."""
+    from keras_transformer import plots, serving
+    from keras_transformer.cli.images import read_image
+
+    servable = _load_servable(options, serving.load)
+    inputs = options.inputs
+    if isinstance(servable, serving.ImageClassifier):
+        inputs = [read_image(path, servable.model.channels) for path in inputs]
+    page = plots.attention(servable, inputs, live=options.live, **_given(options, "precision"))
+    page.save(options.output)
+    if page.reason:
+        _say(f"The page shows the given texts only: the model cannot run in it, because {page.reason}.")
+    print(options.output)
+
+
 def convert(options):
     """Converts a Hugging Face folder to a folder that this library serves, or the other way round."""
     from keras_transformer.cli.convert import convert

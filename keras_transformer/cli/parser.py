@@ -71,6 +71,13 @@ def make_parser():
     )
     _add_command(
         subparsers,
+        "show",
+        commands.show,
+        _fill_show,
+        "Write an HTML page that shows what a model attends to. A translator runs in the page.",
+    )
+    _add_command(
+        subparsers,
         "convert",
         commands.convert,
         _fill_convert,
@@ -214,6 +221,27 @@ def _fill_evaluate(parser):
         help="tokenizer of sacreBLEU; `none` for text that is already tokenized",
     )
     parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
+    _add_search_options(parser)
+
+
+def _fill_show(parser):
+    parser.add_argument("run", metavar="RUN", help="folder of a run, or of a saved model")
+    parser.add_argument(
+        "inputs", metavar="TEXT", nargs="+", help="text to read; for an image classifier an image file"
+    )
+    parser.add_argument("--output", metavar="FILE.html", required=True, help="the page", **OPTIONAL)
+    parser.add_argument(
+        "--live",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="put a translator into the page, so that its reader can type other texts",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("float16", "int8"),
+        help="how the page stores matrices (default: float16, or int8 if the page would be too large)",
+        **OPTIONAL,
+    )
     _add_search_options(parser)
 
 

@@ -2,6 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
+const quoted = (text) => `\u201c${shortened(text, 24)}\u201d`;
 const number = (x, digits = 3) => x.toFixed(digits).replace("-", "\u2212");
 
 class Viewer {
@@ -269,6 +270,7 @@ class Viewer {
     else this.drawLines(reveal);
     byId("map-title").textContent = `${TITLES[group.name]}, layer ${state.layer + 1}, head ${state.head + 1}`;
     byId("map").setAttribute("aria-label", `Weights of ${byId("map-title").textContent}. Arrow keys choose a cell.`);
+    byId("highest").textContent = number(highestOf(group, state.layer, state.head), 2);
     this.map.draw(group, state.layer, state.head, state.row, state.column);
     this.drawPair();
   }
@@ -297,14 +299,14 @@ class Viewer {
 
   sentence(row, column) {
     const { rows, columns, weights } = this.group, { layer, head } = this.state;
-    return `${rows[row]} \u2192 ${columns[column]}: ${number(weights(layer, head, row)[column])}`;
+    return `${quoted(rows[row])} \u2192 ${quoted(columns[column])}: ${number(weights(layer, head, row)[column])}`;
   }
 
   // Shows how a query and a key become a weight, and what the weight takes from the value.
   drawPair() {
     const { group, state } = this, { layer, head, row, column } = state;
     const weights = [...group.weights(layer, head, row)], count = group.causal ? row + 1 : weights.length;
-    byId("pair-title").textContent = `From ${shortened(group.rows[row], 24)} to ${shortened(group.columns[column], 24)}`;
+    byId("pair-title").textContent = `From ${quoted(group.rows[row])} to ${quoted(group.columns[column])}`;
     byId("said").textContent = this.sentence(row, column);
     const items = [];
     const item = (title, values, chosen) => {
@@ -317,12 +319,12 @@ class Viewer {
       const q = [...group.query(layer, head, row)], k = [...group.key(layer, head, column)];
       const v = [...group.value(layer, head, column)], products = q.map((x, i) => x * k[i]), root = Math.sqrt(q.length);
       const scores = weights.slice(0, count).map((_, j) => dot(q, group.key(layer, head, j)) / root);
-      item([`1. Query q of ${shortened(group.rows[row])}`], q);
-      item([`2. Key k of ${shortened(group.columns[column])}`], k);
+      item([`1. Query q of ${quoted(group.rows[row])}`], q);
+      item([`2. Key k of ${quoted(group.columns[column])}`], k);
       item(["3. Their products, whose sum is q\u00b7k = ", strong(number(dot(q, k)))], products);
       item([`4. Score: q\u00b7k / \u221a${q.length} = `, strong(number(scores[column])), ", beside all scores"], scores, column);
       item(["5. Softmax of all scores: weight ", strong(number(weights[column]))], weights.slice(0, count), column);
-      item([`6. Weight \u00b7 value v of ${shortened(group.columns[column])}`], v.map((x) => x * weights[column]));
+      item([`6. Weight \u00b7 value v of ${quoted(group.columns[column])}`], v.map((x) => x * weights[column]));
       if (byId("numbers").open) {
         const lines = q.map((x, i) => [i + 1, ...[x, k[i], products[i], v[i], weights[column] * v[i]].map((each) => number(each))]);
         this.fillTable("numbers", ["channel", "q", "k", "q \u00b7 k", "v", "weight \u00b7 v"], lines);

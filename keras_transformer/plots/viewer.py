@@ -33,6 +33,7 @@ class AttentionPage:
         weights: The bytes of the weights for a model that runs in the page.
 
     Attributes:
+        data, weights: The arguments.
         html: The page, str.
         is_live: Whether the model runs in the page, so that a reader can type other texts.
         reason: Why it does not, str, or None.
@@ -43,6 +44,7 @@ class AttentionPage:
     """
 
     def __init__(self, data, weights=b""):
+        self.data, self.weights = data, weights
         self.is_live = data["live"] is not None
         self.reason = data["reason"]
         self.html = page_of(data["title"], data, weights)
@@ -169,7 +171,9 @@ def _record_images(servable, inputs):
     images = [np.asarray(image) for image in (inputs if is_list else [inputs])]
     if not images:
         raise ValueError("`inputs` must hold an image. Received: none.")
-    answers = [servable.classify(image[None])[0] for image in images]  # refuses images of another shape or dtype
+    answers = [
+        servable.classify(image[None])[0] for image in images
+    ]  # refuses images of another shape or dtype
     records = []
     for i, (image, (label, probability)) in enumerate(zip(images, answers, strict=True), 1):
         prepared = image[None].astype("float32")

@@ -27,11 +27,25 @@ function sized(canvas, width, height) {
   return context;
 }
 
-// Returns a function from a weight in [0, 1] to its colour as [red, green, blue].
-function shades() {
+// Returns the highest weight of a head.
+function highestOf(group, layer, head) {
+  const known = (group.highest ??= new Map()), name = layer * group.heads + head;
+  if (!known.has(name)) {
+    let highest = 0;
+    for (let row = 0; row < group.rows.length; row++) {
+      for (const weight of group.weights(layer, head, row)) highest = Math.max(highest, weight);
+    }
+    known.set(name, highest);
+  }
+  return known.get(name);
+}
+
+// Returns a function from a weight to its colour as [red, green, blue]. The head's highest weight has the strongest.
+function shades(group, layer, head) {
+  const highest = highestOf(group, layer, head) || 1;
   const channels = (name) => [1, 3, 5].map((i) => parseInt(colour(name).slice(i, i + 2), 16));
   const low = channels("low"), high = channels("high");
-  return (weight) => low.map((from, i) => Math.round(from + (high[i] - from) * Math.min(1, weight)));
+  return (weight) => low.map((from, i) => Math.round(from + (high[i] - from) * (weight / highest)));
 }
 
 // Draws the lines from tokens that attend to tokens that are attended to, one for each head, as far as they are seen.
@@ -47,7 +61,7 @@ function drawThreads(canvas, box, group, layer, heads, from, to, rows, chosen) {
       if (weight < least || (x < -8 && end < -8) || (x > width + 8 && end > width + 8)) continue;
       context.globalAlpha = Math.min(1, strength * (0.15 + 0.85 * weight));
       context.lineWidth = strength * (0.6 + 4.4 * weight);
-      const shift = (head - (group.heads - 1) / 2) * 1.2;
+      const shift = (head - (group.heads - 1) / 2) * Math.min(4, 24 / group.heads);
       context.beginPath();
       context.moveTo(x + shift, 2);
       context.bezierCurveTo(x + shift, height * 0.45, end + shift, height * 0.55, end + shift, height - 2);
@@ -60,7 +74,7 @@ function drawThreads(canvas, box, group, layer, heads, from, to, rows, chosen) {
 
 // Draws a head in a small canvas, a pixel for each weight; of more than 96 rows or columns, some.
 function drawThumbnail(canvas, group, layer, head) {
-  const { rows, columns } = group, shade = shades();
+  const { rows, columns } = group, shade = shades(group, layer, head);
   const step = Math.ceil(Math.max(rows.length, columns.length) / 96);
   canvas.width = Math.ceil(columns.length / step);
   canvas.height = Math.ceil(rows.length / step);
@@ -73,6 +87,8 @@ function drawThumbnail(canvas, group, layer, head) {
   }
   context.putImageData(image, 0, 0);
 }
+
+const MAP_HEIGHT = 460;
 
 // The map of one head: a cell for each weight, and the labels of rows and columns at its edges.
 class HeadMap {
@@ -90,7 +106,8 @@ class HeadMap {
     this.left = Math.min(120, widest(group.rows));
     this.top = Math.min(110, widest(group.columns));
     const space = this.box.clientWidth - this.left;
-    this.cell = Math.max(10, Math.min(32, Math.floor(space / group.columns.length)));
+    const high = Math.max(14, Math.floor((MAP_HEIGHT - this.top) / group.rows.length));
+    this.cell = Math.max(10, Math.min(32, high, Math.floor(space / group.columns.length)));
     this.width = this.left + this.cell * group.columns.length;
     this.height = this.top + this.cell * group.rows.length;
     this.room.style.width = `${this.width}px`;
@@ -98,8 +115,8 @@ class HeadMap {
   }
 
   draw(group, layer, head, row, column) {
-    const width = Math.min(this.width, this.box.clientWidth), height = Math.min(this.height, 460);
-    const context = sized(this.canvas, width, height), shade = shades(), { cell, left, top } = this;
+    const width = Math.min(this.width, this.box.clientWidth), height = Math.min(this.height, MAP_HEIGHT);
+    const context = sized(this.canvas, width, height), shade = shades(group, layer, head), { cell, left, top } = this;
     const x0 = left - this.box.scrollLeft, y0 = top - this.box.scrollTop;
     const seen = (start, first, end, count) => [
       Math.max(0, Math.floor((first - start) / cell)), Math.min(count, Math.ceil((end - start) / cell)),
@@ -127,8 +144,10 @@ class HeadMap {
       context.fillStyle = colour(chosen ? "ink" : "quiet");
       context.fillText(shortened(text), 0, 0);
     };
+    // Where cells are small, some labels are left out; never the chosen one.
+    const step = Math.ceil(14 / cell), skips = (i, chosen) => i !== chosen && (i % step || Math.abs(i - chosen) < step);
     for (let i = firstRow; i < endRow; i++) {
-      if (y0 + (i + 0.5) * cell < top) continue;
+      if (y0 + (i + 0.5) * cell < top || skips(i, row)) continue;
       context.save();
       context.textAlign = "right";
       context.translate(left - 5, y0 + (i + 0.5) * cell);
@@ -136,7 +155,7 @@ class HeadMap {
       context.restore();
     }
     for (let j = firstColumn; j < endColumn; j++) {
-      if (x0 + (j + 0.5) * cell < left) continue;
+      if (x0 + (j + 0.5) * cell < left || skips(j, column)) continue;
       context.save();
       context.translate(x0 + (j + 0.5) * cell, top - 5);
       context.rotate(-Math.PI / 2);
@@ -246,7 +265,7 @@ function drawTree(box, hypotheses, shown, choose) {
   const best = ancestors(ranked[0]), path = ancestors(shown);
   const wide = (text) => 18 + [...text].reduce((sum, c) => sum + (c > "\u1100" && c < "\uffff" && c !== OPEN_BOX && c !== "…" ? 13 : 8), 0);
   const widths = [];
-  for (const each of hypotheses) widths[each.depth] = Math.max(widths[each.depth] ?? 44, wide(shortened(each.label)));
+  for (const each of hypotheses) widths[each.depth] = Math.max(widths[each.depth] ?? 78, wide(shortened(each.label)));
   const lefts = widths.reduce((sums, width) => [...sums, sums.at(-1) + width + 26], [4]);
   const levels = Math.max(...hypotheses.map((each) => each.level)) + 1, high = 50;
   const root = svg("svg", { width: lefts.at(-1) + 76, height: levels * high + 8, role: "group", "aria-label": "Tree of the search" });

@@ -67,7 +67,7 @@ def describe_translator(translator, precision=None):
         "target_tokenizer": None if target is source else _describe_tokenizer(target, normalizes=False),
     }
     for kind in PRECISIONS if precision is None else (precision,):
-        entries, content = pack_weights(_named_weights(translator.model), kind)
+        entries, content = pack_weights(named_weights(translator.model), kind)
         size = 4 * len(content) / 3
         if size <= LARGEST_PAGE:
             return {**description, "precision": kind, "tensors": entries}, content
@@ -230,7 +230,7 @@ def _gamma(norm):
     return norm.gamma if isinstance(norm, LayerNormalization) else norm.scale
 
 
-def _named_weights(model):
+def named_weights(model):
     """Returns a dict from the names that the page knows to float32 arrays; matrices are `(inputs, outputs)`."""
     weights = {}
 
@@ -255,7 +255,9 @@ def _named_weights(model):
                 attention = getattr(layer, kind, None)
                 if attention is not None:
                     for part in ("query", "key", "value"):
-                        add_dense(f"{prefix}/{kind}/{part}", getattr(attention, f"{part}_dense"), model.d_model)
+                        add_dense(
+                            f"{prefix}/{kind}/{part}", getattr(attention, f"{part}_dense"), model.d_model
+                        )
                     joined = attention.num_heads * attention.value_dim
                     add_dense(f"{prefix}/{kind}/attention_output", attention.output_dense, joined)
             add_dense(f"{prefix}/feed_forward/inner", layer.feed_forward.inner, model.d_model)
@@ -272,11 +274,12 @@ def _describe_search(translator):
     _require(type(strategy) in (Greedy, Beam), f"it searches with {type(strategy).__name__}")
     _require(getattr(strategy, "groups", 1) == 1, "its beam has groups")
     _require(not translator.constraints, "its search has constraints")
+    beam = strategy if isinstance(strategy, Beam) else Beam()  # a reader of the page may ask for a beam
     return {
         "search": {
             "width": strategy.width,
-            "length_penalty": getattr(strategy, "length_penalty", 0.0),
-            "normalization": getattr(strategy, "normalization", "wu"),
+            "length_penalty": beam.length_penalty,
+            "normalization": beam.normalization,
         },
         "max_source_length": translator.max_source_length,
         "max_length": translator.max_length,

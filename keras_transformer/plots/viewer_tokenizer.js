@@ -6,6 +6,9 @@ const NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6; // types of pieces in a mo
 const UNKNOWN_PENALTY = 10; // an unknown character scores this much below the worst piece
 const UNKNOWN_TEXT = " \u2047 ";
 
+// Returns how many bytes a character of UTF-8 takes that begins with this byte.
+const sizeOf = (lead) => (lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4);
+
 function bytesOf(base64) {
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
@@ -40,6 +43,23 @@ class CharacterMap {
     const end = this.replacements.indexOf(0, found);
     return [this.decoder.decode(this.replacements.subarray(found, end)), length];
   }
+}
+
+// Decodes UTF-8. Each byte that is not part of a character becomes U+FFFD.
+function textOf(bytes) {
+  const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  let text = "";
+  for (let start = 0; start < bytes.length;) {
+    let size = sizeOf(bytes[start]), character = "\ufffd";
+    try {
+      character = decoder.decode(bytes.subarray(start, start + size));
+    } catch {
+      size = 1;
+    }
+    text += character;
+    start += size;
+  }
+  return text;
 }
 
 class SentencePiece {
@@ -99,7 +119,7 @@ class SentencePiece {
         start += entry[1];
         continue;
       }
-      const lead = bytes[start], size = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+      const size = sizeOf(bytes[start]);
       parts.push(decoder.decode(bytes.subarray(start, start + size)));
       start += size;
     }
@@ -164,7 +184,7 @@ class SentencePiece {
     const strips = this.normalizer.add_dummy_prefix || trims;
     let text = "", bytes = [], atStart = true;
     const flush = () => {
-      text += new TextDecoder().decode(new Uint8Array(bytes));
+      text += textOf(new Uint8Array(bytes));
       bytes = [];
     };
     for (const id of ids) {

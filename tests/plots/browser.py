@@ -1,0 +1,69 @@
+"""Opens pages in a headless browser."""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from keras_transformer.plots.viewer import page_of
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SECONDS = 120
+# Runs `await test()` of a test's script, and writes its result, or its error, into the page.
+RUNNER = """
+window.addEventListener("load", async () => {
+  const errors = [];
+  window.addEventListener("error", (event) => errors.push(String(event.message)));
+  window.addEventListener("securitypolicyviolation", (event) => errors.push(event.violatedDirective));
+  const until = async (holds) => { while (!holds()) await new Promise((resume) => setTimeout(resume, 20)); };
+  const frame = () => new Promise((resume) => requestAnimationFrame(resume));
+  const drawn = async () => { await frame(); await frame(); await new Promise((resume) => setTimeout(resume, 20)); };
+  let result;
+  try { result = await test(until, drawn); } catch (error) { errors.push(error.stack); }
+  document.body.append(element("pre", { id: "result" }, JSON.stringify({ result, errors })));
+});
+"""
+
+
+def run_in_browser(data, script, folder, weights=b"", size=(1280, 900)):
+    """Runs a script in a page of the viewer.
+
+    Args:
+        data: The page's data.
+        script: JavaScript that defines `async function test(until, drawn)`.
+        folder: A folder for files.
+        weights: The page's weights.
+        size: Width and height of the window.
+
+    Returns:
+        The result of `test`, from JSON. An error in the page fails the test.
+    """
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"No browser is installed. Looked for: {', '.join(BROWSERS)}.")
+    page = folder / "page.html"
+    page.write_text(page_of("Test", data, weights, [script, RUNNER]), encoding="utf-8")
+    command = [
+        browser,
+        "--headless",
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),  # root gets none
+        "--no-first-run",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={folder / 'profile'}",
+        f"--window-size={size[0]},{size[1]}",
+        f"--virtual-time-budget={1000 * SECONDS}",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SECONDS)
+    found = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, f"The page gave no result: {done.stderr[-2000:]}"
+    answer = json.loads(html.unescape(found[1]))
+    assert not answer["errors"], answer["errors"]
+    return answer["result"]
