@@ -243,8 +243,9 @@ def named_weights(model):
         add(f"{name}/kernel", dense.kernel, (inputs, -1))
         add(f"{name}/bias", dense.bias, (-1,))
 
-    for side, embedding in (("source", model.source_embedding), ("target", model.target_embedding)):
-        add(f"{side}_embedding/embeddings", embedding.embeddings)
+    add("target_embedding/embeddings", model.target_embedding.embeddings)
+    if model.source_embedding is not model.target_embedding:
+        add("source_embedding/embeddings", model.source_embedding.embeddings)
     add("target_embedding/bias", model.target_embedding.bias)
     if isinstance(model.positions, LearnedPositions):
         add("positions/embeddings", model.positions.embeddings)

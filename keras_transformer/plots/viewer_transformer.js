@@ -73,6 +73,7 @@ class LiveTransformer {
   constructor(config, tensors) {
     this.config = config;
     this.tensors = tensors;
+    tensors["source_embedding/embeddings"] ??= tensors["target_embedding/embeddings"]; // one for both
   }
 
   // Multiplies a row by a matrix and adds the bias.

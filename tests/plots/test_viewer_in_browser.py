@@ -126,7 +126,9 @@ def test_page_runs_every_variant(tokenizer, tmp_path):
         sizes = {"num_layers": 2, "d_model": 10, "num_heads": 2, "d_ff": 13, **variant}
         model = models.Transformer(tokenizer.vocab_size, **sizes)
         model.set_weights([np.random.normal(size=w.shape, scale=0.4) for w in model.weights])
-        case, copy = case_of(Translator(model, tokenizer, max_length=5), ["저는 man"], 1, "float16")
+        case, copy = case_of(
+            Translator(model, tokenizer, max_source_length=20, max_length=5), ["저는 man"], 1, "float16"
+        )
         cases.append(case)
         stored.append(copy)
     answers = run_in_browser({**EMPTY, "cases": cases}, COMPUTE, tmp_path)
@@ -230,14 +232,15 @@ def test_reader_uses_a_live_page(translator, tmp_path):
       }"""
     )
     found = run_in_browser(page.data, script, tmp_path, page.weights)
-    answers = translator.translate([first])
+    stored = with_stored_weights(translator, *describe_translator(translator))
+    answers = stored.translate([first])
     assert found["first"].startswith(f"{answers[0]} (log probability ") and found["unnamed"] == []
     assert found["step"].startswith(f"2 of {found['rows']}: writes ") and found["lines"] > 10
     row, said = found["after"]
     assert row == 2 and said.endswith(f": {found['weight']:.3f}")
     assert found["title"] == "Decoder, layer 1, head 1"
     assert found["channels"] == 24 and found["tableRows"] == 3
-    beam = translator.changed(strategy=Beam(3)).translate([second])
+    beam = stored.changed(strategy=Beam(3)).translate([second])
     assert found["second"].startswith(f"{beam[0]} (log probability ")
     assert found["bold"] == 0 and found["results"] >= 1 and found["others"] and found["hidden"]
 
