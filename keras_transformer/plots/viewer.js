@@ -43,7 +43,7 @@ class Viewer {
 
   listen() {
     const on = (id, event, act) => byId(id).addEventListener(event, act);
-    const redraw = () => this.later(() => this.draw());
+    const redraw = () => this.later();
     on("ask", "submit", (event) => {
       event.preventDefault();
       if (this.page) this.translate();
@@ -68,17 +68,23 @@ class Viewer {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (!step) return;
       event.preventDefault();
-      this.change({ row: this.state.row + step[0], column: this.state.column + step[1] });
-      this.map.reveal(this.state.row, this.state.column);
+      this.change({ row: this.state.row + step[0], column: this.state.column + step[1] }, true);
     });
-    window.addEventListener("resize", () => this.later(() => this.layOut()));
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.later(() => this.layOut()));
+    window.addEventListener("resize", () => this.later({ layOut: true }));
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.later({ layOut: true }));
   }
 
-  // Runs a function before the next picture of the browser, once.
-  later(act) {
+  // Draws once before the browser's next picture, after `layOut` if one of the calls until then asks for it.
+  later({ layOut = false, reveal = false } = {}) {
+    this.pending = { layOut: layOut || this.pending?.layOut, reveal: reveal || this.pending?.reveal };
     cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(() => this.view && act());
+    this.frame = requestAnimationFrame(() => {
+      const { layOut, reveal } = this.pending;
+      this.pending = null;
+      if (!this.view) return;
+      if (layOut) this.layOut();
+      else this.draw(reveal);
+    });
   }
 
   // Translates the text of the input, in slices of time, so that the page stays responsive.
@@ -161,7 +167,7 @@ class Viewer {
       input.addEventListener("change", () => {
         if (input.checked) state.heads.add(head);
         else state.heads.delete(head);
-        this.later(() => this.draw());
+        this.later();
       });
       const swatch = element("span", { className: "swatch" });
       swatch.style.borderTopColor = headColour(head);
@@ -195,7 +201,7 @@ class Viewer {
 
   makeGrid() {
     const { layers, heads } = this.group, grid = byId("grid"), { group } = this;
-    grid.style.gridTemplateColumns = `auto repeat(${heads}, auto)`;
+    grid.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(38px, 92px))`;
     this.watcher?.disconnect();
     this.watcher = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) {
@@ -211,7 +217,7 @@ class Viewer {
       for (let head = 0; head < heads; head++) {
         const button = element("button", { type: "button", "aria-label": `Layer ${layer + 1}, head ${head + 1}` }, element("canvas"));
         Object.assign(button.dataset, { layer, head });
-        button.addEventListener("click", () => this.change({ layer, head, column: null }));
+        button.addEventListener("click", () => this.change({ layer, head }));
         grid.append(button);
         this.watcher.observe(button);
       }
@@ -231,12 +237,10 @@ class Viewer {
     }));
   }
 
-  // Changes the state. A column of null is the one with the highest weight.
-  change(changes) {
-    const { state } = this, follows = "row" in changes && !("column" in changes);
-    Object.assign(state, changes);
-    if (follows) state.column = null;
-    this.later(() => this.draw(follows));
+  // Changes the state. Without a column, the one with the highest weight is chosen. reveal: whether to scroll to it.
+  change(changes, reveal = !("column" in changes)) {
+    Object.assign(this.state, { column: null }, changes);
+    this.later({ reveal });
   }
 
   // Measures all parts again, and draws them.
@@ -271,6 +275,7 @@ class Viewer {
     byId("map-title").textContent = `${TITLES[group.name]}, layer ${state.layer + 1}, head ${state.head + 1}`;
     byId("map").setAttribute("aria-label", `Weights of ${byId("map-title").textContent}. Arrow keys choose a cell.`);
     byId("highest").textContent = number(highestOf(group, state.layer, state.head), 2);
+    if (reveal) this.map.reveal(state.row, state.column);
     this.map.draw(group, state.layer, state.head, state.row, state.column);
     this.drawPair();
   }
@@ -307,7 +312,8 @@ class Viewer {
     const { group, state } = this, { layer, head, row, column } = state;
     const weights = [...group.weights(layer, head, row)], count = group.causal ? row + 1 : weights.length;
     byId("pair-title").textContent = `From ${quoted(group.rows[row])} to ${quoted(group.columns[column])}`;
-    byId("said").textContent = this.sentence(row, column);
+    const said = this.sentence(row, column);
+    if (byId("said").textContent !== said) byId("said").textContent = said; // a screen reader reads each change
     const items = [];
     const item = (title, values, chosen) => {
       const canvas = element("canvas", { "aria-hidden": "true" });

@@ -13,12 +13,13 @@ from keras_transformer.decoding import Beam, decode
 from keras_transformer.plots.viewer_live import CannotRunError, check_plain
 
 BLANK, OPEN_BOX = "\u2581", "\u2423"  # SentencePiece's sign for a space, and the sign that people know
+BLANK_BYTE = "<0x20>"  # a space, as tokenizers of bytes write it
 LARGEST_SIDE = 384  # pixels of a picture in a page
 
 
 def labels_of(tokenizer, ids):
     """Returns the text of each id, with an open box for the space that starts a word."""
-    return [piece.replace(BLANK, OPEN_BOX) for piece in tokenizer.pieces(ids)]
+    return [piece.replace(BLANK, OPEN_BOX).replace(BLANK_BYTE, OPEN_BOX) for piece in tokenizer.pieces(ids)]
 
 
 def record_translation(translator, text):
