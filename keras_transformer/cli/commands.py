@@ -256,7 +256,7 @@ def export(options):
 def show(options):
     """Writes a page that shows what a model attends to."""
     from keras_transformer import plots, serving
-    from keras_transformer.cli.images import read_image
+    from keras_transformer.cli.show import read_image
 
     servable = _load_servable(options, serving.load)
     inputs = options.inputs

@@ -5,7 +5,7 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli import answer_options, commands, server_options
+from keras_transformer.cli import answer_options, commands, server_options, show
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser
 
 FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
@@ -225,23 +225,7 @@ def _fill_evaluate(parser):
 
 
 def _fill_show(parser):
-    parser.add_argument("run", metavar="RUN", help="folder of a run, or of a saved model")
-    parser.add_argument(
-        "inputs", metavar="TEXT", nargs="+", help="text to read; for an image classifier an image file"
-    )
-    parser.add_argument("--output", metavar="FILE.html", required=True, help="the page", **OPTIONAL)
-    parser.add_argument(
-        "--live",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="put a translator into the page, so that its reader can type other texts",
-    )
-    parser.add_argument(
-        "--precision",
-        choices=("float16", "int8"),
-        help="how the page stores matrices (default: float16, or int8 if the page would be too large)",
-        **OPTIONAL,
-    )
+    show.add_options(parser)
     _add_search_options(parser)
 
 
