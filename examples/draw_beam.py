@@ -23,8 +23,9 @@ from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 
-from keras_transformer.decoding import Beam, decode
+from keras_transformer.decoding import decode
 from keras_transformer.layers.cache import branch_mask
+from keras_transformer.plots.viewer_beam import RecordingBeam, hypotheses
 from keras_transformer.serving import Translator
 
 WIDTH = 3  # open hypotheses
@@ -40,18 +41,6 @@ OTHER = ("#d1603d", "#fbeae4", "#7a3017")
 SLOT = ("#606060", "white", "black")
 DEAD = ("#d0d0d0", "#fafafa", "#8c8c8c")
 BRANCHES = ("#3a6ea5", "#d1603d", "#5b9a5b", "#8b6bb1", "#b8a038", "#4aa3a2", "#a05a7a", "#7a7a7a")
-
-
-@dataclasses.dataclass(frozen=True)
-class Recorder(Beam):
-    """A beam search that keeps what each step gave: the beams, the best that have finished, the limits."""
-
-    steps: list = dataclasses.field(default_factory=list)
-
-    def advance(self, beams, extra, prediction, search):
-        beams, extra, *others = super().advance(beams, extra, prediction, search)
-        self.steps.append((beams, self.end(beams, extra, search), search.limits))
-        return beams, extra, *others
 
 
 @dataclasses.dataclass
@@ -101,7 +90,7 @@ def record(translator, sentence, width=WIDTH):
         raise ValueError(f"The sentence holds nothing to translate: {sentence!r}.")
     source = np.array([[*ids, model.eos_id]], "int32")
     limit = translator.max_length or 2 * source.shape[1] + 16  # as in `generate`
-    recorder, slots = Recorder(width, n_best=width), []
+    recorder, slots = RecordingBeam(width, n_best=width), []
     step, cache, prompt, _ = model.start(source, width)
 
     def kept(tokens, cache, index):
@@ -141,13 +130,6 @@ def tree(recorder, eos_id):
             ancestor = nodes[node.tokens[:length]]
             ancestor.best = max(ancestor.best, node.rank)
     return nodes, finished
-
-
-def hypotheses(found):
-    """The ids and the score of each possible hypothesis of the first row."""
-    for row, length, score in zip(*(np.array(part)[0] for part in found[:3]), strict=True):
-        if score > -np.inf:
-            yield tuple(row[:length].tolist()), float(score)
 
 
 def lay_out(root):

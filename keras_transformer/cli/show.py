@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+EXPLANATION = "Write an HTML page that shows what a model attends to. A translator runs in the page."
 
-def add_show_options(parser):
+
+def add_options(parser):
     """Adds the options of `show` to its parser, without those of the search."""
     parser.add_argument("run", metavar="RUN", help="folder of a run, or of a saved model")
     parser.add_argument(

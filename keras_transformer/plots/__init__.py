@@ -1,4 +1,4 @@
-"""Pictures of what models compute."""
+"""Pictures and pages of what models compute."""
 
 from keras_transformer.lazy import lazy_names
 

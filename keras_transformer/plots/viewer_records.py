@@ -2,14 +2,13 @@
 
 import base64
 import contextlib
-import dataclasses
-from typing import Any
 from unittest import mock
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import Beam, decode
+from keras_transformer.decoding import Beam
+from keras_transformer.plots.viewer_beam import record_search
 from keras_transformer.plots.viewer_live import CannotRunError, check_plain
 
 BLANK, OPEN_BOX = "\u2581", "\u2423"  # SentencePiece's sign for a space, and the sign that people know
@@ -63,7 +62,7 @@ def record_translation(translator, text):
         "translation": tokenizer.detokenize([written])[0].numpy().decode("utf-8", "replace"),
         "score": float(found.scores[0, 0]),
         "groups": groups,
-        "beam": _record_search(translator, source, length) if beam else None,
+        "beam": _search_of(translator, source) if beam else None,
     }
 
 
@@ -174,60 +173,8 @@ def _pixels(picture):
     return {"height": height, "width": width, "rgb": base64.b64encode(picture.tobytes()).decode()}
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordingBeam(Beam):
-    """A beam search that keeps the open hypotheses of each step and the best that have finished.
-
-    steps: A list that gets `(beams, finished, limits)` at each step.
-    """
-
-    steps: Any = dataclasses.field(default_factory=list)
-
-    def advance(self, beams, extra, prediction, search):
-        beams, extra, *others = super().advance(beams, extra, prediction, search)
-        self.steps.append((beams, self.end(beams, extra, search), search.limits))
-        return beams, extra, *others
-
-
-def _record_search(translator, source, longest):
-    """Searches once more, outside of any graph, and returns the hypotheses as a list in which parents come first."""
-    model = translator.model
-    strategy = {field.name: getattr(translator.strategy, field.name) for field in dataclasses.fields(Beam)}
-    # The best of as many results as the beam is wide is the best of a search for one result.
-    beam = RecordingBeam(**{**strategy, "n_best": strategy["width"]})
-    step, cache, prompt, _ = model.start(source, beam.width)
-    limit = translator.max_length or max(2 * source.shape[1] + 16, longest)
-    decode(
-        step,
-        cache,
-        beam,
-        prompt,
-        limit,
-        constraints=translator.constraints,
-        source_lengths=np.array([source.shape[1]], "int32"),
-        eos_id=model.eos_id,
-        pad_id=model.pad_id,
-    )
-    places = {(): 0}
-    nodes = [{"label": labels_of(translator.target_tokenizer, [model.bos_id])[0], "parent": -1, "sum": 0.0}]
-
-    def add(ids, score, rank=None):
-        if ids not in places and ids[:-1] in places:
-            places[ids] = len(nodes)
-            label = labels_of(translator.target_tokenizer, ids[-1:])[0]
-            nodes.append({"label": label, "parent": places[ids[:-1]], "sum": score, "rank": rank})
-
-    for beams, ended, limits in beam.steps:
-        for ids, score in _hypotheses(ended):
-            add(ids, score, score / float(beam.divisor(len(ids))))
-        for ids, score in _hypotheses(beams):
-            if ids[-1] != model.eos_id and len(ids) < int(limits[0]):  # else it ended too late to be a result
-                add(ids, score)
-    return nodes
-
-
-def _hypotheses(found):
-    """Yields the ids and the score of each possible hypothesis of the first row."""
-    for row, length, score in zip(*(np.array(part)[0] for part in found[:3]), strict=True):
-        if score > -np.inf:
-            yield tuple(row[:length].tolist()), float(score)
+def _search_of(translator, source):
+    """Records the beam search of a source, with the labels of its tokens."""
+    nodes = record_search(translator, source)
+    labels = labels_of(translator.target_tokenizer, [node.pop("token") for node in nodes])
+    return [{**node, "label": label} for node, label in zip(nodes, labels, strict=True)]

@@ -5,6 +5,7 @@ import pytest
 
 from keras_transformer.decoding import Beam, Hypotheses
 from keras_transformer.decoding.hypotheses import Beams
+from keras_transformer.plots.viewer_beam import RecordingBeam
 from keras_transformer.serving import Translator
 
 SENTENCE = "저는 학생입니다."
@@ -89,7 +90,7 @@ def test_tree_holds_what_was_open_and_what_was_found():
         scores = np.array([[-1.5 if row else -np.inf for row in found_rows]])
         return beams, Hypotheses(tokens(found_rows), lengths(found_rows), scores), np.array([3])
 
-    recorder = draw_beam.Recorder(2, length_penalty=0.0)
+    recorder = RecordingBeam(2, length_penalty=0.0)
     recorder.steps.append(step([[4], [5]], [[], []]))
     recorder.steps.append(step([[4, 5], [5, 3]], [[4, 3], []]))  # 5 3 has ended, but is no result
     recorder.steps.append(step([[4, 5, 6], [4, 5, 7]], [[4, 3], []]))  # both at the limit

@@ -10,6 +10,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer import layers, models
 from keras_transformer.cli import main
@@ -329,6 +330,20 @@ def test_command_writes_the_page(tiny_run, tmp_path, capsys):
     assert data["texts"] == ["저는", "a < b"] and data["live"]["config"]["search"]["width"] == 3
     assert main(["show", str(tiny_run), "저는", "--output", str(page), "--no-live"]) == 0
     assert re.search('"live": null', page.read_text("utf-8"))
+
+
+def test_command_shows_an_image(tmp_path, capsys):
+    model = models.VisionTransformer(4, 2, 4, layers.Encoder(1, 2, 8), num_classes=2)
+    ImageClassifier(model, preprocessing=layers.ImagePreprocessing()).save(tmp_path / "model")
+    picture = np.random.default_rng(3).integers(0, 256, size=(4, 4, 3), dtype="uint8")
+    (tmp_path / "picture.png").write_bytes(tf.io.encode_png(picture).numpy())
+    (tmp_path / "text.png").write_text("no picture")
+    page = tmp_path / "page.html"
+    assert main(["show", str(tmp_path / "model"), str(tmp_path / "text.png"), "--output", str(page)]) != 0
+    assert "text.png must be a PNG, JPEG, BMP or GIF file" in capsys.readouterr().err and not page.exists()
+    assert main(["show", str(tmp_path / "model"), str(tmp_path / "picture.png"), "--output", str(page)]) == 0
+    (record,) = json.loads(Reader(page.read_text("utf-8")).all("script")[0][1])["records"]
+    assert base64.b64decode(record["image"]["pixels"]["rgb"]) == picture.tobytes()
 
 
 def test_command_without_a_page_writes_nothing(tiny_run, tmp_path, capsys):
