@@ -203,9 +203,10 @@ def _describe_layer(layer):
 def check_plain(attention):
     """Raises `CannotRunError` unless an attention is that of the paper: `softmax(q kᵀ / sqrt(key_dim)) v`."""
     _exactly(attention, MultiHeadAttention)
+    for name in ("positions", "query_key_norm", "scale"):
+        _require(getattr(attention, name) is None, f"its attention has `{name}`")
     config = attention.get_config()
-    variants = ("positions", "query_key_norm", "scale", "sliding_window", "use_gate", "flash_attention")
-    for name in variants:
+    for name in ("sliding_window", "use_gate"):
         _require(not config.get(name), f"its attention has `{name}`")
     _require(attention.num_key_value_heads == attention.num_heads, "its heads share keys and values")
 

@@ -42,26 +42,26 @@ def record_translation(translator, text):
     length = int(found.lengths[0, 0])
     written = ops.convert_to_numpy(found.tokens)[0, 0, :length].tolist()
     past = [model.bos_id, *written[:-1]]
-    layers = [
-        *((layer, "self_attention") for layer in model.encoder.layers),
-        *((layer, "self_attention") for layer in model.decoder.layers),
-        *((layer, "cross_attention") for layer in model.decoder.layers),
-    ]
-    with recorded_vectors([getattr(layer, name) for layer, name in layers]) as vectors:
+    stacks = {
+        "encoder": (model.encoder, "self_attention"),
+        "decoder": (model.decoder, "self_attention"),
+        "cross": (model.decoder, "cross_attention"),
+    }
+    with recorded_vectors({name: _attentions(*stack) for name, stack in stacks.items()}) as vectors:
         _, scores = model({"source": source, "target": np.array([past])}, return_attention_scores=True)
     read = labels_of(translator.source_tokenizer, source[0].tolist())
     steps = labels_of(tokenizer, written)
     groups = [
-        _group("encoder", read, read, scores["encoder"], vectors),
-        _group("decoder", steps, labels_of(tokenizer, past), scores["decoder"], vectors),
-        _group("cross", steps, read, scores["cross"], vectors),
+        _group("encoder", read, read, scores, vectors),
+        _group("decoder", steps, labels_of(tokenizer, past), scores, vectors),
+        _group("cross", steps, read, scores, vectors),
     ]
     beam = type(translator.strategy) is Beam and translator.strategy.groups == 1
     return {
         "text": text,
         "translation": tokenizer.detokenize([written])[0].numpy().decode("utf-8", "replace"),
         "score": float(found.scores[0, 0]),
-        "groups": groups,
+        "groups": [group for group in groups if group["layers"]],  # a recurrent encoder has no attention
         "beam": _search_of(translator, source) if beam else None,
     }
 
@@ -80,10 +80,10 @@ def record_encoding(model, tokenizer, text, max_length):
     """
     ids = tokenizer.tokenize([text])[0].numpy()[: max_length - 2]
     token_ids = np.array([[tokenizer.bos_id, *ids, tokenizer.eos_id]], "int32")
-    with recorded_vectors([layer.self_attention for layer in model.encoder.layers]) as vectors:
+    with recorded_vectors({"encoder": _attentions(model.encoder, "self_attention")}) as vectors:
         _, scores = model.encode({"token_ids": token_ids}, training=False, return_attention_scores=True)
     labels = labels_of(tokenizer, token_ids[0].tolist())
-    return {"text": text, "groups": [_group("encoder", labels, labels, scores, vectors)]}
+    return {"text": text, "groups": [_group("encoder", labels, labels, {"encoder": scores}, vectors)]}
 
 
 def record_image(model, image, picture, name):
@@ -98,16 +98,21 @@ def record_image(model, image, picture, name):
     Returns:
         A dict of plain values.
     """
-    with recorded_vectors([layer.self_attention for layer in model.encoder.layers]) as vectors:
+    with recorded_vectors({"encoder": _attentions(model.encoder, "self_attention")}) as vectors:
         _, scores = model.encode(image[None], training=False, return_attention_scores=True)
     rows, columns = (n // p for n, p in zip(model.image_size, model.patch_size, strict=True))
     patches = [f"patch {row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
     labels = ["class token", *patches]
     return {
         "text": name,
-        "groups": [_group("encoder", labels, labels, scores, vectors)],
+        "groups": [_group("encoder", labels, labels, {"encoder": scores}, vectors)],
         "image": {"rows": rows, "columns": columns, "pixels": _pixels(picture)},
     }
+
+
+def _attentions(stack, name):
+    """Returns the attention layers of a stack; None for a layer without one."""
+    return [getattr(layer, name, None) for layer in getattr(stack, "layers", ())]
 
 
 @contextlib.contextmanager
@@ -115,49 +120,52 @@ def recorded_vectors(attentions):
     """Records the queries, keys and values of plain attention layers while a model runs.
 
     Args:
-        attentions: The layers, in the order of their calls' groups.
+        attentions: A dict from a group's name to the list of its layers.
 
     Yields:
-        A list that has, after the run, a triple of float NumPy `(length, num_heads * dim)` for each layer; None for a
-        layer with other attention than the paper's.
+        A dict that has, after the run, for each group whose layers all have the paper's attention, the queries, keys
+        and values, a triple of float NumPy `(num_layers, length, num_heads * dim)`.
     """
-    calls = [None] * len(attentions)
-    found = []
+    calls, found = {}, {}
 
-    def recording(i, call):
+    def recording(attention, call):
         def recorded(query, value, *args, **kwargs):
-            calls[i] = query, value
+            calls[id(attention)] = query, value
             return call(query, value, *args, **kwargs)
 
         return recorded
 
     with contextlib.ExitStack() as stack:
-        for i, attention in enumerate(attentions):
-            with contextlib.suppress(CannotRunError):
-                check_plain(attention)
-                stack.enter_context(mock.patch.object(attention, "call", recording(i, attention.call)))
+        for layers in attentions.values():
+            for attention in layers:
+                with contextlib.suppress(CannotRunError):
+                    check_plain(attention)
+                    recorded = recording(attention, attention.call)
+                    stack.enter_context(mock.patch.object(attention, "call", recorded))
         yield found
-    for attention, call in zip(attentions, calls, strict=True):
-        found.append(None)
-        if call is not None:
-            query, value = call
-            parts = attention.query_dense(query), attention.key_dense(value), attention.value_dense(value)
-            found[-1] = [ops.convert_to_numpy(part)[0].reshape(part.shape[1], -1) for part in parts]
+    for name, layers in attentions.items():
+        if layers and all(id(attention) in calls for attention in layers):
+            rows = [_projected(attention, *calls[id(attention)]) for attention in layers]
+            found[name] = [np.stack(part) for part in zip(*rows, strict=True)]
+
+
+def _projected(attention, query, value):
+    """Returns the queries, keys and values of the first row, float NumPy `(length, num_heads * dim)` each."""
+    parts = attention.query_dense(query), attention.key_dense(value), attention.value_dense(value)
+    return [ops.convert_to_numpy(part)[0].reshape(part.shape[1], -1) for part in parts]
 
 
 def _group(name, rows, columns, scores, vectors):
-    """Describes the attention of all layers of one kind, and takes their vectors from the list."""
-    weights = np.stack([ops.convert_to_numpy(layer)[0] for layer in scores])
-    own = [vectors.pop(0) for _ in scores]
-    plain = all(each is not None for each in own)
+    """Describes the attention of all layers of one group."""
+    weights = [ops.convert_to_numpy(layer)[0] for layer in scores[name]]
     return {
         "name": name,
         "rows": rows,
         "columns": columns,
         "layers": len(weights),
-        "heads": weights.shape[1],
-        "weights": _base64(weights),
-        "vectors": [_base64(np.stack(part)) for part in zip(*own, strict=True)] if plain else None,
+        "heads": len(weights[0]) if weights else 0,
+        "weights": _base64(np.array(weights)),
+        "vectors": [_base64(part) for part in vectors[name]] if name in vectors else None,
     }
 
 

@@ -8,7 +8,9 @@ function float32Of(halves) {
     if (exponent === 31) return fraction ? NaN : sign * Infinity;
     return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
   });
-  return Float32Array.from(halves, (bits) => table[bits]);
+  const values = new Float32Array(halves.length);
+  for (let i = 0; i < halves.length; i++) values[i] = table[halves[i]];
+  return values;
 }
 
 // Reads the tensors of a page. An int8 matrix has a scale for each of its output channels, along the axis `channels`.
@@ -22,7 +24,7 @@ function readTensors(entries, bytes) {
     else if (dtype === "float16") values = float32Of(new Uint16Array(part(2)));
     else {
       const scale = new Float32Array(part(4, shape[channels], scales)), columns = shape[1];
-      values = Float32Array.from(new Int8Array(part(1)));
+      values = new Float32Array(new Int8Array(part(1)));
       for (let i = 0; i < size; i++) values[i] *= scale[channels ? i % columns : Math.floor(i / columns)];
     }
     tensors[name] = { values, shape };

@@ -247,6 +247,21 @@ def test_recorded_vectors_give_the_weights(translator, recorded):
         assert v.shape[-1] == translator.model.d_model
 
 
+@pytest.mark.slow
+def test_other_encoder_decoders_are_recorded(tokenizer):
+    recurrent = models.RecurrentSeq2Seq(tokenizer.vocab_size, num_layers=2, d_model=6)
+    heads = {"d_model": 6, "key_dim": 3, "d_ff": 11, "num_heads": 2}
+    t5 = models.T5(tokenizer.vocab_size, num_layers=2, bos_id=2, eos_id=3, **heads)
+    for model, names, count in ((recurrent, ["cross"], 1), (t5, ["encoder", "decoder", "cross"], 2)):
+        page = attention(Translator(model, tokenizer, max_length=5), "a man")
+        groups = page.data["records"][0]["groups"]
+        assert not page.is_live and type(model).__name__ in page.reason
+        assert [group["name"] for group in groups] == names
+        for group in groups:
+            assert (group["heads"] == count and group["vectors"] is None) or group["name"] == "cross"
+            np.testing.assert_allclose(weights_of(group).sum(axis=-1), 1, atol=1e-2)
+
+
 def test_recording_leaves_the_model_as_it_was(translator, recorded):
     assert "call" not in vars(translator.model.encoder.layers[0].self_attention)
 
