@@ -175,7 +175,8 @@ class HeadMap {
   }
 
   reveal(row, column) {
-    const into = (scroll, place, size) => Math.max(place + this.cell - size, Math.min(scroll, place));
+    const edge = 3 * this.cell; // what stands around the cell is seen, too
+    const into = (scroll, place, size) => Math.max(place + this.cell + edge - size, Math.min(scroll, place - edge));
     this.box.scrollLeft = into(this.box.scrollLeft, column * this.cell, this.box.clientWidth - this.left);
     this.box.scrollTop = into(this.box.scrollTop, row * this.cell, this.canvas.clientHeight - this.top);
   }
