@@ -32,8 +32,9 @@ def record_search(translator, source):
         source: int32 `(1, source_len)`.
 
     Returns:
-        A list of dicts, in which parents come first: `token`, `parent` (a place in the list, -1 for the first), `sum`
-        of the log probabilities, and `rank`, the score of a finished hypothesis or None.
+        `Hypotheses`, as many as the beam is wide. And a list of dicts, in which parents come first: `token`, `parent`
+        (a place in the list, -1 for the first), `sum` of the log probabilities, and `rank`, the score of a finished
+        hypothesis or None.
     """
     model = translator.model
     strategy = {field.name: getattr(translator.strategy, field.name) for field in dataclasses.fields(Beam)}
@@ -43,7 +44,7 @@ def record_search(translator, source):
     limit = translator.max_length or default_limit(
         source.shape[1], 0, translator.constraints, model.max_positions
     )
-    decode(
+    found = decode(
         step,
         cache,
         beam,
@@ -68,7 +69,7 @@ def record_search(translator, source):
         for ids, score in hypotheses(beams):
             if ids[-1] != model.eos_id and len(ids) < int(limits[0]):  # else it ended too late to be a result
                 add(ids, score)
-    return nodes
+    return found, nodes
 
 
 def hypotheses(found):

@@ -34,11 +34,17 @@ def record_translation(translator, text):
     model, tokenizer = translator.model, translator.target_tokenizer
     ids = translator.source_tokenizer.tokenize([text])[0].numpy()[: translator.max_source_length - 1]
     if not len(ids):
-        raise ValueError(f"`text` must hold something to translate. Received: {text!r:.200}.")
+        raise ValueError(f"`inputs` must hold something to translate. Received: {text!r:.200}.")
     source = np.array([[*ids, model.eos_id]], "int32")
-    found = model.generate(
-        source, translator.strategy, translator.max_length, constraints=translator.constraints
-    )
+    nodes = None
+    if type(translator.strategy) is Beam and translator.strategy.groups == 1:
+        found, nodes = record_search(translator, source)
+        labels = labels_of(tokenizer, [node.pop("token") for node in nodes])
+        nodes = [{**node, "label": label} for node, label in zip(nodes, labels, strict=True)]
+    else:
+        found = model.generate(
+            source, translator.strategy, translator.max_length, constraints=translator.constraints
+        )
     length = int(found.lengths[0, 0])
     written = ops.convert_to_numpy(found.tokens)[0, 0, :length].tolist()
     past = [model.bos_id, *written[:-1]]
@@ -56,13 +62,12 @@ def record_translation(translator, text):
         _group("decoder", steps, labels_of(tokenizer, past), scores, vectors),
         _group("cross", steps, read, scores, vectors),
     ]
-    beam = type(translator.strategy) is Beam and translator.strategy.groups == 1
     return {
         "text": text,
         "translation": tokenizer.detokenize([written])[0].numpy().decode("utf-8", "replace"),
         "score": float(found.scores[0, 0]),
         "groups": [group for group in groups if group["layers"]],  # a recurrent encoder has no attention
-        "beam": _search_of(translator, source) if beam else None,
+        "beam": nodes,
     }
 
 
@@ -179,10 +184,3 @@ def _pixels(picture):
     picture = np.broadcast_to(picture, (*picture.shape[:2], 3))[::step, ::step]
     height, width, _ = picture.shape
     return {"height": height, "width": width, "rgb": base64.b64encode(picture.tobytes()).decode()}
-
-
-def _search_of(translator, source):
-    """Records the beam search of a source, with the labels of its tokens."""
-    nodes = record_search(translator, source)
-    labels = labels_of(translator.target_tokenizer, [node.pop("token") for node in nodes])
-    return [{**node, "label": label} for node, label in zip(nodes, labels, strict=True)]

@@ -272,9 +272,8 @@ def test_recording_leaves_the_model_as_it_was(translator, recorded):
     assert "call" not in vars(translator.model.encoder.layers[0].self_attention)
 
 
-def test_recorded_beam_is_the_search(translator):
-    searching = translator.changed(strategy=Beam(3), max_length=12)
-    (record,) = attention(searching, TEXT, live=False).data["records"]
+def check_tree(record):
+    """Checks that the recorded tree leads to the recorded translation. Returns the nodes."""
     nodes = record["beam"]
     assert nodes[0]["parent"] == -1
     for i, node in enumerate(nodes[1:], 1):
@@ -286,6 +285,21 @@ def test_recorded_beam_is_the_search(translator):
         path.append(best["label"])
         best = nodes[best["parent"]]
     assert path[::-1] == record["groups"][-1]["rows"]
+    return nodes
+
+
+def test_recorded_beam_is_a_tree(tokenizer):
+    translator = small_translator(tokenizer, Beam(3)).changed(max_length=3)
+    (record,) = attention(translator, TEXT, live=False).data["records"]
+    assert len(check_tree(record)) > 6
+
+
+@pytest.mark.slow
+def test_recorded_beam_is_the_search(translator):
+    searching = translator.changed(strategy=Beam(3))
+    (record,) = attention(searching, TEXT, live=False).data["records"]
+    check_tree(record)
+    assert record["translation"] == searching.translate([TEXT])[0]
 
 
 def test_encoder_model_is_recorded():
@@ -329,7 +343,7 @@ def test_vision_transformer_is_recorded_over_its_picture():
         (["a", 5], {}, "`inputs` must be a str or a list of str"),
         ([], {}, "`inputs` must be a str or a list of str"),
         ("a", {"precision": "int4"}, "`precision` must be None or one of"),
-        ("", {"live": False}, "`text` must hold something to translate"),
+        ("", {"live": False}, "`inputs` must hold something to translate"),
     ],
 )
 def test_bad_argument_is_refused(translator, inputs, options, message):
