@@ -14,7 +14,7 @@ class Viewer {
     this.busy = false;
     this.describe();
     this.listen();
-    if (this.page) this.translate();
+    if (this.page) this.ask();
     else if (data.records.length) this.show(recordedView(data.records[0]));
   }
 
@@ -46,9 +46,9 @@ class Viewer {
     const redraw = () => this.later();
     on("ask", "submit", (event) => {
       event.preventDefault();
-      if (this.page) this.translate();
+      if (this.page) this.ask();
     });
-    on("width", "change", () => this.translate());
+    on("width", "change", () => this.ask());
     on("record", "change", (event) => this.show(recordedView(data.records[event.target.value])));
     on("layer", "change", (event) => this.change({ layer: Number(event.target.value) }));
     on("step", "input", (event) => this.change({ row: Number(event.target.value) }));
@@ -84,6 +84,15 @@ class Viewer {
       if (!this.view) return;
       if (layOut) this.layOut();
       else this.draw(reveal);
+    });
+  }
+
+  // Translates the text of the input, and says so where that fails.
+  ask() {
+    this.translate().catch((error) => {
+      this.busy = false;
+      byId("notice").textContent = `The page could not translate this text: ${error.message}`;
+      throw error;
     });
   }
 

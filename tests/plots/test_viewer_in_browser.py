@@ -86,6 +86,8 @@ def check_case(translator, texts, answers):
         for name, weights in answer["weights"].items():
             np.testing.assert_allclose(weights, np.stack(scores[name])[:, 0], atol=1e-3)
             compared += np.size(weights)
+        text = translator.target_tokenizer.detokenize([written])[0].numpy().decode("utf-8", "replace")
+        assert answer["answer"] == text
         log_probs = keras.ops.log_softmax(logits)[0].numpy()
         if translator.strategy.width == 1:
             assert log_probs.argmax(axis=-1).tolist() == written
@@ -122,11 +124,13 @@ VARIANTS = [
     {"activation": "silu", "positions": layers.LearnedPositions(29), "share_embeddings": True},
     {"activation": "gelu_tanh", "positions": layers.PositionalEncoding(500.0, interleaved=False)},
     {"num_decoder_layers": 3, "d_model": 22, "embedding_scale": 1.5},
+    {"target_vocab_size": 90},
 ]
 
 
-def test_page_runs_every_variant(tokenizer, tmp_path):
+def test_page_runs_every_variant(tokenizer, sentences, tmp_path):
     cases, stored = [], []
+    other = SentencePieceTokenizer.train(sentences, 90, character_coverage=0.5)
     for i, variant in enumerate(VARIANTS):
         keras.utils.set_random_seed(i)
         sizes = {"num_layers": 2, "d_model": 10, "num_heads": 2, "d_ff": 13, **variant}
