@@ -89,8 +89,12 @@ def attention(servable, inputs, *, live=True, precision=None):
         ValueError: If the servable has another model, `inputs` holds nothing to read or is of another type, or
             `precision` is unknown.
 
-    >>> from keras_transformer import models, serving, text  # doctest: +SKIP
-    >>> attention(translator, "A dog runs on the grass.").save("page.html")  # doctest: +SKIP
+    >>> from keras_transformer import models, serving, text
+    >>> tokenizer = text.SentencePieceTokenizer.train(["a man runs", "a dog runs"] * 9, vocab_size=20)
+    >>> model = models.Transformer(tokenizer.vocab_size, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    >>> page = attention(serving.Translator(model, tokenizer), "a dog runs")
+    >>> page.is_live
+    True
     """
     if precision not in (None, *PRECISIONS):
         raise ValueError(f"`precision` must be None or one of {PRECISIONS}. Received: {precision!r:.200}.")

@@ -12,7 +12,7 @@ import pytest
 from keras_transformer.plots.viewer import page_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SECONDS = 120
+SECONDS = 300
 # Runs `await test()` of a test's script, and writes its result, or its error, into the page.
 RUNNER = """
 // Virtual time does not wait for frames.
@@ -59,7 +59,7 @@ def run_in_browser(data, script, folder, weights=b"", size=(1280, 900)):
         "--disable-dev-shm-usage",
         f"--user-data-dir={folder / 'profile'}",
         f"--window-size={size[0]},{size[1]}",
-        f"--virtual-time-budget={1000 * SECONDS}",
+        "--virtual-time-budget=120000",
         "--dump-dom",
         page.as_uri(),
     ]

@@ -124,21 +124,22 @@ VARIANTS = [
     {"activation": "silu", "positions": layers.LearnedPositions(29), "share_embeddings": True},
     {"activation": "gelu_tanh", "positions": layers.PositionalEncoding(500.0, interleaved=False)},
     {"num_decoder_layers": 3, "d_model": 22, "embedding_scale": 1.5},
-    {"target_vocab_size": 90},
+    {"target_vocab_size": 200},
 ]
 
 
 def test_page_runs_every_variant(tokenizer, sentences, tmp_path):
     cases, stored = [], []
-    other = SentencePieceTokenizer.train(sentences, 90, character_coverage=0.5)
+    other = SentencePieceTokenizer.train(sentences, 200)
+    assert other.vocab_size == 200 < tokenizer.vocab_size
     for i, variant in enumerate(VARIANTS):
         keras.utils.set_random_seed(i)
         sizes = {"num_layers": 2, "d_model": 10, "num_heads": 2, "d_ff": 13, **variant}
         model = models.Transformer(tokenizer.vocab_size, **sizes)
         model.set_weights([np.random.normal(size=w.shape, scale=0.4) for w in model.weights])
-        case, copy = case_of(
-            Translator(model, tokenizer, max_source_length=20, max_length=5), ["저는 man"], 1, "float16"
-        )
+        target = other if model.target_vocab_size == other.vocab_size else None
+        translator = Translator(model, tokenizer, target, max_source_length=20, max_length=5)
+        case, copy = case_of(translator, ["저는 man"], 1, "float16")
         cases.append(case)
         stored.append(copy)
     answers = run_in_browser({**EMPTY, "cases": cases}, COMPUTE, tmp_path)
