@@ -69,7 +69,13 @@ def make_parser():
         _fill_evaluate,
         "Translate a file and score the translations: sacreBLEU and chrF, with their signatures.",
     )
-    _add_command(subparsers, "show", commands.show, _fill_show, show.EXPLANATION)
+    _add_command(
+        subparsers,
+        "show",
+        commands.show,
+        _fill_show,
+        "Write an HTML page that shows what a model attends to. A translator runs in the page.",
+    )
     _add_command(
         subparsers,
         "convert",

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-EXPLANATION = "Write an HTML page that shows what a model attends to. A translator runs in the page."
+from keras_transformer.cli.command_parser import OPTIONAL
 
 
 def add_options(parser):
@@ -12,9 +12,7 @@ def add_options(parser):
     parser.add_argument(
         "inputs", metavar="TEXT", nargs="+", help="text to read; for an image classifier an image file"
     )
-    parser.add_argument(
-        "--output", metavar="FILE.html", required=True, help="the page", default=argparse.SUPPRESS
-    )
+    parser.add_argument("--output", metavar="FILE.html", required=True, help="the page", **OPTIONAL)
     parser.add_argument(
         "--live",
         action=argparse.BooleanOptionalAction,
@@ -25,7 +23,7 @@ def add_options(parser):
         "--precision",
         choices=("float16", "int8"),
         help="how the page stores matrices (default: float16, or int8 if the page would be too large)",
-        default=argparse.SUPPRESS,
+        **OPTIONAL,
     )
 
 
