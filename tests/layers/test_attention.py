@@ -7,6 +7,7 @@ from contracts import (
     assert_close,
     compilations,
     mask_of,
+    needs_bfloat16,
     normal,
     randomized,
     with_mask,
@@ -351,6 +352,7 @@ def test_explicit_mask_wins_over_the_implicit_one():
 # Numbers
 
 
+@needs_bfloat16
 def test_softmax_is_float32_under_mixed_bfloat16():
     """257 equal keys: weights of 1/257 that sum to one; bfloat16 would round each of them."""
     shape = (1, 1, 257, 2)

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, check_config, compilations, normal, randomized
+from contracts import as_numpy, assert_close, check_config, compilations, needs_bfloat16, normal, randomized
 from keras import ops
 
 from keras_transformer.backend import compiled
@@ -39,7 +39,7 @@ def test_it_is_a_convolution_of_that_stride(patch_size, channels):
     assert layer(images).shape == (2, (8 // height) * (6 // width), 5)
 
 
-def test_files_precision_and_graphs(tmp_path):
+def test_files_and_graphs(tmp_path):
     layer, images = embedding(), normal(2, 4, 9, 2)
     check_config(layer)
     inputs = keras.Input((4, 9, 2))
@@ -49,6 +49,11 @@ def test_files_precision_and_graphs(tmp_path):
     assert_close(keras.models.load_model(tmp_path / "model.keras")(images), layer(images), 1e-6)
     for jit_compile in compilations():
         assert_close(compiled(layer, layer, jit_compile)(ops.convert_to_tensor(images)), layer(images), 1e-5)
+
+
+@needs_bfloat16
+def test_mixed_precision_stays_near():
+    layer, images = embedding(), normal(2, 4, 9, 2)
     mixed = embedding(dtype="mixed_bfloat16")
     assert keras.backend.standardize_dtype(mixed(images).dtype) == "bfloat16"
     assert_close(mixed(images), layer(images), 0.06)

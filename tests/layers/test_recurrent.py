@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, normal, randomized
+from contracts import as_numpy, assert_close, needs_bfloat16, normal, randomized
 from keras import ops
 
 from keras_transformer.layers import LSTMStack, LuongAttention
@@ -110,6 +110,7 @@ def test_wrong_arguments_are_named(arguments, named):
         LSTMStack(*arguments)
 
 
+@needs_bfloat16
 def test_states_stay_in_the_compute_dtype():
     layer = stack(dtype="mixed_bfloat16")
     for length in (1, 3):

@@ -12,6 +12,7 @@ from contracts import (
     check_symbolic_shapes,
     compilations,
     config_of,
+    needs_bfloat16,
     normal,
     policy,
     randomized,
@@ -219,6 +220,7 @@ def test_compiled_it_is_the_same(head, jit_compile):
 
 
 @EACH_HEAD
+@needs_bfloat16
 def test_mixed_precision_stays_near_and_logits_are_float32(head):
     model = made(**HEADS[head]())
     with policy("mixed_bfloat16"):  # of the parts too, which are used as they are
