@@ -9,7 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, compilations, portable_first
+from contracts import as_numpy, assert_close, compilations, needs_bfloat16, portable_first
 from keras import ops
 from reference import log_softmax
 from searches import (
@@ -251,6 +251,7 @@ def test_a_search_without_a_seed_is_refused(model):
         model.search(SOURCE, Sample())
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_a_beam_runs_in_half_precision(dtype):
     found = as_numpy(writer(dtype=dtype).generate(SOURCE, Beam(3, n_best=3), max_length=9))

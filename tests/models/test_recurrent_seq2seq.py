@@ -3,7 +3,16 @@
 import keras
 import numpy as np
 import pytest
-from contracts import STEP_IN_XLA, as_numpy, assert_close, compilations, config_of, randomized, slow_but
+from contracts import (
+    STEP_IN_XLA,
+    as_numpy,
+    assert_close,
+    compilations,
+    config_of,
+    needs_bfloat16,
+    randomized,
+    slow_but,
+)
 from keras import ops
 from reference import log_softmax, softmax, under, weights_of
 from searches import CONSTRAINTS, PREFIX, STRATEGIES
@@ -135,6 +144,7 @@ def test_compiled_is_eager():
         assert_close(compiled(model, model, jit_compile)(inputs), logits_of(model))
 
 
+@needs_bfloat16
 def test_steps_under_mixed_bfloat16_stay_within_its_rounding():
     model, expected = small(scale=0.4, dtype="mixed_bfloat16"), logits_of(small(scale=0.4))
     assert_close(logits_of(model), expected, 0.15)
@@ -161,7 +171,9 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, ARGUMENTS, {"share_embeddings": True}], ids=["plain", "all", "shared"]
+    "arguments",
+    [{}, pytest.param(ARGUMENTS, marks=needs_bfloat16), {"share_embeddings": True}],
+    ids=["plain", "all", "shared"],
 )
 def test_saved_model_gives_the_same(arguments, tmp_path):
     vocabularies = (SOURCE_VOCAB,) if arguments.get("share_embeddings") else (SOURCE_VOCAB, TARGET_VOCAB)

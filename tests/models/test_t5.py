@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from contracts import STEP_IN_XLA, as_numpy, assert_close, compilations, config_of, randomized
+from contracts import STEP_IN_XLA, as_numpy, assert_close, compilations, config_of, needs_bfloat16, randomized
 from reference import log_softmax, softmax, under, weights_of
 
 from keras_transformer.decoding import Beam, Greedy
@@ -220,6 +220,7 @@ def test_a_saved_model_is_the_same_model(arguments, tmp_path):
     assert len(again.weights) == len(model.weights)
 
 
+@needs_bfloat16
 def test_mixed_precision_rounds_little():
     model, mixed = small(), small(dtype="mixed_bfloat16")
     assert {weight.dtype for weight in mixed.weights} == {"float32"}

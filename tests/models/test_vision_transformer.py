@@ -3,7 +3,17 @@
 import keras
 import numpy as np
 import pytest
-from contracts import STEP_IN_XLA, as_numpy, assert_close, compilations, config_of, normal, policy, randomized
+from contracts import (
+    STEP_IN_XLA,
+    as_numpy,
+    assert_close,
+    compilations,
+    config_of,
+    needs_bfloat16,
+    normal,
+    policy,
+    randomized,
+)
 from keras import ops
 
 from keras_transformer import layers
@@ -123,6 +133,7 @@ def test_symbolic_shapes_are_the_real_ones():
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+@needs_bfloat16
 def test_half_precision_stays_within_its_rounding(dtype):
     with policy(dtype):  # of the encoder too, which is used as it is
         model = small(scale=0.2)
