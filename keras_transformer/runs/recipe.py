@@ -56,7 +56,7 @@ class Recipe:
         0.9995, "share of the characters in the text that get an id, in [0.98, 1]"
     )
     vocab_sample: int = _option(
-        250_000,
+        100_000,
         "number of sentence pairs, drawn evenly, that the vocabularies are made from; all if there are fewer",
     )
     separate_vocabularies: bool = _option(False, "one vocabulary for each side instead of a shared one")
