@@ -9,8 +9,8 @@ _HOMES = {
     "PackedTexts": "packing",
     "iterate_lines": "files",
     "read_lines": "files",
-    "read_parallel": "files",
-    "read_tsv": "files",
+    "read_parallel": "corpus",
+    "read_tsv": "corpus",
     "split_lines": "files",
     "stream_lines": "files",
 }

@@ -1,11 +1,14 @@
 """Batches of sentence pairs, in a few fixed shapes."""
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+import tqdm
 
 from keras_transformer.checks import check_positive
+from keras_transformer.data.corpus import IdStore
 from keras_transformer.data.epochs import dataset_of
 
 SENTENCES_AT_ONCE = 4096
@@ -22,8 +25,9 @@ class Batches:
     other epoch sorts its pairs into the same number of batches of the same shapes.
 
     Args:
-        pairs: List of (source, target) str.
-        source_tokenizer: A tokenizer with `tokenize`; with `sampling` also `sampled`.
+        pairs: Sequence of (source, target) str: a list, or what `read_parallel` and `read_tsv` return. Ids take two to
+            four bytes each; beyond 64 MB they are in a temporary file.
+        source_tokenizer: A tokenizer with `tokenize` and `vocab_size`; with `sampling` also `sampled`.
         target_tokenizer: A tokenizer of the same kind; `source_tokenizer` when None.
         batch_tokens: Largest number of positions in a batch, padding included: rows times the longer side.
         max_length: Largest number of tokens of a side, with bos or eos.
@@ -90,31 +94,50 @@ class Batches:
         self._special = pad_id, bos_id, eos_id
         self._max_ids = max_length - 1  # without bos or eos
         self._tokenizers = source_tokenizer, target_tokenizer or source_tokenizer
-        for pair in pairs:
-            if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:
-                raise ValueError(f"`pairs` must hold pairs (source, target) of str. Received: {pair!r:.200}.")
-        sides = zip(*pairs, strict=True) if pairs else ((), ())
-        sides = [_tokenized(t, side) for t, side in zip(self._tokenizers, sides, strict=True)]
-        self._texts, self._pairs = self._selected(pairs, list(zip(*sides, strict=True)), too_long)
+        ids = self._tokenized(pairs)
+        self._texts = pairs
+        self._chosen = self._selected(*(side.lengths for side in ids), too_long)
+        self._pairs = _Segmented(ids, self._chosen, self._max_ids)
         self._make_buckets(batch_tokens, num_buckets)
 
-    def _selected(self, texts, pairs, too_long):
-        """Returns the pairs to use, as texts and as ids. Counts the others and warns of them."""
-        usable = [i for i, (s, t) in enumerate(pairs) if len(s) and len(t)]
-        empty = len(pairs) - len(usable)
-        max_ids, max_length = self._max_ids, self._max_ids + 1
-        fitting = [i for i in usable if max(map(len, pairs[i])) <= max_ids]
-        long = len(usable) - len(fitting)
+    def _tokenized(self, pairs):
+        """Returns the ids of all sources and of all targets, two `FlatIds`."""
+        stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
+        count = -(-len(pairs) // SENTENCES_AT_ONCE)
+        shown = {
+            "delay": 3,
+            "leave": False,
+            "disable": None,
+        }  # only where it takes long, and only on a terminal
+        for texts in tqdm.tqdm(_slices(pairs), "tokenizing", count, **shown):
+            for pair in texts:
+                if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:
+                    raise ValueError(
+                        f"`pairs` must hold pairs (source, target) of str. Received: {pair!r:.200}."
+                    )
+            for store, tokenizer, side in zip(
+                stores, self._tokenizers, zip(*texts, strict=True), strict=True
+            ):
+                ragged = tokenizer.tokenize(list(side))
+                store.add(ragged.flat_values.numpy(), ragged.row_lengths().numpy())
+        return [store.rows() for store in stores]
+
+    def _selected(self, source_lengths, target_lengths, too_long):
+        """Returns the numbers of the pairs to use. Counts the others and warns of them."""
+        max_length, count = self._max_ids + 1, len(source_lengths)
+        longer = np.maximum(source_lengths, target_lengths)
+        usable = np.minimum(source_lengths, target_lengths) > 0
+        fitting = usable & (longer <= self._max_ids)
+        empty, long = count - int(usable.sum()), int(usable.sum() - fitting.sum())
         if long and too_long == "error":
             raise ValueError(
-                f"{long} of {len(pairs)} pairs are longer than `max_length`={max_length} tokens; the longest has "
-                f"{max(max(map(len, pairs[i])) for i in usable) + 1}."
+                f"{long} of {count} pairs are longer than `max_length`={max_length} tokens; the longest has "
+                f"{longer[usable].max() + 1}."
             )
-        if long and too_long == "truncate":
-            fitting = usable
+        chosen = np.flatnonzero(usable if too_long == "truncate" else fitting)
         self.truncated = long if too_long == "truncate" else 0
-        self.kept = len(fitting)
-        self.skipped = len(pairs) - self.kept
+        self.kept = len(chosen)
+        self.skipped = count - self.kept
         messages = []
         if empty:
             messages.append(f"{empty} with an empty side (skipped)")
@@ -122,17 +145,17 @@ class Batches:
             action = "truncated" if self.truncated else "skipped"
             messages.append(f"{long} longer than `max_length`={max_length} tokens ({action})")
         if messages:
-            warnings.warn(f"Of {len(pairs)} pairs: {', '.join(messages)}.", stacklevel=3)
-        if not fitting:
+            warnings.warn(f"Of {count} pairs: {', '.join(messages)}.", stacklevel=3)
+        if not self.kept:
             raise ValueError(
-                f"No sentence pair is left to use. Received: {len(pairs)} pairs, {empty} of them with an "
+                f"No sentence pair is left to use. Received: {count} pairs, {empty} of them with an "
                 f"empty side, {long} longer than `max_length`={max_length} tokens."
             )
-        return [texts[i] for i in fitting], [tuple(side[:max_ids] for side in pairs[i]) for i in fitting]
+        return chosen
 
     def _make_buckets(self, batch_tokens, num_buckets):
-        self._likeliest_lengths = _lengths(self._pairs)
-        sides = _lengths(self.segmented(0))
+        self._likeliest_lengths = self._pairs.lengths()
+        sides = self.segmented(0).lengths()
         # A batch must have room for the most likely subwords too, which may replace a draw.
         room = np.maximum(sides, self._likeliest_lengths)
         bounds = _bounds(room.max(axis=1), num_buckets)
@@ -181,7 +204,7 @@ class Batches:
         Each bucket gets as many pairs as in epoch 0, and only pairs whose most likely subwords fit into it. There are
         always enough of them: the pairs that were in this bucket and in those before it in epoch 0 all fit.
         """
-        lengths = np.maximum(_lengths(pairs), self._likeliest_lengths).max(axis=1)
+        lengths = np.maximum(pairs.lengths(), self._likeliest_lengths).max(axis=1)
         remaining = rng.permutation(len(pairs))  # a random order among equal lengths
         remaining = remaining[np.argsort(lengths[remaining], kind="stable")]
         buckets = []
@@ -199,22 +222,25 @@ class Batches:
             epoch: Number of the epoch, from 0.
 
         Returns:
-            A list of pairs `(source ids, target ids)` of int32 arrays, without bos and eos.
+            A sequence of pairs `(source ids, target ids)` of int32 arrays, without bos and eos.
         """
         if self.sampling is None:
             return self._pairs
         rng = np.random.default_rng([self.seed, epoch, 1])  # another stream than that of `plan`
-        sides = [
-            tokenizer.sampled(texts, self.sampling, int(rng.integers(2**32)))
-            for tokenizer, texts in zip(self._tokenizers, zip(*self._texts, strict=True), strict=True)
-        ]
-        return [
-            tuple(
-                draw if len(draw) <= self._max_ids else likeliest
-                for draw, likeliest in zip(draws, pair, strict=True)
-            )
-            for draws, pair in zip(zip(*sides, strict=True), self._pairs, strict=True)
-        ]
+        stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
+        for numbers in _slices(range(self.kept)):
+            pairs = [self._pairs[i] for i in numbers]
+            texts = zip(*(self._texts[self._chosen[i]] for i in numbers), strict=True)
+            for store, tokenizer, side, likeliest in zip(
+                stores, self._tokenizers, texts, zip(*pairs, strict=True), strict=True
+            ):
+                draws = tokenizer.sampled(side, self.sampling, int(rng.integers(2**32)))
+                rows = [
+                    draw if len(draw) <= self._max_ids else other
+                    for draw, other in zip(draws, likeliest, strict=True)
+                ]
+                store.add(np.concatenate(rows), [len(row) for row in rows])
+        return _Segmented([store.rows() for store in stores], np.arange(self.kept), self._max_ids)
 
     def batch(self, bucket, indices, pairs=None):
         """Makes one batch.
@@ -256,7 +282,7 @@ class Batches:
         Returns:
             A list of (source, target) str.
         """
-        return [self._texts[i] for i in self.plan(epoch)[step][1]]
+        return [self._texts[self._chosen[i]] for i in self.plan(epoch)[step][1]]
 
     def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
         """Returns the batches for `model.fit`, each epoch in an order of its own.
@@ -283,18 +309,32 @@ class Batches:
         return dataset_of(batches_of, self.steps, signature, first_epoch, epochs, first_step)
 
 
-def _tokenized(tokenizer, sentences):
-    """Returns the ids of each sentence, a list of int32 arrays."""
-    rows = []
-    for start in range(0, len(sentences), SENTENCES_AT_ONCE):
-        ragged = tokenizer.tokenize(list(sentences[start : start + SENTENCES_AT_ONCE]))
-        rows += np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
-    return rows
+class _Segmented(Sequence):
+    """The chosen pairs as ids.
+
+    Args:
+        sides: `FlatIds` of the sources and of the targets.
+        chosen: int `(pairs,)`, which of their rows.
+        max_ids: Largest number of ids of a row; the rest is cut.
+    """
+
+    def __init__(self, sides, chosen, max_ids):
+        self._sides, self._chosen, self._max_ids = sides, chosen, max_ids
+
+    def __len__(self):
+        return len(self._chosen)
+
+    def __getitem__(self, index):
+        return tuple(side[self._chosen[index]][: self._max_ids] for side in self._sides)
+
+    def lengths(self):
+        """Returns the lengths of both sides of each pair, with bos or eos, int `(pairs, 2)`."""
+        lengths = [np.minimum(side.lengths[self._chosen], self._max_ids) + 1 for side in self._sides]
+        return np.stack(lengths, axis=1)
 
 
-def _lengths(pairs):
-    """Returns the lengths of both sides of each pair, with bos or eos, int `(pairs, 2)`."""
-    return np.array([(len(source) + 1, len(target) + 1) for source, target in pairs])
+def _slices(sequence):
+    return (sequence[i : i + SENTENCES_AT_ONCE] for i in range(0, len(sequence), SENTENCES_AT_ONCE))
 
 
 def _bounds(lengths, num_buckets):

@@ -1,4 +1,4 @@
-"""Reads files as lines, and parallel files as pairs of sentences."""
+"""Reads files as lines."""
 
 import gzip
 import io
@@ -94,53 +94,3 @@ def read_lines(path):
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}).") from None
     return decoded
-
-
-def read_parallel(source, target):
-    """Reads pairs from two files: line `n` of one file belongs to line `n` of the other.
-
-    Args:
-        source: Path of the source file, plain or `.gz`, UTF-8.
-        target: Path of the target file, plain or `.gz`, UTF-8.
-
-    Returns:
-        A list of (source, target) str pairs.
-
-    Raises:
-        ValueError: If a file is missing, unreadable, not UTF-8 or empty, or the numbers of lines differ.
-    """
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise ValueError(
-            "`source` and `target` must have the same number of lines. "
-            f"Received: {source} with {len(sources)}, {target} with {len(targets)}."
-        )
-    return _non_empty(list(zip(sources, targets, strict=True)), f"{source} and {target}")
-
-
-def read_tsv(path):
-    """Reads pairs from a file with lines `source<TAB>target`. Further columns are ignored.
-
-    Args:
-        path: Path of the file, plain or `.gz`, UTF-8.
-
-    Returns:
-        A list of (source, target) str pairs.
-
-    Raises:
-        ValueError: If the file is missing, unreadable, not UTF-8 or empty, or a line has no tab; the message names
-            the line.
-    """
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) < 2:
-            raise ValueError(f"{path}, line {number}: expected source<TAB>target. Received: {line!r}.")
-        pairs.append((columns[0], columns[1]))
-    return _non_empty(pairs, path)
-
-
-def _non_empty(pairs, where):
-    if not pairs:
-        raise ValueError(f"{where}: no sentence pair to read, the file is empty.")
-    return pairs

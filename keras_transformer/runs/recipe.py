@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from keras_transformer.backend import compiles
 from keras_transformer.checks import check_positive, check_range, check_share
 from keras_transformer.losses import MaskedCrossentropy
@@ -52,6 +54,10 @@ class Recipe:
     vocab_size: int = _option(8000, "largest number of ids in each vocabulary; a small corpus gets fewer")
     character_coverage: float = _option(
         0.9995, "share of the characters in the text that get an id, in [0.98, 1]"
+    )
+    vocab_sample: int = _option(
+        100_000,
+        "number of sentence pairs, drawn evenly, that the vocabularies are made from; all if there are fewer",
     )
     separate_vocabularies: bool = _option(False, "one vocabulary for each side instead of a shared one")
     init_from: str | None = _option(
@@ -125,7 +131,13 @@ class Recipe:
     def __post_init__(self):
         check_positive(
             **self._values(
-                "epochs", "warmup_steps", "accumulation", "average_last", "patience", "checkpoint_steps"
+                "epochs",
+                "vocab_sample",
+                "warmup_steps",
+                "accumulation",
+                "average_last",
+                "patience",
+                "checkpoint_steps",
             )
         )
         check_share(
@@ -195,7 +207,7 @@ class Recipe:
         """Trains the tokenizers.
 
         Args:
-            pairs: The training pairs, a list of (source, target) str.
+            pairs: The training pairs, a sequence of (source, target) str.
 
         Returns:
             The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
@@ -212,6 +224,10 @@ class Recipe:
                 character_coverage=self.character_coverage,
             )
 
+        if len(pairs) > self.vocab_sample:
+            rng = np.random.default_rng(self.seed)
+            numbers = rng.choice(len(pairs), self.vocab_sample, replace=False, shuffle=False)
+            pairs = [pairs[i] for i in np.sort(numbers)]
         sources, targets = zip(*pairs, strict=True)
         if self.separate_vocabularies:
             return trained_on(sources), trained_on(targets)

@@ -46,7 +46,8 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
 
     Args:
         recipe: A `Recipe`. To resume, it must be the recipe of the run; `Recipe.changes` says which fields may differ.
-        pairs: The training pairs, a list of (source, target) str.
+        pairs: The training pairs, a sequence of (source, target) str: a list, or what `data.read_parallel` returns,
+            which may be larger than the memory.
         folder: The run's folder, a path: a new one, an empty one, or one that an earlier call began.
         val_pairs: The pairs to validate with after each epoch, a list of (source, target) str, or None. The recipe's
             `patience` needs them.
@@ -180,6 +181,9 @@ def _report(recipe, model, tokenizers, batches, say):
         f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
         f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}"
     )
+    read = batches.kept + batches.skipped
+    if recipe.init_from is None and recipe.tokenizer != "byte" and read > recipe.vocab_sample:
+        say(f"the vocabulary is made from {recipe.vocab_sample:,} of {read:,} pairs (vocab_sample)")
     updates = recipe.epochs * batches.steps // recipe.accumulation
     if updates <= recipe.warmup_steps:
         say(
@@ -235,8 +239,10 @@ def _describe(recipe, pairs, val_pairs):
     """Returns the content of `run.json`, a dict: the recipe, fingerprints of the pairs, versions."""
 
     def fingerprint(pairs):
-        digest = hashlib.sha256(repr(pairs).encode("utf-8", "surrogatepass")).hexdigest()
-        return {"number": len(pairs), "sha256": digest}
+        digest = hashlib.sha256()
+        for pair in pairs:
+            digest.update(repr(pair).encode("utf-8", "surrogatepass"))
+        return {"number": len(pairs), "sha256": digest.hexdigest()}
 
     return {
         "recipe": dataclasses.asdict(recipe),

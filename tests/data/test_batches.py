@@ -18,6 +18,8 @@ BOS, EOS = 2, 3
 class Numbers:
     """Reads "5 7" as the ids 5 and 7, plus an offset."""
 
+    vocab_size = 1000
+
     def __init__(self, offset=0):
         self.offset = offset
 

@@ -82,7 +82,7 @@ def test_invalid_utf8_is_refused_with_its_line(tmp_path):
 def test_parallel_files_give_pairs_in_order(tmp_path):
     source = written(tmp_path / "ko.gz", "가\n그\n\n".encode())
     target = written(tmp_path / "en", b"a\r\nb\r\nc")
-    assert read_parallel(source, target) == [("가", "a"), ("그", "b"), ("", "c")]
+    assert list(read_parallel(source, target)) == [("가", "a"), ("그", "b"), ("", "c")]
 
 
 def test_files_of_unequal_length_are_refused_with_both_numbers(tmp_path):
@@ -102,8 +102,8 @@ def test_empty_files_are_refused(tmp_path):
 def test_tsv_gives_its_first_two_columns(tmp_path):
     content = "\ufeff가\ta\n나 나\tb b\tmore\teven more\r\n\tc\nd\t\n".encode()
     expected = [("가", "a"), ("나 나", "b b"), ("", "c"), ("d", "")]
-    assert read_tsv(written(tmp_path / "pairs.tsv", content)) == expected
-    assert read_tsv(written(tmp_path / "pairs.tsv.gz", content)) == expected
+    assert list(read_tsv(written(tmp_path / "pairs.tsv", content))) == expected
+    assert list(read_tsv(written(tmp_path / "pairs.tsv.gz", content))) == expected
 
 
 @pytest.mark.parametrize("line", ["no tab", ""])

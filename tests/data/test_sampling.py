@@ -13,6 +13,8 @@ BATCH_TOKENS = 64
 
 
 class Splitting:
+    vocab_size = 1000
+
     """Reads "5*3" as 5, 5, 5; a draw has some more or fewer of them: what differs is the length."""
 
     def tokenize(self, strings):

@@ -1,0 +1,251 @@
+"""Sentences in files of any size: lines and pairs that are read when they are asked for, and ids in a flat array."""
+
+import gzip
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.data.files import UNREADABLE
+
+AT_ONCE = 2**24  # bytes of a file that are looked through at once
+IN_MEMORY = 2**26  # bytes of ids that stay in memory; more go to a temporary file
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Lines(Sequence):
+    r"""The lines of a UTF-8 file. Memory holds only where each line begins, 8 bytes a line.
+
+    Only a newline ends a line, so line numbers are the same as in an editor or in `wc`. The file must stay as it is
+    while it is used. A `.gz` is unpacked into a temporary file, which is removed with the object.
+
+    Args:
+        path: Path of a plain file or of a `.gz`.
+
+    Raises:
+        ValueError: If the file is missing, unreadable or not UTF-8; the message names the line.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("one\ntwo\n")
+    ...     file.flush()
+    ...     lines = Lines(file.name)
+    ...     len(lines), lines[1], lines[:]
+    (2, 'two', ['one', 'two'])
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        try:
+            self._file = open(self.path, "rb")  # noqa: SIM115
+            if self.path.suffix == ".gz":
+                packed, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115
+                with packed, gzip.open(packed, "rb") as unpacked:
+                    shutil.copyfileobj(unpacked, self._file, AT_ONCE)
+            weakref.finalize(self, self._file.close)
+            self._starts = self._index()
+        except UNREADABLE as error:
+            raise ValueError(f"Cannot read {path}: {error}") from None
+
+    def _index(self):
+        """Returns where each line begins, and behind the last one where the next would begin: int64 `(lines + 1,)`."""
+        self._file.seek(0)
+        position = len(BYTE_ORDER_MARK) if self._file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
+        starts, count, rest = [np.array([position])], 0, b""
+        self._file.seek(position)
+        while block := self._file.read(AT_ONCE):
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+            whole = rest + block[: ends[-1]] if len(ends) else b""
+            self._check_utf8(whole, count)
+            rest = block[ends[-1] :] if len(ends) else rest + block
+            starts.append(position + ends)
+            position, count = position + len(block), count + len(ends)
+        self._check_utf8(rest, count)
+        if rest:  # the last line has no newline
+            starts.append(np.array([position + 1]))
+        return np.concatenate(starts)
+
+    def _check_utf8(self, content, lines_before):
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            number = lines_before + content.count(b"\n", 0, error.start) + 1
+            raise ValueError(f"{self.path}, line {number}: not UTF-8 ({error.reason}).") from None
+
+    def __len__(self):
+        return len(self._starts) - 1
+
+    def __getitem__(self, index):
+        if not isinstance(index, slice):
+            number = range(len(self))[index]  # raises IndexError
+            return self._between(number, number + 1)[0]
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            return [self[i] for i in range(start, stop, step)]
+        return self._between(start, stop) if start < stop else []
+
+    def _between(self, start, stop):
+        begin, end = int(self._starts[start]), int(self._starts[stop])
+        self._file.seek(begin)
+        content = self._file.read(end - begin)
+        lines = content.decode("utf-8").removesuffix("\n").split("\n")
+        if len(lines) != stop - start:
+            raise ValueError(f"{self.path} was changed while it was used.")
+        return [line.removesuffix("\r") for line in lines]
+
+    def __iter__(self):
+        return in_slices(self)
+
+
+def in_slices(sequence, size=4096):
+    """Iterates over a sequence whose slices are read faster than its items."""
+    for start in range(0, len(sequence), size):
+        yield from sequence[start : start + size]
+
+
+class Pairs(Sequence):
+    """Pairs (source, target) of str from two sequences of lines of one length."""
+
+    def __init__(self, sources, targets):
+        self._sides = sources, targets
+
+    def __len__(self):
+        return len(self._sides[0])
+
+    def __getitem__(self, index):
+        source, target = (side[index] for side in self._sides)
+        return list(zip(source, target, strict=True)) if isinstance(index, slice) else (source, target)
+
+    def __iter__(self):
+        return in_slices(self)
+
+
+class Columns(Sequence):
+    """Pairs (source, target) of str from lines `source<TAB>target`."""
+
+    def __init__(self, lines):
+        self._lines = lines
+        for number, line in enumerate(lines, start=1):
+            if "\t" not in line:
+                raise ValueError(
+                    f"{lines.path}, line {number}: expected source<TAB>target. Received: {line!r:.200}."
+                )
+
+    def __len__(self):
+        return len(self._lines)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [tuple(line.split("\t", 2)[:2]) for line in self._lines[index]]
+        return tuple(self._lines[index].split("\t", 2)[:2])
+
+    def __iter__(self):
+        return in_slices(self)
+
+
+def read_parallel(source, target):
+    """Reads pairs from two files: line `n` of one file belongs to line `n` of the other.
+
+    The files may be larger than the memory: a sentence is read when it is asked for.
+
+    Args:
+        source: Path of the source file, plain or `.gz`, UTF-8.
+        target: Path of the target file, plain or `.gz`, UTF-8.
+
+    Returns:
+        A sequence of (source, target) str pairs.
+
+    Raises:
+        ValueError: If a file is missing, unreadable, not UTF-8 or empty, or the numbers of lines differ.
+    """
+    sources, targets = Lines(source), Lines(target)
+    if len(sources) != len(targets):
+        raise ValueError(
+            "`source` and `target` must have the same number of lines. "
+            f"Received: {source} with {len(sources)}, {target} with {len(targets)}."
+        )
+    return _non_empty(Pairs(sources, targets), f"{source} and {target}")
+
+
+def read_tsv(path):
+    """Reads pairs from a file with lines `source<TAB>target`. Further columns are ignored.
+
+    The file may be larger than the memory: a sentence is read when it is asked for.
+
+    Args:
+        path: Path of the file, plain or `.gz`, UTF-8.
+
+    Returns:
+        A sequence of (source, target) str pairs.
+
+    Raises:
+        ValueError: If the file is missing, unreadable, not UTF-8 or empty, or a line has no tab; the message names
+            the line.
+    """
+    return _non_empty(Columns(Lines(path)), path)
+
+
+def _non_empty(pairs, where):
+    if not pairs:
+        raise ValueError(f"{where}: no sentence pair to read, the file is empty.")
+    return pairs
+
+
+class IdStore:
+    """Writes rows of ids one after another; `rows` then gives them as a `FlatIds`.
+
+    Up to `IN_MEMORY` bytes stay in memory. More go to a temporary file, which is mapped.
+
+    Args:
+        vocab_size: Number of different ids. Up to 65,536 an id takes two bytes, else four.
+    """
+
+    def __init__(self, vocab_size):
+        self._dtype = np.dtype("uint16" if vocab_size <= 2**16 else "int32")
+        self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        self._lengths = []
+
+    def add(self, flat, lengths):
+        """Adds rows.
+
+        Args:
+            flat: int `(ids,)`, the ids of all rows.
+            lengths: int `(rows,)`.
+        """
+        self._file.write(np.asarray(flat).astype(self._dtype).tobytes())
+        self._lengths.append(np.asarray(lengths, "int32"))
+
+    def rows(self):
+        """Returns a `FlatIds` of all rows."""
+        lengths = np.concatenate([np.zeros(0, "int32"), *self._lengths])
+        size = int(lengths.sum(dtype="int64")) * self._dtype.itemsize
+        with self._file as file:  # a mapped file stays readable after it is closed
+            file.seek(0)
+            if size <= IN_MEMORY:
+                return FlatIds(np.frombuffer(file.read(), self._dtype), lengths)
+            return FlatIds(np.memmap(file, self._dtype, "r"), lengths)
+
+
+class FlatIds(Sequence):
+    """Rows of ids in one flat array.
+
+    Args:
+        flat: int `(ids,)`.
+        lengths: int `(rows,)`, the number of ids of each row.
+    """
+
+    def __init__(self, flat, lengths):
+        self.lengths = lengths
+        self._flat = flat
+        self._starts = np.concatenate([[0], np.cumsum(lengths, dtype="int64")])
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        start = self._starts[index]
+        return np.asarray(self._flat[start : start + self.lengths[index]], "int32")

@@ -1,0 +1,111 @@
+"""Sentences in files: they are those of a list, whatever the size of the blocks that are read."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data import Batches, corpus, read_lines, read_parallel, read_tsv
+from keras_transformer.data.corpus import IdStore, Lines
+from keras_transformer.text import ByteTokenizer
+
+LINES = ["one", "", "가나다 라", "x" * 300, "\t", "zwei\r", "\u2028 is no end", "last"]
+
+
+@pytest.mark.parametrize("block", [3, 7, 64, 2**20])
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("begin", ["", "\ufeff"])
+def test_lines_are_those_of_the_whole_file(block, end, begin, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "AT_ONCE", block)
+    plain, packed = tmp_path / "text", tmp_path / "text.gz"
+    content = (begin + "\n".join(LINES) + end).encode()
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    expected = read_lines(plain)
+    assert expected[5] == "zwei"
+    for path in (plain, packed):
+        lines = Lines(path)
+        assert list(lines) == lines[:] == [lines[i] for i in range(len(lines))] == expected
+        assert (lines[-1], lines[2:4], lines[::3], lines[5:5]) == (
+            expected[-1],
+            expected[2:4],
+            expected[::3],
+            [],
+        )
+        with pytest.raises(IndexError):
+            lines[len(expected)]
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(content=st.binary(max_size=40).map(lambda x: x.replace(b"\xff", b"\n")), block=st.integers(1, 9))
+def test_any_bytes_are_read_as_the_whole_file_is(content, block, tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / "text"
+    path.write_bytes(content)
+
+    def result(read):
+        try:
+            return list(read(path))
+        except ValueError as error:
+            return str(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "AT_ONCE", block)
+        assert result(Lines) == result(read_lines)
+
+
+def test_a_file_that_was_cut_while_it_was_used_is_an_error(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("one\ntwo\nthree\n")
+    lines = Lines(path)
+    path.write_text("one\n")
+    with pytest.raises(ValueError, match="was changed while it was used"):
+        lines[1:3]
+
+
+@pytest.mark.parametrize("limit", [0, 2**26])
+@pytest.mark.parametrize("vocab_size", [50, 70_000])
+def test_ids_come_back_from_memory_and_from_a_file(limit, vocab_size, monkeypatch):
+    monkeypatch.setattr(corpus, "IN_MEMORY", limit)
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, vocab_size, n) for n in (3, 0, 5, 1)]
+    store = IdStore(vocab_size)
+    store.add(np.concatenate(rows[:2]), [3, 0])
+    store.add(np.concatenate(rows[2:]), [5, 1])
+    found = store.rows()
+    assert [row.tolist() for row in found] == [row.tolist() for row in rows]
+    assert found[2].dtype == "int32"
+
+
+def test_batches_of_files_are_those_of_a_list(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    words = ["a", "bb", "ccc", "다", "e f"]
+    pairs = [tuple(" ".join(rng.choice(words, rng.integers(1, 5))) for _ in range(2)) for _ in range(60)]
+    for number, name in enumerate(("source", "target")):
+        (tmp_path / name).write_text("".join(f"{pair[number]}\n" for pair in pairs))
+    (tmp_path / "pairs.tsv").write_text("".join("\t".join(pair) + "\tmore\n" for pair in pairs))
+    monkeypatch.setattr(corpus, "IN_MEMORY", 0)
+    monkeypatch.setattr("keras_transformer.data.batches.SENTENCES_AT_ONCE", 7)
+
+    def batches(pairs):
+        return Batches(pairs, ByteTokenizer(), batch_tokens=64, max_length=32)
+
+    expected = batches(pairs)
+    for read in (
+        read_parallel(tmp_path / "source", tmp_path / "target"),
+        read_tsv(tmp_path / "pairs.tsv"),
+    ):
+        found = batches(read)
+        assert (found.shapes, found.tokens) == (expected.shapes, expected.tokens)
+        assert found.texts(1, 2) == expected.texts(1, 2)
+        for one, other in zip(found.plan(1), expected.plan(1), strict=True):
+            for side, expected_side in zip(
+                _flat(found.batch(*one)), _flat(expected.batch(*other)), strict=True
+            ):
+                np.testing.assert_array_equal(side, expected_side)
+
+
+def _flat(batch):
+    inputs, targets = batch
+    return [inputs["source"], inputs["target"], targets]
