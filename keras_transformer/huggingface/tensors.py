@@ -70,6 +70,32 @@ class ComputedTable(NamedTuple):
         """Whether the checkpoint's table equals the computed one, but for rounding."""
         return np.allclose(array, self.compute(len(array)), rtol=0, atol=TABLE_TOLERANCE)
 
+    def with_rows(self, rows):
+        """Returns the table with this number of rows, to be written."""
+        return ConstantTensor(self.name, (rows, self.width), self.compute(rows))
+
+
+class ConstantTensor(NamedTuple):
+    """A tensor to be written that holds no weights of the model.
+
+    name: Name in the checkpoint, with the family's prefix.
+    shape: Shape in the checkpoint, a tuple of int.
+    array: The values, an array.
+    """
+
+    name: str
+    shape: tuple
+    array: np.ndarray
+
+    @property
+    def size(self):
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def value(self):
+        """Returns the tensor's value."""
+        return self.array
+
 
 def vector(name, *weights):
     """Describes a tensor `(n,)` that holds weights of any shapes, flat and one after the other."""

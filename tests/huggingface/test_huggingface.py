@@ -586,8 +586,8 @@ WRONG_PARTS = [
     (lambda: llama_like(decoder=OtherDecoder), "decoder=<OtherDecoder"),
     (lambda: gpt2_like(decoder=OtherDecoder), "`decoder` of a 'gpt2' model must be a `Decoder`"),
     (lambda: llama_like(value_dim=5), "value_dim=5"),
-    (lambda: llama_like(sliding_window=3), "sliding_window=3"),
-    (lambda: llama_like(query_key_norm="rms"), "query_key_norm='rms'"),
+    (lambda: llama_like(sliding_window=[3, 5]), "attention.sliding_window=5"),
+    (lambda: llama_like(query_key_norm="layer"), "query_key_norm='layer'"),
     (lambda: llama_like(scale=1.0), "scale=1.0"),
     (lambda: llama_like(heads=5), "d_model=12, num_heads=5"),
     # What only one layer has.
