@@ -111,11 +111,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
                 "`num_heads` must be divisible by `num_key_value_heads`. "
                 f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}."
             )
-        if scale is not None:
-            check_range(0, scale=scale)
-        if soft_cap is not None:
-            check_range(0, above=True, soft_cap=soft_cap)
-        check_range(0, norm_epsilon=norm_epsilon)
+        check_range(0, scale=0.0 if scale is None else scale, norm_epsilon=norm_epsilon)
+        check_range(0, above=True, soft_cap=1.0 if soft_cap is None else soft_cap)
         self.num_key_value_heads = shared
         self.positions = from_config_or_layer(positions, self, "positions", AttentionPositions)
         if self.positions is not None:
@@ -142,13 +139,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         )
         if rank != 3 or self._flash_attention or self._computes_itself:
             grouped = self.num_key_value_heads if self.num_key_value_heads != self.num_heads else None
-            self._check_absent(
-                num_key_value_heads=grouped,
-                positions=self.positions,
-                query_key_norm=self.query_key_norm,
-                scale=self.scale,
-                soft_cap=self.soft_cap,
-            )
+            names = ("positions", "query_key_norm", "scale", "soft_cap")
+            self._check_absent(num_key_value_heads=grouped, **{name: getattr(self, name) for name in names})
         heads = (self.num_heads, self.key_dim)
         shared = (self.num_key_value_heads, self.key_dim)
         values = (self.num_key_value_heads, self.value_dim)
@@ -163,12 +155,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         features = tuple(self._output_shape or query_shape[-1:])
         labels = "abcefgijk"[: len(features)]
         context_shape = (*query_shape[:-1], self.num_heads, self.value_dim)
+        equation, bias = f"...hd,hd{labels}->...{labels}", self.output_bias
         self._output_dense = self._projection(
-            "attention_output",
-            f"...hd,hd{labels}->...{labels}",
-            context_shape,
-            features,
-            use_bias=self.output_bias,
+            "attention_output", equation, context_shape, features, use_bias=bias
         )
         self.query_norm = self._norm("query_norm")
         self.key_norm = self._norm("key_norm")
