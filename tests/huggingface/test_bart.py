@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from families import MARIAN, assert_same_weights, ours, theirs
+from families import assert_same_weights, ours, theirs
+from relatives import ENCODER_DECODERS as CONFIGS
 
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
@@ -13,25 +14,6 @@ transformers = pytest.importorskip("transformers")
 from test_parity import assert_same_state, quietly_loaded, seq2seq_difference  # noqa: E402
 
 TOLERANCE = 2e-5
-SIZES = {
-    **{key: value for key, value in MARIAN.items() if key not in ("model_type", "scale_embedding")},
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "forced_eos_token_id": 2,
-    "decoder_start_token_id": 2,
-    "max_position_embeddings": 23,
-}
-UNEVEN = {"encoder_ffn_dim": 7, "decoder_attention_heads": 9, "encoder_layers": 1, "decoder_layers": 3}
-CONFIGS = {
-    f"{model_type}{name}": {"model_type": model_type, **SIZES, **changes}
-    for model_type in ("bart", "mbart", "m2m_100", "pegasus")
-    for name, changes in {
-        "": {},
-        "-scaled": {"scale_embedding": True, "activation_function": "gelu"},
-        "-uneven": {**UNEVEN, "scale_embedding": False, "activation_function": "relu"},
-    }.items()
-}
 EACH = pytest.mark.parametrize("case", CONFIGS)
 
 
