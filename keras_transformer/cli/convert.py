@@ -4,7 +4,10 @@ from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
+    ENCODERS,
+    embedder_options,
     from_huggingface,
+    is_sentence_embedder,
     preprocessing_from_huggingface,
     to_huggingface,
     tokenizers_from_huggingface,
@@ -13,7 +16,9 @@ from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.models import Transformer, VisionTransformer
-from keras_transformer.serving import load, servable_of
+from keras_transformer.serving import Embedder, load, servable_of
+from keras_transformer.text import WordPieceTokenizer
+from keras_transformer.text.word_piece import SPECIAL
 
 
 def convert(source, target, pairs=False, tokenizers=True, **kwargs):
@@ -53,6 +58,13 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
 
 def _read_huggingface(source, pairs, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
+    if read_config(source).get("model_type") in ENCODERS:
+        model, tokenizer = _read_encoder(source, kwargs)
+        if not is_sentence_embedder(source):
+            return servable_of(model, (tokenizer,), pairs=pairs)
+        options, longest = embedder_options(source), model.positions.max_length
+        options["max_source_length"] = min(options.get("max_source_length", longest), longest)
+        return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
     model = from_huggingface(source, **kwargs)
     if isinstance(model, VisionTransformer):
         tokenizers = ()
@@ -65,3 +77,12 @@ def _read_huggingface(source, pairs, kwargs):
             # A Marian model starts its output with padding, and never learned that padding is no answer.
             options["constraints"] = [ExcludeTokens([model.pad_id])]
     return servable_of(model, tokenizers, pairs=pairs, **options)
+
+
+def _read_encoder(source, kwargs):
+    """Reads an `EncoderModel` and its tokenizer, whose special ids count: transformers reads no other ones."""
+    (tokenizer,) = tokenizers_from_huggingface(source)
+    ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
+    if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.special_tokens == SPECIAL:
+        ids["num_separators"] = 1
+    return from_huggingface(source, **{**ids, **kwargs}), tokenizer

@@ -33,16 +33,19 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
+from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
 from keras_transformer.keras_internals import sublayers
 
 # A model that several families can describe is written as the first of them.
+ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet)
 MODULES = (
-    *(bert, roberta, xlm_roberta, electra, distilbert, mpnet),
+    *ENCODER_MODULES,
     *(gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3),
     *(t5, marian, bart, mbart, m2m_100, pegasus, vit),
 )
+ENCODERS = tuple(module.FAMILY.model_type for module in ENCODER_MODULES)
 FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in MODULES}
 # Keys of config.json for sizes that are a dimension of a stored tensor, and for numbers of layers.
 WIDTHS = (
@@ -84,8 +87,11 @@ NUMBERS_OF_LAYERS = (
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
+    "ENCODERS",
     "FAMILIES",
+    "embedder_options",
     "from_huggingface",
+    "is_sentence_embedder",
     "preprocessing_from_huggingface",
     "to_huggingface",
     "tokenizers_from_huggingface",

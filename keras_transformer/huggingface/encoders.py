@@ -94,6 +94,7 @@ class EncoderNames:
         base: Beginning of the names of the tensors that all classes share.
         fixed: Keys of config.json that must have one value.
         offset: Whether positions begin after the id of padding, as in RoBERTa.
+        separators: How many ids of `[SEP]` stand between the texts of a pair.
         biases: Name of the table of relative biases; "" for a family without one.
         widened: Name of the dense layer between embeddings and layers; "" for a family without one.
     """
@@ -113,6 +114,7 @@ class EncoderNames:
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     fixed: dict = field(default_factory=dict)
     offset: bool = False
+    separators: int = 1
     biases: str = ""
     widened: str = ""
 
@@ -162,7 +164,12 @@ class EncoderNames:
             dropout=words["dropout"],
             pooler=self._pooler(config, dtype),
             head=self._head(config, words, epsilon, dtype),
-            **{"pad_id": pad_id, **{name: config.get(key) for name, key in ID_KEYS.items()}, **kwargs},
+            **{
+                "pad_id": pad_id,
+                "num_separators": 1 if config.get("tokenizer_class") == "BertTokenizer" else self.separators,
+                **{name: config.get(key) for name, key in ID_KEYS.items()},
+                **kwargs,
+            },
         )
 
     def _encoder(self, config, words, epsilon, dtype):

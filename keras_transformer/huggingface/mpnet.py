@@ -24,6 +24,7 @@ FAMILY = encoder_family(
         # transformers computes with these, whatever config.json says.
         fixed={"pad_token_id": 1, "relative_attention_num_buckets": 32},
         offset=True,
+        separators=2,
         biases="mpnet.encoder.relative_attention_bias.weight",
     ),
     MPNET_WORD_PIECE,

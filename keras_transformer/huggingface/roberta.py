@@ -54,7 +54,9 @@ def heads(name, base="roberta", dropout=("classifier_dropout", "hidden_dropout_p
 
 
 FAMILY = encoder_family(
-    EncoderNames("roberta", heads("Roberta"), "roberta.", defaults=ROBERTA_DEFAULTS, offset=True),
+    EncoderNames(
+        "roberta", heads("Roberta"), "roberta.", defaults=ROBERTA_DEFAULTS, offset=True, separators=2
+    ),
     first_of(WORD_PIECE, ROBERTA_BYTE_PAIR),  # KLUE's RoBERTa has BERT's tokenizer
     ignored=IGNORED,
 )

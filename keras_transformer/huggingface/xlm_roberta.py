@@ -11,6 +11,7 @@ FAMILY = encoder_family(
         "roberta.",
         defaults={**ROBERTA_DEFAULTS, "vocab_size": 30522},
         offset=True,
+        separators=2,
     ),
     FAIRSEQ_SENTENCE_PIECE,
     ignored=IGNORED,

@@ -46,6 +46,7 @@ class EncoderModel(BaseModel):
         pad_id: The id that fills rows up; no token attends to it.
         cls_id: The id that starts a text; None where it is not known.
         sep_id: The id that ends a text; None where it is not known.
+        num_separators: How many `sep_id` stand between the texts of a pair; 2 in RoBERTa.
         **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -84,6 +85,7 @@ class EncoderModel(BaseModel):
         pad_id=0,
         cls_id=2,
         sep_id=3,
+        num_separators=1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -93,7 +95,7 @@ class EncoderModel(BaseModel):
         check_ids(vocab_size, pad_id=pad_id, **{name: i for name, i in marks.items() if i is not None})
         check_share(dropout=dropout)
         width = d_model if embedding_dim is None else embedding_dim
-        check_positive(embedding_dim=width)
+        check_positive(embedding_dim=width, num_separators=num_separators)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.embedding_dim = embedding_dim
@@ -102,6 +104,7 @@ class EncoderModel(BaseModel):
         self.pad_id = pad_id
         self.cls_id = cls_id
         self.sep_id = sep_id
+        self.num_separators = num_separators
         policy = self.dtype_policy
         self.pooler = self.from_config_or_layer(pooler, "pooler", Head)
         self.head = self.from_config_or_layer(head, "head", Head)
