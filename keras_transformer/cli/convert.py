@@ -5,6 +5,7 @@ from pathlib import Path
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
     ENCODERS,
+    FAMILIES,
     embedder_options,
     from_huggingface,
     is_sentence_embedder,
@@ -15,7 +16,8 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
-from keras_transformer.models import Transformer, VisionTransformer
+from keras_transformer.huggingface.tokenizers import starts_with_bos
+from keras_transformer.models import LanguageModel, Transformer, VisionTransformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
@@ -65,6 +67,12 @@ def _read_huggingface(source, pairs, kwargs):
         options, longest = embedder_options(source), model.positions.max_length
         options["max_source_length"] = min(options.get("max_source_length", longest), longest)
         return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
+    if read_config(source).get("model_type") == "bart":
+        raise ValueError(
+            "`source` must hold a model that a servable reads texts for. A `Translator` puts no `<s>` before a source, and "
+            "BART needs it. In Python, `from_huggingface` reads the model; it takes and gives token ids. "
+            f"Received: {source}, a 'bart' model."
+        )
     model = from_huggingface(source, **kwargs)
     if isinstance(model, VisionTransformer):
         tokenizers = ()
@@ -73,6 +81,9 @@ def _read_huggingface(source, pairs, kwargs):
             options["preprocessing"] = preprocessing_from_huggingface(source)
     else:
         tokenizers, options = tokenizers_from_huggingface(source), {}
+        if isinstance(model, LanguageModel):
+            kind = FAMILIES[read_config(source)["model_type"]].tokenizer
+            options["starts_with_bos"] = starts_with_bos(source, kind)
         if isinstance(model, Transformer):
             # A Marian model starts its output with padding, and never learned that padding is no answer.
             options["constraints"] = [ExcludeTokens([model.pad_id])]

@@ -101,9 +101,8 @@ __all__ = [
 def from_huggingface(folder, **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
-    `architectures` in config.json decides the head of an encoder: `BertModel`, `BertForMaskedLM`,
-    `BertForSequenceClassification`, `BertForMultipleChoice` or `BertForTokenClassification`. `EncoderModel.with_head`
-    puts another head on.
+    `architectures` in config.json decides the head of an encoder, such as `BertForSequenceClassification`. A family's
+    classes are `FAMILIES[model_type].architectures`. `EncoderModel.with_head` puts another head on.
 
     The prompt of a `LanguageModel` ends at its last token that is not padding. Where config.json has no `pad_token_id`,
     `pad_id` is `eos_token_id`: in GPT-2 it is the only token that no text contains. An eos at the end of a prompt is
@@ -123,9 +122,9 @@ def from_huggingface(folder, **kwargs):
             encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
 
     Returns:
-        A `LanguageModel` for GPT-2 and Llama; a `Transformer` for Marian; a `T5`; an `EncoderModel` for BERT; a
-        `VisionTransformer` for ViT, with the classes of a `ViTForImageClassification`, or with or without the pooler of
-        a `ViTModel`.
+        A `LanguageModel` for GPT-2, Llama and its relatives; a `Transformer` for Marian; a `T5`; an `EncoderDecoder`
+        for BART and its relatives; an `EncoderModel` for BERT and its relatives; a `VisionTransformer` for ViT, with
+        the classes of a `ViTForImageClassification`, or with or without the pooler of a `ViTModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; if config.json asks for something that the library does
@@ -192,7 +191,8 @@ def tokenizers_from_huggingface(folder):
     _, family = _read_config_and_family(folder)
     if family.tokenizer is None:
         raise ValueError(
-            f"`folder` must hold a model that reads text. Received: {folder}, a {family.model_type!r} model."
+            f"`folder` must hold a model that reads text and whose tokenizer the library has. Received: {folder}, a "
+            f"{family.model_type!r} model. {WITHOUT_TOKENIZER}"
         )
     folder = Path(folder)
     missing = [

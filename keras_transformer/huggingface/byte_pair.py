@@ -224,5 +224,8 @@ def _write_plain(tokenizers, folder, model):
 
 # Without tokens around a text, as for Qwen.
 BYTE_PAIR = TokenizerKind(
-    (("tokenizer.json", "vocab.json"),), lambda folder: (read_byte_pair(folder),), _write_plain
+    (("tokenizer.json", "vocab.json"),),
+    lambda folder: (read_byte_pair(folder),),
+    _write_plain,
+    starts_with_bos=False,
 )

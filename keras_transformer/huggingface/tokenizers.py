@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keras_transformer.huggingface.configs import check_parts
-from keras_transformer.huggingface.files import write_json
+from keras_transformer.huggingface.files import read_json, write_json
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
@@ -21,11 +21,25 @@ class TokenizerKind:
         read: `read(folder)` reads the tokenizers of a folder: a tuple of the source's and the target's, or of one for
             both.
         write: `write(tokenizers, folder, model)` writes their files.
+        starts_with_bos: Whether transformers puts `bos_token` before a prompt where tokenizer_config.json does not say.
     """
 
     files: tuple
     read: Callable
     write: Callable
+    starts_with_bos: bool = True
+
+
+def starts_with_bos(folder, kind):
+    """Whether transformers puts `bos_token` before each prompt.
+
+    Args:
+        folder: A `pathlib.Path`.
+        kind: The `TokenizerKind`.
+    """
+    path = folder / TOKENIZER_CONFIG
+    asked = read_json(path).get("add_bos_token") if path.is_file() else None
+    return kind.starts_with_bos if asked is None else bool(asked)
 
 
 def first_of(*kinds):

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 from families import ours
+from relatives import DECODERS, ENCODER_DECODERS
 from test_encoders import CONFIGS
 
 from keras_transformer.cli.convert import convert
@@ -156,3 +158,26 @@ def test_a_tokenizer_that_no_kind_reads_names_each_reason(tmp_path):
     )
     with pytest.raises(ValueError, match=r"none.* Or: .*Unigram"):
         tokenizers_from_huggingface(folder)
+
+
+@pytest.mark.parametrize(("said", "expected"), [({}, False), ({"add_bos_token": True}, True)])
+def test_prompts_of_qwen_begin_as_tokenizer_config_says(said, expected, tmp_path):
+    vocabulary, merges = byte_pieces()
+    config = {**DECODERS["qwen2"], "vocab_size": len(vocabulary), "bos_token_id": 0, "eos_token_id": 2}
+    folder = written(tmp_path / "model", config, {"vocab.json": json.dumps(vocabulary)})
+    (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
+    names = {"bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, **said}))
+    generator = convert(folder, tmp_path / "own")
+    assert generator.starts_with_bos is expected
+    generator.export(tmp_path / "export")
+    served = tf.saved_model.load(str(tmp_path / "export" / "1")).signatures["serving_default"]
+    answer = served(text=tf.constant(["the dog"]))
+    assert answer["continuation"].numpy()[0].decode() == generator.generate(["the dog"])[0]
+
+
+def test_a_bart_has_no_servable(tmp_path):
+    folder = written(tmp_path / "model", ENCODER_DECODERS["bart"], {})
+    with pytest.raises(ValueError, match="no `<s>` before a source"):
+        convert(folder, tmp_path / "own")
+    assert not (tmp_path / "own").exists()
