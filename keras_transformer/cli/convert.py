@@ -23,7 +23,7 @@ from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
 
 
-def convert(source, target, pairs=False, tokenizers=True, **kwargs):
+def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwargs):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
 
     A folder with config.json is a Hugging Face folder. Nothing is downloaded.
@@ -34,6 +34,7 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
         pairs: Whether a text classifier classifies pairs of texts, a bool. A checkpoint does not say.
         tokenizers: Whether a Hugging Face folder gets the tokenizers too, a bool. Hugging Face has no format for some
             tokenizers; those raise.
+        verbose: Whether to show a progress bar on stderr while a Hugging Face folder is read, a bool.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -50,7 +51,7 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
     if not source.is_dir():
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
     if (source / CONFIG).is_file():
-        servable = _read_huggingface(source, pairs, kwargs)
+        servable = _read_huggingface(source, pairs, {**kwargs, "verbose": verbose})
         servable.save(target)
         return servable
     servable = load(source)
@@ -69,8 +70,8 @@ def _read_huggingface(source, pairs, kwargs):
         return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
     if read_config(source).get("model_type") == "bart":
         raise ValueError(
-            "`source` must hold a model that a servable reads texts for. A `Translator` puts no `<s>` before a source, and "
-            "BART needs it. In Python, `from_huggingface` reads the model; it takes and gives token ids. "
+            "`source` must hold a model that a servable reads texts for. A `Translator` puts no `<s>` before a source, "
+            "and BART needs it. In Python, `from_huggingface` reads the model; it takes and gives token ids. "
             f"Received: {source}, a 'bart' model."
         )
     model = from_huggingface(source, **kwargs)

@@ -98,7 +98,7 @@ __all__ = [
 ]
 
 
-def from_huggingface(folder, **kwargs):
+def from_huggingface(folder, verbose=False, **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
     `architectures` in config.json decides the head of an encoder, such as `BertForSequenceClassification`. A family's
@@ -117,6 +117,7 @@ def from_huggingface(folder, **kwargs):
     Args:
         folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the
             files that model.safetensors.index.json names. Tensors are float64, float32, float16 or bfloat16.
+        verbose: Whether to show a progress bar on stderr.
         **kwargs: Keras's `dtype`, `name`, `trainable`. For a language model and for an encoder-decoder also `pad_id`,
             `bos_id`, `eos_id`, in place of config.json's ids; `eos_id` is needed where config.json has several. For an
             encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
@@ -151,6 +152,7 @@ def from_huggingface(folder, **kwargs):
         family.ignored,
         family.make_tables(model),
         family.renamed,
+        verbose,
     )
     return model
 

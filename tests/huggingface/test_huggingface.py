@@ -736,3 +736,11 @@ def test_a_config_that_nothing_can_be_made_of_is_refused(tmp_path, changes, name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ValueError, match=named):
         from_huggingface(tmp_path / "gpt2")
+
+
+def test_progress_is_shown_where_it_is_asked_for(tmp_path, capfd):
+    to_huggingface(ours(GPT2), tmp_path / "new")
+    from_huggingface(tmp_path / "new")
+    assert "tensor" not in capfd.readouterr().err
+    from_huggingface(tmp_path / "new", verbose=True)
+    assert "tensor" in capfd.readouterr().err
