@@ -140,7 +140,7 @@ def from_huggingface(folder, verbose=False, **kwargs):
     try:
         config = family.complete_config(config, {each.name for each in stored})
         model = family.make_model(config, **kwargs)
-    except (AttributeError, KeyError, OverflowError, TypeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
             f"or a key that is missing: {error!r:.200}."
