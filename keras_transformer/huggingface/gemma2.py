@@ -1,6 +1,7 @@
 """Gemma 2: Gemma Team, 2024, "Gemma 2: Improving Open Language Models at a Practical Size"."""
 
 from keras_transformer.huggingface.decoders import DEFAULTS, FULL, SLIDING, DecoderNames, decoder_family
+from keras_transformer.huggingface.sentence_piece import sentence_piece_kind
 
 GEMMA_DEFAULTS = {
     **DEFAULTS,
@@ -29,6 +30,17 @@ NORMS = (
     "post_feedforward_layernorm",
 )
 
+TOKENIZER = sentence_piece_kind(
+    "gemma2",
+    "GemmaTokenizer",
+    {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>"},
+    model_type="bpe",
+    bytes=True,
+    charsmap=False,
+    remove_extra_whitespaces=False,
+    add_dummy_prefix=False,
+)
+
 
 def layer_types(config):
     """The kinds of layers: every other one has a window, the first one too."""
@@ -50,5 +62,5 @@ FAMILY = decoder_family(
         caps=True,
         biased=("attention_bias",),
     ),
-    None,
+    TOKENIZER,
 )

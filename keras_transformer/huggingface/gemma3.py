@@ -1,7 +1,7 @@
 """Gemma 3, the text model: Gemma Team, 2025, "Gemma 3 Technical Report"."""
 
 from keras_transformer.huggingface.decoders import FULL, SLIDING, DecoderNames, decoder_family
-from keras_transformer.huggingface.gemma2 import GEMMA_DEFAULTS, NORMS
+from keras_transformer.huggingface.gemma2 import GEMMA_DEFAULTS, NORMS, TOKENIZER
 from keras_transformer.huggingface.rotary import positions_from, rope_of
 
 THETA_KEYS = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
@@ -55,5 +55,5 @@ FAMILY = decoder_family(
         caps=True,
         biased=("attention_bias",),
     ),
-    None,
+    TOKENIZER,
 )

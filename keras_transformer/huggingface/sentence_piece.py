@@ -1,4 +1,4 @@
-"""Reading and writing of a SentencePiece model whose ids fairseq moved: XLM-RoBERTa, mBART, NLLB."""
+"""Reading and writing of SentencePiece models: as they are (Gemma), or with the ids of fairseq (XLM-RoBERTa)."""
 
 from keras_transformer.huggingface.configs import check_parts
 from keras_transformer.huggingface.tokenizers import (
@@ -12,6 +12,32 @@ from keras_transformer.huggingface.tokenizers import (
 FILE = "sentencepiece.bpe.model"
 START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids; the model's own are `<unk>`, `<s>`, `</s>`
 MASK = "<mask>"
+
+
+def sentence_piece_kind(family, tokenizer_class, tokens, **expected):
+    """Makes the `TokenizerKind` of a SentencePiece model, tokenizer.model, whose ids are the checkpoint's.
+
+    Args:
+        family: The `model_type`.
+        tokenizer_class: Name of transformers' class.
+        tokens: A dict of the special tokens, which are the model's first pieces: "pad", "unk" and so on.
+        **expected: What transformers takes for granted, as `check_sentence_piece` takes it.
+    """
+
+    def read(folder):
+        from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+        return (SentencePieceTokenizer(folder / "tokenizer.model"),)
+
+    def write(tokenizers, folder, model):
+        from keras_transformer.text import SentencePieceTokenizer
+
+        (tokenizer,) = check_tokenizers(family, tokenizers, SentencePieceTokenizer, model)
+        check_sentence_piece(family, tokenizer, ids=tuple(tokens.values()), **expected)
+        (folder / "tokenizer.model").write_bytes(tokenizer.model)
+        write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=True)
+
+    return TokenizerKind((("tokenizer.model",),), read, write)
 
 
 def fairseq_kind(family, tokenizer_class, more=(MASK,)):

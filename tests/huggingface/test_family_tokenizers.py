@@ -181,3 +181,42 @@ def test_a_bart_has_no_servable(tmp_path):
     with pytest.raises(ValueError, match="no `<s>` before a source"):
         convert(folder, tmp_path / "own")
     assert not (tmp_path / "own").exists()
+
+
+def test_sentence_pieces_of_gemma(tmp_path):
+    config = {
+        **DECODERS["gemma2"],
+        "vocab_size": 420,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+    }
+    options = json.dumps({"tokenizer_class": "GemmaTokenizer", "add_bos_token": True})
+    folder = written(tmp_path / "model", config, {"tokenizer_config.json": options})
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=400,
+        model_type="bpe",
+        byte_fallback=True,
+        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"},
+        user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    texts = [*TEXTS[:-1], "  two  blanks ", "<start_of_turn>user\nthe dog<end_of_turn>\n", "한국 日本 🙂"]
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert tokenizer.tokenize(texts).to_list() == expected
+    back = [text.decode() for text in tokenizer.detokenize(expected).numpy()]
+    assert back == texts
+    to_huggingface(from_huggingface(folder), tmp_path / "new", tokenizers=(tokenizer,))
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert again(texts)["input_ids"] == theirs(texts)["input_ids"]
+    assert again("the")["input_ids"][0] == tokenizer.bos_id
+    assert convert(folder, tmp_path / "own").starts_with_bos
