@@ -173,8 +173,7 @@ class EncoderNames:
         )
 
     def _encoder(self, config, words, epsilon, dtype):
-        names = ("num_heads", "d_ff", "dropout")
-        arguments = {name: words[name] for name in names} | {
+        arguments = {name: words[name] for name in ("num_heads", "d_ff", "dropout")} | {
             "activation": activation_from(config, self.keys["activation"]),
             "layer_norm_epsilon": epsilon,
             "dtype": dtype,
@@ -239,8 +238,9 @@ class EncoderNames:
         )
         check_parts(family, pad_id=(model.pad_id, self.fixed.get("pad_token_id", model.pad_id)))
         check_parts(family, position_offset=(model.positions.offset, model.pad_id + 1 if self.offset else 0))
-        if not self.widened:
-            check_parts(family, embedding_dim=(model.embedding_dim, None))
+        check_parts(
+            family, embedding_dim=(model.embedding_dim, model.embedding_dim if self.widened else None)
+        )
         check_norm(family, model.norm)
         attention, feed_forward, residual = check_layers(family, model.encoder, normalize_first=False)
         biases = attention.positions

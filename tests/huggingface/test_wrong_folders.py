@@ -1,6 +1,7 @@
 """Folders of the newer families that are wrong or hostile: a sentence, before anything large is made."""
 
 import json
+import shutil
 
 import pytest
 from families import ours
@@ -16,6 +17,20 @@ from keras_transformer.huggingface import (
 
 CASES = {**CONFIGS, **DECODERS, **ENCODER_DECODERS}
 HUGE = 10**12
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folders of the models of each case, written once."""
+    made = {}
+
+    def folder_of(case, target):
+        if case not in made:
+            made[case] = tmp_path_factory.mktemp(case) / "model"
+            to_huggingface(ours(CASES[case]), made[case], family=CASES[case]["model_type"])
+        return shutil.copytree(made[case], target)
+
+    return folder_of
 
 
 @pytest.mark.parametrize(
@@ -47,9 +62,8 @@ HUGE = 10**12
     ],
     ids=str,
 )
-def test_wrong_values_are_named(case, changes, message, tmp_path):
-    folder = tmp_path / "model"
-    to_huggingface(ours(CASES[case]), folder, family=CASES[case]["model_type"])
+def test_wrong_values_are_named(folders, case, changes, message, tmp_path):
+    folder = folders(case, tmp_path / "model")
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ValueError, match=message):
