@@ -2,7 +2,7 @@
 
 import re
 
-from keras_transformer.huggingface.encoder_heads import HeadNames
+from keras_transformer.huggingface.encoder_words import HeadNames
 from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import (

@@ -1,6 +1,6 @@
 """DistilBERT: Sanh et al., 2019, "DistilBERT, a distilled version of BERT: smaller, faster, cheaper and lighter"."""
 
-from keras_transformer.huggingface.encoder_heads import HeadNames
+from keras_transformer.huggingface.encoder_words import HeadNames
 from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead

@@ -5,8 +5,8 @@ A discriminator is read as an encoder without a head: the head that finds replac
 
 import re
 
-from keras_transformer.huggingface.encoder_heads import HeadNames
-from keras_transformer.huggingface.encoders import DEFAULTS, KEYS, EncoderNames, encoder_family
+from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, HeadNames
+from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 

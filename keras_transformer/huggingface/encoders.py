@@ -16,6 +16,7 @@ from keras_transformer.huggingface.configs import (
     labels_of,
     sizes_of,
 )
+from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.tensors import attention_projections, dense, matrix, norm, vector
 from keras_transformer.layers import (
@@ -38,34 +39,6 @@ from keras_transformer.models import (
     TaggingHead,
 )
 
-# This library's words for the keys of config.json, and BERT's.
-KEYS = {
-    "vocab_size": "vocab_size",
-    "d_model": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "d_ff": "intermediate_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "positions": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "epsilon": "layer_norm_eps",
-}
-DEFAULTS = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-}
 # BERT's config.json knows no ids of [CLS] and [SEP]. `make_config` writes them at the keys of other models.
 ID_KEYS = {"cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 EPSILON = 1e-12  # of families whose config.json has no key for it

@@ -1,6 +1,7 @@
 """MPNet: Song et al., 2020, "MPNet: Masked and Permuted Pre-training for Language Understanding"."""
 
-from keras_transformer.huggingface.encoders import DEFAULTS, KEYS, EncoderNames, encoder_family
+from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS
+from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
 from keras_transformer.huggingface.roberta import heads
 from keras_transformer.huggingface.word_piece import MPNET_WORD_PIECE
 

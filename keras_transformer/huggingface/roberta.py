@@ -3,8 +3,8 @@
 import re
 
 from keras_transformer.huggingface.byte_pair import ROBERTA_BYTE_PAIR
-from keras_transformer.huggingface.encoder_heads import HeadNames
-from keras_transformer.huggingface.encoders import DEFAULTS, EncoderNames, encoder_family
+from keras_transformer.huggingface.encoder_words import DEFAULTS, HeadNames
+from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
 from keras_transformer.huggingface.tokenizers import first_of
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import (

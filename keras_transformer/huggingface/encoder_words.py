@@ -1,6 +1,35 @@
-"""The heads of encoders: their names in checkpoints."""
+"""The words of encoders' checkpoints: BERT's keys of config.json, and the names of heads."""
 
 from typing import NamedTuple
+
+# This library's words for the keys of config.json, and BERT's.
+KEYS = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "epsilon": "layer_norm_eps",
+}
+DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
 
 
 class HeadNames(NamedTuple):
