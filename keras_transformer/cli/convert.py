@@ -4,7 +4,11 @@ from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
+    ENCODERS,
+    FAMILIES,
+    embedder_options,
     from_huggingface,
+    is_sentence_embedder,
     preprocessing_from_huggingface,
     to_huggingface,
     tokenizers_from_huggingface,
@@ -12,11 +16,14 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
-from keras_transformer.models import Transformer, VisionTransformer
-from keras_transformer.serving import load, servable_of
+from keras_transformer.huggingface.tokenizers import starts_with_bos
+from keras_transformer.models import LanguageModel, Transformer, VisionTransformer
+from keras_transformer.serving import Embedder, load, servable_of
+from keras_transformer.text import WordPieceTokenizer
+from keras_transformer.text.word_piece import SPECIAL
 
 
-def convert(source, target, pairs=False, tokenizers=True, **kwargs):
+def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwargs):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
 
     A folder with config.json is a Hugging Face folder. Nothing is downloaded.
@@ -27,6 +34,7 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
         pairs: Whether a text classifier classifies pairs of texts, a bool. A checkpoint does not say.
         tokenizers: Whether a Hugging Face folder gets the tokenizers too, a bool. Hugging Face has no format for some
             tokenizers; those raise.
+        verbose: Whether to show a progress bar on stderr while a Hugging Face folder is read, a bool.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -43,7 +51,7 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
     if not source.is_dir():
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
     if (source / CONFIG).is_file():
-        servable = _read_huggingface(source, pairs, kwargs)
+        servable = _read_huggingface(source, pairs, {**kwargs, "verbose": verbose})
         servable.save(target)
         return servable
     servable = load(source)
@@ -53,6 +61,19 @@ def convert(source, target, pairs=False, tokenizers=True, **kwargs):
 
 def _read_huggingface(source, pairs, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
+    if read_config(source).get("model_type") in ENCODERS:
+        model, tokenizer = _read_encoder(source, kwargs)
+        if not is_sentence_embedder(source):
+            return servable_of(model, (tokenizer,), pairs=pairs)
+        options, longest = embedder_options(source), model.positions.max_length
+        options["max_source_length"] = min(options.get("max_source_length", longest), longest)
+        return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
+    if read_config(source).get("model_type") == "bart":
+        raise ValueError(
+            "`source` must hold a model that a servable reads texts for. A `Translator` puts no `<s>` before a source, "
+            "and BART needs it. In Python, `from_huggingface` reads the model; it takes and gives token ids. "
+            f"Received: {source}, a 'bart' model."
+        )
     model = from_huggingface(source, **kwargs)
     if isinstance(model, VisionTransformer):
         tokenizers = ()
@@ -61,7 +82,19 @@ def _read_huggingface(source, pairs, kwargs):
             options["preprocessing"] = preprocessing_from_huggingface(source)
     else:
         tokenizers, options = tokenizers_from_huggingface(source), {}
+        if isinstance(model, LanguageModel):
+            kind = FAMILIES[read_config(source)["model_type"]].tokenizer
+            options["starts_with_bos"] = starts_with_bos(source, kind)
         if isinstance(model, Transformer):
             # A Marian model starts its output with padding, and never learned that padding is no answer.
             options["constraints"] = [ExcludeTokens([model.pad_id])]
     return servable_of(model, tokenizers, pairs=pairs, **options)
+
+
+def _read_encoder(source, kwargs):
+    """Reads an `EncoderModel` and its tokenizer, whose special ids count: transformers reads no other ones."""
+    (tokenizer,) = tokenizers_from_huggingface(source)
+    ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
+    if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.special_tokens == SPECIAL:
+        ids["num_separators"] = 1
+    return from_huggingface(source, **{**ids, **kwargs}), tokenizer

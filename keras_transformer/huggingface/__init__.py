@@ -7,20 +7,54 @@ from pathlib import Path
 
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface import bert, gpt2, llama, marian, t5, vit
+from keras_transformer.huggingface import (
+    bart,
+    bert,
+    distilbert,
+    electra,
+    gemma2,
+    gemma3,
+    gpt2,
+    llama,
+    m2m_100,
+    marian,
+    mbart,
+    mistral,
+    mpnet,
+    pegasus,
+    phi3,
+    qwen2,
+    qwen3,
+    roberta,
+    t5,
+    vit,
+    xlm_roberta,
+)
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
+from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
 from keras_transformer.keras_internals import sublayers
 
-FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in (bert, gpt2, llama, marian, t5, vit)}
+# A model that several families can describe is written as the first of them.
+ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet)
+MODULES = (
+    *ENCODER_MODULES,
+    *(gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3),
+    *(t5, marian, bart, mbart, m2m_100, pegasus, vit),
+)
+ENCODERS = tuple(module.FAMILY.model_type for module in ENCODER_MODULES)
+FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in MODULES}
 # Keys of config.json for sizes that are a dimension of a stored tensor, and for numbers of layers.
 WIDTHS = (
     "vocab_size",
     "decoder_vocab_size",
     "hidden_size",
+    "embedding_size",
+    "dim",
+    "hidden_dim",
     "d_model",
     "n_embd",
     "intermediate_size",
@@ -39,10 +73,12 @@ WIDTHS = (
     "num_key_value_heads",
     "num_heads",
     "n_head",
+    "n_heads",
 )
 NUMBERS_OF_LAYERS = (
     "num_hidden_layers",
     "n_layer",
+    "n_layers",
     "num_layers",
     "num_decoder_layers",
     "encoder_layers",
@@ -51,20 +87,22 @@ NUMBERS_OF_LAYERS = (
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
+    "ENCODERS",
     "FAMILIES",
+    "embedder_options",
     "from_huggingface",
+    "is_sentence_embedder",
     "preprocessing_from_huggingface",
     "to_huggingface",
     "tokenizers_from_huggingface",
 ]
 
 
-def from_huggingface(folder, **kwargs):
+def from_huggingface(folder, verbose=False, **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
-    `architectures` in config.json decides the head of an encoder: `BertModel`, `BertForMaskedLM`,
-    `BertForSequenceClassification`, `BertForMultipleChoice` or `BertForTokenClassification`. `EncoderModel.with_head`
-    puts another head on.
+    `architectures` in config.json decides the head of an encoder, such as `BertForSequenceClassification`. A family's
+    classes are `FAMILIES[model_type].architectures`. `EncoderModel.with_head` puts another head on.
 
     The prompt of a `LanguageModel` ends at its last token that is not padding. Where config.json has no `pad_token_id`,
     `pad_id` is `eos_token_id`: in GPT-2 it is the only token that no text contains. An eos at the end of a prompt is
@@ -79,14 +117,15 @@ def from_huggingface(folder, **kwargs):
     Args:
         folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the
             files that model.safetensors.index.json names. Tensors are float64, float32, float16 or bfloat16.
+        verbose: Whether to show a progress bar on stderr.
         **kwargs: Keras's `dtype`, `name`, `trainable`. For a language model and for an encoder-decoder also `pad_id`,
             `bos_id`, `eos_id`, in place of config.json's ids; `eos_id` is needed where config.json has several. For an
             encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
 
     Returns:
-        A `LanguageModel` for GPT-2 and Llama; a `Transformer` for Marian; a `T5`; an `EncoderModel` for BERT; a
-        `VisionTransformer` for ViT, with the classes of a `ViTForImageClassification`, or with or without the pooler of
-        a `ViTModel`.
+        A `LanguageModel` for GPT-2, Llama and its relatives; a `Transformer` for Marian; a `T5`; an `EncoderDecoder`
+        for BART and its relatives; an `EncoderModel` for BERT and its relatives; a `VisionTransformer` for ViT, with
+        the classes of a `ViTForImageClassification`, or with or without the pooler of a `ViTModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; if config.json asks for something that the library does
@@ -101,7 +140,7 @@ def from_huggingface(folder, **kwargs):
     try:
         config = family.complete_config(config, {each.name for each in stored})
         model = family.make_model(config, **kwargs)
-    except (AttributeError, KeyError, OverflowError, TypeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
             f"or a key that is missing: {error!r:.200}."
@@ -113,6 +152,7 @@ def from_huggingface(folder, **kwargs):
         family.ignored,
         family.make_tables(model),
         family.renamed,
+        verbose,
     )
     return model
 
@@ -151,14 +191,15 @@ def tokenizers_from_huggingface(folder):
             tokenizer of `keras_transformer.text` does.
     """
     _, family = _read_config_and_family(folder)
-    if family.read_tokenizers is None:
+    if family.tokenizer is None:
         raise ValueError(
-            f"`folder` must hold a model that reads text. Received: {folder}, a {family.model_type!r} model."
+            f"`folder` must hold a model that reads text and whose tokenizer the library has. Received: {folder}, a "
+            f"{family.model_type!r} model. {WITHOUT_TOKENIZER}"
         )
     folder = Path(folder)
     missing = [
         " or ".join(names)
-        for names in family.tokenizer_files
+        for names in family.tokenizer.files
         if not any((folder / name).is_file() for name in names)
     ]
     if missing:
@@ -166,10 +207,10 @@ def tokenizers_from_huggingface(folder):
             f"`folder` must have the files of the model's tokenizer. Received: {folder} without {', '.join(missing)}. "
             f"{WITHOUT_TOKENIZER}"
         )
-    return family.read_tokenizers(folder)
+    return family.tokenizer.read(folder)
 
 
-def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None):
+def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None, family=None):
     """Writes a checkpoint that Hugging Face transformers loads: float32, tensor by tensor.
 
     config.json leaves a dropout out where the family has no key for it. That changes nothing but training.
@@ -182,42 +223,89 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokeni
             `{"max_position_embeddings": 8192}` for Llama, whose positions have no limit. None for none.
         tokenizers: A tuple of one tokenizer or two (source and target), whose ids are the model's, to be written
             beside the model. None to write none.
+        family: The `model_type` to write. None for the first family that can describe the model and, where there are
+            tokenizers, whose files can hold them: RoBERTa and XLM-RoBERTa have the same models.
 
     Raises:
-        ValueError: If the folder exists; if no family can describe the model; if the model is quantized; if `config`
-            has a key that the model decides; or if the family's files cannot hold `tokenizers`.
+        ValueError: If the folder exists; if `family` is unknown; if no family can describe the model; if the model is
+            quantized; if `config` has a key that the model decides; or if the family's files cannot hold `tokenizers`.
     """
     check_positive(max_shard_bytes=max_shard_bytes)
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
-    family, own_config = _describe(model)
-    own_config["dtype"] = "float32"
     config = {} if config is None else config
-    clashing = sorted(config.keys() & own_config.keys() - set(family.guessed_keys))
-    if clashing:
-        key = clashing[0]
-        raise ValueError(
-            "`config` must not have a key that the model decides. "
-            f"Received: {key}={config[key]!r}, where the model has {own_config[key]!r}."
-        )
     with replaced(folder) as temporary:
         temporary.mkdir()
-        write_config(temporary, {**own_config, **config})
-        if tokenizers:
-            _write_tokenizers(family, tuple(tokenizers), temporary, model)
-        write_tensors(temporary, list(without_copies(family.make_tensors(model))), max_shard_bytes)
+        described, own_config = _described(model, family, tokenizers, temporary)
+        own_config["dtype"] = "float32"
+        clashing = sorted(config.keys() & own_config.keys() - set(described.guessed_keys))
+        if clashing:
+            key = clashing[0]
+            raise ValueError(
+                "`config` must not have a key that the model decides. "
+                f"Received: {key}={config[key]!r}, where the model has {own_config[key]!r}."
+            )
+        written = {**own_config, **config}
+        write_config(temporary, written)
+        tensors = list(without_copies(described.make_tensors(model)))
+        if described.writes_tables:
+            rows = written["max_position_embeddings"]
+            tensors += [table.with_rows(rows) for table in described.make_tables(model)]
+        write_tensors(temporary, tensors, max_shard_bytes)
+
+
+def _described(model, model_type, tokenizers, folder):
+    """Finds the family of a model, and writes the tokenizers into a folder.
+
+    Args:
+        model: The model.
+        model_type: The family that is asked for, or None for any.
+        tokenizers: A tuple of tokenizers, or None for none.
+        folder: An empty folder, a `pathlib.Path`.
+
+    Returns:
+        The `Family`, and the model's config.json.
+    """
+    quantized = [layer.path for layer in sublayers(model) if layer.quantization_mode]
+    if quantized:
+        raise ValueError(
+            f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
+        )
+    if model_type not in (None, *FAMILIES):
+        raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r}.")
+    reasons, candidates = [], []
+    for family in FAMILIES.values() if model_type is None else (FAMILIES[model_type],):
+        try:
+            candidates.append((family, family.make_config(model)))
+        except ValueError as error:
+            reasons.append(str(error))
+    if not candidates:
+        raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")
+    if not tokenizers:
+        return candidates[0]
+    reasons = []
+    for candidate in candidates:
+        try:
+            _write_tokenizers(candidate[0], tuple(tokenizers), folder, model)
+        except ValueError as error:
+            reasons.append(str(error))
+            for path in folder.iterdir():
+                path.unlink()
+        else:
+            return candidate
+    raise ValueError(" ".join(reasons))
 
 
 def _write_tokenizers(family, tokenizers, folder, model):
     """Writes the tokenizers into a folder, then reads them to check that they are the same."""
-    if family.write_tokenizers is None:
+    if family.tokenizer is None:
         raise ValueError(
             f"`tokenizers` must be None for a model of {family.model_type!r}: its files cannot hold them. "
             f"Received: tokenizers={tokenizers!r}."
         )
-    family.write_tokenizers(tokenizers, folder, model)
-    read_back = family.read_tokenizers(folder)
+    family.tokenizer.write(tokenizers, folder, model)
+    read_back = family.tokenizer.read(folder)
     check_read_back([tokenizers[0], tokenizers[-1]][: len(read_back)], read_back)
 
 
@@ -229,19 +317,3 @@ def _read_config_and_family(folder):
             f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r}."
         )
     return config, FAMILIES[model_type]
-
-
-def _describe(model):
-    """Returns the family that a model belongs to, and its config.json."""
-    quantized = [layer.path for layer in sublayers(model) if layer.quantization_mode]
-    if quantized:
-        raise ValueError(
-            f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
-        )
-    reasons = []
-    for family in FAMILIES.values():
-        try:
-            return family, family.make_config(model)
-        except ValueError as error:
-            reasons.append(str(error))
-    raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")

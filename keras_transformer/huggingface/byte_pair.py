@@ -2,7 +2,13 @@
 
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_json, write_json
-from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG, write_tokenizer_config
+from keras_transformer.huggingface.tokenizers import (
+    SENTENCE_PIECE_TOKENS,
+    TOKENIZER_CONFIG,
+    TokenizerKind,
+    check_tokenizers,
+    write_tokenizer_config,
+)
 
 FILE = "tokenizer.json"
 TOKENS = ("pad", "unk", "bos", "eos")  # the special tokens that `BytePairTokenizer` has names for
@@ -33,14 +39,17 @@ PRE_TOKENIZERS = {
 EXPECTED_MODEL = {"type": "BPE", "byte_fallback": False}
 EXPECTED_DECODER = {"type": "ByteLevel"}
 EXPECTED_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False}
+# A special token is found in no text, so it may take the blank before it, as RoBERTa's `<mask>` does.
+EXPECTED_SPECIAL = {"single_word": False, "rstrip": False}
 
 
-def read_byte_pair(folder, default_token=None):
+def read_byte_pair(folder, **default_tokens):
     """Reads the `BytePairTokenizer` of a folder.
 
     Args:
         folder: A `pathlib.Path`.
-        default_token: The token that is unk, bos and eos where tokenizer_config.json names none, a str or None.
+        **default_tokens: The tokens that the special tokens of these names are where tokenizer_config.json says
+            nothing of them: `pad`, `unk`, `bos`, `eos`. Those that are not in the vocabulary do not count.
 
     Raises:
         ValueError: If a file is missing or damaged, or asks for something that `BytePairTokenizer` does not do.
@@ -59,19 +68,19 @@ def read_byte_pair(folder, default_token=None):
             "pre_tokenizer": PRE_TOKENIZERS["gpt2"],
         }
     try:
-        return BytePairTokenizer(**_arguments(parts, config, default_token))
+        return BytePairTokenizer(**_arguments(parts, config, default_tokens))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if isinstance(error, ValueError) else f"Received: {error!r:.200}."
         raise ValueError(f"{path} must hold a tokenizer of byte-level pieces. {reason}") from None
 
 
-def _arguments(parts, config, default_token):
+def _arguments(parts, config, default_tokens):
     """Returns the arguments of a `BytePairTokenizer`.
 
     Args:
         parts: The content of tokenizer.json, a dict.
         config: The content of tokenizer_config.json, a dict.
-        default_token: As in `read_byte_pair`.
+        default_tokens: A dict, as in `read_byte_pair`.
     """
     model, normalizer = parts["model"], parts.get("normalizer")
     check_config(model, FILE, **EXPECTED_MODEL)
@@ -81,15 +90,14 @@ def _arguments(parts, config, default_token):
     check_config(normalizer or {}, FILE, type="NFC")
     added = parts.get("added_tokens") or []
     for token in added:
-        check_config(token, FILE, **EXPECTED_TOKEN, **({"normalized": False} if normalizer else {}))
+        expected = EXPECTED_SPECIAL if token.get("special") else EXPECTED_TOKEN
+        check_config(token, FILE, **expected, **({"normalized": False} if normalizer else {}))
     ids = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"The ids of its {len(ids)} pieces must be those from 0 to {len(ids) - 1}.")
-    names = {f"{name}_token": _content(config.get(f"{name}_token")) for name in TOKENS}
-    if default_token in ids:
-        names = {f"{name}_token": default_token for name in TOKENS[1:]} | {
-            name: token for name, token in names.items() if name in config
-        }
+    defaults = {f"{name}_token": token for name, token in default_tokens.items() if token in ids}
+    names = {f"{name}_token": None for name in TOKENS} | defaults
+    names |= {name: _content(config[name]) for name in names if name in config}
     special = {token["content"] for token in added if token.get("special")} | set(names.values())
     return {
         "vocabulary": sorted(ids, key=ids.get),
@@ -139,13 +147,14 @@ def _read_merges(path):
     return [line for i, line in enumerate(lines) if line and not (i == 0 and line.startswith("#version"))]
 
 
-def write_byte_pair(tokenizer, folder, starts_with_bos):
+def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=None):
     """Writes tokenizer.json and tokenizer_config.json.
 
     Args:
         tokenizer: A `BytePairTokenizer`.
         folder: A `pathlib.Path`.
         starts_with_bos: Whether transformers puts `bos_token` before each text.
+        post_processor: That part of tokenizer.json, a dict; None for one that `starts_with_bos` describes.
     """
     config = tokenizer.get_config()
     vocabulary = config["vocabulary"]
@@ -157,7 +166,7 @@ def write_byte_pair(tokenizer, folder, starts_with_bos):
         {"id": ids[token], "content": token, **EXPECTED_TOKEN, "normalized": False, "special": marked[token]}
         for token in sorted(marked, key=ids.get)
     ]
-    post_processor = BYTE_LEVEL
+    post_processor = post_processor or BYTE_LEVEL
     if starts_with_bos and tokenizer.bos_id is not None:
         bos, text = config["bos_token"], {"Sequence": {"id": "A", "type_id": 0}}
         start = {"SpecialToken": {"id": bos, "type_id": 0}}
@@ -186,3 +195,37 @@ def write_byte_pair(tokenizer, folder, starts_with_bos):
     write_json(folder / FILE, parts)
     tokens = {name: config[f"{name}_token"] for name in TOKENS if config[f"{name}_token"] is not None}
     write_tokenizer_config(folder, "PreTrainedTokenizerFast", tokens, clean_up_tokenization_spaces=False)
+
+
+def _read_roberta(folder):
+    return (read_byte_pair(folder, **SENTENCE_PIECE_TOKENS),)
+
+
+def _write_roberta(tokenizers, folder, model):
+    from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
+
+    (tokenizer,) = check_tokenizers("roberta", tokenizers, BytePairTokenizer, model)
+    config = tokenizer.get_config()
+    ends = {"cls": [config["bos_token"], tokenizer.bos_id], "sep": [config["eos_token"], tokenizer.eos_id]}
+    parts = {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": False}
+    write_byte_pair(tokenizer, folder, post_processor=parts)
+
+
+# The tokenizer of RoBERTa and BART: `<s>` before each text, `</s>` after it.
+ROBERTA_BYTE_PAIR = TokenizerKind((("tokenizer.json", "vocab.json"),), _read_roberta, _write_roberta)
+
+
+def _write_plain(tokenizers, folder, model):
+    from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
+
+    (tokenizer,) = check_tokenizers("byte-level", tokenizers, BytePairTokenizer, model)
+    write_byte_pair(tokenizer, folder)
+
+
+# Without tokens around a text, as for Qwen.
+BYTE_PAIR = TokenizerKind(
+    (("tokenizer.json", "vocab.json"),),
+    lambda folder: (read_byte_pair(folder),),
+    _write_plain,
+    starts_with_bos=False,
+)

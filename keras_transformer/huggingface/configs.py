@@ -100,7 +100,15 @@ def check_norm(family, norm, kind=LayerNormalization):
         check_parts(family, norm_axes=(axes, [2]))
 
 
-def check_layers(family, *stacks, feed_forward=FeedForward, norm=LayerNormalization, normalize_first):
+def check_layers(
+    family,
+    *stacks,
+    feed_forward=FeedForward,
+    norm=LayerNormalization,
+    normalize_first,
+    sandwich_norm=False,
+    free=(),
+):
     """Checks the layers of encoders and decoders, which must all be alike.
 
     Args:
@@ -109,6 +117,8 @@ def check_layers(family, *stacks, feed_forward=FeedForward, norm=LayerNormalizat
         feed_forward: Class of the feed-forward networks.
         norm: Class of the norms.
         normalize_first: Where the norms must be: True for pre-norm.
+        sandwich_norm: Whether there must be norms after the sublayers too.
+        free: Names of options in which the layers may differ.
 
     Returns:
         The self-attention, the feed-forward network and the residual connection of the first layer.
@@ -134,11 +144,12 @@ def check_layers(family, *stacks, feed_forward=FeedForward, norm=LayerNormalizat
                 check_parts(
                     family,
                     normalize_first=(residual.normalize_first, normalize_first),
-                    sandwich_norm=(residual.sandwich_norm, False),
+                    sandwich_norm=(residual.sandwich_norm, sandwich_norm),
                 )
             for attention in attentions:
                 for residual in residuals:
                     options = _options(attention, layer.feed_forward, residual)
+                    options = {name: value for name, value in options.items() if name not in free}
                     first = options if first is None else first
                     _check_alike(family, layer, options, first)
     layer = stacks[0].layers[0]
@@ -154,7 +165,10 @@ def attention_options(attention):
         **{name: config[name] for name in (*names, "sliding_window")},
         "num_key_value_heads": attention.num_key_value_heads,
         "query_key_norm": attention.query_key_norm,
+        "norm_epsilon": attention.norm_epsilon if attention.query_key_norm else None,
+        "output_bias": config["use_bias"] if attention.output_bias is None else attention.output_bias,
         "scale": attention.scale,
+        "soft_cap": attention.soft_cap,
     }
 
 
@@ -208,11 +222,13 @@ def check_attention(family, attention, d_model, *, unscaled=False):
         output_shape=(options["output_shape"] or (d_model,), (d_model,)),
         sliding_window=(options["sliding_window"], None),
         query_key_norm=(options["query_key_norm"], None),
+        output_bias=(options["output_bias"], options["use_bias"]),
+        soft_cap=(options["soft_cap"], None),
         scale=(scale, 1.0 if unscaled and scale == 1.0 else usual_scale),
     )
 
 
-def check_plain_attention(family, attention, d_model, *, unscaled=False):
+def check_plain_attention(family, attention, d_model, *, unscaled=False, positions=None):
     """Raises `ValueError` for attention with other options than a number of heads, which share `d_model`, and dropout.
 
     Args:
@@ -220,13 +236,14 @@ def check_plain_attention(family, attention, d_model, *, unscaled=False):
         attention: A `MultiHeadAttention`.
         d_model: Width of the model.
         unscaled: Whether a scale of 1 is allowed too.
+        positions: The position scheme that is allowed, or None.
     """
     check_attention(family, attention, d_model, unscaled=unscaled)
     check_parts(
         family,
         num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
         key_dim=(attention.key_dim * attention.num_heads, d_model),
-        attention_positions=(attention.positions, None),
+        attention_positions=(attention.positions, positions),
         attention_bias=(attention.use_bias, True),
     )
 

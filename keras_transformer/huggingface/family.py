@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from keras_transformer.huggingface.tokenizers import TokenizerKind
+
 
 def _unchanged(config, tensor_names):
     return config
@@ -25,6 +27,7 @@ class Family:
         make_config: `make_config(model)` makes the config.json of a model, a dict. It raises `ValueError` for a model
             that the family cannot describe.
         make_tensors: `make_tensors(model)` gives a `Tensor` for each tensor of the checkpoint.
+        architectures: Classes of transformers that the family reads, a tuple of str.
         prefix: Beginning of the tensors' names that a checkpoint may leave out.
         ignored: Compiled patterns of the names of stored tensors that are no weights.
         renamed: A dict from the end of a tensor's name in old checkpoints to its end now.
@@ -34,23 +37,20 @@ class Family:
             tensors tell.
         make_tables: `make_tables(model)` gives a `ComputedTable` for each tensor that a checkpoint may hold and the
             model computes.
-        tokenizer_files: Files that the tokenizers need: a tuple for each, with the names that it may have.
-        read_tokenizers: `read_tokenizers(folder)` reads the tokenizers of a folder: a tuple of the source's and the
-            target's, or of one for both. None where the models read no text.
-        write_tokenizers: `write_tokenizers(tokenizers, folder, model)` writes their files. None where there is no
-            `read_tokenizers`.
+        writes_tables: Whether these tables are written too, with `max_position_embeddings` rows.
+        tokenizer: The `TokenizerKind` of its tokenizers; None where the models read no text.
     """
 
     model_type: str
     make_model: Callable
     make_config: Callable
     make_tensors: Callable
+    architectures: tuple = ()
     prefix: str = ""
     ignored: tuple = ()
     renamed: dict = field(default_factory=dict)
     guessed_keys: tuple = ()
     complete_config: Callable = _unchanged
     make_tables: Callable = _no_tables
-    tokenizer_files: tuple = ()
-    read_tokenizers: Callable | None = None
-    write_tokenizers: Callable | None = None
+    writes_tables: bool = False
+    tokenizer: TokenizerKind | None = None

@@ -174,13 +174,18 @@ def read_json(path):
     Raises:
         ValueError: If the file cannot be read, or holds no JSON object.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from None
+    value = parse_json(path)
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object. Received: a {type(value).__name__}.")
     return value
+
+
+def parse_json(path):
+    """Reads a file of JSON. Raises `ValueError` if it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"Cannot read {path}: {error}") from None
 
 
 def write_json(path, value):

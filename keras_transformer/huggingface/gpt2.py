@@ -17,7 +17,7 @@ from keras_transformer.huggingface.configs import (
 )
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.tensors import dense, matrix, norm
-from keras_transformer.huggingface.tokenizers import check_tokenizers
+from keras_transformer.huggingface.tokenizers import TokenizerKind, check_tokenizers
 from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions, MultiHeadAttention
 from keras_transformer.models import LanguageModel
 
@@ -134,7 +134,7 @@ def make_tensors(model):
 
 def read_tokenizers(folder):
     """Reads tokenizer.json, or vocab.json and merges.txt."""
-    return (read_byte_pair(folder, default_token="<|endoftext|>"),)
+    return (read_byte_pair(folder, **dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")),)
 
 
 def write_tokenizers(tokenizers, folder, model):
@@ -152,7 +152,5 @@ FAMILY = Family(
     make_tensors,
     prefix="transformer.",
     ignored=(re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),  # a causal mask
-    tokenizer_files=(("tokenizer.json", "vocab.json"),),
-    read_tokenizers=read_tokenizers,
-    write_tokenizers=write_tokenizers,
+    tokenizer=TokenizerKind((("tokenizer.json", "vocab.json"),), read_tokenizers, write_tokenizers),
 )

@@ -2,9 +2,6 @@
 Thottingal, 2020, "OPUS-MT".
 """
 
-import numpy as np
-from keras import ops
-
 from keras_transformer.huggingface.configs import (
     activation_from,
     activation_name,
@@ -18,17 +15,17 @@ from keras_transformer.huggingface.configs import (
 )
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_json, write_json
-from keras_transformer.huggingface.tensors import ComputedTable, attention_projections, dense, matrix, norm
+from keras_transformer.huggingface.seq2seq import BOS_KEY, EPSILON, STACKS, layer_tensors, sinusoidal_tables
+from keras_transformer.huggingface.tensors import matrix
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
+    TokenizerKind,
     check_tokenizers,
     write_tokenizer_config,
 )
-from keras_transformer.layers import Decoder, Encoder, PositionalEncoding, sinusoidal_positions
+from keras_transformer.layers import Decoder, Encoder, PositionalEncoding
 from keras_transformer.models import EncoderDecoder, Transformer
 
-BOS_KEY = "decoder_start_token_id"
-EPSILON = 1e-5
 TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("pad", "unk", "eos")}
 DEFAULTS = {
     "vocab_size": 58101,
@@ -123,6 +120,14 @@ def make_config(model):
         output_bias=(model.output_bias, True),
         layer_norm_epsilon=(residual.norm.epsilon, EPSILON),
     )
+    check_parts(
+        "marian",
+        positions_offset=(model.positions.offset, 0),
+        positions_endpoint=(model.positions.endpoint, False),
+        target_positions=(model.target_positions, None),
+        source_norm=(model.source_norm, None),
+        target_norm=(model.target_norm, None),
+    )
     d_model, scale = model.d_model, model.target_embedding.scale
     check_plain_attention("marian", attention, d_model)
     check_parts(
@@ -163,38 +168,9 @@ def make_tensors(model):
     yield matrix("model.decoder.embed_tokens.weight", model.target_embedding.embeddings)
     yield matrix("lm_head.weight", model.output_embedding.embeddings)
     yield matrix("final_logits_bias", model.output_embedding.bias, input_axes=0)
-    for i, layer in enumerate(model.encoder.layers):
-        name = f"model.encoder.layers.{i}"
-        yield from _attention(f"{name}.self_attn", layer.self_attention, layer.self_attention_residual)
-        yield from _feed_forward(name, layer)
-    for i, layer in enumerate(model.decoder.layers):
-        name = f"model.decoder.layers.{i}"
-        yield from _attention(f"{name}.self_attn", layer.self_attention, layer.self_attention_residual)
-        yield from _attention(f"{name}.encoder_attn", layer.cross_attention, layer.cross_attention_residual)
-        yield from _feed_forward(name, layer)
-
-
-def _attention(name, attention, residual):
-    names = [f"{name}.{projection}_proj" for projection in ("q", "k", "v", "out")]
-    yield from attention_projections(attention, *names)
-    yield from norm(f"{name}_layer_norm", residual.norm)
-
-
-def _feed_forward(name, layer):
-    yield from dense(f"{name}.fc1", layer.feed_forward.inner)
-    yield from dense(f"{name}.fc2", layer.feed_forward.outer)
-    yield from norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm)
-
-
-def make_tables(model):
-    """Describes the tables of positions, which old checkpoints hold."""
-
-    def table(length):
-        positions = sinusoidal_positions(np.arange(length), model.d_model, interleaved=False)
-        return ops.convert_to_numpy(positions)
-
-    for stack in ("encoder", "decoder"):
-        yield ComputedTable(f"model.{stack}.embed_positions.weight", model.d_model, table)
+    for stack in STACKS:
+        for i, layer in enumerate(getattr(model, stack).layers):
+            yield from layer_tensors(f"model.{stack}.layers.{i}", layer)
 
 
 def read_tokenizers(folder):
@@ -250,8 +226,8 @@ FAMILY = Family(
     make_tensors,
     prefix="model.",
     guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
-    make_tables=make_tables,
-    tokenizer_files=(("source.spm",), ("target.spm",), ("vocab.json",)),
-    read_tokenizers=read_tokenizers,
-    write_tokenizers=write_tokenizers,
+    make_tables=sinusoidal_tables,
+    tokenizer=TokenizerKind(
+        (("source.spm",), ("target.spm",), ("vocab.json",)), read_tokenizers, write_tokenizers
+    ),
 )

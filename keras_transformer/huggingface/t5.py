@@ -18,6 +18,7 @@ from keras_transformer.huggingface.files import read_json
 from keras_transformer.huggingface.tensors import attention_projections, dense, matrix, norm
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
+    TokenizerKind,
     check_sentence_piece,
     check_tokenizers,
     write_tokenizer_config,
@@ -218,7 +219,5 @@ FAMILY = Family(
         re.compile(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"),
     ),
     complete_config=complete_config,
-    tokenizer_files=(("spiece.model",),),
-    read_tokenizers=read_tokenizers,
-    write_tokenizers=write_tokenizers,
+    tokenizer=TokenizerKind((("spiece.model",),), read_tokenizers, write_tokenizers),
 )

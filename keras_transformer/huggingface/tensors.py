@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import tqdm
 from keras import ops
 
 from keras_transformer.layers import RMSNormalization
@@ -69,6 +70,32 @@ class ComputedTable(NamedTuple):
     def equals(self, array):
         """Whether the checkpoint's table equals the computed one, but for rounding."""
         return np.allclose(array, self.compute(len(array)), rtol=0, atol=TABLE_TOLERANCE)
+
+    def with_rows(self, rows):
+        """Returns the table with this number of rows, to be written."""
+        return ConstantTensor(self.name, (rows, self.width), self.compute(rows))
+
+
+class ConstantTensor(NamedTuple):
+    """A tensor to be written that holds no weights of the model.
+
+    name: Name in the checkpoint, with the family's prefix.
+    shape: Shape in the checkpoint, a tuple of int.
+    array: The values, an array.
+    """
+
+    name: str
+    shape: tuple
+    array: np.ndarray
+
+    @property
+    def size(self):
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def value(self):
+        """Returns the tensor's value."""
+        return self.array
 
 
 def vector(name, *weights):
@@ -141,7 +168,7 @@ def without_copies(tensors):
             yield tensor
 
 
-def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None):
+def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None, verbose=False):
     """Gives weights the values of a checkpoint, tensor by tensor.
 
     It reads no value before all names, shapes and dtypes fit. Of several tensors with the same weights at least one
@@ -154,6 +181,7 @@ def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None
         ignored: Compiled patterns of the names of stored tensors that are no weights.
         tables: The `ComputedTable`s of the model.
         renamed: A dict from the end of a name in old checkpoints to its end now; or None.
+        verbose: Whether to show a progress bar on stderr.
 
     Raises:
         ValueError: If a tensor is missing, left over, of another shape or of no float dtype; or if it differs from the
@@ -183,9 +211,8 @@ def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None
     _raise_if_any(problems)
 
     first_names = {}
-    for name, tensor in tensors.items():
-        if name not in stored_of:
-            continue
+    to_read = [(name, tensor) for name, tensor in tensors.items() if name in stored_of]
+    for name, tensor in tqdm.tqdm(to_read, unit="tensor", disable=not verbose, leave=False):
         array, first_name = stored_of[name].read(), first_names.setdefault(_weight_ids(tensor), name)
         if first_name == name:
             for weight, value in zip(tensor.weights, tensor.to_weights(array), strict=True):

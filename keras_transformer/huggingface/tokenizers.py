@@ -1,12 +1,68 @@
-"""Checks of tokenizers that are written into checkpoint folders, and the file tokenizer_config.json."""
+"""Kinds of tokenizers, checks of those that are written into folders, and the file tokenizer_config.json."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from keras_transformer.huggingface.configs import check_parts
-from keras_transformer.huggingface.files import write_json
+from keras_transformer.huggingface.files import read_json, write_json
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
 WORD_PIECE_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SENTENCE_PIECE_TOKENS = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+
+
+@dataclass(frozen=True)
+class TokenizerKind:
+    """How tokenizers of a kind are read from a folder and written into one.
+
+    Attributes:
+        files: Files that are needed: a tuple for each, with the names that it may have.
+        read: `read(folder)` reads the tokenizers of a folder: a tuple of the source's and the target's, or of one for
+            both.
+        write: `write(tokenizers, folder, model)` writes their files.
+        starts_with_bos: Whether transformers puts `bos_token` before a prompt where tokenizer_config.json does not say.
+    """
+
+    files: tuple
+    read: Callable
+    write: Callable
+    starts_with_bos: bool = True
+
+
+def starts_with_bos(folder, kind):
+    """Whether transformers puts `bos_token` before each prompt.
+
+    Args:
+        folder: A `pathlib.Path`.
+        kind: The `TokenizerKind`.
+    """
+    path = folder / TOKENIZER_CONFIG
+    asked = read_json(path).get("add_bos_token") if path.is_file() else None
+    return kind.starts_with_bos if asked is None else bool(asked)
+
+
+def first_of(*kinds):
+    """Joins kinds: the first that does not refuse a folder reads it, and the first that takes tokenizers writes them.
+
+    Where all refuse, the error has the reason of each.
+    """
+
+    def tried(step, *arguments):
+        reasons = []
+        for kind in kinds:
+            try:
+                return getattr(kind, step)(*arguments)
+            except ValueError as error:
+                reasons.append(str(error))
+        raise ValueError(" Or: ".join(reasons))
+
+    files = tuple(dict.fromkeys(name for kind in kinds for names in kind.files for name in names))
+    return TokenizerKind(
+        (files,),
+        lambda folder: tried("read", folder),
+        lambda tokenizers, folder, model: tried("write", tokenizers, folder, model),
+    )
 
 
 def check_tokenizers(family, tokenizers, kind, model, max_count=1):

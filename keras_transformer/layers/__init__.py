@@ -25,7 +25,13 @@ from keras_transformer.layers.positions import (
 )
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.recurrent import LSTMStack, LuongAttention
-from keras_transformer.layers.residual import Dropout, LayerNormalization, Residual, RMSNormalization
+from keras_transformer.layers.residual import (
+    Dropout,
+    LayerNormalization,
+    Residual,
+    RMSNormalization,
+    ZeroCenteredRMSNormalization,
+)
 
 __all__ = [
     "ALiBi",
@@ -57,6 +63,7 @@ __all__ = [
     "SegmentEmbedding",
     "TokenEmbedding",
     "TreeCache",
+    "ZeroCenteredRMSNormalization",
     "dot_product_attention",
     "empty_cache",
     "sinusoidal_positions",

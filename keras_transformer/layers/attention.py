@@ -36,9 +36,13 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         num_key_value_heads: Number of heads of keys and values, each for as many heads of queries (Ainslie et al.,
             2023, "GQA"; one head: Shazeer, 2019); `num_heads` when None.
         positions: `RotaryPositions`, `ALiBi` or `RelativePositionBias`; None where the inputs hold their positions.
-        query_key_norm: Norm of each head's queries and keys, "layer" or "rms" (Dehghani et al., 2023, "Scaling Vision
-            Transformers to 22 Billion Parameters", section 2); None for none.
+        query_key_norm: Norm of each head's queries and keys, one of `NORMS`: "layer", "rms" or "zero_centered_rms"
+            (Dehghani et al., 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2); None for none.
         scale: Factor of the products of queries and keys; `1 / sqrt(key_dim)` when None.
+        soft_cap: Bound of the products of queries and keys: `soft_cap * tanh(product / soft_cap)` takes their place
+            (Gemma Team, 2024, "Gemma 2", section 2). None for no bound.
+        output_bias: Whether the output projection has a bias; `use_bias` when None.
+        norm_epsilon: Number added in `query_key_norm`.
         **kwargs: The other arguments of `keras.layers.MultiHeadAttention`: `sliding_window` (a query sees the keys
             less than so many positions before and after it), `use_gate`, `flash_attention`, the initializers,
             regularizers and constraints, `seed`; and Keras's `name`, `dtype`, `trainable`.
@@ -91,6 +95,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         positions=None,
         query_key_norm=None,
         scale=None,
+        soft_cap=None,
+        output_bias=None,
+        norm_epsilon=1e-6,
         **kwargs,
     ):
         super().__init__(
@@ -104,8 +111,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
                 "`num_heads` must be divisible by `num_key_value_heads`. "
                 f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}."
             )
-        if scale is not None:
-            check_range(0, scale=scale)
+        check_range(0, scale=0.0 if scale is None else scale, norm_epsilon=norm_epsilon)
+        check_range(0, above=True, soft_cap=1.0 if soft_cap is None else soft_cap)
         self.num_key_value_heads = shared
         self.positions = from_config_or_layer(positions, self, "positions", AttentionPositions)
         if self.positions is not None:
@@ -119,6 +126,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         # A subclass may compute the attention itself, at the place that Keras names for it.
         self._computes_itself = type(self)._compute_attention is not MultiHeadAttention._compute_attention
         self.scale = scale
+        self.soft_cap = soft_cap
+        self.output_bias = output_bias
+        self.norm_epsilon = norm_epsilon
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
@@ -129,12 +139,8 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         )
         if rank != 3 or self._flash_attention or self._computes_itself:
             grouped = self.num_key_value_heads if self.num_key_value_heads != self.num_heads else None
-            self._check_absent(
-                num_key_value_heads=grouped,
-                positions=self.positions,
-                query_key_norm=self.query_key_norm,
-                scale=self.scale,
-            )
+            names = ("positions", "query_key_norm", "scale", "soft_cap")
+            self._check_absent(num_key_value_heads=grouped, **{name: getattr(self, name) for name in names})
         heads = (self.num_heads, self.key_dim)
         shared = (self.num_key_value_heads, self.key_dim)
         values = (self.num_key_value_heads, self.value_dim)
@@ -149,8 +155,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         features = tuple(self._output_shape or query_shape[-1:])
         labels = "abcefgijk"[: len(features)]
         context_shape = (*query_shape[:-1], self.num_heads, self.value_dim)
+        equation, bias = f"...hd,hd{labels}->...{labels}", self.output_bias
         self._output_dense = self._projection(
-            "attention_output", f"...hd,hd{labels}->...{labels}", context_shape, features
+            "attention_output", equation, context_shape, features, use_bias=bias
         )
         self.query_norm = self._norm("query_norm")
         self.key_norm = self._norm("key_norm")
@@ -159,12 +166,13 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         scores_dtype = keras.backend.result_type(self.compute_dtype, "float32")
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=scores_dtype, name="drop")
 
-    def _projection(self, name, equation, input_shape, output_shape, activation=None):
+    def _projection(self, name, equation, input_shape, output_shape, activation=None, use_bias=None):
+        use_bias = self.use_bias if use_bias is None else use_bias
         projection = Projection(
             equation,
             output_shape,
             activation=activation,
-            bias_axes=equation.split("->...")[1] if self.use_bias else None,
+            bias_axes=equation.split("->...")[1] if use_bias else None,
             name=name,
             **self._get_common_kwargs_for_sublayer(),
         )
@@ -174,7 +182,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
     def _norm(self, name):
         if self.query_key_norm is None:
             return None
-        norm = NORMS[self.query_key_norm](dtype=self.dtype_policy, name=name)
+        norm = NORMS[self.query_key_norm](epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name)
         norm.build((None, None, None, self.key_dim))
         return norm
 
@@ -276,6 +284,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             return_attention_scores=return_attention_scores,
             bias=None if self.positions is None else self.positions.bias_function(self.num_heads),
             scale=self.scale,
+            soft_cap=self.soft_cap,
             window=self._sliding_window,
             positions=positions,
             key_positions=key_positions,

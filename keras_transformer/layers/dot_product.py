@@ -34,6 +34,7 @@ def dot_product_attention(
     return_attention_scores=True,
     bias=None,
     scale=None,
+    soft_cap=None,
     window=None,
     positions=None,
     key_positions=None,
@@ -45,7 +46,7 @@ def dot_product_attention(
     It works in blocks, whose memory grows with the length and not with its square, where all of this holds:
     - both lengths are known, and their product is at least 2**20,
     - the attention scores are not returned, and there is no dropout,
-    - there is no bias, or `bias` is a function and no positions are given,
+    - there is no bias, or `bias` is a function and no positions are given; and no `soft_cap`,
     - the batch is not known to be empty.
     Then only the keys inside a window are multiplied, too.
 
@@ -61,6 +62,7 @@ def dot_product_attention(
         bias: float32 tensor that is added before the softmax, broadcastable to the scores; a function that computes it
             from distances, int32 `(batch or 1, 1, target_len, source_len)`; or None.
         scale: Factor of the products; `1 / sqrt(key_dim)` when None.
+        soft_cap: Bound of the products, by `soft_cap * tanh(product / soft_cap)`; none when None.
         window: A query sees the keys less than so many positions before and after it; all when None.
         positions: int `(target_len,)` or `(batch, target_len)`, positions of the queries for `bias` and `window`;
             counted from 0 when None.
@@ -74,6 +76,7 @@ def dot_product_attention(
     counted = positions is None and key_positions is None
     in_blocks = (
         dropout is None
+        and soft_cap is None
         and not return_attention_scores
         and isinstance(query.shape[2], int)
         and isinstance(key.shape[2], int)
@@ -98,6 +101,9 @@ def dot_product_attention(
             key, value = (ops.repeat(x, shared, axis=1) for x in (key, value))
         return _zero_unless(sees_any, _blockwise_attention(query, key, value, mask, bias, window)), None
     scores = _product_by_heads(query, key, transpose=True)
+    if soft_cap is not None:
+        scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
+        scores = soft_cap * ops.tanh(scores / soft_cap)
     scores = masked_softmax(scores, mask, bias)
     kept = scores if dropout is None else dropout(scores)
     context = _zero_unless(sees_any, _product_by_heads(ops.cast(kept, value.dtype), value))

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer import keras_internals
 from keras_transformer.backend import multiplies_int8
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.layers.projection import (
     LARGEST_WEIGHT,
     HasOperands,
@@ -193,7 +193,9 @@ def positions_from(index, x):
     return ops.arange(ops.shape(x)[1], dtype="int32") + (0 if index is None else ops.cast(index, "int32"))
 
 
-def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved=True, dtype="float32"):
+def sinusoidal_positions(
+    positions, d_model, max_wavelength=10000.0, interleaved=True, dtype="float32", endpoint=False
+):
     """`sin(p / w**(2i/d))` on channel `2i`, `cos(p / w**(2i/d))` on channel `2i + 1`.
 
     "Attention Is All You Need", section 3.5.
@@ -204,6 +206,7 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved
         max_wavelength: `w`; wavelengths run from 2π to 2π times it.
         interleaved: False for the same channels in another order: all sines, then all cosines.
         dtype: "float32" or "float64".
+        endpoint: Whether the longest wavelength is reached on the last channel: `sin(p / w**(2i/(d - 2)))`.
 
     Returns:
         `(*positions.shape, d_model)`, of `dtype`.
@@ -214,7 +217,7 @@ def sinusoidal_positions(positions, d_model, max_wavelength=10000.0, interleaved
     channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
     channels = ops.convert_to_tensor(channels, "int32")
     even = ops.cast(channels - channels % 2, dtype)
-    rates = ops.exp(even * (-math.log(max_wavelength) / d_model))
+    rates = ops.exp(even * (-math.log(max_wavelength) / (d_model - 2 if endpoint else d_model)))
     angles = ops.cast(positions, dtype)[..., None] * rates
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
@@ -249,6 +252,8 @@ class PositionalEncoding(_Added):
         max_wavelength: The longest wavelength divided by 2π.
         interleaved: Whether sines and cosines alternate, as in the paper; False for all sines, then all cosines, as
             in tensor2tensor and Marian. Weights that were learned with one order do not work with the other.
+        offset: Number that is added to each position, as in fairseq, where texts begin at 2.
+        endpoint: Whether the longest wavelength is reached on the last channel, as in tensor2tensor and fairseq.
 
     Call arguments:
         x: `(batch, length, d_model)`.
@@ -260,22 +265,28 @@ class PositionalEncoding(_Added):
         `(batch, length, d_model)`, `x` plus its positions, in the compute dtype.
 
     Raises:
-        ValueError: If `max_wavelength` is not positive.
+        ValueError: If `max_wavelength` is not positive, or `offset` is negative.
 
     >>> PositionalEncoding()(np.zeros((1, 2, 4))).shape
     TensorShape([1, 2, 4])
     """
 
-    def __init__(self, max_wavelength=10000.0, interleaved=True, **kwargs):
+    def __init__(self, max_wavelength=10000.0, interleaved=True, offset=0, endpoint=False, **kwargs):
         super().__init__(**kwargs)
         check_range(0, above=True, max_wavelength=max_wavelength)
+        check_count(0, offset=offset)
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
+        self.offset = offset
+        self.endpoint = endpoint
 
     def call(self, x, start_index=None, positions=None):
         positions = positions_from(start_index, x) if positions is None else positions
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
-        vectors = sinusoidal_positions(positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype)
+        positions = positions if self.offset == 0 else positions + self.offset
+        vectors = sinusoidal_positions(
+            positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype, self.endpoint
+        )
         return self._sum(x, vectors)
 
 
@@ -285,6 +296,7 @@ class LearnedPositions(_Added):
 
     Args:
         max_length: Number of positions.
+        offset: Number of rows that the table has before the first position's, as RoBERTa's and BART's tables have.
 
     Call arguments:
         x: `(batch, length, d_model)`.
@@ -297,21 +309,23 @@ class LearnedPositions(_Added):
         last one's vector, because a graph cannot refuse it. `generate` and `score` refuse to go so far.
 
     Raises:
-        ValueError: If `max_length` is not positive, or `x` is known to be longer.
+        ValueError: If `max_length` is not positive, `offset` is negative, or `x` is known to be longer.
 
     >>> LearnedPositions(5)(np.zeros((1, 2, 4))).shape
     TensorShape([1, 2, 4])
     """
 
-    def __init__(self, max_length, **kwargs):
+    def __init__(self, max_length, offset=0, **kwargs):
         super().__init__(**kwargs)
         check_positive(max_length=max_length)
+        check_count(0, offset=offset)
         self.max_length = max_length
+        self.offset = offset
 
     def build(self, x_shape):
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.max_length, x_shape[-1]),
+            shape=(self.offset + self.max_length, x_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             autocast=False,
         )
@@ -323,7 +337,8 @@ class LearnedPositions(_Added):
                     f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
                 )
             positions = positions_from(start_index, x)
-        return self._sum(x, ops.take(self.embeddings, ops.clip(positions, 0, self.max_length - 1), axis=0))
+        rows = ops.clip(positions, 0, self.max_length - 1) + self.offset
+        return self._sum(x, ops.take(self.embeddings, rows, axis=0))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

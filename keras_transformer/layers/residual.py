@@ -32,7 +32,8 @@ class Residual(Configured, keras.layers.Layer):
         dropout: Share of the sublayer's output that is dropped in training.
         normalize_first: True for pre-norm, False for post-norm.
         layer_norm_epsilon: Number added to the variance.
-        norm: "layer" for `LayerNormalization`, "rms" for `RMSNormalization`.
+        norm: "layer" for `LayerNormalization`, "rms" for `RMSNormalization`, "zero_centered_rms" for
+            `ZeroCenteredRMSNormalization`.
         sandwich_norm: Whether the sublayer's output is normalised too; needs `normalize_first=True`.
 
     Call arguments:
@@ -194,7 +195,46 @@ class RMSNormalization(keras.layers.RMSNormalization):
         self.supports_masking = True
 
 
-NORMS = {"layer": LayerNormalization, "rms": RMSNormalization}
+@keras.saving.register_keras_serializable("keras_transformer")
+class ZeroCenteredRMSNormalization(RMSNormalization):
+    """`RMSNormalization` whose weights are 0 where it changes nothing: `x / sqrt(mean(x²) + epsilon) * (1 + scale)`.
+
+    Weight decay then pulls towards that. It is Gemma's norm (Gemma Team, 2024, published code).
+
+    Args:
+        axis: Axis or axes to normalise.
+        epsilon: Number added to the mean of the squares, at least 0.
+        **kwargs: Keras's `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        x: Tensor of any shape from rank 2 on.
+
+    Returns:
+        Tensor of the shape of `x`, in the compute dtype.
+
+    Raises:
+        ValueError: If `epsilon` is negative.
+
+    >>> ZeroCenteredRMSNormalization()(np.array([[3.0, 4.0]])).shape
+    TensorShape([1, 2])
+    """
+
+    def build(self, x_shape):
+        super().build(x_shape)
+        self.scale.assign(ops.zeros(self.scale.shape, self.scale.dtype))
+
+    def call(self, x):
+        dtype = keras.backend.result_type(x.dtype, "float32")
+        scale = 1 + ops.cast(self.scale, dtype)
+        y = ops.rms_normalization(ops.cast(x, dtype), scale=scale, axis=self.axis, epsilon=self.epsilon)
+        return ops.cast(y, self.compute_dtype)
+
+
+NORMS = {
+    "layer": LayerNormalization,
+    "rms": RMSNormalization,
+    "zero_centered_rms": ZeroCenteredRMSNormalization,
+}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -7,6 +7,7 @@ from keras_transformer.models.heads import (
     MaskedLanguageHead,
     MultipleChoiceHead,
     Pooler,
+    SpanHead,
     TaggingHead,
 )
 from keras_transformer.models.language_model import LanguageModel
@@ -26,6 +27,7 @@ __all__ = [
     "MultipleChoiceHead",
     "Pooler",
     "RecurrentSeq2Seq",
+    "SpanHead",
     "TaggingHead",
     "Transformer",
     "VisionTransformer",

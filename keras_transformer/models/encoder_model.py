@@ -36,6 +36,8 @@ class EncoderModel(BaseModel):
         encoder: An `Encoder`.
         positions: A layer that adds positions to the embeddings, such as `LearnedPositions(512)`; None where the
             attention knows them.
+        embedding_dim: Width of the embeddings; a dense layer makes vectors of `d_model` of their normalised sum (Clark
+            et al., 2020, "ELECTRA", section 3.1). None for `d_model`, without that layer.
         num_segments: Number of segments; 0 for none.
         norm: The norm of the embeddings' sum; `LayerNormalization(epsilon=1e-12)` when None.
         dropout: Share of that norm's output dropped in training.
@@ -44,6 +46,7 @@ class EncoderModel(BaseModel):
         pad_id: The id that fills rows up; no token attends to it.
         cls_id: The id that starts a text; None where it is not known.
         sep_id: The id that ends a text; None where it is not known.
+        num_separators: How many `sep_id` stand between the texts of a pair; 2 in RoBERTa.
         **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -73,6 +76,7 @@ class EncoderModel(BaseModel):
         encoder,
         positions=None,
         *,
+        embedding_dim=None,
         num_segments=2,
         norm=None,
         dropout=0.1,
@@ -81,6 +85,7 @@ class EncoderModel(BaseModel):
         pad_id=0,
         cls_id=2,
         sep_id=3,
+        num_separators=1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -89,19 +94,23 @@ class EncoderModel(BaseModel):
         marks = {"cls_id": cls_id, "sep_id": sep_id}
         check_ids(vocab_size, pad_id=pad_id, **{name: i for name, i in marks.items() if i is not None})
         check_share(dropout=dropout)
+        width = d_model if embedding_dim is None else embedding_dim
+        check_positive(embedding_dim=width, num_separators=num_separators)
         self.vocab_size = vocab_size
         self.d_model = d_model
+        self.embedding_dim = embedding_dim
         self.num_segments = num_segments
         self.dropout = dropout
         self.pad_id = pad_id
         self.cls_id = cls_id
         self.sep_id = sep_id
+        self.num_separators = num_separators
         policy = self.dtype_policy
         self.pooler = self.from_config_or_layer(pooler, "pooler", Head)
         self.head = self.from_config_or_layer(head, "head", Head)
         scores_ids = self.head is not None and self.head.scores_ids
         self.token_embedding = TokenEmbedding(
-            vocab_size, d_model, scale=1.0, output_bias=scores_ids, dtype=policy, name="token_embedding"
+            vocab_size, width, scale=1.0, output_bias=scores_ids, dtype=policy, name="token_embedding"
         )
         self.positions = self.from_config_or_layer(positions, "positions")
         self.check_adds_positions(self.positions)
@@ -112,13 +121,19 @@ class EncoderModel(BaseModel):
             norm = LayerNormalization(epsilon=1e-12, dtype=policy, name="norm")
         self.norm = self.from_config_or_layer(norm, "norm")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
+        self.widen = None
+        if embedding_dim is not None:
+            self.widen = keras.layers.Dense(d_model, dtype=policy, name="widen")
         self.encoder = self.from_config_or_layer(encoder, "encoder", Encoder)
         if isinstance(self.encoder, Decoder):
             raise ValueError(
                 "`encoder` must not be causal: each token sees all others. Received: a `Decoder`."
             )
         ensure_built(self.token_embedding, (None, None))
-        for layer in (self.positions, self.segments, self.norm, self.encoder, self.pooler, self.head):
+        for layer in (self.positions, self.segments, self.norm, self.widen):
+            if layer is not None:
+                ensure_built(layer, (None, None, width))
+        for layer in (self.encoder, self.pooler, self.head):
             if layer is not None:
                 ensure_built(layer, (None, None, d_model))
         self.built = True
@@ -138,8 +153,9 @@ class EncoderModel(BaseModel):
         x = self.token_embedding(token_ids)
         x = x if self.segments is None else self.segments(x, segment_ids)
         x = x if self.positions is None else self.positions(x)
+        x = self.drop(self.norm(x), training=training)
         return self.encoder(
-            self.drop(self.norm(x), training=training),
+            x if self.widen is None else self.widen(x),
             padding_mask=ops.not_equal(token_ids, self.pad_id),
             training=training,
             return_attention_scores=return_attention_scores,
@@ -206,7 +222,14 @@ class EncoderModel(BaseModel):
         config["head"] = head
         config["pooler"] = config["pooler"] if pooler is None else pooler
         model = type(self).from_config(config)
-        copied = ("positions", "segments", "norm", "encoder", *(["pooler"] if pooler is None else []))
+        copied = (
+            "positions",
+            "segments",
+            "norm",
+            "widen",
+            "encoder",
+            *(["pooler"] if pooler is None else []),
+        )
         for name in copied:
             if getattr(self, name) is not None:
                 getattr(model, name).set_weights(getattr(self, name).get_weights())

@@ -47,23 +47,37 @@ class Pooler(Head):
 
     Pass it to a model as its `pooler`; as its `head` the vectors are the model's output.
 
+    Args:
+        activation: Name or function of the activation: "tanh" as in BERT, "gelu" in ELECTRA, "relu" in DistilBERT.
+        dropout: Share of the first position's state dropped in training.
+
     Call arguments:
         states: `(batch, length, d_model)`; the first position, `[CLS]`, is read.
         pooled: Not read.
-        training: Not read.
+        training: Whether to drop.
 
     Returns:
         `(batch, d_model)`.
+
+    Raises:
+        ValueError: If `dropout` is not in [0, 1).
 
     >>> Pooler()(np.ones((2, 3, 4))).shape
     TensorShape([2, 4])
     """
 
+    def __init__(self, activation="tanh", dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        check_share(dropout=dropout)
+        self.activation = get_activation(activation)
+        self.dropout = dropout
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+
     def build(self, states_shape, pooled_shape=None):
-        self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1], "tanh")
+        self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1], self.activation)
 
     def call(self, states, pooled=None, training=None):
-        return self.dense(states[:, 0])
+        return self.dense(self.drop(states[:, 0], training=training))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -75,6 +89,7 @@ class MaskedLanguageHead(Head):
     Args:
         activation: Name or function of the activation: one of Keras's, or "gelu_tanh".
         layer_norm_epsilon: Number added to the variance.
+        width: Width of the token embedding; `d_model` when None. ELECTRA's generators have a smaller one.
 
     Call arguments:
         states: `(batch, length, d_model)`; every position is read.
@@ -82,7 +97,7 @@ class MaskedLanguageHead(Head):
         training: Not read.
 
     Returns:
-        `(batch, length, d_model)`; the model's output is then float32 `(batch, length, vocab_size)`, with a bias for
+        `(batch, length, width)`; the model's output is then float32 `(batch, length, vocab_size)`, with a bias for
         each id.
 
     >>> MaskedLanguageHead()(np.ones((2, 3, 4))).shape
@@ -91,15 +106,17 @@ class MaskedLanguageHead(Head):
 
     scores_ids = True
 
-    def __init__(self, activation="gelu", layer_norm_epsilon=1e-12, **kwargs):
+    def __init__(self, activation="gelu", layer_norm_epsilon=1e-12, width=None, **kwargs):
         super().__init__(**kwargs)
+        self.width = width
         self.activation = get_activation(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
 
     def build(self, states_shape, pooled_shape=None):
-        self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1])
+        width = self.width or states_shape[-1]
+        self.dense = self._add_dense("dense", width, states_shape[-1])
         self.norm = LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
-        self.norm.build(states_shape)
+        self.norm.build((*states_shape[:-1], width))
 
     def call(self, states, pooled=None, training=None):
         return self.norm(self.activation(self.dense(states)))
@@ -222,6 +239,39 @@ class TaggingHead(_Scores):
 
     def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
         super().__init__(num_classes, dropout, labels, **kwargs)
+
+    def call(self, states, pooled=None, training=None):
+        return self._scores(states, training)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SpanHead(_Scores):
+    """Two scores for each token: that the answer to a question starts there, and that it ends there.
+
+    Devlin et al., 2019, "BERT", section 4.2.
+
+    Args:
+        dropout: Share of the linear layer's input dropped in training; 0 in BERT.
+
+    Call arguments:
+        states: `(batch, length, d_model)`; every position is read.
+        pooled: Not read.
+        training: Whether to drop.
+
+    Returns:
+        Logits, float32 `(batch, length, 2)`: of the start, then of the end.
+
+    Raises:
+        ValueError: If `dropout` is not in [0, 1).
+
+    >>> SpanHead()(np.ones((2, 3, 4))).shape
+    TensorShape([2, 3, 2])
+    """
+
+    derived = ("num_classes", "labels")
+
+    def __init__(self, dropout=0.0, **kwargs):
+        super().__init__(2, dropout, None, **kwargs)
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states, training)

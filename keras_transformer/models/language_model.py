@@ -37,6 +37,8 @@ class LanguageModel(Generation, BaseModel):
             attention knows them.
         dropout: Share of the embeddings dropped in training.
         tie_embeddings: Whether the output projection is the embedding's.
+        embedding_scale: Factor of the embeddings.
+        logit_soft_cap: Bound of the logits, by `logit_soft_cap * tanh(logits / logit_soft_cap)`; None for none.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a text where a prompt has no token.
         eos_id: The id that ends a text.
@@ -70,6 +72,8 @@ class LanguageModel(Generation, BaseModel):
         *,
         dropout=0.0,
         tie_embeddings=True,
+        embedding_scale=1.0,
+        logit_soft_cap=None,
         pad_id=0,
         bos_id=2,
         eos_id=3,
@@ -84,10 +88,12 @@ class LanguageModel(Generation, BaseModel):
         self.d_model = d_model
         self.dropout = dropout
         self.tie_embeddings = tie_embeddings
+        self.embedding_scale = embedding_scale
+        self.logit_soft_cap = logit_soft_cap
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id
-        arguments = {"scale": 1.0, "dtype": self.dtype_policy}
+        arguments = {"scale": embedding_scale, "logit_soft_cap": logit_soft_cap, "dtype": self.dtype_policy}
         self.token_embedding = TokenEmbedding(vocab_size, d_model, name="token_embedding", **arguments)
         self.output_embedding = self.token_embedding
         if not tie_embeddings:

@@ -58,6 +58,9 @@ class EncoderDecoder(Generation, BaseModel):
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
         embedding_scale: Factor of the embeddings; `sqrt(d_model)` when None.
         output_bias: Whether each id has a bias in the output projection.
+        target_positions: A layer that adds positions to the target's embeddings; `positions` serves both when None.
+        source_norm: Norm of the source's embeddings with their positions, as in BART; None for none.
+        target_norm: Norm of the target's embeddings with their positions; None for none.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
@@ -95,6 +98,9 @@ class EncoderDecoder(Generation, BaseModel):
         share_embeddings=False,
         embedding_scale=None,
         output_bias=False,
+        target_positions=None,
+        source_norm=None,
+        target_norm=None,
         pad_id=0,
         bos_id=2,
         eos_id=3,
@@ -127,19 +133,28 @@ class EncoderDecoder(Generation, BaseModel):
         self.eos_id = eos_id
         self.source_embedding, self.target_embedding, self.output_embedding = self.make_embeddings()
         self.positions = self.from_config_or_layer(positions, "positions")
-        self.check_adds_positions(self.positions)
-        self.max_positions = getattr(self.positions, "max_length", None)
+        self.target_positions = self.from_config_or_layer(target_positions, "target_positions")
+        self.source_norm = self.from_config_or_layer(source_norm, "source_norm")
+        self.target_norm = self.from_config_or_layer(target_norm, "target_norm")
+        for added in (self.positions, self.target_positions):
+            self.check_adds_positions(added)
+        self.max_positions = getattr(self._target_positions, "max_length", None)
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
         self.encoder = self.from_config_or_layer(encoder, "encoder")
         self.decoder = self.from_config_or_layer(decoder, "decoder")
         for embedding in (self.target_embedding, self.source_embedding, self.output_embedding):
             ensure_built(embedding, (None, None))
         shape = (None, None, d_model)
-        if self.positions is not None:
-            ensure_built(self.positions, shape)
+        for layer in (self.positions, self.target_positions, self.source_norm, self.target_norm):
+            if layer is not None:
+                ensure_built(layer, shape)
         ensure_built(self.encoder, shape)
         ensure_built(self.decoder, shape, shape)
         self.built = True
+
+    @property
+    def _target_positions(self):
+        return self.positions if self.target_positions is None else self.target_positions
 
     def make_embeddings(self):
         """Makes the embedding of the source, that of the target, and the one that gives the logits; all may be one."""
@@ -171,6 +186,7 @@ class EncoderDecoder(Generation, BaseModel):
         x = self.source_embedding(source)
         if self.positions is not None:
             x = self.positions(x)
+        x = x if self.source_norm is None else self.source_norm(x)
         results = self.encoder(
             self.drop(x, training=training),
             padding_mask=mask,
@@ -210,8 +226,9 @@ class EncoderDecoder(Generation, BaseModel):
             asked for or given.
         """
         x = self.target_embedding(target)
-        if self.positions is not None:
-            x = self.positions(x, start_index=index, positions=positions)
+        if self._target_positions is not None:
+            x = self._target_positions(x, start_index=index, positions=positions)
+        x = x if self.target_norm is None else self.target_norm(x)
         results = self.decoder(
             self.drop(x, training=training),
             memory=memory.states,
@@ -324,7 +341,7 @@ class Transformer(EncoderDecoder):
     TensorShape([2, 3, 11])
     """
 
-    derived = ("encoder", "decoder")
+    derived = ("encoder", "decoder", "target_positions", "source_norm", "target_norm")
 
     def __init__(
         self,

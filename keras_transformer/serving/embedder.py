@@ -25,17 +25,19 @@ class EmbedderSignatures(TextEncoderSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `vector`, float32 `(batch, d_model)`, of length 1; `truncated`, bool `(batch,)`.
+            A dict: `vector`, float32 `(batch, d_model)`, of length 1 where `normalize` is True; `truncated`, bool
+            `(batch,)`.
         """
         vectors, truncated = self._vectors(text)
         return {"vector": vectors, "truncated": truncated}
 
     def _vectors(self, text):
-        pooling = self._servable.pooling
+        servable = self._servable
+        text = tf.strings.join([servable.prompt, text]) if servable.prompt else text
         vectors, truncated = self.encode(
-            [text], lambda inputs: self._model.embed(inputs, pooling), self._model.d_model
+            [text], lambda inputs: self._model.embed(inputs, servable.pooling), self._model.d_model
         )
-        return tf.math.l2_normalize(vectors, axis=-1), truncated
+        return tf.math.l2_normalize(vectors, axis=-1) if servable.normalize else vectors, truncated
 
 
 class SimilaritySignatures(EmbedderSignatures):
@@ -74,6 +76,9 @@ class SimilaritySignatures(EmbedderSignatures):
 class _PoolingEncoder(TextEncoder):
     """Base class of `Embedder` and `Similarity`, which have a pooling."""
 
+    normalize = True
+    prompt = ""
+
     def __init__(self, model, tokenizer, max_source_length, pooling, pairs):
         super().__init__(model, tokenizer, max_source_length, pairs)
         if pooling not in POOLINGS:
@@ -91,7 +96,8 @@ class _PoolingEncoder(TextEncoder):
 class Embedder(_PoolingEncoder):
     """Makes vectors of texts. The tokenizer and the model are one graph.
 
-    Vectors have length 1, so the dot product of two is the cosine of their angle. Each row is embedded independently.
+    Vectors have length 1, so the dot product of two is the cosine of their angle, unless `normalize=False`. Each row
+    is embedded independently.
     An empty text has a vector too, invalid UTF-8 is read as U+FFFD, and a long text is cut at `max_source_length`.
 
     Args:
@@ -100,6 +106,8 @@ class Embedder(_PoolingEncoder):
         max_source_length: Largest number of tokens of a text, `[CLS]` and `[SEP]` included; the rest is cut off. None
             for 128, or for the number of the model's positions if that is smaller.
         pooling: How one vector is made of the tokens' vectors, one of the poolings of `EncoderModel.embed`.
+        normalize: Whether vectors are divided by their lengths.
+        prompt: Text that is put before each text, such as "query: ".
 
     Raises:
         ValueError: If the backend of Keras is not TensorFlow, the tokenizer has more ids than the model or other
@@ -109,8 +117,20 @@ class Embedder(_PoolingEncoder):
     DESCRIPTION = "embedder.json"
     signatures_class = EmbedderSignatures
 
-    def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
+    def __init__(
+        self, model, tokenizer, max_source_length=None, pooling="mean", *, normalize=True, prompt=""
+    ):
         super().__init__(model, tokenizer, max_source_length, pooling, pairs=False)
+        self.normalize = normalize
+        self.prompt = prompt
+
+    def describe(self):
+        return {**super().describe(), "normalize": self.normalize, "prompt": self.prompt}
+
+    @classmethod
+    def arguments_from(cls, description, folder):
+        names = ("normalize", "prompt")
+        return super().arguments_from(description, folder) | {name: description[name] for name in names}
 
     def embed(self, texts, batch_size=32, jit_compile=None, verbose=False):
         """Computes the vectors of texts. Warns when some of them were cut.

@@ -41,13 +41,19 @@ class TextEncoderSignatures(Signatures):
         limit = servable.max_source_length
         texts, truncated = zip(*(readable(text, limit) for text in texts), strict=True)
         ids = [servable.tokenizer.tokenize(text) for text in texts]
-        room = limit - 1 - len(ids)  # [CLS] begins the row, and [SEP] ends each text
+        separators = model.num_separators
+        room = limit - 2 - separators * (len(ids) - 1)  # [CLS] begins the row, and [SEP] ends each text
         truncated = functools.reduce(tf.logical_or, truncated) | (
             sum(each.row_lengths() for each in ids) > room
         )
         sep_id = servable.tokenizer.eos_id
         packed = pack_ids(
-            *ids, max_length=limit, pad_id=model.pad_id, cls_id=servable.tokenizer.bos_id, sep_id=sep_id
+            *ids,
+            max_length=limit,
+            pad_id=model.pad_id,
+            cls_id=servable.tokenizer.bos_id,
+            sep_id=sep_id,
+            separators=separators,
         )["token_ids"]
 
         def step(token_ids):

@@ -35,7 +35,7 @@ def pack(tokenizer, first, second=None, max_length=None):
     return pack_ids(tokenizer.tokenize(first), second, max_length, **ids)
 
 
-def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=3):
+def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=3, separators=1):
     """Packs the ids of texts or pairs of texts (Devlin et al., 2019, "BERT", section 3).
 
     Args:
@@ -46,6 +46,7 @@ def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=
         pad_id: The id after the end of shorter rows.
         cls_id: The id at the start of each row.
         sep_id: The id at the end of each text.
+        separators: How many `sep_id` stand between the texts of a pair; 2 in RoBERTa.
 
     Returns:
         A dict: `token_ids`, int32 `(batch, length)`, and `segment_ids` of the same shape: 1 for the second text and
@@ -66,23 +67,26 @@ def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=
         texts[0].nrows(), texts[-1].nrows(), "`first` and `second` must have the same number of rows."
     )
     lengths = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
+    special = 2 + separators * (len(texts) - 1)
     if max_length is not None:
-        check_count(1 + len(texts), max_length=max_length)
-        lengths = _shortened(lengths, max_length - 1 - len(texts))
+        check_count(special, max_length=max_length)
+        lengths = _shortened(lengths, max_length - special)
     # Each text is gathered into its columns of a dense grid. To concatenate ragged tensors instead would take seconds
     # to trace and to load.
-    length = tf.reduce_max(tf.concat([sum(lengths), [0]], axis=0)) + 1 + len(texts)
+    length = tf.reduce_max(tf.concat([sum(lengths), [0]], axis=0)) + special
     column = tf.range(length)[None]
     token_ids = tf.where(column == 0, cls_id, pad_id)
     segment_ids = tf.zeros_like(column)
     end = tf.zeros_like(lengths[0])[:, None]  # the column of the `[CLS]` or `[SEP]` before the text
     for segment, (text, count) in enumerate(zip(texts, lengths, strict=True)):
-        start, end = end + 1, end + 1 + count[:, None]
+        start = end + (separators if segment else 1)
+        before, end = end, start + count[:, None]
         values = tf.concat([tf.cast(text.flat_values, tf.int32), [pad_id]], axis=0)
         index = tf.cast(text.row_starts(), tf.int32)[:, None] + column - start
         gathered = tf.gather(values, tf.clip_by_value(index, 0, tf.size(values) - 1))
         token_ids = tf.where((column >= start) & (column < end), gathered, token_ids)
-        token_ids = tf.where(column == end, sep_id, token_ids)
+        is_separator = (column == end) | ((column > before) & (column < start))
+        token_ids = tf.where(is_separator, sep_id, token_ids)
         segment_ids = tf.where((column >= start) & (column <= end), segment, segment_ids)
     packed = {"token_ids": token_ids, "segment_ids": segment_ids}
     return {name: ids[0] for name, ids in packed.items()} if single else packed

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_labels, check_positive
 from keras_transformer.text.base import Tokenizer, as_ragged, read_json, valid_utf8
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -43,9 +43,11 @@ class WordPieceTokenizer(Tokenizer):
 
     Args:
         vocabulary: List of str, the pieces in the order of their ids, or the path of a vocab.txt with one piece a
-            line. It must contain `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
+            line. It must contain the special tokens.
         lower_case: Whether capitals become small letters.
         strip_accents: Whether accents are removed; the value of `lower_case` when None.
+        special_tokens: The pieces of padding, of an unknown word, before a text, after a text, and of a masked word, a
+            tuple of five str: BERT's by default.
 
     Attributes:
         vocab_size: Number of ids.
@@ -64,21 +66,25 @@ class WordPieceTokenizer(Tokenizer):
     array([b'playing !'], dtype=object)
     """
 
-    def __init__(self, vocabulary, lower_case=True, strip_accents=None):
+    def __init__(self, vocabulary, lower_case=True, strip_accents=None, special_tokens=SPECIAL):
         super().__init__()
+        self.special_tokens = tuple(special_tokens)
         pieces = vocabulary if isinstance(vocabulary, (list, tuple)) else _read_lines(vocabulary)
-        _check_pieces(pieces)
+        _check_pieces(pieces, self.special_tokens)
         self.lower_case = lower_case
         self.strip_accents = lower_case if strip_accents is None else strip_accents
         self.vocab_size = len(pieces)
         self._pieces = list(pieces)
-        special = map(self._pieces.index, SPECIAL)
+        special = map(self._pieces.index, self.special_tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special
         self.bos_id, self.eos_id = self.cls_id, self.sep_id
         # The vocabulary is a constant, and no resource or table, so a loaded export has nothing to initialise.
         try:
             self._ops = tf_text.FastWordpieceTokenizer(
-                self._pieces, max_bytes_per_word=4 * LONGEST_WORD, token_out_type=tf.int32
+                self._pieces,
+                max_bytes_per_word=4 * LONGEST_WORD,
+                token_out_type=tf.int32,
+                unknown_token=self.special_tokens[1],
             )
         except RuntimeError as error:
             raise ValueError(
@@ -177,6 +183,8 @@ class WordPieceTokenizer(Tokenizer):
             "strip_accents": self.strip_accents,
             "pieces": list(self._pieces),
         }
+        if self.special_tokens != SPECIAL:
+            config["special_tokens"] = self.special_tokens
         return json.dumps(config, ensure_ascii=False, indent=0).encode()
 
     @classmethod
@@ -189,8 +197,12 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             ValueError: If the file is missing or damaged.
         """
+        names = ("lower_case", "strip_accents", "special_tokens")
         return read_json(
-            path, lambda config: cls(list(config["pieces"]), config["lower_case"], config["strip_accents"])
+            path,
+            lambda config: cls(
+                list(config["pieces"]), **{name: config[name] for name in names if name in config}
+            ),
         )
 
 
@@ -218,10 +230,11 @@ def _read_lines(path):
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _check_pieces(pieces):
-    missing = [piece for piece in SPECIAL if piece not in pieces]
+def _check_pieces(pieces, special):
+    check_labels(len(SPECIAL), special_tokens=special)
+    missing = [piece for piece in special if piece not in pieces]
     if missing:
-        raise ValueError(f"`vocabulary` must have {', '.join(SPECIAL)}. Received: {missing[0]} is missing.")
+        raise ValueError(f"`vocabulary` must have {', '.join(special)}. Received: {missing[0]} is missing.")
     for piece, count in collections.Counter(pieces).items():
         bare = piece.removeprefix("##") or piece if isinstance(piece, str) else ""
         if count > 1 or not bare or " " in bare or len(bare.encode(errors="replace")) > LONGEST_PIECE:

@@ -113,7 +113,7 @@ CONFIGS = {
         "activation_function": "relu",
     },
 }
-SEQ2SEQ = ("t5", "marian")
+SEQ2SEQ = ("t5", "marian", "bart", "mbart", "m2m_100", "pegasus")
 
 
 def inputs_of(model, ids):
@@ -191,9 +191,9 @@ def assert_same_texts(compared):
     assert len(set(lengths)) > 1
 
 
-def assert_refused(model, expected, folder, match="must be made of the parts of one family"):
-    """A model with a part that no family has is not written, and the part is named."""
+def assert_refused(model, expected, folder, match="must be made of the parts of one family", family=None):
+    """A model with a part that no family has, or not this one, is not written, and the part is named."""
     with pytest.raises(ValueError, match=match) as caught:
-        to_huggingface(model, folder / "new")
+        to_huggingface(model, folder / "new", family=family)
     assert expected in str(caught.value)
     assert list(folder.iterdir()) == []

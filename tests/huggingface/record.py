@@ -20,7 +20,9 @@ RECORD = HERE / "recorded.json"
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import families  # noqa: E402
+import relatives  # noqa: E402
 import test_bert  # noqa: E402
+import test_encoders  # noqa: E402
 import test_vit  # noqa: E402
 
 from keras_transformer.decoding import Beam, ExcludeTokens, Greedy  # noqa: E402
@@ -28,7 +30,29 @@ from keras_transformer.huggingface import FAMILIES, to_huggingface  # noqa: E402
 from keras_transformer.models import EncoderDecoder, EncoderModel, VisionTransformer  # noqa: E402
 
 LENGTHS = (11, 7, 2, 5)
+RELATIVES = {
+    name: {**test_encoders.CONFIGS, **relatives.DECODERS, **relatives.ENCODER_DECODERS}[name]
+    for name in (
+        "bert-ForQuestionAnswering",
+        "roberta-ForMaskedLM",
+        "xlm-roberta-Model",
+        "mpnet-ForSequenceClassification",
+        "distilbert-ForQuestionAnswering",
+        "electra-ForTokenClassification",
+        "mistral",
+        "qwen2-windows",
+        "qwen3-biases",
+        "phi3-window",
+        "gemma2",
+        "gemma3_text",
+        "bart",
+        "mbart",
+        "m2m_100",
+        "pegasus",
+    )
+}
 CASES = {
+    **{name: lambda config=config: families.ours(config) for name, config in RELATIVES.items()},
     **{name: lambda config=config: families.ours(config) for name, config in families.CONFIGS.items()},
     **{
         f"bert-{name}": lambda config=config: test_bert.ours(config)
@@ -108,14 +132,16 @@ def texts_there(name, search):
     return texts
 
 
-def inputs_of(model):
+def inputs_of(model, rows=test_bert.rows):
     """Returns the inputs of this library's model, those of transformers' model, and which positions are real."""
     if isinstance(model, VisionTransformer):
         images = test_vit.images(model)
         return images, {"pixel_values": images.transpose(0, 3, 1, 2)}, None
     if isinstance(model, EncoderModel):
-        ids, segments, real = test_bert.rows(model)
+        ids, segments, real = rows(model)
         theirs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": real.astype("int64")}
+        if not model.num_segments:
+            del theirs["token_type_ids"]
         return {"token_ids": ids, "segment_ids": segments}, theirs, real
     ids = np.random.default_rng(0).integers(2, families.EOS, (len(LENGTHS), max(LENGTHS)))
     real = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
@@ -135,10 +161,15 @@ def numbers_of(outputs, real):
     return products[real] if real is not None and real.shape == products.shape else products.reshape(-1)
 
 
+def rows_of(name):
+    """Returns the function that makes the rows of a case, in a tuple; empty for the usual one."""
+    return (test_encoders.rows,) if name in RELATIVES else ()
+
+
 def ours(name):
     """Returns this library's numbers for a case."""
     model = CASES[name]()
-    inputs, _, real = inputs_of(model)
+    inputs, _, real = inputs_of(model, *rows_of(name))
     return numbers_of(keras.ops.convert_to_numpy(model(inputs)), real)
 
 
@@ -148,15 +179,18 @@ def theirs(name):
     import transformers
 
     model = CASES[name]()
-    _, inputs, real = inputs_of(model)
+    _, inputs, real = inputs_of(model, *rows_of(name))
+    family = RELATIVES[name]["model_type"] if name in RELATIVES else None
     with tempfile.TemporaryDirectory() as folder:
-        to_huggingface(model, Path(folder) / "new")
+        to_huggingface(model, Path(folder) / "new", family=family)
         config = json.loads((Path(folder) / "new" / "config.json").read_text())
         kind = getattr(transformers, config["architectures"][0])
         pooling = {"add_pooling_layer": "pooler" in name} if kind.__name__ == "ViTModel" else {}
         loaded = kind.from_pretrained(Path(folder) / "new", attn_implementation="eager", **pooling).eval()
     with torch.no_grad():
         found = loaded(**{key: torch.tensor(value.copy()) for key, value in inputs.items()})
+    if "start_logits" in found:
+        return numbers_of(np.stack([found.start_logits.numpy(), found.end_logits.numpy()], axis=-1), real)
     if getattr(found, "logits", None) is not None:
         return numbers_of(found.logits.numpy(), real)
     pooled = isinstance(model, VisionTransformer) and model.pooler is not None

@@ -282,7 +282,7 @@ def test_tensors_that_do_not_fit_are_named(folder):
         {"position_embedding_type": "relative_key"},
         {"pruned_heads": {"0": [1]}},
         {"tie_word_embeddings": False},
-        {"architectures": ["BertForQuestionAnswering"]},
+        {"architectures": ["BertForNextSentencePrediction"]},
         {"hidden_act": "mish"},
         {"num_attention_heads": 4},
         {"type_vocab_size": 0},
@@ -349,7 +349,7 @@ def bert_like(**changes):
 )
 def test_parts_that_bert_does_not_have_are_named(changes, expected, tmp_path):
     with pytest.raises(ValueError, match="must be made of the parts of one family") as caught:
-        to_huggingface(bert_like(**changes), tmp_path / "new")
+        to_huggingface(bert_like(**changes), tmp_path / "new", family="bert")
     assert expected in str(caught.value)
 
 

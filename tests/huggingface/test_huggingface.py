@@ -586,8 +586,8 @@ WRONG_PARTS = [
     (lambda: llama_like(decoder=OtherDecoder), "decoder=<OtherDecoder"),
     (lambda: gpt2_like(decoder=OtherDecoder), "`decoder` of a 'gpt2' model must be a `Decoder`"),
     (lambda: llama_like(value_dim=5), "value_dim=5"),
-    (lambda: llama_like(sliding_window=3), "sliding_window=3"),
-    (lambda: llama_like(query_key_norm="rms"), "query_key_norm='rms'"),
+    (lambda: llama_like(sliding_window=[3, 5]), "attention.sliding_window=5"),
+    (lambda: llama_like(query_key_norm="layer"), "query_key_norm='layer'"),
     (lambda: llama_like(scale=1.0), "scale=1.0"),
     (lambda: llama_like(heads=5), "d_model=12, num_heads=5"),
     # What only one layer has.
@@ -736,3 +736,11 @@ def test_a_config_that_nothing_can_be_made_of_is_refused(tmp_path, changes, name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ValueError, match=named):
         from_huggingface(tmp_path / "gpt2")
+
+
+def test_progress_is_shown_where_it_is_asked_for(tmp_path, capfd):
+    to_huggingface(ours(GPT2), tmp_path / "new")
+    from_huggingface(tmp_path / "new")
+    assert "tensor" not in capfd.readouterr().err
+    from_huggingface(tmp_path / "new", verbose=True)
+    assert "tensor" in capfd.readouterr().err

@@ -14,7 +14,7 @@ RECORDED, TEXTS = (json.loads(RECORD.read_text())[kind] for kind in ("numbers", 
 
 def test_every_case_is_recorded_and_every_family_has_one():
     assert RECORDED.keys() == CASES.keys()
-    assert {name.split("-")[0] for name in CASES} == FAMILIES.keys()
+    assert all(any(name.startswith(family) for name in CASES) for family in FAMILIES)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -610,3 +610,29 @@ def test_a_float64_policy_computes_in_float64():
     expected = reference_attention(weights_of(layer), query(), value())
     for found, exact in zip(layer(query(), value(), return_attention_scores=True), expected, strict=True):
         np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)
+
+
+def test_a_soft_cap_bounds_the_products():
+    q, k, v = (normal(2, 3, length, 4) for length in (5, 7, 7))
+    found, scores = dot_product_attention(q, k, v, scale=1.0, soft_cap=0.5)
+    products = 0.5 * np.tanh(np.einsum("bhqd,bhkd->bhqk", q, k) / 0.5)
+    expected = np.exp(products) / np.exp(products).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(as_numpy(scores), expected, atol=1e-6)
+    np.testing.assert_allclose(as_numpy(found), expected @ v, atol=1e-5)
+    layer = MultiHeadAttention(2, 3, soft_cap=0.5)
+    other = MultiHeadAttention(2, 3)
+    x = 5 * normal(2, 7, 6)
+    for each in (layer, other):
+        each.build(x.shape, x.shape)
+    other.set_weights(layer.get_weights())
+    assert np.abs(as_numpy(layer(x, x)) - as_numpy(other(x, x))).max() > 1e-2
+    with pytest.raises(ValueError, match="soft_cap=0"):
+        MultiHeadAttention(2, 3, soft_cap=0)
+
+
+def test_the_output_may_lack_the_bias_of_the_other_projections():
+    layer = MultiHeadAttention(2, 3, output_bias=False)
+    layer.build((1, 5, 6), (1, 5, 6))
+    assert layer.output_dense.bias is None
+    assert layer.query_dense.bias is not None
+    assert type(layer).from_config(layer.get_config()).output_bias is False

@@ -84,6 +84,7 @@ CASES |= {
     "lstm": (lambda **kwargs: layers.LSTMStack(2, 7, **kwargs), lambda: [hidden()]),
     "luong_attention": (layers.LuongAttention, lambda: [hidden(), normal(BATCH, SOURCE_LEN, D_MODEL)]),
     "rms_norm": (layers.RMSNormalization, lambda: [hidden()]),
+    "zero_centered_rms_norm": (layers.ZeroCenteredRMSNormalization, lambda: [hidden()]),
     "segments": (
         lambda **kwargs: layers.SegmentEmbedding(2, **kwargs),
         lambda: [hidden(), np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]], "int32")],
@@ -323,14 +324,14 @@ CONFIGURED = [
     layers.TokenEmbedding(
         13, 6, 1, scale=2.0, output_scale=0.5, output_bias=True, embeddings_initializer="he_normal"
     ),
-    layers.LearnedPositions(5),
+    layers.LearnedPositions(5, 2),
     layers.LSTMStack(2, 5, 0.3),
     layers.LuongAttention("he_normal"),
     layers.PatchEmbedding((2, 3), 5, "he_normal"),
     layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
     layers.SegmentEmbedding(3),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
-    layers.PositionalEncoding(max_wavelength=7.0, interleaved=False),
+    layers.PositionalEncoding(max_wavelength=7.0, interleaved=False, offset=2, endpoint=True),
     *(cls(*sizes, **PLAIN) for cls, sizes in STACKS),
     *(cls(**PARTS, dropout=0.3) for cls in (layers.EncoderLayer, layers.DecoderLayer)),
     layers.DecoderLayer(**PARTS, cross_attention=layers.MultiHeadAttention(2, 3), dropout=0.3),

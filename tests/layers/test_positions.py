@@ -5,7 +5,12 @@ from contracts import as_numpy, mask_of, normal, with_mask
 from keras import ops
 from reference import positions as reference_positions
 
-from keras_transformer.layers import PositionalEncoding, RotaryPositions, sinusoidal_positions
+from keras_transformer.layers import (
+    LearnedPositions,
+    PositionalEncoding,
+    RotaryPositions,
+    sinusoidal_positions,
+)
 
 
 def table(length, d_model, **arguments):
@@ -102,3 +107,16 @@ def test_a_float64_policy_computes_in_float64():
     pair = np.stack([np.ones(53), np.zeros(53)], axis=-1)[None]
     turned = ops.convert_to_numpy(RotaryPositions(dtype="float64")(pair))[0]
     np.testing.assert_allclose(turned, np.stack([np.cos(range(53)), np.sin(range(53))], axis=-1), atol=1e-13)
+
+
+def test_offsets_and_the_last_wavelength():
+    """fairseq's sinusoids: the first token stands at 2, and the last channel has the longest wavelength."""
+    found = as_numpy(
+        PositionalEncoding(interleaved=False, offset=2, endpoint=True)(np.zeros((1, 5, 6), "float32"))
+    )[0]
+    angles = np.arange(2, 7)[:, None] * 10000.0 ** (-np.arange(3) / 2)
+    np.testing.assert_allclose(found, np.concatenate([np.sin(angles), np.cos(angles)], axis=-1), atol=1e-5)
+    learned = LearnedPositions(5, 2)
+    found = as_numpy(learned(np.zeros((1, 5, 3), "float32")))[0]
+    np.testing.assert_array_equal(found, as_numpy(learned.embeddings)[2:])
+    assert learned.embeddings.shape == (7, 3)

@@ -29,6 +29,7 @@ from keras_transformer.models import (
     MaskedLanguageHead,
     MultipleChoiceHead,
     Pooler,
+    SpanHead,
     TaggingHead,
 )
 
@@ -310,8 +311,9 @@ def test_another_head_keeps_what_was_learnt():
 @pytest.mark.parametrize(
     ("head", "default", "shape"),
     [
-        (Pooler(), None, (3, D_MODEL)),
-        (MaskedLanguageHead("relu", 1e-3), MaskedLanguageHead(), (3, 6, D_MODEL)),
+        (Pooler("gelu", 0.3), Pooler(), (3, D_MODEL)),
+        (MaskedLanguageHead("relu", 1e-3, 3), MaskedLanguageHead(), (3, 6, 3)),
+        (SpanHead(0.3), SpanHead(), (3, 6, 2)),
         (ClassificationHead(CLASSES, 0.3, list("abcde")), ClassificationHead(4), (3, CLASSES)),
         (MultipleChoiceHead(0.3), MultipleChoiceHead(), (3,)),
         (TaggingHead(CLASSES, 0.3, list("abcde")), TaggingHead(4), (3, 6, CLASSES)),
@@ -379,3 +381,21 @@ def test_a_causal_stack_is_no_encoder():
 def test_positions_of_the_attention_are_sent_there(kind):
     with pytest.raises(ValueError, match=rf"Received: {kind.__name__}.*attention=MultiHeadAttention\("):
         EncoderModel(VOCAB, D_MODEL, layers.Encoder(1, 3, 7), kind())
+
+
+def test_embeddings_may_be_narrower_than_the_model():
+    model = EncoderModel(
+        VOCAB,
+        D_MODEL,
+        layers.Encoder(1, 3, 7),
+        embedding_dim=5,
+        head=MaskedLanguageHead(width=5),
+        num_separators=2,
+    )
+    assert model.token_embedding.embeddings.shape == (VOCAB, 5)
+    assert model(INPUTS).shape == (3, 6, VOCAB)
+    again = type(model).from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    assert_close(again(INPUTS), model(INPUTS), 0)
+    bare = model.with_head(None)
+    assert_close(bare(INPUTS), model.encode(INPUTS), 0)

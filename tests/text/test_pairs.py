@@ -27,6 +27,12 @@ def test_pairs_by_hand():
     assert {x.dtype for x in pack_ids(FIRST, SECOND).values()} == {tf.int32}
 
 
+def test_pairs_with_two_separators_by_hand():
+    ids, segments = listed(pack_ids(FIRST, SECOND, 7, separators=2))
+    assert ids == [[2, 11, 12, 3, 3, 21, 3], [2, 14, 3, 3, 22, 23, 3], [2, 3, 3, 26, 3, 0, 0]]
+    assert segments == [[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0]]
+
+
 def test_texts_by_hand():
     ids, segments = listed(pack_ids(FIRST, pad_id=9, cls_id=5, sep_id=6))
     assert ids == [[5, 11, 12, 13, 6], [5, 14, 6, 9, 9], [5, 6, 9, 9, 9]]

@@ -1,0 +1,59 @@
+"""The words of encoders' checkpoints: BERT's keys of config.json, and the names of heads."""
+
+from typing import NamedTuple
+
+# This library's words for the keys of config.json, and BERT's.
+KEYS = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "epsilon": "layer_norm_eps",
+}
+DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+
+
+class HeadNames(NamedTuple):
+    """One class of transformers: the head that it has, and the names of the head's tensors.
+
+    kind: Class of the head; `NoneType` for the states alone.
+    dense: Beginning of the names of the last dense layer's tensors, or of the layer before the scores of ids.
+    pooler: Beginning of the names of the pooler's tensors; None for a model without a pooler.
+    pooler_activation: Name of the pooler's activation.
+    pooler_drops: Whether the pooler's input is dropped too, with the head's share.
+    dropout: Keys of config.json for the head's dropout; the first one that is there counts. None for no dropout.
+    norm: Beginning of the names of the tensors of the norm before the scores of ids.
+    biases: Names of the bias of the scores, which may be stored several times.
+    output: Name of the matrix of the scores, which is the embedding's.
+    activation: Name of the activation before the scores; None for that of config.json.
+    """
+
+    kind: type = type(None)
+    dense: str = ""
+    pooler: str | None = None
+    pooler_activation: str = "tanh"
+    pooler_drops: bool = False
+    dropout: tuple | None = None
+    norm: str = ""
+    biases: tuple = ()
+    output: str = ""
+    activation: str | None = None

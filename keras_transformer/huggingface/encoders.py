@@ -1,0 +1,352 @@
+"""What the families of encoders share: BERT and its relatives differ in names, heads and a few keys."""
+
+import re
+from dataclasses import dataclass, field
+
+from keras_transformer.huggingface.configs import (
+    activation_from,
+    activation_name,
+    check_config,
+    check_divisible,
+    check_layers,
+    check_norm,
+    check_parts,
+    check_plain_attention,
+    label_keys,
+    labels_of,
+    sizes_of,
+)
+from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS
+from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.tensors import attention_projections, dense, matrix, norm, vector
+from keras_transformer.layers import (
+    Encoder,
+    EncoderLayer,
+    LayerNormalization,
+    LearnedPositions,
+    MultiHeadAttention,
+    RelativePositionBias,
+    SegmentEmbedding,
+)
+from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.models import (
+    ClassificationHead,
+    EncoderModel,
+    MaskedLanguageHead,
+    MultipleChoiceHead,
+    Pooler,
+    SpanHead,
+    TaggingHead,
+)
+
+# BERT's config.json knows no ids of [CLS] and [SEP]. `make_config` writes them at the keys of other models.
+ID_KEYS = {"cls_id": "bos_token_id", "sep_id": "eos_token_id"}
+EPSILON = 1e-12  # of families whose config.json has no key for it
+COUNTED = re.compile(
+    r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
+)  # positions from 0 on, and segments, all 0
+POOLED = "has_pooler"  # a key that `complete_config` adds: only the names of the tensors tell
+
+
+@dataclass(frozen=True)
+class EncoderNames:
+    """The words in which a family of encoders describes itself.
+
+    Attributes:
+        model_type: The family's `model_type` in config.json.
+        layer: Beginning of the names of a layer's tensors, with `{}` for its number.
+        projections: Names of the projections of queries, keys, values and outputs inside a layer.
+        attention_norm: Name of the norm after attention inside a layer.
+        inner: Name of the feed-forward network's first dense layer.
+        outer: Name of its second one.
+        norm: Name of the norm after it.
+        heads: A dict of `HeadNames` for each class of transformers that is read. Of several with the same head, the
+            first is written.
+        keys: This library's words for the keys of config.json. A word that is missing has no key.
+        defaults: transformers' values for the keys that config.json leaves out.
+        base: Beginning of the names of the tensors that all classes share.
+        fixed: Keys of config.json that must have one value.
+        offset: Whether positions begin after the id of padding, as in RoBERTa.
+        separators: How many ids of `[SEP]` stand between the texts of a pair.
+        biases: Name of the table of relative biases; "" for a family without one.
+        widened: Name of the dense layer between embeddings and layers; "" for a family without one.
+    """
+
+    model_type: str
+    heads: dict
+    base: str
+    layer: str = "encoder.layer.{}."
+    projections: tuple = tuple(
+        f"attention.{name}" for name in ("self.query", "self.key", "self.value", "output.dense")
+    )
+    attention_norm: str = "attention.output.LayerNorm"
+    inner: str = "intermediate.dense"
+    outer: str = "output.dense"
+    norm: str = "output.LayerNorm"
+    keys: dict = field(default_factory=lambda: KEYS)
+    defaults: dict = field(default_factory=lambda: DEFAULTS)
+    fixed: dict = field(default_factory=dict)
+    offset: bool = False
+    separators: int = 1
+    biases: str = ""
+    widened: str = ""
+
+    def complete_config(self, config, tensor_names):
+        """Adds the key `has_pooler`: some checkpoints without a head were saved without the pooler."""
+        pooler = self.heads_of(config).pooler
+        return {
+            **config,
+            POOLED: pooler is not None and any(f"{pooler}.weight".endswith(n) for n in tensor_names),
+        }
+
+    def heads_of(self, config):
+        """Returns the `HeadNames` that `architectures` of config.json asks for."""
+        names = config.get("architectures") or [next(iter(self.heads))]
+        if len(names) != 1 or names[0] not in self.heads:
+            raise ValueError(
+                f"`architectures` of config.json must be one of {list(self.heads)}. Received: architectures={names}."
+            )
+        return self.heads[names[0]]
+
+    def make_model(self, config, **kwargs):
+        """Makes the model that a config.json describes."""
+        config = {**self.defaults, **config}
+        check_config(
+            config,
+            is_decoder=False,
+            add_cross_attention=False,
+            position_embedding_type="absolute",
+            pruned_heads={},
+            **self.fixed,
+        )
+        words = {word: config[key] for word, key in self.keys.items()}
+        required = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "positions", "num_segments")
+        sizes_of(config, *(self.keys[word] for word in required if word in self.keys))
+        check_divisible(config, self.keys["d_model"], self.keys["num_heads"])
+        epsilon, dtype = words.get("epsilon", EPSILON), kwargs.get("dtype")
+        pad_id, width = config["pad_token_id"], words.get("embedding_dim", words["d_model"])
+        offset = pad_id + 1 if self.offset else 0
+        return EncoderModel(
+            words["vocab_size"],
+            words["d_model"],
+            self._encoder(config, words, epsilon, dtype),
+            LearnedPositions(words["positions"] - offset, offset, dtype=dtype, name="positions"),
+            embedding_dim=None if width == words["d_model"] else width,
+            num_segments=words.get("num_segments", 0),
+            norm=LayerNormalization(epsilon=epsilon, dtype=dtype, name="norm"),
+            dropout=words["dropout"],
+            pooler=self._pooler(config, dtype),
+            head=self._head(config, words, epsilon, dtype),
+            **{
+                "pad_id": pad_id,
+                "num_separators": 1 if config.get("tokenizer_class") == "BertTokenizer" else self.separators,
+                **{name: config.get(key) for name, key in ID_KEYS.items()},
+                **kwargs,
+            },
+        )
+
+    def _encoder(self, config, words, epsilon, dtype):
+        arguments = {name: words[name] for name in ("num_heads", "d_ff", "dropout")} | {
+            "activation": activation_from(config, self.keys["activation"]),
+            "layer_norm_epsilon": epsilon,
+            "dtype": dtype,
+        }
+        attention_dropout = words["attention_dropout"]
+        if not self.biases:
+            return Encoder(
+                words["num_layers"], **arguments, attention_dropout=attention_dropout, name="encoder"
+            )
+        num_heads, d_model = arguments.pop("num_heads"), words["d_model"]
+        positions = RelativePositionBias(num_heads, words["num_buckets"], dtype=dtype, name="biases")
+        options = {
+            "dropout": attention_dropout,
+            "positions": positions,
+            "dtype": dtype,
+            "name": "self_attention",
+        }
+        layers = [
+            EncoderLayer(
+                attention=MultiHeadAttention(num_heads, d_model // num_heads, **options),
+                **arguments,
+                name=f"layer_{i}",
+            )
+            for i in range(words["num_layers"])
+        ]
+        return Encoder(layers, dtype=dtype, name="encoder")
+
+    def _pooler(self, config, dtype):
+        names = self.heads_of(config)
+        if names.pooler is None or (names.kind is type(None) and not config.get(POOLED, True)):
+            return None
+        dropout = self._head_dropout(config, names) if names.pooler_drops else 0.0
+        return Pooler(names.pooler_activation, dropout, dtype=dtype, name="pooler")
+
+    def _head_dropout(self, config, names):
+        given = [config[key] for key in names.dropout or () if config.get(key) is not None]
+        return given[0] if given else 0.0
+
+    def _head(self, config, words, epsilon, dtype):
+        names, arguments = self.heads_of(config), {"dtype": dtype, "name": "head"}
+        if names.kind is type(None):
+            return None
+        if names.kind is MaskedLanguageHead:
+            check_config(config, tie_word_embeddings=True)
+            activation = names.activation or activation_from(config, self.keys["activation"])
+            return MaskedLanguageHead(activation, epsilon, words.get("embedding_dim"), **arguments)
+        dropout = self._head_dropout(config, names)
+        if names.kind in (MultipleChoiceHead, SpanHead):
+            return names.kind(dropout, **arguments)
+        num_classes, labels = labels_of(config)
+        return names.kind(num_classes, dropout, labels, **arguments)
+
+    def make_config(self, model):
+        """Makes the config.json of a model."""
+        family = self.model_type
+        check_parts(family, model=(model, EncoderModel))
+        check_parts(
+            family,
+            encoder=(model.encoder, Encoder),
+            positions=(model.positions, LearnedPositions),
+            segments=(model.segments, SegmentEmbedding if "num_segments" in self.keys else None),
+        )
+        check_parts(family, pad_id=(model.pad_id, self.fixed.get("pad_token_id", model.pad_id)))
+        check_parts(family, position_offset=(model.positions.offset, model.pad_id + 1 if self.offset else 0))
+        check_parts(
+            family, embedding_dim=(model.embedding_dim, model.embedding_dim if self.widened else None)
+        )
+        check_norm(family, model.norm)
+        attention, feed_forward, residual = check_layers(family, model.encoder, normalize_first=False)
+        biases = attention.positions
+        if self.biases:
+            check_parts(family, attention_positions=(biases, RelativePositionBias))
+            expected = RelativePositionBias(attention.num_heads)
+            names = ("num_buckets", "max_distance", "bidirectional")
+            check_parts(family, **{name: (getattr(biases, name), getattr(expected, name)) for name in names})
+            shared = all(layer.self_attention.positions is biases for layer in model.encoder.layers)
+            check_parts(family, one_table_of_biases=(shared, True))
+        check_plain_attention(family, attention, model.d_model, positions=biases if self.biases else None)
+        epsilon = residual.norm.epsilon
+        check_parts(
+            family,
+            feed_forward_bias=(feed_forward.use_bias, True),
+            epsilon=(model.norm.epsilon, epsilon if "epsilon" in self.keys else EPSILON),
+        )
+        words = {
+            "vocab_size": model.vocab_size,
+            "d_model": model.d_model,
+            "num_layers": model.encoder.num_layers,
+            "num_heads": attention.num_heads,
+            "d_ff": feed_forward.d_ff,
+            "activation": activation_name(family, feed_forward),
+            "dropout": residual.dropout,
+            "attention_dropout": attention.dropout,
+            "positions": model.positions.offset + model.positions.max_length,
+            "num_segments": model.num_segments,
+            "epsilon": epsilon,
+            "embedding_dim": model.token_embedding.output_dim,
+            "num_buckets": biases.num_buckets if self.biases else None,
+        }
+        return {
+            "model_type": family,
+            **{key: words[word] for word, key in self.keys.items()},
+            "pad_token_id": model.pad_id,
+            **{key: getattr(model, name) for name, key in ID_KEYS.items()},
+            **self._head_keys(model, feed_forward, residual),
+        }
+
+    def _names_of(self, model):
+        """Returns the class of transformers for a model's head, and its `HeadNames`."""
+        head = model.head
+        for name, names in self.heads.items():
+            if type(head) is names.kind:
+                return name, names
+        kinds = list(dict.fromkeys(names.kind.__name__ for names in self.heads.values()))
+        raise ValueError(
+            f"`head` of a {self.model_type!r} model must be one of {kinds}. Received: head={head!r}."
+        )
+
+    def _head_keys(self, model, feed_forward, residual):
+        """Returns the keys of config.json for a model's head."""
+        head, family = model.head, self.model_type
+        name, names = self._names_of(model)
+        check_parts(family, pooler=(model.pooler, Pooler if names.pooler else type(None)))
+        dropout = 0.0 if head is None or names.kind is MaskedLanguageHead else head.dropout
+        if names.pooler:
+            check_parts(
+                family,
+                pooler_activation=(model.pooler.activation, get_activation(names.pooler_activation)),
+                pooler_dropout=(model.pooler.dropout, dropout if names.pooler_drops else 0.0),
+            )
+        if names.kind is MaskedLanguageHead:
+            activation = (
+                feed_forward.activation if names.activation is None else get_activation(names.activation)
+            )
+            check_parts(
+                family,
+                head_activation=(head.activation, activation),
+                head_epsilon=(head.layer_norm_epsilon, residual.norm.epsilon),
+                head_width=(head.dense.units, model.token_embedding.output_dim),
+            )
+        keys = {"architectures": [name]}
+        own = {*self.keys.values()}
+        if names.dropout and names.dropout[0] not in own:
+            keys[names.dropout[0]] = dropout
+        elif head is not None:
+            check_parts(family, head_dropout=(dropout, residual.dropout if names.dropout else 0.0))
+        if names.kind in (ClassificationHead, TaggingHead):
+            keys |= label_keys(head.num_classes, head.labels)
+        return keys
+
+    def make_tensors(self, model):
+        """Describes the tensors."""
+        embeddings = model.token_embedding
+        yield matrix(f"{self.base}embeddings.word_embeddings.weight", embeddings.embeddings)
+        yield matrix(f"{self.base}embeddings.position_embeddings.weight", model.positions.embeddings)
+        if model.segments is not None:
+            yield matrix(f"{self.base}embeddings.token_type_embeddings.weight", model.segments.embeddings)
+        yield from norm(f"{self.base}embeddings.LayerNorm", model.norm)
+        if model.widen is not None:
+            yield from dense(self.widened, model.widen)
+        if self.biases:
+            yield matrix(self.biases, model.encoder.layers[0].self_attention.positions.embeddings)
+        for i, layer in enumerate(model.encoder.layers):
+            name = self.base + self.layer.format(i)
+            yield from attention_projections(
+                layer.self_attention, *(name + each for each in self.projections)
+            )
+            yield from norm(name + self.attention_norm, layer.self_attention_residual.norm)
+            yield from dense(name + self.inner, layer.feed_forward.inner)
+            yield from dense(name + self.outer, layer.feed_forward.outer)
+            yield from norm(name + self.norm, layer.feed_forward_residual.norm)
+        _, names = self._names_of(model)
+        if model.pooler is not None:
+            yield from dense(names.pooler, model.pooler.dense)
+        if model.head is not None:
+            yield from dense(names.dense, model.head.dense)
+        if type(model.head) is MaskedLanguageHead:
+            yield from norm(names.norm, model.head.norm)
+            yield from (vector(name, embeddings.bias) for name in names.biases)
+            yield matrix(names.output, embeddings.embeddings)
+
+
+def encoder_family(names, tokenizer, ignored=(), renamed=None):
+    """Makes the `Family` of encoders with these `EncoderNames`.
+
+    Args:
+        names: The `EncoderNames`.
+        tokenizer: The `TokenizerKind`.
+        ignored: Compiled patterns of the names of stored tensors that are no weights.
+        renamed: A dict from the end of a tensor's name in old checkpoints to its end now; or None.
+    """
+    return Family(
+        names.model_type,
+        names.make_model,
+        names.make_config,
+        names.make_tensors,
+        architectures=tuple(names.heads),
+        prefix=names.base,
+        ignored=(COUNTED, *ignored),
+        renamed=renamed or {},
+        complete_config=names.complete_config,
+        tokenizer=tokenizer,
+    )
