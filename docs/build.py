@@ -104,7 +104,9 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     first, *others = options.languages.split(",")
     began = time.perf_counter()
-    shutil.rmtree(options.output, ignore_errors=True)
+    # A page of the reference does not know that a docstring changed, so all pages are written anew.
+    for old in (options.output, DOCS / "_build" / "doctrees", DOCS / "reference" / "generated"):
+        shutil.rmtree(old, ignore_errors=True)
     for language in (first, *others):
         output = options.output if language == first else options.output / language
         if code := build(language, output):

@@ -1,11 +1,17 @@
-"""Settings of Sphinx. The source folder is the repository, so that documents link to each other as they do on a code site."""
+"""Settings of Sphinx. The source folder is the repository, so that links between documents work on a code site, too."""
 
 import os
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS))
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from docutils import nodes
+from public_names import reference_context
 from sphinx.util.docutils import SphinxDirective
 
 from keras_transformer.cli.parser import make_parser
@@ -43,13 +49,12 @@ exclude_patterns = [
     "examples",
     "demo",
 ]
-templates_path = ["_templates"]
+templates_path = [str(DOCS / "_templates")]  # Sphinx takes them from two folders
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
 
 autosummary_generate = True
-autosummary_imported_members = True
-autosummary_ignore_module_all = False
+autosummary_context = reference_context()
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
@@ -112,6 +117,12 @@ def _commands(parser):
     return next(action.choices for action in parser._actions if isinstance(action.choices, dict))
 
 
+def _skip(app, what, name, item, skip, options):
+    """Leaves out attributes whose value is a class: Sphinx's Korean "alias of" is broken markup."""
+    return True if isinstance(item, type) else None
+
+
 def setup(app):
-    """Connects this file's directive."""
+    """Connects this file's functions."""
+    app.connect("autodoc-skip-member", _skip)
     app.add_directive("command-help", CommandHelp)

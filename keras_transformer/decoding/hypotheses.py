@@ -13,10 +13,11 @@ NEVER = -math.inf  # the log probability of an impossible token
 class Hypotheses(NamedTuple):
     """The results of a search, best first.
 
-    tokens: int32 `(batch, n_best, max_length)`, without `bos_id`, with `pad_id` after `eos_id`.
-    lengths: int32 `(batch, n_best)`; `eos_id` counts.
-    scores: float32 `(batch, n_best)`, the sums of the model's log probabilities; -inf where the constraints allowed
-        no output.
+    Attributes:
+        tokens: int32 `(batch, n_best, max_length)`, without `bos_id`, with `pad_id` after `eos_id`.
+        lengths: int32 `(batch, n_best)`; `eos_id` counts.
+        scores: float32 `(batch, n_best)`, the sums of the model's log probabilities; -inf where the constraints
+            allowed no output.
     """
 
     tokens: Any

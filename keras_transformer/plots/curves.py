@@ -51,7 +51,7 @@ def training_curves(history, measures=None):
 
     Args:
         history: What `fit` returns, its `history`, or what `keras_transformer.runs.read_history` returns.
-        measures: List of names without "val_", such as `["loss", "accuracy"]`. If None: loss, perplexity and
+        measures: List of names without the prefix `val_`, such as `["loss", "accuracy"]`. If None: loss, perplexity and
             accuracy, where the history has them.
 
     Returns:
