@@ -1,5 +1,6 @@
 """Settings of Sphinx. The source folder is the repository, so that links between documents work on a code site, too."""
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -122,7 +123,16 @@ def _skip(app, what, name, item, skip, options):
     return True if isinstance(item, type) else None
 
 
+def _signature(app, what, name, item, options, signature, returned):
+    """Gives a class the signature of its constructor; Keras's layers have a `__new__` that takes anything."""
+    if isinstance(item, type) and "__init__" in vars(item):
+        parameters = list(inspect.signature(item.__init__).parameters.values())[1:]
+        return str(inspect.Signature(parameters)), None
+    return None
+
+
 def setup(app):
     """Connects this file's functions."""
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-signature", _signature)
     app.add_directive("command-help", CommandHelp)

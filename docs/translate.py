@@ -19,7 +19,18 @@ def main():
     """Updates the catalogues; returns the exit code."""
     templates = DOCS / "_build" / "gettext"
     shutil.rmtree(templates, ignore_errors=True)
-    build = [sys.executable, "-m", "sphinx", "-q", "-b", "gettext", "-c", str(DOCS), str(DOCS.parent), str(templates)]
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-b",
+        "gettext",
+        "-c",
+        str(DOCS),
+        str(DOCS.parent),
+        str(templates),
+    ]
     if code := subprocess.call(build):
         return code
     kept = {templates / "docs" / f"{page}.pot" for page in PAGES}
