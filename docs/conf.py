@@ -123,6 +123,18 @@ def _skip(app, what, name, item, skip, options):
     return True if isinstance(item, type) else None
 
 
+def _code_blocks(app, what, name, item, options, lines):
+    """Turns the fenced code of a docstring into reStructuredText."""
+    fenced = False
+    for i, line in enumerate(lines):
+        if line.strip().startswith("```"):
+            lines[i] = "" if fenced else f"{line[: line.index('`')]}.. code-block:: python"
+            lines[i + 1 : i + 1] = [""]
+            fenced = not fenced
+        elif fenced and line:
+            lines[i] = f"    {line}"
+
+
 def _signature(app, what, name, item, options, signature, returned):
     """Gives a class the signature of its constructor; Keras's layers have a `__new__` that takes anything."""
     if isinstance(item, type) and "__init__" in vars(item):
@@ -133,6 +145,7 @@ def _signature(app, what, name, item, options, signature, returned):
 
 def setup(app):
     """Connects this file's functions."""
+    app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _signature)
     app.add_directive("command-help", CommandHelp)
