@@ -89,7 +89,7 @@ html_sidebars = {
 }
 html_search_language = "en"
 
-locale_dirs = ["locale"]
+locale_dirs = [str(DOCS / "locale")]
 gettext_compact = False
 gettext_uuid = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
