@@ -100,7 +100,7 @@ class CommandHelp(SphinxDirective):
     """Writes the help of each command of `keras-transformer`, in a section for each."""
 
     def run(self):
-        os.environ["COLUMNS"] = "100"
+        os.environ["COLUMNS"] = "84"
         parser = make_parser()
         sections = []
         for name, command in _commands(parser).items():
