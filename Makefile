@@ -26,7 +26,7 @@ demo: $(VENV)/.plots
 
 # The site, English and Korean, in docs/_build/html. Any warning, and any link inside the site that leads nowhere, is an error.
 docs: $(VENV)/.docs
-	$(BIN)/python docs/build.py
+	$(BIN)/python docs/build_site.py
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
 test test-rest: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true

@@ -64,7 +64,7 @@ def test_every_page_of_the_site_is_in_a_table_of_contents():
 
 @needs_sphinx
 def test_a_dead_link_is_found(tmp_path):
-    import build
+    import build_site
 
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.html").write_text('<p id="here"><a href="../a.html#there">a</a>', encoding="utf-8")
@@ -74,7 +74,7 @@ def test_a_dead_link_is_found(tmp_path):
         '<a href="../outside.html">7</a>',
         encoding="utf-8",
     )
-    found = list(build.broken_links(tmp_path))
+    found = list(build_site.broken_links(tmp_path))
     assert [message.split(": ")[1].split()[0] for message in found] == [
         "sub/b.html#gone",
         "none.html",
@@ -87,7 +87,7 @@ def test_a_dead_link_is_found(tmp_path):
 @needs_sphinx
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
-    command = [sys.executable, str(DOCS / "build.py"), "--output", str(tmp_path / "html")]
+    command = [sys.executable, str(DOCS / "build_site.py"), "--output", str(tmp_path / "html")]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "0 links lead nowhere" in done.stdout

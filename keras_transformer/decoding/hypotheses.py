@@ -71,7 +71,7 @@ class RowOptions(NamedTuple):
     Attributes:
         max_length: int32 `(batch,)`, the longest outputs. A row that is not positive gets no token. It can shorten an
             output, but the `max_length` of the search still holds.
-        min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. Where the limit of a row is lower, it holds.
+        min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. A lower limit of a row wins over it.
         temperature: float32 `(batch,)`, for `Sample`; 0 for the likeliest token at each step, as `Greedy` takes it.
         top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1. Give it with `temperature`, and only then.
         seed: int32 `(batch,)`, for `Sample`.

@@ -1,6 +1,6 @@
 """Builds the site of the documents and checks its links.
 
-    python docs/build.py [--languages en,ko] [--output docs/_build/html]
+    python docs/build_site.py [--languages en,ko] [--output docs/_build/html]
 
 The English site is in the output folder, each other language in a folder of its own below it. A warning of Sphinx is an
 error, and so is a link inside the site that leads to no page or no anchor. Links to other sites are checked for their
