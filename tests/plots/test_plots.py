@@ -130,12 +130,13 @@ def test_classified_images_name_what_is_wrong():
         plots.classified_images(images, ["o"], ["o"])
 
 
-def test_figures_leave_the_settings_alone_and_are_written():
+def test_figures_have_one_style_leave_the_settings_alone_and_are_written():
     import matplotlib
 
-    before = dict(matplotlib.rcParams)
-    figure = plots.positions(length=3, d_model=4)
-    assert dict(matplotlib.rcParams) == before
+    with matplotlib.rc_context({"font.size": 17.0}):
+        figure = plots.positions(length=3, d_model=4)
+        assert matplotlib.rcParams["font.size"] == 17
+    assert figure.axes[0].xaxis.label.get_fontsize() == 10
     file = io.BytesIO()
     figure.savefig(file)
     assert file.getvalue().startswith(b"\x89PNG")
