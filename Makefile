@@ -19,10 +19,14 @@ JAX_QUICK := tests/test_masks.py tests/test_losses.py tests/layers/test_contract
 JAX_CORE := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models \
 	tests/decoding
 
-.PHONY: demo test test-rest test-all lint format bench clean
+.PHONY: demo docs test test-rest test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
+
+# The site, English and Korean, in docs/_build/html. Any warning, and any link inside the site that leads nowhere, is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python docs/build_site.py
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
 test test-rest: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
@@ -53,7 +57,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py
 
 clean:
-	rm -rf $(VENV) demo build dist *.egg-info
+	rm -rf $(VENV) demo build dist docs/_build docs/reference/generated *.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'

@@ -7,7 +7,8 @@ usage: layers.py [--rounds 5] [--lengths 64,...,4096] [--widths 64,...,1024] [--
 Self-attention, O(n² d); restricted to a window of r, O(r n d); recurrent (Keras's LSTM), O(n d²); convolutional
 (Keras's, causal, of k), O(k n d²). The length grows at one width and the width at one length; each layer maps
 `(batch, n, d)` to the same, with every projection that it has. Forward and a training step are medians of rounds in
-which all take turns, in one process; memory is the peak of a training step, each in a process of its own.
+which all take turns, in one process; memory is the peak of a training step, the median of three processes for each
+size.
 """
 
 import argparse
@@ -24,6 +25,7 @@ LENGTH, WIDTH = 256, 256  # what stays while the other grows
 LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 1024)
 QUICK_LENGTHS, QUICK_WIDTHS = (16, 32), (64, 128)
 WINDOW, KERNEL = 32, 3  # r and k
+PROCESSES = 3  # for each memory; TensorFlow's own reserves differ by up to 80 MB between processes
 BLOCK = (
     128  # `layers.dot_product.FEWEST_QUERIES`: the number of queries of one block in a window of a long input
 )
@@ -151,8 +153,12 @@ def measured(lengths, widths, rounds):
     }  # freed memory goes back to the system at once
     for case in tqdm.tqdm(cases, "memory", unit="process"):
         command = [sys.executable, __file__, "--peak", *map(str, case)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        peaks[case] = float(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        measured = []
+        for _ in range(PROCESSES):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                measured.append(float(done.stdout.splitlines()[-1]))
+        peaks[case] = statistics.median(measured) if len(measured) == PROCESSES else None
     return [
         {
             "layer": name,

@@ -1,9 +1,11 @@
 """Trains a Korean chatbot: what is said to it is the source, what it answers the target of a small Transformer.
 
+    python examples/chatbot_korean.py
     python examples/chatbot_korean.py --data ChatbotData.csv --output chatbot
 
-It learns from the columns Q and A of github.com/songys/Chatbot_data, or of any such CSV. The folder that it writes is
-a `Translator`: `keras-transformer translate chatbot` answers line by line, `export` makes it a SavedModel.
+It learns from the columns Q and A of a CSV file. data/talk.csv, the default, has 431 pairs and shows that it works; a
+file with more is github.com/songys/Chatbot_data (11,823 pairs). The folder that it writes is a `Translator`:
+`keras-transformer translate chatbot` answers line by line, `export` makes it a SavedModel.
 """
 
 import argparse
@@ -13,21 +15,22 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
-import tables
 
 import keras_transformer as kt
-from keras_transformer.data import Batches
+from keras_transformer.data import Batches, hold_out, read_table
 from keras_transformer.decoding import NoRepeatNgram
 from keras_transformer.schedules import CosineSchedule
 from keras_transformer.serving import Translator
 from keras_transformer.text import SentencePieceTokenizer
 from keras_transformer.training import Adam, Progress, corpus_scores
 
+DATA = Path(__file__).with_name("data") / "talk.csv"
 HELD_OUT = 0.05  # share of the questions that are scored, and trained on in no other row
 VOCAB_SIZE = 4000
 MAX_LENGTH = 40  # tokens of a question or an answer
 BATCH_TOKENS = 1024
-EPOCHS = 15
+EPOCHS = 15  # at least, and with few pairs as many as make this number of updates
+UPDATES = 600
 LEARNING_RATE = 2e-3
 SIZES = {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.1}
 SEED = 1
@@ -41,7 +44,7 @@ QUESTIONS = (
 )
 
 
-def train(pairs, held_out, epochs):
+def train(pairs, held_out, epochs=None):
     """Trains a tokenizer and a model on pairs; returns them as a `Translator`, and the held-out perplexity."""
     tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], VOCAB_SIZE)
     limits = {"batch_tokens": BATCH_TOKENS, "max_length": MAX_LENGTH, "too_long": "truncate"}
@@ -51,6 +54,7 @@ def train(pairs, held_out, epochs):
         f"{len(pairs):,} pairs, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters",
         flush=True,
     )
+    epochs = epochs or max(EPOCHS, -(-UPDATES // batches.steps))
     steps = epochs * batches.steps
     model.compile(
         Adam(CosineSchedule(LEARNING_RATE, steps, steps // 10), beta_2=0.98),
@@ -73,16 +77,16 @@ def train(pairs, held_out, epochs):
 def main(arguments=None):
     """Trains, scores what was held out, answers and saves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default=tables.CHATBOT, help="CSV with columns Q and A")
+    parser.add_argument("--data", default=DATA, help="CSV with columns Q and A")
     parser.add_argument("--output", default="chatbot", type=Path, help="new folder for the chatbot")
-    parser.add_argument("--epochs", default=EPOCHS, type=int, help="passes over the pairs")
+    parser.add_argument("--epochs", type=int, help="passes over the pairs; by default more for few pairs")
     options = parser.parse_args(arguments)
     if options.output.exists():
         parser.error(f"{options.output} exists: name a new folder with --output.")
     try:
-        pairs, held_out = tables.split(tables.read(options.data, "Q", "A"), HELD_OUT)
+        pairs, held_out = hold_out(read_table(options.data, "Q", "A"), HELD_OUT)
     except ValueError as error:
-        parser.error(f"{error} Get it from github.com/songys/Chatbot_data, or name another with --data.")
+        parser.error(f"{error} Name a file with --data, such as that of github.com/songys/Chatbot_data.")
     keras.utils.set_random_seed(SEED)
 
     chatbot, perplexity = train(pairs, held_out, options.epochs)

@@ -1,9 +1,11 @@
-"""Trains a translator from Korean to English, exports it, and asks the export in a process of its own.
+"""Trains a translator for a generated mini-language of Korean and English, exports it, and asks the export.
 
     python examples/demo.py --output demo
 
-A grammar generates the corpus; the sentences that are scored use combinations of words that training never
-saw. Run again, it goes on where it stopped: a finished training is kept, and the export gets the next version.
+A grammar of polite sentences (-습니다) generates the corpus; the sentences that are scored use
+combinations of words that training never saw. Any other Korean, such as "나는 학교에 간다", is outside of the grammar
+and gives nonsense. Run again, it goes on where it stopped: a finished training is kept, and the export gets the next
+version.
 """
 
 import argparse
@@ -18,8 +20,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import korean_corpus
-import pictures
 
+from keras_transformer import plots, schedules
 from keras_transformer.data import read_tsv
 from keras_transformer.runs import Recipe, read_history, train
 from keras_transformer.training import corpus_scores
@@ -82,10 +84,15 @@ def ask(version, sentences):
 def draw(translator, run, folder):
     """Draws the pictures of a run into a folder."""
     folder.mkdir(exist_ok=True)
-    pictures.training_curve(read_history(run), folder / "training_curve.png")
-    pictures.positional_encoding(folder / "positional_encoding.png")
-    pictures.schedule(folder / "schedule.png")
-    pictures.attention(translator, SENTENCES[0], folder / "attention.png")
+    widths = {f"d_model {d_model}": schedules.WarmupSchedule(d_model) for d_model in (128, 256, 512, 1024)}
+    figures = {
+        "training_curves": plots.training_curves(read_history(run)),
+        "positions": plots.positions(),
+        "schedule": plots.schedule(widths),
+        "attention": plots.translation_attention(translator, SENTENCES[0]),
+    }
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png")
 
 
 def main(arguments=None):
@@ -98,7 +105,12 @@ def main(arguments=None):
     began = time.perf_counter()
 
     train_pairs, val_pairs, test_pairs = corpus(output / "corpus")
-    print(f"{len(train_pairs):,} pairs to train on, such as {' = '.join(train_pairs[0])}", flush=True)
+    words = {word for korean, _ in train_pairs for word in korean.split()}
+    print(
+        f"A grammar generates {len(train_pairs):,} pairs of {len(words):,} Korean words, such as "
+        f"{' = '.join(train_pairs[0])}. The model learns this mini-language, not Korean.",
+        flush=True,
+    )
     recipe = dataclasses.replace(RECIPE, epochs=options.epochs)
     translator = train(recipe, train_pairs, run, val_pairs)
     print(f"Trained after {time.perf_counter() - began:.0f} s.", flush=True)
@@ -121,6 +133,10 @@ def main(arguments=None):
     print("A process with TensorFlow and the export alone translates:", flush=True)
     for sentence, translation in zip(SENTENCES, ask(version, SENTENCES), strict=True):
         print(f"  {sentence}  ->  {translation}")
+    print(
+        "Other Korean gives nonsense, because the grammar does not have it. To translate a real language, train on "
+        "files of your own: keras-transformer train --pairs FILE.tsv --output RUN"
+    )
     draw(translator, run, output / "pictures")
 
     print(f"corpus {output / 'corpus'}, run {run}, export {version}, pictures {output / 'pictures'}")

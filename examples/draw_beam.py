@@ -3,8 +3,8 @@
     python examples/draw_beam.py RUN "A dog runs on the grass." --width 3 --output beam.png
     python examples/draw_beam.py RUN "A dog runs on the grass." --cache --output tree_cache.png
 
-RUN is the folder of a training run or of a saved translator, such as demo/run. With --cache the picture shows
-how the hypotheses of one step share the cache of keys and values.
+RUN is the folder of a training run or of a saved translator, such as demo/run after `make demo`. With --cache the
+picture shows how the hypotheses of one step share the cache of keys and values.
 """
 
 import argparse
@@ -18,13 +18,14 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-import pictures
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 
 from keras_transformer.decoding import decode
+from keras_transformer.fonts import font_families
 from keras_transformer.layers.cache import branch_mask
+from keras_transformer.plots.style import STYLE
 from keras_transformer.plots.viewer_beam import RecordingBeam, hypotheses
 from keras_transformer.serving import Translator
 
@@ -75,7 +76,7 @@ class Recording:
 
     def pieces(self, ids):
         """The text of each id, with an open box for the space that starts a word."""
-        return [pictures.readable(piece).replace("▁", "␣") for piece in self.tokenizer.pieces(ids)]
+        return [piece.replace("▁", "␣") for piece in self.tokenizer.pieces(ids)]
 
 
 def record(translator, sentence, width=WIDTH):
@@ -205,7 +206,7 @@ def draw_beam(search, path):
     sheet = Sheet(
         max(9.6, lefts[-1] + 0.8),
         bottom + 0.75,
-        f"{pictures.readable(search.source)}  →  {search.translation}",
+        f"{search.source}  →  {search.translation}",
         f"Beam search, {len(search.slots[0][0])} wide. A column: what is open after a step, and what has ended.",
         "A box: a token, and its probability after all that stands to its left.",
     )
@@ -300,10 +301,10 @@ def main(arguments=None):
     parser.add_argument("--output", default="beam.png", type=Path, help="the PNG or SVG to write")
     parser.add_argument("--cache", action="store_true", help="draw how the hypotheses share the cache")
     options = parser.parse_args(arguments)
-    families = ["DejaVu Sans", *([pictures.korean_font()] if pictures.korean_font() else [])]
     try:
         search = record(Translator.load(options.run), options.sentence, options.width)
-        with plt.rc_context({**pictures.STYLE, "font.family": families}):
+        families = font_families(search.source, search.translation)
+        with plt.rc_context({**STYLE, "font.family": families}):
             (draw_cache if options.cache else draw_beam)(search, options.output)
     except (ValueError, OSError) as error:
         print(f"draw_beam: error: {error}", file=sys.stderr)

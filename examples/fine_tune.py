@@ -1,11 +1,13 @@
 """Fine-tunes a BERT from Hugging Face to classify texts, and writes it back.
 
-    python examples/fine_tune.py bert-base-multilingual-cased ChatbotData.csv --text Q --label label --output tuned
+    python examples/fine_tune.py
+    python examples/fine_tune.py --checkpoint bert-base-multilingual-cased --data reviews.csv --output tuned
 
-The first argument is the folder of a checkpoint: config.json, model.safetensors, and the tokenizer's files. The second
-is a CSV or TSV file whose first line names its columns. A tenth of its rows is not trained on; the accuracy is measured
-on them. The output has two folders: `classifier`, a `Classifier` for this library (`keras-transformer export`), and
-`huggingface`, for transformers.
+A checkpoint is a folder with config.json, model.safetensors and the tokenizer's files. Without one the example first
+pretrains a very small BERT on the texts (masked words) and writes it as such a folder, so that it runs as it is. The
+data is a CSV or TSV file whose first line names its columns. A tenth of its rows is not trained on; the accuracy is
+measured on them. The output has the folders `classifier`, a `Classifier` for this library (`keras-transformer export`),
+and `huggingface`, for transformers.
 """
 
 import argparse
@@ -18,15 +20,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import tables
+import tensorflow as tf
 
+import keras_transformer as kt
+from keras_transformer.data import Masking, hold_out, read_table
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
-from keras_transformer.models import ClassificationHead, EncoderModel, Pooler
+from keras_transformer.layers import Encoder, LayerNormalization, LearnedPositions
+from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead, Pooler
 from keras_transformer.schedules import LinearSchedule
 from keras_transformer.serving import Classifier
-from keras_transformer.text import pack
+from keras_transformer.text import WordPieceTokenizer, pack
 from keras_transformer.training import AdamW, Progress
 
+DATA = Path(__file__).with_name("data") / "talk.csv"
 HELD_OUT = 0.1  # share of the texts that the accuracy is measured on; they are not trained on
 MAX_LENGTH = 128  # tokens; fewer for a model with fewer positions
 EPOCHS = 3  # and the learning rates: Devlin et al., 2019, appendix A.3
@@ -34,6 +40,41 @@ BATCH_SIZE = 32
 LEARNING_RATE = 5e-5
 SEED = 1
 TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+# Without a checkpoint: a BERT that is pretrained in half a minute, then fine-tuned with larger steps.
+SMALL = {"vocab_size": 1000, "d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 128, "max_length": 64}
+SMALL_EPOCHS, SMALL_RATE = 40, 2e-3
+SMALL_TUNING_EPOCHS, SMALL_TUNING_RATE = 10, 5e-4
+
+
+def pretrain(texts, folder):
+    """Trains a very small BERT to guess masked words, and writes it as a Hugging Face folder."""
+    tokenizer = WordPieceTokenizer.train(texts, SMALL["vocab_size"], lower_case=False)
+    eps = 1e-12  # BERT's
+    model = EncoderModel(
+        tokenizer.vocab_size,
+        SMALL["d_model"],
+        Encoder(SMALL["num_layers"], SMALL["num_heads"], SMALL["d_ff"], 0.1, "gelu", layer_norm_epsilon=eps),
+        LearnedPositions(SMALL["max_length"]),
+        norm=LayerNormalization(epsilon=eps),
+        head=MaskedLanguageHead(layer_norm_epsilon=eps),
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+    )
+    rows = tf.data.Dataset.from_tensor_slices(pack(tokenizer, texts, max_length=SMALL["max_length"]))
+    batches = rows.shuffle(len(texts), seed=SEED).batch(BATCH_SIZE).repeat(SMALL_EPOCHS)
+    steps = -(-len(texts) // BATCH_SIZE)
+    model.compile(
+        AdamW(LinearSchedule(SMALL_RATE, SMALL_EPOCHS * steps, steps), weight_decay=0.01),
+        kt.MaskedCrossentropy(),
+        metrics=[kt.MaskedAccuracy()],
+    )
+    print(f"Pretrains a BERT of {model.count_params():,} parameters on {len(texts):,} texts.", flush=True)
+    history = model.fit(
+        batches.apply(Masking(tokenizer, seed=SEED)), steps_per_epoch=steps, epochs=SMALL_EPOCHS, verbose=0
+    )
+    first, last = (history.history["accuracy"][i] for i in (0, -1))
+    print(f"Masked words guessed right: {first:.0%} in the first epoch, {last:.0%} in the last.", flush=True)
+    to_huggingface(model, folder, tokenizers=(tokenizer,))
 
 
 def load(folder, labels):
@@ -71,23 +112,34 @@ def train(model, tokenizer, rows, held_out, epochs, learning_rate):
 def main(arguments=None):
     """Loads the model, trains it, measures its accuracy and writes both folders."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="folder of a BERT checkpoint from Hugging Face")
-    parser.add_argument("data", help="CSV or TSV of texts and labels")
-    parser.add_argument("--text", default="text", help="name of the texts' column")
+    parser.add_argument("--checkpoint", type=Path, help="folder of a BERT checkpoint from Hugging Face")
+    parser.add_argument("--data", default=DATA, help="CSV or TSV of texts and labels")
+    parser.add_argument("--text", help="name of the texts' column (default: text; Q without --data)")
     parser.add_argument("--label", default="label", help="name of the labels' column")
     parser.add_argument("--output", default="fine_tuned", type=Path, help="new folder for both models")
-    parser.add_argument("--epochs", default=EPOCHS, type=int, help="passes over the texts")
+    parser.add_argument("--epochs", type=int, help=f"passes over the texts (default: {EPOCHS})")
     parser.add_argument(
-        "--learning-rate", default=LEARNING_RATE, type=float, help="the highest learning rate"
+        "--learning-rate", type=float, help=f"the highest learning rate (default: {LEARNING_RATE})"
     )
     options = parser.parse_args(arguments)
     if options.output.exists():
         parser.error(f"{options.output} exists: name a new folder with --output.")
     keras.utils.set_random_seed(SEED)
+    folder, epochs, learning_rate = options.checkpoint, EPOCHS, LEARNING_RATE
     try:
-        rows = tables.read(options.data, options.text, options.label)
-        model, tokenizer = load(options.folder, sorted({label for _, label in rows}))
-        rows, held_out = tables.split(rows, HELD_OUT)
+        rows = read_table(
+            options.data, options.text or ("Q" if options.data == DATA else "text"), options.label
+        )
+        labels = sorted({label for _, label in rows})
+        rows, held_out = hold_out(rows, HELD_OUT)
+        if folder is None:
+            folder, epochs, learning_rate = (
+                options.output / "pretrained",
+                SMALL_TUNING_EPOCHS,
+                SMALL_TUNING_RATE,
+            )
+            pretrain([text for text, _ in rows], folder)
+        model, tokenizer = load(folder, labels)
     except ValueError as error:
         parser.error(str(error))
     print(
@@ -95,7 +147,8 @@ def main(arguments=None):
         flush=True,
     )
 
-    classifier = train(model, tokenizer, rows, held_out, options.epochs, options.learning_rate)
+    epochs, learning_rate = options.epochs or epochs, options.learning_rate or learning_rate
+    classifier = train(model, tokenizer, rows, held_out, epochs, learning_rate)
     texts, names = map(list, zip(*held_out, strict=True))
     found = classifier.classify(texts)
     right = np.mean([label == name for (label, _), name in zip(found, names, strict=True)])
@@ -107,12 +160,12 @@ def main(arguments=None):
     for text, (label, p) in list(zip(texts, found, strict=True))[:5]:
         print(f"  {text}  ->  {label} ({p:.0%})")
 
-    options.output.mkdir(parents=True)
+    options.output.mkdir(parents=True, exist_ok=True)
     classifier.save(options.output / "classifier")
     to_huggingface(model, options.output / "huggingface")
     for name in TOKENIZER_FILES:
-        if (options.folder / name).is_file():
-            shutil.copy(options.folder / name, options.output / "huggingface")
+        if (folder / name).is_file():
+            shutil.copy(folder / name, options.output / "huggingface")
     print(f"Wrote {options.output / 'classifier'} and {options.output / 'huggingface'}.")
 
 

@@ -62,7 +62,7 @@ def _runs(address):
         return []
 
 
-def picture(address, path, size=(1720, 1600), wait=20):
+def picture(address, path, size=(1500, 1420), wait=20):
     """Opens a page and writes what it shows to a PNG.
 
     Args:
@@ -99,8 +99,8 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run's folder, or one of event files")
     parser.add_argument("--output", default="tensorboard.png", type=Path, help="the PNG to write")
-    parser.add_argument("--page", default="timeseries", choices=PAGES, help="which of TensorBoard's pages")
-    parser.add_argument("--size", default=(1720, 1600), type=int, nargs=2, help="width and height in pixels")
+    parser.add_argument("--page", default="scalars", choices=PAGES, help="which of TensorBoard's pages")
+    parser.add_argument("--size", default=(1500, 1420), type=int, nargs=2, help="width and height in pixels")
     options = parser.parse_args(arguments)
     log_dir = options.run / "tensorboard"
     with serving(log_dir if log_dir.is_dir() else options.run) as address:

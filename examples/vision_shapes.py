@@ -14,9 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import pictures
 import tensorflow as tf
 
+from keras_transformer import plots
 from keras_transformer.layers import Encoder
 from keras_transformer.models import VisionTransformer
 from keras_transformer.schedules import CosineSchedule
@@ -101,7 +101,7 @@ def main(arguments=None):
     ask = tf.saved_model.load(str(version)).signatures["serving_default"]
     answers = ask(image=tf.constant(images[:32]))["label"].numpy()
     assert [answer.decode() for answer in answers] == found[:32].tolist(), "the export must say the same"
-    pictures.classes(images[:32], names[:32], found[:32], options.output / "shapes.png")
+    plots.classified_images(images[:32], names[:32], found[:32]).savefig(options.output / "shapes.png")
     print(f"Exported to {version}, which says the same; pictures in {options.output / 'shapes.png'}.")
 
 

@@ -79,6 +79,8 @@ def local_mask(length, window, source_len=None, start_index=0):
 def segment_mask(segment_ids):
     """Lets each token of a row that holds several texts see those of its own text.
 
+    The segment ids `1 1 2 0` give the mask::
+
         segment_ids      mask
         1 1 2 0          1 1 0 0
                          1 1 0 0

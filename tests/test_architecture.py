@@ -25,6 +25,7 @@ FLOORS = {
     "backend": 0,
     "checks": 0,
     "files": 0,
+    "fonts": 0,
     "keras_internals": 0,
     "lazy": 0,
     "request_options": 0,

@@ -12,9 +12,15 @@ from keras_transformer.text import ByteTokenizer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+KOREAN = (ROOT / "README.ko.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(
     file
-    for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
+    for file in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    ]
     if file.name != "families.md"
 )
 
@@ -27,7 +33,8 @@ def blocks(text):
 @pytest.mark.slow
 def test_quick_start_translates_and_exports_as_its_comments_say(tmp_path, monkeypatch, capsys):
     code = re.search(r"## Quick start\n\n```python\n(.*?)```", README, re.DOTALL)[1]
-    assert len(code.strip().splitlines()) <= 22
+    assert len(list(filter(None, code.splitlines()))) <= 13
+    assert blocks((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")) == [code]
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     shown = re.findall(r"print\(.*\)  # (\S+ ?\S*?)(?::.*)?\n", code)
@@ -35,6 +42,16 @@ def test_quick_start_translates_and_exports_as_its_comments_say(tmp_path, monkey
     exported = tf.saved_model.load(str(tmp_path / "export" / "1"))
     answer = exported.signatures["serving_default"](text=tf.constant(["감사합니다"]))
     assert answer["translation"].numpy().tolist() == [b"thank you"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [r"(?m)^(#+) ", r"(?s)```.*?```", r"\]\((?!README)([^)]+)\)", r"(?m)^\| `(examples/\w+\.py)`"],
+    ids=["headings", "code", "links", "examples"],
+)
+def test_the_korean_readme_keeps_step(part):
+    english, korean = (re.findall(part, text) for text in (README, KOREAN))
+    assert sorted(english) == sorted(korean) if part.startswith(r"\]") else english == korean
 
 
 @pytest.mark.slow
@@ -51,7 +68,10 @@ def test_the_layers_of_the_readme_run():
     assert lengths.shape == (1, 1) and 1 <= lengths.numpy()[0, 0] <= 4
 
 
-@pytest.mark.parametrize("name", slow_but(("masks",), ("masks", "parts", "training", "decoding")))
+@pytest.mark.parametrize(
+    "name",
+    slow_but(("masks",), ("masks", "plots", "parts", "training", "decoding", "reference/short_examples")),
+)
 def test_the_blocks_of_a_document_run_in_order_and_print_what_they_say(name, tmp_path, monkeypatch, capsys):
     code = "".join(blocks((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")))
     assert code

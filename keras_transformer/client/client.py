@@ -27,10 +27,10 @@ ERRORS = {
 class Client:
     """A client of a model in a running TensorFlow Serving, over REST or gRPC.
 
-    ```python
-    with Client("grpc://localhost:8500", "en_de") as client:
-        client.translate(["A dog runs."])
-    ```
+    Example::
+
+        with Client("grpc://localhost:8500", "en_de") as client:
+            client.translate(["A dog runs."])
 
     Connections stay open, and several threads can share one client. A request is sent again only if no server took it
     (`UNAVAILABLE`, HTTP 503, connection refused or lost). Requests change nothing in a server, so that is safe.

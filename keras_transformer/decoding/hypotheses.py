@@ -13,10 +13,11 @@ NEVER = -math.inf  # the log probability of an impossible token
 class Hypotheses(NamedTuple):
     """The results of a search, best first.
 
-    tokens: int32 `(batch, n_best, max_length)`, without `bos_id`, with `pad_id` after `eos_id`.
-    lengths: int32 `(batch, n_best)`; `eos_id` counts.
-    scores: float32 `(batch, n_best)`, the sums of the model's log probabilities; -inf where the constraints allowed
-        no output.
+    Attributes:
+        tokens: int32 `(batch, n_best, max_length)`, without `bos_id`, with `pad_id` after `eos_id`.
+        lengths: int32 `(batch, n_best)`; `eos_id` counts.
+        scores: float32 `(batch, n_best)`, the sums of the model's log probabilities; -inf where the constraints
+            allowed no output.
     """
 
     tokens: Any
@@ -67,12 +68,16 @@ class Beams(NamedTuple):
 class RowOptions(NamedTuple):
     """Options of single rows. They win over those of the whole search. None for the search's own.
 
-    max_length: int32 `(batch,)`, the longest outputs. A row that is not positive gets no token. It can shorten an
-        output, but the `max_length` of the search still holds.
-    min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. Where the limit of a row is lower, it holds.
-    temperature: float32 `(batch,)`, for `Sample`; 0 for the likeliest token at each step, as `Greedy` takes it.
-    top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1. Give it with `temperature`, and only then.
-    seed: int32 `(batch,)`, for `Sample`.
+    Attributes:
+        max_length: int32 `(batch,)`, the longest outputs. A row that is not positive gets no token. It can shorten an
+            output, but the `max_length` of the search still holds.
+        min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. A lower limit of a row wins over it.
+        temperature: float32 `(batch,)`, for `Sample`; 0 for the likeliest token at each step, as `Greedy` takes it.
+        top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1. Give it with `temperature`, and only then.
+        seed: int32 `(batch,)`, for `Sample`.
+
+    >>> RowOptions(max_length=np.array([3, 5])).max_length.tolist()
+    [3, 5]
     """
 
     max_length: Any = None

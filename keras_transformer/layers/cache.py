@@ -107,9 +107,10 @@ class TreeCache(NamedTuple):
     hypothesis's branch. `branch_mask` turns it into a mask, so keys and values, many thousand times as large, stay
     where they are.
 
-    layers: A `KVCache` for each layer, `(batch, num_heads, trunk + steps * width, dim)`. `grown` makes them
-        `SearchCache`s.
-    ancestors: int32 `(batch, width, steps)`.
+    Attributes:
+        layers: A `KVCache` for each layer, `(batch, num_heads, trunk + steps * width, dim)`. `grown` makes each a
+            `SearchCache`.
+        ancestors: int32 `(batch, width, steps)`.
     """
 
     layers: tuple

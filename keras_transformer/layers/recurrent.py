@@ -103,7 +103,7 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LuongAttention(KeepsShape, keras.layers.Layer):
-    """`tanh(W [a; s])`, where `a` is the mean of a memory weighted by `softmax(s . h)`: the dot score.
+    """`tanh(W [a; s])`, where `a` is the mean of a memory weighted by `softmax(s·h)`: the dot score.
 
     Luong et al., 2015, "Effective Approaches to Attention-based Neural Machine Translation", section 3.1: `s` is a
     state of the decoder, `h` the states of the encoder, and there is no bias.

@@ -86,7 +86,7 @@ class BytePairTokenizer(Tokenizer):
             form.
         ignore_merges: Whether a word that is in the vocabulary becomes that piece, whatever the merges are, as for
             Llama 3.
-        special_tokens: Pieces with a meaning of their own, such as "<|endoftext|>", spelled as they are. `detokenize`
+        special_tokens: Pieces with a meaning of their own, such as `<|endoftext|>`, spelled as they are. `detokenize`
             leaves them out. The four tokens below are special too.
         added_tokens: Other pieces that are spelled as they are. A text that contains one gets its id.
         parse_special: Whether a text that contains a special token gets its id. False is safe for texts of strangers,

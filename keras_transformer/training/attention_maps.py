@@ -4,17 +4,10 @@ import warnings
 
 import numpy as np
 
+from keras_transformer.fonts import font_families
+
 DPI = 128  # a power of two, so that pixels / DPI * DPI gives whole pixels again
 CELL, GAP, TITLE, MARGIN = 20, 12, 24, 6  # pixels
-# DejaVu Sans comes with matplotlib. These fonts, in this order, are tried for characters that it lacks.
-FALLBACK_FONTS = (
-    "Noto Sans CJK KR",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "NanumGothic",
-    "Malgun Gothic",
-    "Arial Unicode MS",
-)
 
 
 class AttentionMaps:
@@ -38,14 +31,11 @@ class AttentionMaps:
 
     def __init__(self, rows, columns, num_heads):
         import matplotlib
-        from matplotlib import font_manager
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         self._colours = matplotlib.colormaps["magma_r"]
-        installed = set(font_manager.get_font_names())
-        fonts = ["DejaVu Sans", *(font for font in FALLBACK_FONTS if font in installed)]
-        style = {"fontsize": 7, "family": fonts}
+        style = {"fontsize": 7, "family": font_families(*rows, *columns)}
         head_width, head_height = CELL * len(columns), CELL * len(rows)
         # An upper bound of the space that the labels take: the border without ink is cut off below.
         beside, below = (20 + 15 * max(map(len, tokens)) for tokens in (rows, columns))
@@ -61,7 +51,7 @@ class AttentionMaps:
             axes.tick_params(length=0)
         canvas = FigureCanvasAgg(figure)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # matplotlib draws a box instead
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # `font_families` has warned
             canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3]
         ink = (pixels < 255).any(axis=2)

@@ -10,7 +10,6 @@ import keras
 import korean_corpus
 import matplotlib.image
 import numpy as np
-import pictures
 import pytest
 import tensorflow as tf
 
@@ -35,12 +34,6 @@ def distinct_colours(path):
     assert path.read_bytes().startswith(b"\x89PNG")
     pixels = matplotlib.image.imread(path)
     return len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0))
-
-
-def coloured(path):
-    """The share of a PNG's pixels that are no grey: those of curves and maps."""
-    pixels = matplotlib.image.imread(path)[..., :3]
-    return np.mean(np.ptp(pixels, axis=-1) > 0.05)
 
 
 def ask(*arguments, stdin=""):
@@ -74,7 +67,7 @@ def test_demo_trains_exports_asks_and_draws_and_runs_again(small_demo, capsys):
     printed = capsys.readouterr().out
     assert all(f"  {sentence}  ->  " in printed for sentence in demo.SENTENCES)
     assert (output / "export" / "1" / "saved_model.pb").is_file()
-    names = ("training_curve", "positional_encoding", "schedule", "attention")
+    names = ("training_curves", "positions", "schedule", "attention")
     assert all(distinct_colours(output / "pictures" / f"{name}.png") > 50 for name in names)
 
     checkpoint, versions = next((output / "run").glob("checkpoint-*.keras")).read_bytes(), []
@@ -193,60 +186,3 @@ def test_functional_model_reads_numbers_it_never_saw_and_ignores_padding(tmp_pat
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(inputs), logits, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("text", "latin"),
-    [
-        ("저는 학생입니다.", "jeoneun haksaengipnida."),
-        ("값을 읽었습니까?", "gapeul ikeotseupnikka?"),
-        ("가힣", "gahit"),  # the first and the last syllable
-        ("▁I am</s>", "▁I am</s>"),
-    ],
-)
-def test_hangul_is_romanised_as_by_hand(text, latin):
-    assert pictures.romanized(text) == latin
-
-
-def test_hangul_is_romanised_only_where_no_font_has_it(monkeypatch):
-    monkeypatch.setattr(pictures, "korean_font", lambda: None)
-    assert pictures.readable("저는") == "jeoneun"
-    monkeypatch.setattr(pictures, "korean_font", lambda: "Some Font")
-    assert pictures.readable("저는") == "저는"
-
-
-@pytest.mark.slow
-def test_training_curve_draws_each_measure(tmp_path):
-    history = [
-        {"loss": "3.1", "perplexity": "20", "accuracy": "0.3"},
-        {"loss": "1.2", "perplexity": "3", "accuracy": "0.8"},
-    ]
-    validated = [{**row, **{f"val_{name}": value for name, value in row.items()}} for row in history]
-    worse = [{**row, "val_loss": "4"} for row in validated]
-    drawn = []
-    for rows in (history, validated, worse):
-        pictures.training_curve(rows, tmp_path / "curve.png")
-        assert distinct_colours(tmp_path / "curve.png") > 50
-        drawn.append((tmp_path / "curve.png").read_bytes())
-    assert len(set(drawn)) == 3
-
-
-@pytest.mark.slow
-def test_positional_encoding_and_schedule_are_drawn(tmp_path):
-    pictures.positional_encoding(tmp_path / "positions.png")
-    pictures.schedule(tmp_path / "schedule.png")
-    assert distinct_colours(tmp_path / "positions.png") > 200
-    assert distinct_colours(tmp_path / "schedule.png") > 100
-    assert coloured(tmp_path / "positions.png") > 0.3
-    assert coloured(tmp_path / "schedule.png") > 0.005
-
-
-@pytest.mark.slow
-def test_attention_is_drawn_for_each_sentence_anew(translator, pairs, tmp_path):
-    drawn = []
-    for korean, _ in pairs[:2]:
-        pictures.attention(translator, korean, tmp_path / "attention.png")
-        assert distinct_colours(tmp_path / "attention.png") > 200
-        assert coloured(tmp_path / "attention.png") > 0.3
-        drawn.append((tmp_path / "attention.png").read_bytes())
-    assert drawn[0] != drawn[1]

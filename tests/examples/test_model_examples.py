@@ -10,11 +10,10 @@ import keras
 import korean_corpus
 import matplotlib.image
 import numpy as np
-import pictures
 import pytest
-import tables
 import vision_shapes
 
+from keras_transformer.data import read_table
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
 from keras_transformer.layers import Encoder, LayerNormalization, LearnedPositions
 from keras_transformer.models import EncoderModel, Pooler
@@ -44,36 +43,6 @@ def run(example, capsys, *arguments):
     """What an example prints, line by line."""
     example.main([str(argument) for argument in arguments])
     return capsys.readouterr().out.split("\n")
-
-
-def test_tables_read_named_columns_and_say_what_is_wrong(table, tmp_path):
-    rows = tables.read(table, "label", "Q")
-    assert rows[0] == ("0", "밥 밥, 0번")
-    assert {label for label, _ in rows} == set(WORDS)  # the blanks are gone
-    with_tabs = tmp_path / "talk.tsv"
-    with_tabs.write_text('text\tlabel\nan "open quote\ta\n\tb\nc\n', encoding="utf-8")
-    assert tables.read(with_tabs, "text", "label") == [('an "open quote', "a")]
-    for path, columns, message in (
-        (tmp_path / "none.csv", ["Q"], "Cannot read .*none.csv"),
-        (table, ["Q", "B"], "has no column 'B'; its first line names Q, A, label"),
-        (with_tabs, ["label", "other"], "has no column 'other'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            tables.read(path, *columns)
-    (tmp_path / "bare.csv").write_text("Q,A\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="no row with text in Q and A"):
-        tables.read(tmp_path / "bare.csv", "Q", "A")
-
-
-def test_no_text_is_on_both_sides_of_a_split():
-    rows = [(str(i % 40), i) for i in range(100)]
-    train, held_out = tables.split(rows, 0.25)
-    assert sorted(train + held_out) == sorted(rows)
-    assert len({text for text, _ in held_out}) == 10
-    assert not {text for text, _ in held_out} & {text for text, _ in train}
-    assert tables.split(rows, 0.25, seed=2) != (train, held_out) == tables.split(rows, 0.25)
-    with pytest.raises(ValueError, match="Received: 1"):
-        tables.split(rows[:1], 0.5)
 
 
 @pytest.mark.slow
@@ -162,21 +131,11 @@ def test_vision_example_trains_draws_and_exports(tmp_path, capsys, monkeypatch):
     assert len(np.unique(matplotlib.image.imread(tmp_path / "out" / "shapes.png"))) > 100
 
 
-def test_wrong_answers_stand_out_in_the_picture_of_classes(tmp_path):
-    images = np.zeros((3, 5, 5, 1))
-    shares = []
-    for found in (["a", "b", "b"], ["b", "b", "b"], ["b", "a", "a"]):
-        pictures.classes(images, ["a", "b", "b"], found, tmp_path / "classes.png", columns=2)
-        red, _, blue = matplotlib.image.imread(tmp_path / "classes.png")[..., :3].transpose(2, 0, 1)
-        shares.append(np.mean(red > blue + 0.2))
-    assert shares[0] == 0 < shares[1] < shares[2]
-
-
 @pytest.fixture(scope="module")
 def checkpoint(table, tmp_path_factory):
     """A small BERT without a head, of random weights, as a folder of Hugging Face."""
     keras.utils.set_random_seed(0)
-    tokenizer = WordPieceTokenizer.train([text for text, _ in tables.read(table, "Q", "A")], 200)
+    tokenizer = WordPieceTokenizer.train([text for text, _ in read_table(table, "Q", "A")], 200)
     model = EncoderModel(
         tokenizer.vocab_size,
         32,
@@ -201,7 +160,19 @@ def test_fine_tuning_writes_a_classifier_and_a_checkpoint_that_agree(
     monkeypatch.setattr(fine_tune, "BATCH_SIZE", 8)
     output = tmp_path / "tuned"
     named = ["--text", "Q", "--label", "label", "--output", output]
-    lines = run(fine_tune, capsys, checkpoint, table, *named, "--epochs", 6, "--learning-rate", 3e-3)
+    lines = run(
+        fine_tune,
+        capsys,
+        "--checkpoint",
+        checkpoint,
+        "--data",
+        table,
+        *named,
+        "--epochs",
+        6,
+        "--learning-rate",
+        3e-3,
+    )
     assert "14 new texts: accuracy 100.0%" in lines[1]
     classifier = load(output / "classifier")
     answers = classifier.classify(["밥 날씨", "이별", "고백"])
@@ -218,7 +189,10 @@ def test_fine_tuning_writes_a_classifier_and_a_checkpoint_that_agree(
     np.testing.assert_array_equal(ids.to_tensor(), classifier.tokenizer.tokenize(["고백 눈물"]).to_tensor())
 
 
-@pytest.mark.parametrize("example", [chatbot_korean, classify_korean, character_model, vision_shapes])
+EXAMPLES = [chatbot_korean, classify_korean, character_model, vision_shapes, fine_tune]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_an_output_that_is_there_is_refused_before_anything_is_trained(example, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         example.main(["--output", str(tmp_path)])
@@ -237,5 +211,16 @@ def test_missing_data_is_named_with_where_to_get_it(example, tmp_path, capsys):
 
 def test_fine_tuning_refuses_what_is_no_checkpoint(table, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
-        fine_tune.main([str(tmp_path), str(table), "--text", "Q", "--output", str(tmp_path / "new")])
+        fine_tune.main(
+            [
+                "--checkpoint",
+                str(tmp_path),
+                "--data",
+                str(table),
+                "--text",
+                "Q",
+                "--output",
+                str(tmp_path / "new"),
+            ]
+        )
     assert "config.json" in capsys.readouterr().err

@@ -1,25 +1,30 @@
-"""Tables of texts: what the examples read of a CSV or TSV file, and the part that they hold out."""
+"""Tables of texts: columns of a CSV or TSV file, and the part that is held out."""
 
 import csv
 import random
 from pathlib import Path
 
-# Korean questions, answers and labels, beside the project: github.com/songys/Chatbot_data (MIT).
-CHATBOT = Path(__file__).resolve().parents[2] / "shared" / "data" / "chatbot-ko" / "ChatbotData.csv"
+from keras_transformer.checks import check_range
 
 
-def read(path, *columns):
-    """Reads columns of a UTF-8 file whose first line names them; a `.tsv` has tabs, any other file commas.
+def read_table(path, *columns):
+    """Reads columns of a UTF-8 file whose first line names them; a `.tsv` has tabs, any other file has commas.
 
     Args:
         path: The file.
-        *columns: Their names.
+        *columns: The names of the columns, str.
 
     Returns:
         A list of tuples of str, one for each row that has text in all of the columns.
 
     Raises:
         ValueError: If the file cannot be read, has no such column, or no such row.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     print("text,label\\ngood day,glad\\nno label,", file=file, flush=True)
+    ...     read_table(file.name, "label", "text")
+    [('glad', 'good day')]
     """
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if Path(path).suffix == ".tsv" else {}
     try:
@@ -38,8 +43,8 @@ def read(path, *columns):
     return rows
 
 
-def split(rows, share, seed=1):
-    """Draws what is held out; no text of the first column is on both sides.
+def hold_out(rows, share, seed=1):
+    """Draws the rows that are held out. No text of the first column is on both sides.
 
     Args:
         rows: A list of tuples.
@@ -50,8 +55,13 @@ def split(rows, share, seed=1):
         Two lists: the rows to train on, and those held out.
 
     Raises:
-        ValueError: If there are fewer than two texts.
+        ValueError: If there are fewer than two texts, or the share is not in (0, 1).
+
+    >>> rows, held_out = hold_out([("a", 1), ("b", 2), ("a", 3)], 0.5)
+    >>> {text for text, _ in rows} & {text for text, _ in held_out}
+    set()
     """
+    check_range(0, 1, above=True, share=share)
     texts = sorted({row[0] for row in rows})
     if len(texts) < 2:
         raise ValueError(f"`rows` must have two or more texts. Received: {len(texts)}.")

@@ -1,0 +1,125 @@
+"""Builds the site of the documents and checks its links.
+
+    python docs/build_site.py [--languages en,ko] [--output docs/_build/html]
+
+The English site is in the output folder, each other language in a folder of its own below it. A warning of Sphinx is an
+error, and so is a link inside the site that leads to no page or no anchor. Links to other sites are checked for their
+form only: nothing is loaded from the network.
+"""
+
+import argparse
+import functools
+import html.parser
+import re
+import shutil
+import sys
+import time
+import urllib.parse
+from pathlib import Path
+
+from sphinx.cmd.build import main as sphinx
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+HOST = re.compile(r"localhost(:\d+)?|[\w-]+(\.[\w-]+)+")
+FORWARD = (
+    '<!doctype html><meta charset="utf-8"><title>keras_transformer</title>'
+    '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">{0}</a>\n'
+)
+
+
+class Links(html.parser.HTMLParser):
+    """Collects the anchors of a page and the addresses that it links to or shows."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.anchors, self.addresses = set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        for name in ("href", "src", "xlink:href"):
+            if attributes.get(name):
+                self.addresses.append(attributes[name])
+
+
+@functools.cache
+def links_of(path):
+    """Reads a page of the site once."""
+    return Links(path.read_text(encoding="utf-8"))
+
+
+def broken_links(site):
+    """Yields a message for each link of a site that leads nowhere.
+
+    Args:
+        site: The folder of the site, a path.
+
+    Yields:
+        str: the page, and the address that is wrong.
+    """
+    for page in sorted(site.rglob("*.html")):
+        for address in dict.fromkeys(links_of(page).addresses):
+            parts = urllib.parse.urlsplit(address)
+            if parts.scheme in ("http", "https"):
+                if not HOST.fullmatch(parts.netloc):
+                    yield f"{page.relative_to(site)}: {address} has no host"
+            elif not parts.scheme:
+                target = (
+                    page if not parts.path else (page.parent / urllib.parse.unquote(parts.path)).resolve()
+                )
+                target = target / "index.html" if target.is_dir() else target
+                if not target.is_relative_to(site.resolve()) or not target.is_file():
+                    yield f"{page.relative_to(site)}: {address} leads to no page"
+                elif parts.fragment and target.suffix == ".html":
+                    anchor = urllib.parse.unquote(parts.fragment)
+                    if anchor not in links_of(target).anchors:
+                        yield f"{page.relative_to(site)}: {address} leads to no anchor"
+
+
+def build(language, output):
+    """Builds one language of the site; returns Sphinx's exit code."""
+    cache = DOCS / "_build" / "doctrees" / language
+    options = [
+        "-W",
+        "--keep-going",
+        "-q",
+        "-T",
+        "-D",
+        f"language={language}",
+        "-d",
+        str(cache),
+        "-c",
+        str(DOCS),
+    ]
+    return sphinx([*options, "-b", "html", str(ROOT), str(output)])
+
+
+def main(arguments=None):
+    """Builds and checks the site; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--languages", default="en,ko", help="languages, the first one at the top")
+    parser.add_argument("--output", default=DOCS / "_build" / "html", type=Path, help="folder of the site")
+    options = parser.parse_args(arguments)
+    first, *others = options.languages.split(",")
+    began = time.perf_counter()
+    # A page of the reference does not know that a docstring changed, so all pages are written anew.
+    for old in (options.output, DOCS / "_build" / "doctrees", DOCS / "reference" / "generated"):
+        shutil.rmtree(old, ignore_errors=True)
+    for language in (first, *others):
+        output = options.output if language == first else options.output / language
+        if code := build(language, output):
+            return code
+        (output / "index.html").write_text(FORWARD.format("docs/index.html"), encoding="utf-8")
+    wrong = list(broken_links(options.output.resolve()))
+    print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
+    pages = sum(1 for _ in options.output.rglob("*.html"))
+    print(
+        f"{pages} pages in {options.output}, {len(wrong)} links lead nowhere, {time.perf_counter() - began:.0f} s"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

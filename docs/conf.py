@@ -1,0 +1,151 @@
+"""Settings of Sphinx. The source folder is the repository, so that links between documents work on a code site, too."""
+
+import inspect
+import os
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS))
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from docutils import nodes
+from public_names import reference_context
+from sphinx.util.docutils import SphinxDirective
+
+from keras_transformer.cli.parser import make_parser
+from keras_transformer.version import __version__
+
+project = "keras_transformer"
+author = "the keras_transformer contributors"
+copyright = author
+release = version = __version__
+language = "en"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**",
+    "benchmarks/*.md",
+    "course/**",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+]
+exclude_patterns = [
+    ".*",
+    "docs/_build",
+    "docs/_templates",
+    "docs/locale",
+    "tests",
+    "keras_transformer",
+    "examples",
+    "demo",
+]
+templates_path = [str(DOCS / "_templates")]  # Sphinx takes them from two folders
+myst_enable_extensions = ["dollarmath", "attrs_inline"]
+myst_heading_anchors = 4
+
+autosummary_generate = True
+autosummary_context = reference_context()
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [
+    ("Call arguments", "params_style"),
+    ("Attributes", "params_style"),
+    ("Returns of a call", "returns_style"),
+]
+default_role = "code"
+
+html_theme = "furo"
+html_title = "keras_transformer"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"navigation_with_keys": True}
+html_context = {"languages": {"en": "English", "ko": "한국어"}}
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "languages.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+html_search_language = "en"
+
+locale_dirs = [str(DOCS / "locale")]
+gettext_compact = False
+gettext_uuid = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+
+class CommandHelp(SphinxDirective):
+    """Writes the help of each command of `keras-transformer`, in a section for each."""
+
+    def run(self):
+        os.environ["COLUMNS"] = "84"
+        parser = make_parser()
+        sections = []
+        for name, command in _commands(parser).items():
+            command.fill, fill = None, command.fill
+            fill(command)
+            section = nodes.section(ids=[f"command-{name}"], names=[name])
+            section += nodes.title(name, name)
+            section += nodes.literal_block(command.format_help(), command.format_help(), language="text")
+            sections.append(section)
+        return sections
+
+
+def _commands(parser):
+    """The parsers of the commands by their names."""
+    return next(action.choices for action in parser._actions if isinstance(action.choices, dict))
+
+
+def _skip(app, what, name, item, skip, options):
+    """Leaves out attributes whose value is a class: Sphinx's Korean "alias of" is broken markup."""
+    return True if isinstance(item, type) else None
+
+
+def _code_blocks(app, what, name, item, options, lines):
+    """Turns the fenced code of a docstring into reStructuredText."""
+    fenced = False
+    for i, line in enumerate(lines):
+        if line.strip().startswith("```"):
+            lines[i] = "" if fenced else f"{line[: line.index('`')]}.. code-block:: python"
+            lines[i + 1 : i + 1] = [""]
+            fenced = not fenced
+        elif fenced and line:
+            lines[i] = f"    {line}"
+
+
+def _signature(app, what, name, item, options, signature, returned):
+    """Gives a class the signature of its constructor; Keras's layers have a `__new__` that takes anything."""
+    if isinstance(item, type) and "__init__" in vars(item):
+        parameters = list(inspect.signature(item.__init__).parameters.values())[1:]
+        return str(inspect.Signature(parameters)), None
+    return None
+
+
+def setup(app):
+    """Connects this file's functions."""
+    app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500
+    app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-signature", _signature)
+    app.add_directive("command-help", CommandHelp)

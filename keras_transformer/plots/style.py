@@ -1,0 +1,63 @@
+"""The look that all figures share, and figures that do without `pyplot`'s global state."""
+
+import functools
+import warnings
+
+from keras_transformer.fonts import font_families
+
+BLUE, ORANGE, GREY = "#3a6ea5", "#d1603d", "#707070"
+STYLE = {
+    "figure.dpi": 110,
+    "figure.facecolor": "white",
+    "savefig.dpi": "figure",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "lines.linewidth": 2,
+    "legend.frameon": False,
+}
+
+
+def styled(function):
+    """Runs a function that draws a figure in this style, whatever matplotlib's settings are."""
+
+    @functools.wraps(function)
+    def draw(*args, **kwargs):
+        try:
+            import matplotlib
+        except ImportError:
+            raise ImportError(
+                f"`plots.{function.__name__}` needs matplotlib. Run `pip install keras3-transformer[plots]`."
+            ) from None
+        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # `font_families` has warned
+            figure = function(*args, **kwargs)
+            figure.draw_without_rendering()  # matplotlib makes ticks late, by the settings of that moment
+        return figure
+
+    return draw
+
+
+def new_figure(width, height, *texts):
+    """Makes a figure.
+
+    Args:
+        width: Inches.
+        height: Inches.
+        *texts: All texts of the figure that may hold other letters than Latin ones; they choose the fonts.
+
+    Returns:
+        A `matplotlib.figure.Figure` that Jupyter shows as a PNG, whether `pyplot` is loaded or not.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams["font.family"] = font_families(*texts)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

@@ -1,0 +1,104 @@
+"""The site of the documents: every public name has a page and an example, and a dead link is found."""
+
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
+
+from public_names import public_names, reference_context  # noqa: E402
+
+needs_sphinx = pytest.mark.skipif(
+    not importlib.util.find_spec("sphinx"), reason="Sphinx is not installed: pip install '.[docs]'"
+)
+
+
+def shown_code():
+    """All code of the documents and examples in one text."""
+    pages = [ROOT / "README.md", *DOCS.glob("*.md"), *(DOCS / "reference").glob("*.md")]
+    fences = r"```(?:python|\{code-block\} python)\n(.*?)```"
+    blocks = [
+        block for page in pages for block in re.findall(fences, page.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    return "\n".join(blocks)
+
+
+@pytest.mark.tensorflow
+def test_every_public_name_has_a_page_and_an_example():
+    pages, code = reference_context(), shown_code()
+    without = []
+    for module, names in public_names().items():
+        for name in names:
+            item = getattr(importlib.import_module(module), name)
+            if name in pages["constants"][module]:
+                continue
+            assert name in pages["objects"][module]
+            docstring = item.__doc__ or ""
+            if ">>> " not in docstring and "::\n" not in docstring and not re.search(rf"\b{name}\b", code):
+                without.append(f"{module}.{name}")
+    assert not without
+
+
+def test_every_public_module_is_in_the_reference():
+    listed = re.findall(
+        r"^   (\w+)$", (DOCS / "reference" / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert {f"keras_transformer.{name}" for name in listed} == public_names().keys()
+
+
+def test_every_page_of_the_site_is_in_a_table_of_contents():
+    listed = set(re.findall(r"^([\w./-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = {
+        file.relative_to(DOCS).with_suffix("").as_posix()
+        for file in [*DOCS.glob("*.md"), *DOCS.glob("*/*.md")]
+    }
+    assert pages - listed == {"index"}
+
+
+@needs_sphinx
+def test_a_dead_link_is_found(tmp_path):
+    import build_site
+
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.html").write_text('<p id="here"><a href="../a.html#there">a</a>', encoding="utf-8")
+    (tmp_path / "a.html").write_text(
+        '<h1 id="there"><a href="sub/b.html#here">1</a><a href="sub/b.html#gone">2</a><a href="none.html">3</a>'
+        '<a href="https://example.org/x">4</a><a href="http:///x">5</a><img src="none.png"><a href="mailto:a@b.c">6</a>'
+        '<a href="../outside.html">7</a>',
+        encoding="utf-8",
+    )
+    found = list(build_site.broken_links(tmp_path))
+    assert [message.split(": ")[1].split()[0] for message in found] == [
+        "sub/b.html#gone",
+        "none.html",
+        "http:///x",
+        "none.png",
+        "../outside.html",
+    ]
+
+
+@needs_sphinx
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    command = [sys.executable, str(DOCS / "build_site.py"), "--output", str(tmp_path / "html")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "0 links lead nowhere" in done.stdout
+    korean = (tmp_path / "html" / "ko" / "docs" / "index.html").read_text(encoding="utf-8")
+    assert "트랜스포머" in korean
+    page = (
+        tmp_path
+        / "html"
+        / "docs"
+        / "reference"
+        / "generated"
+        / "keras_transformer.layers.MultiHeadAttention.html"
+    )
+    assert "num_key_value_heads" in page.read_text(encoding="utf-8")
