@@ -19,7 +19,7 @@ JAX_QUICK := tests/test_masks.py tests/test_losses.py tests/layers/test_contract
 JAX_CORE := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models \
 	tests/decoding
 
-.PHONY: demo docs test test-rest test-all lint format bench clean
+.PHONY: demo docs test test-core test-slow test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
@@ -29,21 +29,24 @@ docs: $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
-test test-rest: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+test test-core test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 test: $(VENV)/.test
 	$(PYTEST) $(PARALLEL) -m 'not slow'
 	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_QUICK)
 
-# What `make test` leaves out: slow tests, the core on JAX (the same `keras.ops`, so without the slow tests),
-# and numbers on a CPU without AVX-512.
-test-rest: $(VENV)/.test
-	$(PYTEST) $(PARALLEL) -m slow
+# The core on JAX (the same `keras.ops`, so without the slow tests), and numbers on a CPU without AVX-512.
+test-core: $(VENV)/.test
 	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_CORE)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(PARALLEL) -m 'not slow' $(NUMERIC)
 
+# What `make test` leaves out.
+test-slow: $(VENV)/.test
+	$(PYTEST) $(PARALLEL) -m slow
+
 test-all:
 	$(MAKE) test
-	$(MAKE) test-rest
+	$(MAKE) test-core
+	$(MAKE) test-slow
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 usage: large_corpus.py FOLDER [--pairs 10000000]
 
-Writes generated pairs into FOLDER, begins `keras-transformer train`, kills it (SIGKILL) after its first checkpoint within
+Writes generated pairs into FOLDER, begins `keras-transformer train`, kills it (SIGKILL) after its first checkpoint in
 the epoch, and resumes it until the next one. Prints one JSON object: seconds, and the peak memory of each process.
 """
 

@@ -154,10 +154,11 @@ class Batches:
         return chosen
 
     def _make_buckets(self, batch_tokens, num_buckets):
-        self._likeliest_lengths = self._pairs.lengths()
-        sides = self.segmented(0).lengths()
-        # A batch must have room for the most likely subwords too, which may replace a draw.
-        room = np.maximum(sides, self._likeliest_lengths)
+        sides = room = self._pairs.lengths()
+        if self.sampling is not None:
+            self._likeliest_lengths, sides = sides, self.segmented(0).lengths()
+            # A batch must have room for the most likely subwords too, which may replace a draw.
+            room = np.maximum(sides, self._likeliest_lengths)
         bounds = _bounds(room.max(axis=1), num_buckets)
         bucket_of = np.searchsorted(bounds, room.max(axis=1))
         self._buckets = [np.flatnonzero(bucket_of == b) for b in range(len(bounds))]

@@ -170,7 +170,7 @@ def written(model, source, prefix=(), length=9):
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_each_source_is_answered_as_it_would_be_alone(jit_compile):
-    model = small(seed=6)
+    model = small(seed=9)  # whose targets differ in length
     found = model.generate(SOURCE, Greedy(), max_length=9, jit_compile=jit_compile)
     for row, source in enumerate(SOURCE):
         tokens, score = written(model, source)
