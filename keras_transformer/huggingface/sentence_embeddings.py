@@ -14,7 +14,17 @@ POOLING_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "c
 
 
 def is_sentence_embedder(folder):
-    """Whether a folder was written by sentence-transformers."""
+    """Whether a folder was written by sentence-transformers.
+
+    Args:
+        folder: A path.
+
+    Returns:
+        bool: whether the folder has modules.json.
+
+    >>> is_sentence_embedder("no_such_folder")
+    False
+    """
     return (Path(folder) / MODULES).is_file()
 
 
