@@ -93,6 +93,8 @@ def draw(translator, run, folder):
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png")
+    # A page that carries the model: its reader types a sentence and sees it translated, offline.
+    plots.attention(translator, list(SENTENCES)).save(folder / "attention.html")
 
 
 def main(arguments=None):
