@@ -3,8 +3,9 @@
 import keras
 
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
-from keras_transformer.layers.sublayers import Configured, from_config_or_layer
+from keras_transformer.layers.sublayers import Configured, ensure_built, from_config_or_layer
 from keras_transformer.models.layouts import layout_map
 
 
@@ -15,16 +16,39 @@ class BaseModel(Configured, keras.Model):
     subclass may add layers before or after `super().__init__()`.
     """
 
-    def from_config_or_layer(self, value, name, kind=keras.layers.Layer):
-        """Returns a layer that the constructor was given, or deserialises its configuration.
+    def built_part(self, value, name, shape, kind=keras.layers.Layer):
+        """Returns a layer that the constructor was given, built; or deserialises its configuration and builds it.
+
+        Args:
+            value: A layer, its configuration, or None.
+            name: Name of the argument.
+            shape: Shape of the layer's input.
+            kind: The class that the layer must have.
 
         Raises:
             ValueError: If it is not of class `kind`.
         """
-        return from_config_or_layer(value, self, name, kind)
+        layer = from_config_or_layer(value, self, name, kind)
+        if layer is not None:
+            ensure_built(layer, shape)
+        return layer
 
-    def check_adds_positions(self, positions):
-        """Raises `ValueError` for positions that act inside attention, where a layer is needed that adds them."""
+    def built_encoder(self, value, shape):
+        """Returns an `Encoder` that is no `Decoder`, as `built_part` returns any layer."""
+        encoder = self.built_part(value, "encoder", shape, Encoder)
+        if isinstance(encoder, Decoder):
+            raise ValueError(
+                "`encoder` must not be causal: each position sees all others. Received: a `Decoder`."
+            )
+        return encoder
+
+    def built_positions(self, value, name, shape):
+        """Returns a layer that adds positions to embeddings, as `built_part` returns any layer.
+
+        Raises:
+            ValueError: If the positions act inside attention.
+        """
+        positions = from_config_or_layer(value, self, name)
         if isinstance(positions, AttentionPositions):
             kind = type(positions).__name__
             raise ValueError(
@@ -32,6 +56,7 @@ class BaseModel(Configured, keras.Model):
                 f"Received: {kind}, which acts inside attention: pass it as "
                 f"`attention=MultiHeadAttention(..., positions={kind}(...))` to the layers of the encoder or decoder."
             )
+        return self.built_part(positions, name, shape)
 
     def build(self, input_shape=None):
         """Does nothing but what Keras adds: the constructor built the layers."""

@@ -5,9 +5,7 @@ from keras import ops
 
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import (
-    Decoder,
     Dropout,
-    Encoder,
     LayerNormalization,
     SegmentEmbedding,
     TokenEmbedding,
@@ -106,36 +104,28 @@ class EncoderModel(BaseModel):
         self.sep_id = sep_id
         self.num_separators = num_separators
         policy = self.dtype_policy
-        self.pooler = self.from_config_or_layer(pooler, "pooler", Head)
-        self.head = self.from_config_or_layer(head, "head", Head)
+        embedded, shape = (None, None, width), (None, None, d_model)
+        self.pooler = self.built_part(pooler, "pooler", shape, Head)
+        self.head = self.built_part(head, "head", shape, Head)
         scores_ids = self.head is not None and self.head.scores_ids
         self.token_embedding = TokenEmbedding(
             vocab_size, width, scale=1.0, output_bias=scores_ids, dtype=policy, name="token_embedding"
         )
-        self.positions = self.from_config_or_layer(positions, "positions")
-        self.check_adds_positions(self.positions)
+        self.positions = self.built_positions(positions, "positions", embedded)
         self.segments = None
         if num_segments:
             self.segments = SegmentEmbedding(num_segments, dtype=policy, name="segments")
         if norm is None:
             norm = LayerNormalization(epsilon=1e-12, dtype=policy, name="norm")
-        self.norm = self.from_config_or_layer(norm, "norm")
+        self.norm = self.built_part(norm, "norm", embedded)
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         self.widen = None
         if embedding_dim is not None:
             self.widen = keras.layers.Dense(d_model, dtype=policy, name="widen")
-        self.encoder = self.from_config_or_layer(encoder, "encoder", Encoder)
-        if isinstance(self.encoder, Decoder):
-            raise ValueError(
-                "`encoder` must not be causal: each token sees all others. Received: a `Decoder`."
-            )
+        self.encoder = self.built_encoder(encoder, shape)
         ensure_built(self.token_embedding, (None, None))
-        for layer in (self.positions, self.segments, self.norm, self.widen):
-            if layer is not None:
-                ensure_built(layer, (None, None, width))
-        for layer in (self.encoder, self.pooler, self.head):
-            if layer is not None:
-                ensure_built(layer, (None, None, d_model))
+        for layer in filter(None, (self.segments, self.widen)):
+            ensure_built(layer, embedded)
         self.built = True
 
     def encode(self, inputs, training=None, return_attention_scores=False):

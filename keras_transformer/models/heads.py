@@ -125,7 +125,7 @@ class MaskedLanguageHead(Head):
 class _Scores(Head):
     """Base class of the heads that score classes: dropout, then a linear layer."""
 
-    def __init__(self, num_classes, dropout, labels, **kwargs):
+    def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
         super().__init__(**kwargs)
         check_positive(num_classes=num_classes)
         check_share(dropout=dropout)
@@ -171,9 +171,6 @@ class ClassificationHead(_Scores):
     TensorShape([2, 5])
     """
 
-    def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
-        super().__init__(num_classes, dropout, labels, **kwargs)
-
     def call(self, states, pooled=None, training=None):
         return self._scores(states[:, 0] if pooled is None else pooled, training)
 
@@ -205,7 +202,7 @@ class MultipleChoiceHead(_Scores):
     derived = ("num_classes", "labels")
 
     def __init__(self, dropout=0.1, **kwargs):
-        super().__init__(1, dropout, None, **kwargs)
+        super().__init__(1, dropout, **kwargs)
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states[:, 0] if pooled is None else pooled, training)[:, 0]
@@ -236,9 +233,6 @@ class TaggingHead(_Scores):
     >>> TaggingHead(5)(np.ones((2, 3, 4))).shape
     TensorShape([2, 3, 5])
     """
-
-    def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
-        super().__init__(num_classes, dropout, labels, **kwargs)
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states, training)
@@ -271,7 +265,7 @@ class SpanHead(_Scores):
     derived = ("num_classes", "labels")
 
     def __init__(self, dropout=0.0, **kwargs):
-        super().__init__(2, dropout, None, **kwargs)
+        super().__init__(2, dropout, **kwargs)
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states, training)

@@ -98,17 +98,13 @@ class LanguageModel(Generation, BaseModel):
         self.output_embedding = self.token_embedding
         if not tie_embeddings:
             self.output_embedding = TokenEmbedding(vocab_size, d_model, name="output_embedding", **arguments)
-        self.positions = self.from_config_or_layer(positions, "positions")
-        self.check_adds_positions(self.positions)
-        self.max_positions = getattr(self.positions, "max_length", None)
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
-        self.decoder = self.from_config_or_layer(decoder, "decoder", Decoder)
-        shape = (None, None, d_model)
         for embedding in (self.token_embedding, self.output_embedding):
             ensure_built(embedding, (None, None))
-        if self.positions is not None:
-            ensure_built(self.positions, shape)
-        ensure_built(self.decoder, shape)
+        shape = (None, None, d_model)
+        self.positions = self.built_positions(positions, "positions", shape)
+        self.max_positions = getattr(self.positions, "max_length", None)
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.decoder = self.built_part(decoder, "decoder", shape, Decoder)
         self.built = True
 
     def hidden(

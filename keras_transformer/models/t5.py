@@ -14,6 +14,7 @@ from keras_transformer.layers import (
     RelativePositionBias,
     TokenEmbedding,
 )
+from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.models.transformer import EncoderDecoder
 
 
@@ -100,17 +101,17 @@ class T5(EncoderDecoder):
     ):
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
         check_positive(num_layers=num_layers, num_decoder_layers=num_decoder_layers, d_model=d_model)
-        self.sizes = {
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "key_dim": key_dim,
-            "d_ff": d_ff,
-            "num_decoder_layers": num_decoder_layers,
-            "gated": gated,
-            "num_buckets": num_buckets,
-            "max_distance": max_distance,
-            "layer_norm_epsilon": layer_norm_epsilon,
-        }
+        self.vocab_size = vocab_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.d_ff = d_ff
+        self.num_decoder_layers = num_decoder_layers
+        self.activation = get_activation(activation)
+        self.gated = gated
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.tie_embeddings = tie_embeddings
         default_scale = d_model**-0.5 if tie_embeddings else 1.0
         self.output_scale = default_scale if output_scale is None else output_scale
@@ -164,7 +165,6 @@ class T5(EncoderDecoder):
             eos_id=eos_id,
             **kwargs,
         )
-        self.activation = self.encoder.layers[0].feed_forward.activation
         for layer in (*self.encoder.layers, *self.decoder.layers):
             for own in (layer.self_attention, getattr(layer, "cross_attention", None)):
                 if own is not None and own.query_dense.quantization_mode is None:
@@ -186,12 +186,3 @@ class T5(EncoderDecoder):
             return embedding, embedding, embedding
         output = TokenEmbedding(self.target_vocab_size, self.d_model, name="output_embedding", **arguments)
         return embedding, embedding, output
-
-    def get_config(self):
-        activation = keras.activations.serialize(self.activation)
-        return {
-            **super().get_config(),
-            "vocab_size": self.source_vocab_size,
-            **self.sizes,
-            "activation": activation,
-        }

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import (
@@ -132,23 +132,17 @@ class EncoderDecoder(Generation, BaseModel):
         self.bos_id = bos_id
         self.eos_id = eos_id
         self.source_embedding, self.target_embedding, self.output_embedding = self.make_embeddings()
-        self.positions = self.from_config_or_layer(positions, "positions")
-        self.target_positions = self.from_config_or_layer(target_positions, "target_positions")
-        self.source_norm = self.from_config_or_layer(source_norm, "source_norm")
-        self.target_norm = self.from_config_or_layer(target_norm, "target_norm")
-        for added in (self.positions, self.target_positions):
-            self.check_adds_positions(added)
-        self.max_positions = getattr(self._target_positions, "max_length", None)
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
-        self.encoder = self.from_config_or_layer(encoder, "encoder")
-        self.decoder = self.from_config_or_layer(decoder, "decoder")
         for embedding in (self.target_embedding, self.source_embedding, self.output_embedding):
             ensure_built(embedding, (None, None))
         shape = (None, None, d_model)
-        for layer in (self.positions, self.target_positions, self.source_norm, self.target_norm):
-            if layer is not None:
-                ensure_built(layer, shape)
-        ensure_built(self.encoder, shape)
+        self.positions = self.built_positions(positions, "positions", shape)
+        self.target_positions = self.built_positions(target_positions, "target_positions", shape)
+        self.source_norm = self.built_part(source_norm, "source_norm", shape)
+        self.target_norm = self.built_part(target_norm, "target_norm", shape)
+        self.max_positions = getattr(self._target_positions, "max_length", None)
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.encoder = self.built_part(encoder, "encoder", shape)
+        self.decoder = from_config_or_layer(decoder, self, "decoder")
         ensure_built(self.decoder, shape, shape)
         self.built = True
 

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_share, height_and_width
-from keras_transformer.layers import Decoder, Dropout, Encoder, LearnedPositions, PatchEmbedding
+from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.losses import loss_dtype
@@ -87,12 +87,9 @@ class VisionTransformer(BaseModel):
         rows, columns = (n // p for n, p in zip(self.image_size, self.patch_size, strict=True))
         self.positions = LearnedPositions(1 + rows * columns, dtype=policy, name="positions")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
-        self.encoder = self.from_config_or_layer(encoder, "encoder", Encoder)
-        if isinstance(self.encoder, Decoder):
-            raise ValueError(
-                "`encoder` must not be causal: each patch sees all others. Received: a `Decoder`."
-            )
-        self.pooler = self.from_config_or_layer(pooler, "pooler")
+        shape = (None, self.positions.max_length, d_model)
+        self.encoder = self.built_encoder(encoder, shape)
+        self.pooler = self.built_part(pooler, "pooler", (None, d_model))
         self.head = None
         if num_classes is not None:
             self.head = keras.layers.Dense(num_classes, dtype=policy, name="head")
@@ -102,15 +99,12 @@ class VisionTransformer(BaseModel):
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
         ensure_built(self.patches, (None, *self.image_size, channels))
-        shape = (None, self.positions.max_length, d_model)
         ensure_built(self.positions, shape)
-        ensure_built(self.encoder, shape)
-        token_shape = (None, d_model)
-        if self.pooler is not None:
-            ensure_built(self.pooler, token_shape)
-            token_shape = self.pooler.compute_output_shape(token_shape)
         if self.head is not None:
-            self.head.build(token_shape)
+            token_shape = (None, d_model)
+            self.head.build(
+                token_shape if self.pooler is None else self.pooler.compute_output_shape(token_shape)
+            )
         self.built = True
 
     def encode(self, images, training=None, return_attention_scores=False):
