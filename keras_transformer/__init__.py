@@ -5,7 +5,7 @@ import sys
 
 from keras_transformer.lazy import lazy_names
 
-_OTHERS = ("cli", "client", "data", "huggingface", "plots", "runs", "serving", "text", "training")
+_OTHERS = ("cli", "client", "data", "explain", "huggingface", "plots", "runs", "serving", "text", "training")
 _CORE = ("decoding", "layers", "losses", "masks", "metrics", "models", "schedules")
 _NAMES = {
     "decoding": ("Beam", "Greedy", "Sample"),

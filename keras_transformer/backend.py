@@ -303,6 +303,29 @@ else:
         return ops.matmul(x, ops.swapaxes(y, -1, -2) if transpose else y)
 
 
+def gradient_of(function):
+    """Returns a function of one tensor that computes the gradient of a function to a scalar.
+
+    Raises:
+        NotImplementedError: If the backend is neither TensorFlow nor JAX.
+    """
+    if _BACKEND == "jax":
+        import jax
+
+        return jax.grad(function)
+    if _BACKEND != "tensorflow":
+        raise NotImplementedError(f"Gradients need TensorFlow or JAX as the backend. Received: {_BACKEND}.")
+    import tensorflow as tf
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+        return tape.gradient(value, x)
+
+    return gradient
+
+
 def adam_in_one_pass():
     """Returns a function that updates one weight as Adam does, in one pass; None where the backend has none.
 

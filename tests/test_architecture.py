@@ -36,6 +36,7 @@ FLOORS = {
     "models": 2,
     "text": 3,
     "data": 3,
+    "explain": 3,
     "training": 3,
     "plots": 3,
     "client": 4,

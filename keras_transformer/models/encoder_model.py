@@ -128,19 +128,21 @@ class EncoderModel(BaseModel):
             ensure_built(layer, embedded)
         self.built = True
 
-    def encode(self, inputs, training=None, return_attention_scores=False):
+    def encode(self, inputs, training=None, return_attention_scores=False, vectors=None):
         """Computes the states of all tokens, before the head.
 
         Args:
             inputs: The inputs of a call.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
+            vectors: `(rows, length, embedding_dim or d_model)`, to take the place of the tokens' embeddings; None for
+                these.
 
         Returns:
             `(rows, length, d_model)`, one text a row; then the scores, where asked for.
         """
         token_ids, segment_ids, _ = _read(inputs)
-        x = self.token_embedding(token_ids)
+        x = self.token_embedding(token_ids) if vectors is None else vectors
         x = x if self.segments is None else self.segments(x, segment_ids)
         x = x if self.positions is None else self.positions(x)
         x = self.drop(self.norm(x), training=training)
@@ -151,13 +153,18 @@ class EncoderModel(BaseModel):
             return_attention_scores=return_attention_scores,
         )
 
+    def read(self, states, training=None):
+        """Computes the head's output from the states that `encode` returns; without a head it is the states."""
+        if self.head is None:
+            return states
+        pooled = None if self.pooler is None else self.pooler(states)
+        y = self.head(states, pooled, training=training)
+        return self.token_embedding(y, reverse=True) if self.head.scores_ids else y
+
     def call(self, inputs, training=None, return_attention_scores=False):
         results = self.encode(inputs, training, return_attention_scores)
         y, scores, _ = unpack(results, return_attention_scores, cache=False)
-        if self.head is not None:
-            pooled = None if self.pooler is None else self.pooler(y)
-            y = self.head(y, pooled, training=training)
-            y = self.token_embedding(y, reverse=True) if self.head.scores_ids else y
+        y = self.read(y, training)
         *_, axes = _read(inputs)
         y = y if len(axes) == 1 else ops.reshape(y, (*axes, *ops.shape(y)[1:]))
         return pack(y, scores)

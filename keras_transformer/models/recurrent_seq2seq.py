@@ -102,19 +102,21 @@ class RecurrentSeq2Seq(EncoderDecoder):
         )
         self.attention.build((None, None, d_model))
 
-    def encode(self, source, training=None, return_attention_scores=False):
+    def encode(self, source, training=None, return_attention_scores=False, vectors=None):
         """Encodes sources.
 
         Args:
             source: int `(batch, source_len)`.
             training: Whether to drop.
             return_attention_scores: Whether to return an empty list too: there are no scores.
+            vectors: `(batch, source_len, d_model)`, to take the place of the source's embeddings; None for these.
 
         Returns:
             A `RecurrentMemory`; then the empty list, where asked for.
         """
         mask = padding_mask(source, self.pad_id)
-        x = self.drop(self.source_embedding(source), training=training)
+        x = self.source_embedding(source) if vectors is None else vectors
+        x = self.drop(x, training=training)
         states, last = self.encoder(x, mask=mask[:, 0, 0], training=training)
         return pack(RecurrentMemory(states, mask, last), [] if return_attention_scores else None)
 

@@ -165,19 +165,20 @@ class EncoderDecoder(Generation, BaseModel):
         source = TokenEmbedding(self.source_vocab_size, self.d_model, name="source_embedding", **arguments)
         return source, target, target
 
-    def encode(self, source, training=None, return_attention_scores=False):
+    def encode(self, source, training=None, return_attention_scores=False, vectors=None):
         """Encodes sources.
 
         Args:
             source: int `(batch, source_len)`.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
+            vectors: `(batch, source_len, d_model)`, to take the place of the source's embeddings; None for these.
 
         Returns:
             A `Memory`; then the scores, where asked for.
         """
         mask = padding_mask(source, self.pad_id)
-        x = self.source_embedding(source)
+        x = self.source_embedding(source) if vectors is None else vectors
         if self.positions is not None:
             x = self.positions(x)
         x = x if self.source_norm is None else self.source_norm(x)
