@@ -19,13 +19,17 @@ JAX_QUICK := tests/test_masks.py tests/test_losses.py tests/layers/test_contract
 JAX_CORE := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models \
 	tests/decoding
 
-.PHONY: demo docs test test-core test-slow test-all lint format bench clean
+.PHONY: demo course docs test test-core test-slow test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
-# The site, English and Korean, in docs/_build/html. Any warning, and any link inside the site that leads nowhere, is an error.
-docs: $(VENV)/.docs
+# The chapters of the course, English and Korean, executed into notebooks in course/_build. What did not change is kept.
+course: $(VENV)/.course
+	$(BIN)/python course/build.py
+
+# The site, English and Korean, in docs/_build/html, with the chapters. Any warning, and any link inside the site that leads nowhere, is an error.
+docs: course $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
@@ -60,7 +64,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py
 
 clean:
-	rm -rf $(VENV) demo build dist docs/_build docs/reference/generated *.egg-info
+	rm -rf $(VENV) demo build dist docs/_build docs/reference/generated docs/learn/course course/_build *.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'

@@ -4,12 +4,13 @@
 
 The English site is in the output folder, each other language in a folder of its own below it. A warning of Sphinx is an
 error, and so is a link inside the site that leads to no page or no anchor. Links to other sites are checked for their
-form only: nothing is loaded from the network.
+form only: nothing is loaded from the network. The chapters of the course are shown as `make course` executed them.
 """
 
 import argparse
 import functools
 import html.parser
+import json
 import re
 import shutil
 import sys
@@ -21,6 +22,8 @@ from sphinx.cmd.build import main as sphinx
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
+COURSE = ROOT / "course"
+DOWNLOADS = {"en": "Download this chapter as a notebook", "ko": "이 장을 노트북으로 내려받기"}
 HOST = re.compile(r"localhost(:\d+)?|[\w-]+(\.[\w-]+)+")
 FORWARD = (
     '<!doctype html><meta charset="utf-8"><title>keras_transformer</title>'
@@ -78,8 +81,31 @@ def broken_links(site):
                         yield f"{page.relative_to(site)}: {address} leads to no anchor"
 
 
+def missing_chapters(languages):
+    """Returns the chapters that `make course` has not executed, as `language/name`."""
+    return [
+        f"{language}/{source.stem}"
+        for language in languages
+        for source in sorted((COURSE / language).glob("*.py"))
+        if not (COURSE / "_build" / language / f"{source.stem}.ipynb").is_file()
+    ]
+
+
+def place_chapters(language):
+    """Copies the executed chapters of a language to docs/learn/course, each with a link to its notebook."""
+    folder = DOCS / "learn" / "course"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file in sorted((COURSE / "_build" / language).glob("*.ipynb")):
+        notebook = json.loads(file.read_text(encoding="utf-8"))
+        link = f"{{download}}`{DOWNLOADS[language]} </{file.relative_to(ROOT).as_posix()}>`"
+        notebook["cells"][0]["source"] = ["".join(notebook["cells"][0]["source"]), "\n\n", link]
+        (folder / file.name).write_text(json.dumps(notebook, ensure_ascii=False), encoding="utf-8")
+
+
 def build(language, output):
     """Builds one language of the site; returns Sphinx's exit code."""
+    place_chapters(language)
     cache = DOCS / "_build" / "doctrees" / language
     options = [
         "-W",
@@ -104,6 +130,9 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     first, *others = options.languages.split(",")
     began = time.perf_counter()
+    if missing := missing_chapters((first, *others)):
+        print(f"Not executed yet: {', '.join(missing)}. Run `make course` first.", file=sys.stderr)
+        return 1
     # A page of the reference does not know that a docstring changed, so all pages are written anew.
     for old in (options.output, DOCS / "_build" / "doctrees", DOCS / "reference" / "generated"):
         shutil.rmtree(old, ignore_errors=True)

@@ -25,7 +25,7 @@ release = version = __version__
 language = "en"
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # Markdown, and the executed chapters of the course
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -35,7 +35,6 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**",
     "benchmarks/*.md",
-    "course/**",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -53,6 +52,10 @@ exclude_patterns = [
 templates_path = [str(DOCS / "_templates")]  # Sphinx takes them from two folders
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
+nb_execution_mode = "off"  # `make course` executes them
+nb_merge_streams = True
+nb_output_stderr = "remove"
+SOLUTION = {"en": ("Show a solution", "Hide the solution"), "ko": ("풀이 보기", "풀이 숨기기")}
 
 autosummary_generate = True
 autosummary_context = reference_context()
@@ -143,8 +146,14 @@ def _signature(app, what, name, item, options, signature, returned):
     return None
 
 
+def _name_solutions(app, config):
+    """Labels hidden cells: they hold the solutions of the exercises."""
+    config.nb_code_prompt_show, config.nb_code_prompt_hide = SOLUTION[config.language]
+
+
 def setup(app):
     """Connects this file's functions."""
+    app.connect("config-inited", _name_solutions)
     app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _signature)
