@@ -1,0 +1,92 @@
+"""The chapters of the course: complete, and the same program in both languages. `make course` executes them."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+COURSE = Path(__file__).parents[1] / "course"
+ENGLISH = sorted((COURSE / "en").glob("*.py"))
+NAMES = [file.stem for file in ENGLISH]
+HEADINGS = {"en": ("Exercise", "What to read next"), "ko": ("연습 문제", "더 읽을거리")}
+HANGUL = re.compile("[가-힣]")
+
+
+def cells(text):
+    """Returns the cells of a Jupytext percent script, as (what is in the mark, content)."""
+    before, *rest = re.split(r"^# %%(.*)\n", text, flags=re.MULTILINE)
+    assert not before.strip(), "a chapter begins with a cell"
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return [(mark.strip(), content.strip()) for mark, content in pairs]
+
+
+def chapter(language, name):
+    return cells((COURSE / language / f"{name}.py").read_text(encoding="utf-8"))
+
+
+class Blank(ast.NodeTransformer):
+    """Empties every str. The order of values in an f-string does not count: sentences differ."""
+
+    def visit_Constant(self, node):
+        return ast.Constant("") if isinstance(node.value, str) else node
+
+    def visit_JoinedStr(self, node):
+        values = [self.visit(value) for value in node.values if isinstance(value, ast.FormattedValue)]
+        return ast.Tuple(sorted(values, key=ast.dump))
+
+
+def program(code):
+    """Returns a program with its strings blanked, as text that can be compared."""
+    return ast.dump(Blank().visit(ast.parse(code)), indent=1)
+
+
+def test_every_chapter_exists_in_both_languages():
+    assert NAMES
+    assert sorted(file.stem for file in (COURSE / "ko").glob("*.py")) == NAMES
+    numbers = [name[:2] for name in NAMES]
+    assert len(set(numbers)) == len(numbers)
+    assert all(re.fullmatch(r"\d\d_[a-z0-9_]+", name) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_languages_have_the_same_cells_and_the_same_program(name):
+    english, korean = chapter("en", name), chapter("ko", name)
+    assert [mark for mark, _ in english] == [mark for mark, _ in korean]
+    for (mark, code), (_, translated) in zip(english, korean, strict=True):
+        if mark == "[markdown]":
+            assert HANGUL.search(translated), f"not translated: {translated[:80]}"
+        else:
+            assert program(code) == program(translated)
+
+
+@pytest.mark.parametrize("language", HEADINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_chapter_is_complete(name, language):
+    pages = chapter(language, name)
+    texts = [
+        re.sub("^# ?", "", content, flags=re.MULTILINE) for mark, content in pages if mark == "[markdown]"
+    ]
+    code = "\n".join(content for mark, content in pages if mark != "[markdown]")
+    titles = [line for text in texts for line in text.splitlines() if line.startswith("# ")]
+    assert len(titles) == 1
+    assert texts[0].startswith(f"# {int(name[:2])}. "), (
+        "the first cell is the title, with the chapter's number"
+    )
+    assert "plt.show()" in code or "kt.plots." in code, "a chapter has a figure"
+    assert "import keras_transformer as kt" in code
+
+    exercise, reading = HEADINGS[language]
+    at = next(i for i, (_, content) in enumerate(pages) if content.startswith(f"# ## {exercise}"))
+    solutions = [i for i, (mark, _) in enumerate(pages) if 'tags=["hide-cell"]' in mark]
+    assert solutions and min(solutions) > at, "the solution is hidden, below the exercise"
+    assert all("assert" in pages[i][1] for i in solutions)
+    assert pages[-1][1].startswith(f"# ## {reading}")
+    assert "](https://" in pages[-1][1]
+
+
+def test_a_changed_program_is_seen():
+    assert program('print("a", 1)') == program('print("b", 1)')
+    assert program('f"{x} of {y:3}"') == program('f"{y:3}개 중 {x}개"')
+    assert program('print("a", 1)') != program('print("a", 2)')
+    assert program('f"{x:.2f}"') != program('f"{y:.2f}"')
