@@ -29,6 +29,7 @@ BUILT = COURSE / "_build"
 LANGUAGES = ("en", "ko")
 LIBRARIES = ("keras", "tensorflow", "matplotlib", "nbclient", "jupytext")
 SECONDS_PER_CELL = 300
+LOG = re.compile(r"[IW]\d{4} [\d:.]+|WARNING: All log messages before absl")  # of TensorFlow's C++ code
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -71,6 +72,7 @@ def build(source, package):
         client = NotebookClient(
             notebook,
             timeout=SECONDS_PER_CELL,
+            coalesce_streams=True,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
         )
@@ -82,13 +84,26 @@ def build(source, package):
             print(f"{name}: failed after {time.perf_counter() - began:.0f} s", flush=True)
             print(COLOURS.sub("", reason), file=sys.stderr, flush=True)
             return "failed"
+    warned = remove_stderr(notebook)
     notebook.metadata["digest"] = digest
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_suffix(".unfinished")
     nbformat.write(notebook, unfinished)
     unfinished.replace(target)
-    print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    print(f"{name}: {time.perf_counter() - began:.0f} s{warned}", flush=True)
     return "executed"
+
+
+def remove_stderr(notebook):
+    """Removes what cells wrote to stderr; returns it indented, but TensorFlow's log, for the line of progress."""
+    lines = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                lines += output.text.splitlines()
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return "".join(f"\n    {line}" for line in lines if line.strip() and not LOG.match(line))
 
 
 def environment():

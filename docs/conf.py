@@ -30,7 +30,9 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "formulas",
 ]
+html_math_renderer = "mathml"
 root_doc = "docs/index"
 include_patterns = [
     "docs/**",
