@@ -170,14 +170,15 @@ right.stackplot(
 right.set(title=texts[4], xlabel=texts[0], ylabel=texts[2], ylim=(0, 1))
 for axes in (left, right):
     axes.set(xlim=(0, 24), xticks=range(0, 25, 3))
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left")
 plt.show()
 
 # %% [markdown]
 # **What to look at.** On the left, the orange line is a hard look-up: it jumps from value to value. The blue line is
-# smooth. The light line is so soft that it is nearly the mean of the day at all hours. No line leaves the range from
-# 11 to 22 degrees: a mixture cannot be more than its largest part. On the right, each colour is the share of one table
-# entry. At 9:00 most of the height belongs to the value at 9:00; at 12:00 the values at 9:00 and 15:00 share equally.
+# smooth. The light line is so soft that it stays near the mean of the day, and misses the values of the table. No line
+# leaves the range from 11 to 22 degrees: a mixture cannot be more than its largest part. On the right, each colour is
+# the share of one table entry. At 9:00 most of the height belongs to the value at 9:00; at 12:00 the values at 9:00 and
+# 15:00 share equally.
 
 # %%
 for answer, _ in answers.values():

@@ -1,0 +1,234 @@
+# %% [markdown]
+# # 1. 왜 어텐션인가
+#
+# 이 장을 마치면 어텐션(attention)이 어떤 문제를 푸는지 알게 됩니다. 순환 신경망이 문장의 앞부분을 잊는 것을 보고,
+# 얼마나 잊는지 재고, 가중 평균으로 고칩니다. 트랜스포머가 왜 순환 신경망을 아예 버렸는지도 알게 됩니다.
+#
+# **먼저 알아야 할 것:** 파이썬과 NumPy, 그리고 신경망이 무엇인지 알면 됩니다. 언어 모델은 몰라도 됩니다.
+
+# %% [markdown]
+# ## 차례대로 읽는 번역기
+#
+# "저는 학생입니다."라는 문장을 봅시다. "저는", "학생", "입니다" 세 조각으로 나눕니다. 영어로는 *I am a student*입니다.
+#
+# 2017년 이전의 번역기는 **순환 신경망**(recurrent neural network)이었습니다. 순환 신경망은 단어를 하나씩 읽습니다.
+# 지금까지 읽은 내용을 상태(state)라는 벡터 하나에 담습니다. 새 상태는 바로 앞의 상태와 다음 단어로 만듭니다.
+#
+# $$h_t = \tanh(x_t W + h_{t-1} U)$$
+#
+# NumPy로 직접 만들어 봅시다. 단어는 무작위 벡터이고 행렬도 난수입니다. 우리가 보려는 것에는 이것으로 충분합니다.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer.fonts import font_families
+
+keras.utils.set_random_seed(1)
+random = np.random.default_rng(1)
+
+words, width, vocab_size = ["저는", "학생", "입니다"], 32, 20
+embeddings = random.normal(size=(vocab_size, width))  # 단어 20개에 벡터 하나씩
+w = random.normal(size=(width, width)) / np.sqrt(width)
+u = random.normal(size=(width, width)) / np.sqrt(width)
+
+
+def read(sentences):
+    """id로 쓴 문장 `(batch, length)`를 읽고 모든 상태 `(batch, length, width)`를 돌려줍니다."""
+    state, states = np.zeros((len(sentences), width)), []
+    for t in range(sentences.shape[1]):  # 한 단계는 바로 앞 단계를 기다립니다
+        state = np.tanh(embeddings[sentences[:, t]] @ w + state @ u)
+        states.append(state)
+    return np.stack(states, axis=1)
+
+
+h = read(np.array([[0, 1, 2]]))[0]
+for i, word in enumerate(words):
+    print(f"h{i}, {word} 다음: {h[i, :4].round(2)} ... (수 {width}개)")
+
+# %% [markdown]
+# 라이브러리의 순환층은 더 나은 셀인 LSTM으로 같은 일을 합니다. 모든 상태를 돌려주고, 마지막 상태를 한 번 더 돌려줍니다.
+# 고전적인 번역기(*시퀀스 투 시퀀스*, sequence to sequence, Sutskever et al., 2014)는 마지막 상태만 남기고 모두
+# 버립니다. 두 번째 신경망인 디코더(decoder)는 이 벡터 하나만 보고 번역문 전체를 씁니다.
+
+# %%
+sentence = embeddings[None, [0, 1, 2]].astype("float32")
+states, last = kt.layers.LSTMStack(num_layers=1, units=width)(sentence)
+np.testing.assert_allclose(states[0, -1], last[0, 0, 0], atol=1e-6)
+print("모든 상태", states.shape, "- 넘겨주는 상태 하나", last[0, 0, 0].shape)
+
+# %% [markdown]
+# ## 세 가지 문제
+#
+# 1. **기다립니다.** $h_2$를 구하려면 $h_1$이 있어야 하고, $h_1$을 구하려면 $h_0$이 있어야 합니다. 그래픽 카드는 수천
+#    가지 계산을 한꺼번에 할 수 있는데, 위의 반복문은 한 번에 하나씩만 줍니다. (11장에서 재어 봅니다.)
+# 2. **좁습니다.** 단어 3개인 문장도, 50개인 문장도 똑같이 수 32개에 담아야 합니다.
+# 3. **잊습니다.** 한 걸음마다 상태에 새 단어가 섞이므로 처음 단어는 점점 흐려집니다.
+#
+# 셋째 문제는 잴 수 있습니다. 무작위 단어로 문장을 만들고 묻습니다. **첫** 단어는 무엇이었습니까? 마지막 상태를 주고,
+# 최소 제곱법으로 가장 좋은 선형 판독기를 찾습니다. 이 판독기도 첫 단어를 모른다면, 상태에는 쓰기 쉬운 꼴로 남은 것이
+# 없습니다.
+
+
+# %%
+def accuracy_of_first_word(vectors, sentences):
+    """절반으로 선형 판독기를 학습하고, 나머지 절반에서 첫 단어를 맞힌 비율을 돌려줍니다."""
+    features = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1)
+    wanted = np.eye(vocab_size)[sentences[:, 0]]
+    half = len(vectors) // 2
+    readout = np.linalg.lstsq(features[:half], wanted[:half], rcond=None)[0]
+    guesses = (features[half:] @ readout).argmax(axis=1)
+    return np.mean(guesses == sentences[half:, 0])
+
+
+def draw_sentences(length):
+    """무작위 단어로 된 문장 4,000개를 돌려줍니다."""
+    return random.integers(vocab_size, size=(4000, length))
+
+
+lengths = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+with_last_state = []
+for length in lengths:
+    sentences = draw_sentences(length)
+    with_last_state.append(accuracy_of_first_word(read(sentences)[:, -1], sentences))
+    print(f"단어 {length:2}개: 문장의 {with_last_state[-1]:.0%}에서 첫 단어를 압니다")
+assert with_last_state[0] > 0.99 and with_last_state[-1] < 0.15  # 찍으면 5 %가 맞습니다
+
+# %% [markdown]
+# ## 고치는 방법: 상태를 모두 두고 되돌아봅니다
+#
+# 상태는 모두 있었습니다! $h_0$은 첫 단어를 아주 잘 알고 있었습니다. 그러니 모두 남겨 둡시다. 디코더는 단어를 쓸 때마다
+# 모든 상태를 섞되, 쓸모 있는 상태를 가장 많이 넣습니다. 이렇게 섞은 것이 **문맥 벡터**(context)이고, 비율을 정하는 일이
+# **어텐션**입니다.
+#
+# "I"를 쓰려면 "저는"이 필요합니다. 그래서 $h_0$의 비율은 0.8, $h_1$과 $h_2$의 비율은 각각 0.1로 합니다.
+
+# %%
+shares = np.array([0.8, 0.1, 0.1])
+context = 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2]
+np.testing.assert_allclose(shares @ h, context)  # 행렬 곱 하나와 같습니다
+assert np.linalg.norm(context - h[0]) < np.linalg.norm(context - h[2])
+print("문맥 벡터와 h0, h1, h2의 거리:", np.linalg.norm(context - h, axis=1).round(2))
+
+# %% [markdown]
+# 도움이 될까요? 마지막 상태 대신 문맥 벡터로 다시 재어 봅시다. $h_0$의 비율이 0.8이고, 나머지를 모두 합쳐 0.2입니다.
+
+
+# %%
+def attend_to_first(states, share=0.8):
+    """문장마다 상태를 섞습니다. 첫 상태의 비율이 `share`이고, 나머지는 남은 비율을 똑같이 나눕니다."""
+    length = states.shape[1]
+    if length == 1:
+        return states[:, 0]
+    shares = np.full(length, (1 - share) / (length - 1))
+    shares[0] = share
+    return shares @ states
+
+
+with_attention = []
+for length in lengths:
+    sentences = draw_sentences(length)
+    with_attention.append(accuracy_of_first_word(attend_to_first(read(sentences)), sentences))
+assert min(with_attention) > 0.95
+
+texts = {
+    "state": "마지막 상태",
+    "attention": "어텐션, h0의 비율 0.8",
+    "guess": "찍기",
+    "length": "문장의 길이, 단어 수",
+    "accuracy": "첫 단어를 맞힌 문장의 비율",
+    "share": "문맥 벡터에서 차지하는 비율",
+    "left": "상태 하나는 잊고, 어텐션은 잊지 않습니다",
+    "right": '"I"를 쓸 때',
+}
+plt.rcParams["font.family"] = font_families(*texts.values(), *words)
+figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained", width_ratios=[2.2, 1])
+left.plot(lengths, with_attention, "o-", color="#3a6ea5", label=texts["attention"])
+left.plot(lengths, with_last_state, "o-", color="#d1603d", label=texts["state"])
+left.axhline(1 / vocab_size, color="black", linewidth=0.8, linestyle=":", label=texts["guess"])
+left.set(title=texts["left"], xlabel=texts["length"], ylabel=texts["accuracy"], ylim=(0, 1.05))
+left.legend(loc="center right")
+bars = right.bar([f"h{i}\n{word}" for i, word in enumerate(words)], shares, color="#3a6ea5")
+right.bar_label(bars)
+right.set(title=texts["right"], ylabel=texts["share"], ylim=(0, 1))
+plt.show()
+
+# %% [markdown]
+# **그림에서 볼 것.** 주황 선은 떨어집니다. 단어가 열 개쯤 지나면 마지막 상태는 첫 단어를 거의 모르고, 끝에서는 찍는
+# 것(점선)과 다르지 않습니다. 파란 선은 문장이 아무리 길어도 꼭대기에 머뭅니다. 여기서 학습한 것은 판독기뿐이고, 두 선은
+# 같은 상태를 씁니다. 다른 점은 어텐션이 되돌아볼 수 있다는 것뿐입니다.
+
+# %% [markdown]
+# ## 비율은 어디서 올까요?
+#
+# 0.8은 우리가 정했습니다. 모델은 단어를 쓸 때마다 이 비율을 새로 계산해야 합니다. 먼저 상태마다 **점수**(score)를
+# 매깁니다. 아무 수나 될 수 있고, 쓸모 있는 상태일수록 큽니다. *소프트맥스*(softmax)라는 함수가 점수를 비율로 바꿉니다.
+# 비율은 양수이고 합이 1입니다. 점수의 차이가 비율의 비를 정합니다. 점수가 $\ln 8 \approx 2.08$만큼 크면 비율은 8배가
+# 됩니다.
+#
+# 라이브러리의 어텐션은 쿼리(query)와 키(key)를 받아 점수를 계산합니다(2장과 3장). 여기서는 쿼리를 1로, 키를 점수로
+# 놓습니다. 그러면 쿼리와 키의 곱이 바로 그 점수입니다.
+
+# %%
+scores = np.array([np.log(8), 0, 0])
+query, keys, values = np.ones((1, 1)), scores[:, None], h
+mixed, computed = kt.layers.dot_product_attention(
+    *(array[None, None].astype("float32") for array in (query, keys, values)), scale=1.0
+)
+np.testing.assert_allclose(computed[0, 0, 0], [0.8, 0.1, 0.1], atol=1e-6)
+np.testing.assert_allclose(mixed[0, 0, 0], context, atol=1e-5)
+print("비율:", np.round(computed[0, 0, 0], 2))
+
+# %% [markdown]
+# ## 고치기에서 바꾸기로
+#
+# 어텐션은 순환 신경망에 덧붙인 것으로 시작했습니다(Bahdanau et al., 2015). 둘째와 셋째 문제는 이것으로 풀렸습니다. 첫째
+# 문제는 남았습니다. 상태는 여전히 하나씩 차례로 계산했습니다.
+#
+# 2017년의 "Attention Is All You Need"는 한 걸음 더 나아갔습니다. 어텐션이 어떤 단어든 어디서나 가져올 수 있다면, 단어를
+# 실어 나르던 순환 신경망은 필요 없습니다. **트랜스포머**(Transformer)에는 어텐션만 있습니다. 문장의 모든 단어를 동시에
+# 계산합니다.
+#
+# | | 순환, 상태 하나 | 순환과 어텐션 | 트랜스포머 |
+# | --- | --- | --- | --- |
+# | 단어 $n$개일 때 서로 기다리는 단계 | $n$ | $n$ | 층마다 1 |
+# | 디코더가 보는 원문 | 벡터 하나 | 모든 상태 | 모든 상태 |
+# | 첫 단어에서 마지막 단어까지 | $n$걸음 | 인코더에서 $n$걸음 | 1걸음 |
+# | 다루는 장 | 이 장 | 2장 | 3장부터 10장 |
+
+# %% [markdown]
+# ## 연습 문제
+#
+# 단어가 50개인 문장이 있습니다.
+#
+# 1. 모든 점수가 같습니다. 단어 하나의 비율은 얼마입니까?
+# 2. 한 단어의 점수가 $z$이고 나머지 49개의 점수는 0입니다. 이 단어가 0.8을 받으려면 $z$는 얼마여야 합니까? (단어가
+#    3개일 때는 $\ln 8$이었습니다.)
+#
+# 종이에서 풀어 보십시오. 비율은 $e^z / (e^z + 49)$입니다.
+
+# %% tags=["hide-cell"]
+equal = np.exp(np.zeros(50)) / np.exp(np.zeros(50)).sum()
+np.testing.assert_allclose(equal, 0.02)
+
+z = np.log(0.8 / 0.2 * 49)  # e^z = 4 * 49 = 196에서
+np.testing.assert_allclose(np.exp(z) / (np.exp(z) + 49), 0.8)
+np.testing.assert_allclose(z, 5.28, atol=0.005)
+print(f"점수가 같으면 {equal[0]}, 필요한 점수는 z = {z:.2f}. 단어가 17배로 늘어도 3.2만 더하면 됩니다.")
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 1절
+# - Sutskever et al., 2014, ["Sequence to Sequence Learning with Neural Networks"](https://arxiv.org/abs/1409.3215):
+#   문장 전체를 상태 하나에 담는 방식
+# - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
+#   Translate"](https://arxiv.org/abs/1409.0473): 최초의 어텐션, 길이에 따라 품질이 떨어지는 그림이 있습니다
+# - 이 라이브러리의 문서: `LSTMStack`과 `RecurrentSeq2Seq`의 레퍼런스
+# - 다음 장: **2. 루옹의 닷 프로덕트 어텐션**
