@@ -164,18 +164,19 @@ right.set(title=texts["right"], ylabel=texts["share"], ylim=(0, 1))
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The orange line falls: after some ten words the last state hardly knows the first word, and in
-# the end it is no better than a blind guess (dotted). The blue line stays at the top for all lengths. Nothing was
-# trained here but the read-out, and both lines use the same states. The difference is only that attention may look
-# back.
+# **What to look at.** The orange line falls: after six words the last state is no better than a blind guess (dotted).
+# The blue line stays at the top for all lengths. Nothing was trained here but the read-out, and both lines use the same
+# states. The difference is only that attention may look back. A trained network with better cells keeps words for
+# longer. But the quality of such translators, too, fell with the length of the sentence (Bahdanau et al., 2015, figure
+# 2).
 
 # %% [markdown]
 # ## Where do the shares come from?
 #
 # We chose 0.8 ourselves. A model must compute it, anew for each word. It gives each state a **score**: any number,
 # larger for a more useful state. A function named *softmax* turns the scores into shares that are positive and sum to
-# 1. Only the ratio of shares depends on the scores: a share is 8 times another if its score is larger by $\ln 8 \approx
-# 2.08$.
+# 1. The difference of two scores decides the ratio of
+# their shares: with a score larger by $\ln 8 \approx 2.08$, the share is 8 times as large.
 #
 # The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
 # is the number 1, and each key is a score, so that query times key is this score.
