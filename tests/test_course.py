@@ -77,9 +77,10 @@ def test_chapter_is_complete(name, language):
     assert "import keras_transformer as kt" in code
 
     exercise, reading = HEADINGS[language]
-    at = next(i for i, (_, content) in enumerate(pages) if content.startswith(f"# ## {exercise}"))
+    exercises = [i for i, (_, content) in enumerate(pages) if content.startswith(f"# ## {exercise}")]
+    assert len(exercises) == 1, f"a chapter has one cell that begins with '## {exercise}'"
     solutions = [i for i, (mark, _) in enumerate(pages) if 'tags=["hide-cell"]' in mark]
-    assert solutions and min(solutions) > at, "the solution is hidden, below the exercise"
+    assert solutions and min(solutions) > exercises[0], "the solution is hidden, below the exercise"
     assert all("assert" in pages[i][1] for i in solutions)
     assert pages[-1][1].startswith(f"# ## {reading}")
     assert "](https://" in pages[-1][1]
