@@ -26,7 +26,7 @@ demo: $(VENV)/.plots
 
 # The chapters of the course, English and Korean, executed into notebooks in course/_build. What did not change is kept.
 course: $(VENV)/.course
-	$(BIN)/python course/build.py
+	$(BIN)/python course/execute.py
 
 # The site, English and Korean, in docs/_build/html, with the chapters. Any warning, and any link inside the site that leads nowhere, is an error.
 docs: course $(VENV)/.docs

@@ -1,6 +1,7 @@
 """The chapters of the course: complete, and the same program in both languages. `make course` executes them."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -91,3 +92,31 @@ def test_a_changed_program_is_seen():
     assert program('f"{x} of {y:3}"') == program('f"{y:3}개 중 {x}개"')
     assert program('print("a", 1)') != program('print("a", 2)')
     assert program('f"{x:.2f}"') != program('f"{y:.2f}"')
+
+
+@pytest.mark.slow
+def test_a_chapter_that_fails_is_reported_and_a_good_one_runs_once(tmp_path, monkeypatch, capsys):
+    for needed in ("jupytext", "nbclient", "ipykernel"):
+        pytest.importorskip(needed, reason="pip install '.[course]'")
+    monkeypatch.syspath_prepend(COURSE)
+    execute = importlib.import_module("execute")
+    monkeypatch.setattr(execute, "COURSE", tmp_path)
+    monkeypatch.setattr(execute, "BUILT", tmp_path / "_build")
+    (tmp_path / "en").mkdir()
+    (tmp_path / "en" / "01_good.py").write_text(
+        "# %%\nimport sys\nprint(6 * 7)\nprint('hm', file=sys.stderr)\n"
+    )
+    (tmp_path / "en" / "02_bad.py").write_text("# %%\n1 / 0\n")
+    assert execute.main([]) == 1
+    done = capsys.readouterr()
+    assert "en/02_bad: failed" in done.out and "ZeroDivisionError" in done.err
+    assert "1 executed, 0 unchanged, 1 failed" in done.out
+    assert "\n    hm\n" in done.out, "what a chapter writes to stderr is shown"
+    built = {file.name for file in (tmp_path / "_build").rglob("*.*")}
+    assert built == {"01_good.ipynb"}
+    notebook = (tmp_path / "_build" / "en" / "01_good.ipynb").read_text(encoding="utf-8")
+    assert "42" in notebook and 'stderr"' not in notebook
+
+    (tmp_path / "en" / "02_bad.py").unlink()
+    assert execute.main([]) == 0
+    assert "0 executed, 1 unchanged, 0 failed" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Executes the chapters of the course into notebooks.
 
-    python course/build.py [--only 04] [--processes 2]
+    python course/execute.py [--only 04] [--processes 2]
 
 A chapter is a Jupytext percent script, `course/LANGUAGE/NN_name.py`. Its notebook with all outputs goes to
 `course/_build/LANGUAGE/NN_name.ipynb`. A chapter runs again only if its source, the package, this file, or a version
