@@ -356,9 +356,9 @@ plt.show()
 # %% [markdown]
 # **What to look at.** On the left, the recurrent line is high and straight: twice the length takes twice the
 # time, because each step waits for the step before. Self-attention starts far below it, and becomes the steepest
-# line at the end: that is $n^2$. A short attention costs little more than a call. On the right, the LSTM's
-# gradient falls by many powers of ten within 60 places. The gradient of attention does not fall with distance:
-# every token is one step away.
+# line at the end: that is $n^2$. For short sequences nearly all of its time is the fixed cost of starting the
+# operations. On the right, the LSTM's gradient falls by many powers of ten within 60 places. The gradient of
+# attention does not fall with distance: every token is one step away.
 
 # %% [markdown]
 # ## Exercise
