@@ -206,9 +206,8 @@ verbs = np.array([line[6] for line in held_out])
 found = np.array(words)[np.array(gpt.generate(prompts, max_length=2).tokens)[:, 0, 0]]
 mixed = np.array([(line[1] in NOUNS) != (line[5] in NOUNS) for line in held_out])
 print(" ".join(held_out[0][:6]), "->", found[0])
-print(
-    f"right: {np.mean(found == verbs):.0%}; where the nearer noun misleads: {np.mean((found == verbs)[mixed]):.0%}"
-)
+print(f"right: {np.mean(found == verbs):.0%}")
+print(f"right where the nearer noun misleads: {np.mean((found == verbs)[mixed]):.0%}")
 assert np.mean((found == verbs)[mixed]) > 0.75
 
 sentence = np.array([[2, *(number[word] for word in held_out[0])]])

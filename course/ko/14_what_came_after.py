@@ -205,9 +205,8 @@ verbs = np.array([line[6] for line in held_out])
 found = np.array(words)[np.array(gpt.generate(prompts, max_length=2).tokens)[:, 0, 0]]
 mixed = np.array([(line[1] in NOUNS) != (line[5] in NOUNS) for line in held_out])
 print(" ".join(held_out[0][:6]), "->", found[0])
-print(
-    f"정답률 {np.mean(found == verbs):.0%}, 가까운 명사가 헷갈리게 하는 문장에서는 {np.mean((found == verbs)[mixed]):.0%}"
-)
+print(f"정답률: {np.mean(found == verbs):.0%}")
+print(f"가까운 명사가 헷갈리게 하는 문장의 정답률: {np.mean((found == verbs)[mixed]):.0%}")
 assert np.mean((found == verbs)[mixed]) > 0.75
 
 sentence = np.array([[2, *(number[word] for word in held_out[0])]])
@@ -244,7 +243,7 @@ SHAPES = ("가로줄", "세로줄", "십자", "네모")
 
 
 def drawn(count, seed):
-    """무작위 자리에 모양을 그립니다. 이미지 `(count, 16, 16, 1)`과 번호를 돌려줍니다."""
+    """무작위 자리에 모양을 그립니다. 이미지와 그 번호를 돌려줍니다."""
     draw = np.random.default_rng(seed)
     labels = draw.integers(len(SHAPES), size=count)
     images = draw.normal(-0.7, 0.25, size=(count, 16, 16))
