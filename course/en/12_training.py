@@ -117,16 +117,17 @@ plt.show()
 # ## A corpus that a grammar generates
 #
 # A real corpus has millions of sentences. We need one that a small model learns in half a minute. So we write a
-# small grammar of polite Korean and its English: ten subjects, eight verbs, three tenses, negation. It is the
-# smaller sister of the grammar in `examples/korean_corpus.py`, with which the demo of the library trains.
+# small grammar of polite Korean and its English: ten subjects, eight verbs (one of them *to be*), three tenses,
+# negation. It is the smaller sister of the grammar in `examples/korean_corpus.py`, with which the demo of the
+# library trains.
 #
 # The word order differs: 저는 책을 읽습니다 is "I book read". So word-by-word translation is not enough.
 
 # %%
-SUBJECTS = {
-    **{"저는": "I", "우리는": "we", "그는": "he", "그녀는": "she", "그들은": "they", "민수는": "Minsu"},
-    **{"지영은": "Jiyoung", "학생은": "the student", "의사는": "the doctor", "제 친구는": "my friend"},
-}
+SUBJECTS = (
+    "저는=I, 우리는=we, 그는=he, 그녀는=she, 그들은=they, 민수는=Minsu, "
+    "지영은=Jiyoung, 학생은=the student, 의사는=the doctor, 제 친구는=my friend"
+)
 VERBS = {  # English forms: Korean stem, present, past, future; objects
     "read reads read": (
         "읽/읽습니다/읽었습니다/읽을 것입니다",
@@ -139,10 +140,15 @@ VERBS = {  # English forms: Korean stem, present, past, future; objects
     "go goes went": ("가/갑니다/갔습니다/갈 것입니다", "학교에=to school, 병원에=to the hospital"),
     "learn learns learned": ("배우/배웁니다/배웠습니다/배울 것입니다", "한국어를=Korean, 영어를=English"),
 }
-TIMES = (("=", "매일=every day"), ("=", "어제=yesterday"), ("=", "내일=tomorrow"))
+TIMES = ("=, 매일=every day", "=, 어제=yesterday", "=, 내일=tomorrow")
 NEGATIONS = ("않습니다", "않았습니다", "않을 것입니다")
 COPULAS = (("입니다", ""), ("이 아닙니다", "not "))
 JOBS = "학생=a student, 선생님=a teacher, 군인=a soldier, 회사원=an office worker"
+
+
+def entries(text):
+    """Returns the (Korean, English) entries of a table."""
+    return [entry.split("=") for entry in text.split(", ")]
 
 
 def english_verb(subject, verb, tense, negative):
@@ -165,13 +171,13 @@ def sentence(*words):
 def generated():
     """Returns all pairs by (subject, verb, object)."""
     groups = {}
-    for korean, english in SUBJECTS.items():
+    for korean, english in entries(SUBJECTS):
         for verb, (forms, objects) in VERBS.items():
             stem, *forms = forms.split("/")
-            for thing, translation in (entry.split("=") for entry in objects.split(", ")):
+            for thing, translation in entries(objects):
                 group = groups.setdefault((english, verb, thing), [])
                 for tense, form in enumerate(forms):
-                    for when, adverb in (entry.split("=") for entry in TIMES[tense]):
+                    for when, adverb in entries(TIMES[tense]):
                         for negative in (False, True):
                             action = f"{stem}지 {NEGATIONS[tense]}" if negative else form
                             done = english_verb(english, verb, tense, negative)
@@ -180,7 +186,7 @@ def generated():
                                 sentence(english, done, translation, adverb),
                             )
                             group.append(pair)
-        for job, translation in (entry.split("=") for entry in JOBS.split(", ")):
+        for job, translation in entries(JOBS):
             if english not in ("we", "they", "the student"):
                 be = "am" if english == "I" else "is"
                 groups[english, "be", job] = [
@@ -362,7 +368,7 @@ for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=
     hypotheses = kt.decoding.decode(step_of_table, (), strategy, prompt=[2], max_length=5)
     ids = np.array(hypotheses.tokens)[0, 0]
     found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
-print(found)
+    print(f"{name:6}  {found[name][0]}, {found[name][1]:.2f}")
 assert found["greedy"][0] == "the cat" and abs(found["greedy"][1] - 0.24) < 1e-3
 assert found["beam"][0] == "a cat" and abs(found["beam"][1] - 0.36) < 1e-3
 
@@ -391,14 +397,25 @@ for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(4, length_penalty=
 
 gain = results["beam"][0] - results["greedy"][0]
 print(f"The beam found a likelier sentence for {np.sum(gain > 1e-4)} of {len(test)} sources.")
-for korean in ("저는 학생입니다.", sources[0]):
-    print(f"{korean}  ->  {results['beam'][1][sources.index(korean)]}")
+
+row = sources.index("저는 학생입니다.")
+several = model.generate(source_ids[row : row + 1], kt.Beam(4, length_penalty=0.0, n_best=3), max_length=40)
+best_texts = tokenizer.detokenize(
+    [
+        ids[:n].tolist()
+        for ids, n in zip(np.array(several.tokens)[0], np.array(several.lengths)[0], strict=True)
+    ]
+)
+print(sources[row])
+for text, log_probability in zip(best_texts.numpy(), np.array(several.scores)[0], strict=True):
+    print(f"  {np.exp(log_probability):6.1%}  {text.decode()}")
 assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 
 # %% [markdown]
-# A model that is as sure as this one leaves a beam little to do. On real language a beam of 4 usually brings
-# about one BLEU. A likelier sentence is not always a better one: a very wide beam finds short sentences that the
-# model likes too much. That is what the length penalty is for.
+# Look at the three best translations of 저는 학생입니다: the first one has nearly all of the probability. A model
+# that is as sure as this one leaves a beam little to do. On real language a beam of 4 usually brings about one
+# BLEU. A likelier sentence is not always a better one: a very wide beam finds short sentences that the model
+# likes too much. That is what the length penalty is for.
 #
 # ## Exercise
 #

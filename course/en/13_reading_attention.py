@@ -204,10 +204,8 @@ assert other_degree > 0.9 and other_noun < 0.1
 # the past tense. Each has a subject, an object and a verb, and some have a place and a time.
 
 # %%
-WHO = {
-    **{"저는": "I", "우리는": "we", "그는": "he", "그녀는": "she"},
-    **{"민수는": "Minsu", "지영은": "Jiyoung", "학생은": "the student", "의사는": "the doctor"},
-}
+people = "저는=I, 우리는=we, 그는=he, 그녀는=she, 민수는=Minsu, 지영은=Jiyoung, 학생은=the student, 의사는=the doctor"
+WHO = dict(person.split("=") for person in people.split(", "))
 WHAT = (
     "책을 읽었습니다=read a book, 편지를 읽었습니다=read a letter, 편지를 썼습니다=wrote a letter, "
     "소설을 썼습니다=wrote a novel, 커피를 마셨습니다=drank coffee, 물을 마셨습니다=drank water, "

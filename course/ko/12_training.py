@@ -115,17 +115,17 @@ plt.show()
 # ## 문법이 만들어 내는 말뭉치
 #
 # 진짜 말뭉치는 수백만 문장입니다. 여기서는 작은 모델이 30초 만에 배울 수 있는 것이 필요합니다. 그래서 존댓말
-# 한국어와 그 영어 번역을 만드는 작은 문법을 씁니다. 주어 열 개, 동사 여덟 개, 시제 셋, 그리고 부정문이 있습니다.
-# 이 라이브러리의 데모가 학습에 쓰는 `examples/korean_corpus.py`의 문법을 줄인 것입니다.
+# 한국어와 그 영어 번역을 만드는 작은 문법을 씁니다. 주어 열 개, 동사 여덟 개('이다' 포함), 시제 셋, 그리고
+# 부정문이 있습니다. 이 라이브러리의 데모가 학습에 쓰는 `examples/korean_corpus.py`의 문법을 줄인 것입니다.
 #
 # 두 언어는 어순이 다릅니다. "저는 책을 읽습니다"를 차례대로 옮기면 "I book read"가 되므로, 단어를 하나씩 바꾸는
 # 것으로는 번역이 되지 않습니다.
 
 # %%
-SUBJECTS = {
-    **{"저는": "I", "우리는": "we", "그는": "he", "그녀는": "she", "그들은": "they", "민수는": "Minsu"},
-    **{"지영은": "Jiyoung", "학생은": "the student", "의사는": "the doctor", "제 친구는": "my friend"},
-}
+SUBJECTS = (
+    "저는=I, 우리는=we, 그는=he, 그녀는=she, 그들은=they, 민수는=Minsu, "
+    "지영은=Jiyoung, 학생은=the student, 의사는=the doctor, 제 친구는=my friend"
+)
 VERBS = {  # 영어의 세 형태: 한국어 어간, 현재, 과거, 미래, 그리고 목적어
     "read reads read": (
         "읽/읽습니다/읽었습니다/읽을 것입니다",
@@ -138,10 +138,15 @@ VERBS = {  # 영어의 세 형태: 한국어 어간, 현재, 과거, 미래, 그
     "go goes went": ("가/갑니다/갔습니다/갈 것입니다", "학교에=to school, 병원에=to the hospital"),
     "learn learns learned": ("배우/배웁니다/배웠습니다/배울 것입니다", "한국어를=Korean, 영어를=English"),
 }
-TIMES = (("=", "매일=every day"), ("=", "어제=yesterday"), ("=", "내일=tomorrow"))
+TIMES = ("=, 매일=every day", "=, 어제=yesterday", "=, 내일=tomorrow")
 NEGATIONS = ("않습니다", "않았습니다", "않을 것입니다")
 COPULAS = (("입니다", ""), ("이 아닙니다", "not "))
 JOBS = "학생=a student, 선생님=a teacher, 군인=a soldier, 회사원=an office worker"
+
+
+def entries(text):
+    """표의 (한국어, 영어) 항목을 돌려줍니다."""
+    return [entry.split("=") for entry in text.split(", ")]
 
 
 def english_verb(subject, verb, tense, negative):
@@ -164,13 +169,13 @@ def sentence(*words):
 def generated():
     """모든 문장 쌍을 (주어, 동사, 목적어)별로 돌려줍니다."""
     groups = {}
-    for korean, english in SUBJECTS.items():
+    for korean, english in entries(SUBJECTS):
         for verb, (forms, objects) in VERBS.items():
             stem, *forms = forms.split("/")
-            for thing, translation in (entry.split("=") for entry in objects.split(", ")):
+            for thing, translation in entries(objects):
                 group = groups.setdefault((english, verb, thing), [])
                 for tense, form in enumerate(forms):
-                    for when, adverb in (entry.split("=") for entry in TIMES[tense]):
+                    for when, adverb in entries(TIMES[tense]):
                         for negative in (False, True):
                             action = f"{stem}지 {NEGATIONS[tense]}" if negative else form
                             done = english_verb(english, verb, tense, negative)
@@ -179,7 +184,7 @@ def generated():
                                 sentence(english, done, translation, adverb),
                             )
                             group.append(pair)
-        for job, translation in (entry.split("=") for entry in JOBS.split(", ")):
+        for job, translation in entries(JOBS):
             if english not in ("we", "they", "the student"):
                 be = "am" if english == "I" else "is"
                 groups[english, "be", job] = [
@@ -298,7 +303,7 @@ assert floor < history["val_loss"][-1] < history["val_loss"][0]
 #
 # 번역이 얼마나 좋은지 어떻게 잴까요? BLEU(Papineni 외, 2002)는 번역의 1, 2, 3, 4-그램 가운데 몇 개가 참조 번역에
 # 있는지 셉니다. 이것이 정밀도 $p_1 \ldots p_4$이고, BLEU는 그 기하 평균입니다. 짧은 번역은 별 내용이 없어도
-# 정밀도가 높을 수 있으므로 *짧음 벌점*(brevity penalty)을 곱합니다.
+# 정밀도가 높을 수 있으므로 *브레버티 페널티*(brevity penalty), 곧 짧은 번역에 주는 벌점을 곱합니다.
 #
 # $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
 #
@@ -361,7 +366,7 @@ for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=
     hypotheses = kt.decoding.decode(step_of_table, (), strategy, prompt=[2], max_length=5)
     ids = np.array(hypotheses.tokens)[0, 0]
     found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
-print(found)
+    print(f"{name:6}  {found[name][0]}, {found[name][1]:.2f}")
 assert found["greedy"][0] == "the cat" and abs(found["greedy"][1] - 0.24) < 1e-3
 assert found["beam"][0] == "a cat" and abs(found["beam"][1] - 0.36) < 1e-3
 
@@ -390,14 +395,25 @@ for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(4, length_penalty=
 
 gain = results["beam"][0] - results["greedy"][0]
 print(f"빔 서치가 더 그럴듯한 문장을 찾은 원문: {np.sum(gain > 1e-4)}개 (모두 {len(test)}개)")
-for korean in ("저는 학생입니다.", sources[0]):
-    print(f"{korean}  ->  {results['beam'][1][sources.index(korean)]}")
+
+row = sources.index("저는 학생입니다.")
+several = model.generate(source_ids[row : row + 1], kt.Beam(4, length_penalty=0.0, n_best=3), max_length=40)
+best_texts = tokenizer.detokenize(
+    [
+        ids[:n].tolist()
+        for ids, n in zip(np.array(several.tokens)[0], np.array(several.lengths)[0], strict=True)
+    ]
+)
+print(sources[row])
+for text, log_probability in zip(best_texts.numpy(), np.array(several.scores)[0], strict=True):
+    print(f"  {np.exp(log_probability):6.1%}  {text.decode()}")
 assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 
 # %% [markdown]
-# 이 모델처럼 확신이 크면 빔이 할 일이 거의 없습니다. 실제 언어에서는 폭 4인 빔이 보통 BLEU를 1쯤 올립니다. 더
-# 그럴듯한 문장이 늘 더 좋은 것은 아닙니다. 빔이 아주 넓으면 모델이 지나치게 좋아하는 짧은 문장을 찾습니다. 그래서
-# 길이 벌점(length penalty)이 있습니다.
+# "저는 학생입니다."의 번역 후보 셋을 보십시오. 첫째가 확률의 거의 전부를 차지합니다. 이 모델처럼 확신이 크면 빔이
+# 할 일이 거의 없습니다. 실제 언어에서는 폭 4인 빔이 보통 BLEU를 1쯤 올립니다. 더 그럴듯한 문장이 늘 더 좋은 것은
+# 아닙니다. 빔이 아주 넓으면 모델이 지나치게 좋아하는 짧은 문장을 찾습니다. 그래서 길이 페널티(length penalty)가
+# 있습니다.
 #
 # ## 연습 문제
 #
@@ -427,7 +443,7 @@ print(f"{lowest_loss(5):.3f}, {lowest_loss(32_000):.3f}")
 # ## 더 읽을거리
 #
 # - Vaswani 외, 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 5절(학습)과 6.1절(폭 4인
-#   빔, 길이 벌점 0.6)
+#   빔, 길이 페널티 0.6)
 # - Post, 2018, ["A Call for Clarity in Reporting BLEU Scores"](https://arxiv.org/abs/1804.08771)
 # - 이 라이브러리의 문서: *Training*(곡선을 읽는 법, 데이터에 맞는 크기), *Decoding*(탐색 방법과 그 비용)
 # - 다음 장: **13. 어텐션 읽기**
