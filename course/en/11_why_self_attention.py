@@ -289,8 +289,8 @@ assert gradients["self-attention"][3] > 1e-2 * gradients["self-attention"][61]
 # %% [markdown]
 # ## Measure the time
 #
-# Counting is one thing, a processor another. We run each layer on sequences of growing length, and take the
-# median of five runs. The figures depend on your machine. Compare the slopes, not the milliseconds.
+# A count is not a time. So we run each layer on sequences of growing length, and take the median of five runs.
+# The figures depend on your machine. Compare the slopes, not the milliseconds.
 
 
 # %%

@@ -105,8 +105,8 @@ assert accuracy > 0.9
 
 # %% [markdown]
 # Now we look inside. `return_attention_scores=True` gives the weights of each layer,
-# `(batch, num_heads, length, length)`. We draw one query: above the word that looks, below the words that it can
-# look at, a colour for each head. A line is as strong as its weight.
+# `(batch, num_heads, length, length)`. We draw one query. The word that looks stands above, the words that it can
+# look at stand below, and each head has its colour. The larger the weight, the thicker the line.
 
 # %%
 COLOURS = ("#3a6ea5", "#d1603d", "#2a9d8f", "#8a6fb0")
@@ -151,7 +151,7 @@ plt.show()
 
 # %% [markdown]
 # **What to look at.** The lines go from *making* (the model sees only `[MASK]` there) to *more* and *difficult*,
-# over four words in between. The heads share the work: some read the degree, some the adjective.
+# over four words in between. The heads share the work: some read *more*, some read *difficult*.
 #
 # One picture proves little, so we measure it on all test sentences: which share of the attention of the hidden
 # word falls on the two words that decide? If it were spread evenly, it would be a fifth at most.
@@ -192,7 +192,7 @@ print(f"answers that change: degree {other_degree:.0%}, noun {other_noun:.0%}")
 assert other_degree > 0.9 and other_noun < 0.1
 
 # %% [markdown]
-# Here attention and truth agree. It need not be so: chapter 15 has a case where they part.
+# Here attention and truth agree. That is not always so: chapter 15 shows a case where they differ.
 #
 # ## Alignment: which word translates which
 #

@@ -166,12 +166,12 @@ for name, (head, inputs, shape) in tasks.items():
 # %% [markdown]
 # ## GPT: the next word
 #
-# GPT turns it round: no hidden words, but the next one, again and again. It needs no labels and no second text,
-# only text. `LanguageModel` is a decoder without a memory.
+# GPT guesses no hidden words. It guesses the next word, again and again. So it needs no labels, only text.
+# `LanguageModel` is a decoder without a memory.
 #
 # Our text is about agreement: "the dogs that chased the cat are tired". The verb must agree with *dogs*, not with
 # the nearer *cat*. A model that looks at the last words only gets that wrong in half of the cases. We train on
-# most sentences. In the others, pairs of nouns stand together that training never joins.
+# most sentences. The test has the other sentences: pairs of nouns that training never puts together.
 
 # %%
 NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")

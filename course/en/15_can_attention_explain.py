@@ -3,7 +3,7 @@
 #
 # Afterwards you know both sides of a debate of 2019, and you can repeat its main experiments: you compare
 # attention weights with two other measures of importance, you shuffle the weights, and you train a model without
-# them. At the end stands a plain answer.
+# them. The chapter ends with a plain answer.
 #
 # **Before:** chapter 13 (reading attention).
 
@@ -18,7 +18,7 @@
 # - Wiegreffe and Pinter, 2019, "Attention is not not Explanation", answer: not so fast. First ask whether the
 #   model needs its attention at all. And a second possible explanation does not make the first one wrong.
 #
-# We let the numbers speak. We need a model, and a task whose truth we know.
+# We repeat their experiments. For that we need a model, and a task whose truth we know.
 #
 # ## Reviews that a program writes
 #

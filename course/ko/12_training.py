@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12. 학습: 워밍업, 라벨 스무딩, BLEU
 #
-# 이 장을 마치면 논문의 방법대로 번역 모델을 학습할 수 있습니다. 올라갔다가 내려오는 학습률, 90 % 정도의 확신이면
+# 이 장을 마치면 논문의 방법대로 번역 모델을 학습할 수 있습니다. 올라갔다가 내려오는 학습률, 90% 정도의 확신이면
 # 만족하는 손실, 결과를 재는 점수를 배웁니다. 작은 번역기를 직접 학습하면서 지켜봅니다.
 #
 # **먼저 읽을 것:** 10장 (한 문장이 번역되는 과정). 이 장의 학습은 코어 두 개에서 30초쯤 걸립니다.
@@ -79,7 +79,7 @@ p = np.exp(logits) / np.exp(logits).sum()
 by_hand = -(smoothed * np.log(p)).sum()
 layer = kt.MaskedCrossentropy(label_smoothing=epsilon)
 np.testing.assert_allclose(layer(np.array([[right]]), logits[None, None]), by_hand, rtol=1e-5)
-print(f"그냥 {-np.log(p[right]):.3f}, 스무딩 {by_hand:.3f}")
+print(f"스무딩 없이 {-np.log(p[right]):.3f}, 스무딩 {by_hand:.3f}")
 
 # %% [markdown]
 # 이 손실에서 가장 좋은 답은 무엇일까요? 맞는 단어의 확률을 $c$라 하고, 나머지 넷이 남은 확률을 똑같이 나눈다고
@@ -299,6 +299,39 @@ assert floor < history["val_loss"][-1] < history["val_loss"][0]
 # 배웁니다. 이 BLEU를 실제 서비스의 BLEU와 비교하지는 마십시오. 이 문법에서는 옳은 번역이 하나뿐이지만, 진짜
 # 언어에서는 여럿입니다.
 #
+# ## 워밍업이 정말 필요할까요?
+#
+# 재어 봅시다. 같은 모델을 같은 초깃값에서 120스텝 학습합니다. 가장 높은 학습률은 0.01입니다. 한 번은 60스텝 동안
+# 워밍업을 한 뒤 줄이고, 한 번은 모든 스텝에서 이 학습률을 씁니다.
+
+
+# %%
+def short_training(learning_rate):
+    """짧은 학습에서 20스텝마다의 평균 손실을 돌려줍니다."""
+    keras.utils.set_random_seed(12)
+    fresh = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
+    adam = kt.training.Adam(learning_rate, beta_2=0.98, epsilon=1e-9)
+    fresh.compile(adam, kt.MaskedCrossentropy(label_smoothing=0.1))
+    return fresh.fit(batches.dataset(), steps_per_epoch=20, epochs=6, shuffle=False, verbose=0).history[
+        "loss"
+    ]
+
+
+with_warmup = short_training(kt.WarmupSchedule.from_peak(0.01, 60, 64))
+without = short_training(0.01)
+figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+axes.plot(range(20, 140, 20), with_warmup, "o-", color="#3a6ea5", label="워밍업 있음")
+axes.plot(range(20, 140, 20), without, "o-", color="#d1603d", label="모든 스텝에서 0.01")
+axes.set(xlabel="스텝", ylabel="스무딩한 손실 (토큰당 nat)")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# **무엇을 볼까요?** 시작과 끝을 보십시오. 처음에는 큰 걸음이 앞섭니다. 그다음에는 조심스럽게 시작한 쪽이
+# 앞지릅니다. 우리가 실행했을 때 120스텝 뒤의 손실은 1.1과 1.4였습니다. 학습률이 0.004처럼 낮으면 이 작은 모델은
+# 워밍업이 없어도 잘 배웁니다. 깊은 모델은 그렇지 않습니다. 워밍업은 처음에는 견디지 못할 학습률을 견디게 해
+# 줍니다(그 이유와, 사전 정규화(pre-norm)에서 덜 필요한 이유는 Xiong 외, 2020에 있습니다).
+#
 # ## 손으로 계산하는 BLEU
 #
 # 번역이 얼마나 좋은지 어떻게 잴까요? BLEU(Papineni 외, 2002)는 번역의 1, 2, 3, 4-그램 가운데 몇 개가 참조 번역에
@@ -398,22 +431,22 @@ print(f"빔 서치가 더 그럴듯한 문장을 찾은 원문: {np.sum(gain > 1
 
 row = sources.index("저는 학생입니다.")
 several = model.generate(source_ids[row : row + 1], kt.Beam(4, length_penalty=0.0, n_best=3), max_length=40)
+counts = np.array(several.lengths)[0]
 best_texts = tokenizer.detokenize(
-    [
-        ids[:n].tolist()
-        for ids, n in zip(np.array(several.tokens)[0], np.array(several.lengths)[0], strict=True)
-    ]
+    [row[:n].tolist() for row, n in zip(np.array(several.tokens)[0], counts, strict=True)]
 )
-print(sources[row])
+print("저는 학생입니다.")
 for text, log_probability in zip(best_texts.numpy(), np.array(several.scores)[0], strict=True):
     print(f"  {np.exp(log_probability):6.1%}  {text.decode()}")
+print(f"0.9 ** {counts[0]} = {0.9 ** counts[0]:.2f}")
 assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 
 # %% [markdown]
-# "저는 학생입니다."의 번역 후보 셋을 보십시오. 첫째가 확률의 거의 전부를 차지합니다. 이 모델처럼 확신이 크면 빔이
-# 할 일이 거의 없습니다. 실제 언어에서는 폭 4인 빔이 보통 BLEU를 1쯤 올립니다. 더 그럴듯한 문장이 늘 더 좋은 것은
-# 아닙니다. 빔이 아주 넓으면 모델이 지나치게 좋아하는 짧은 문장을 찾습니다. 그래서 길이 페널티(length penalty)가
-# 있습니다.
+# "저는 학생입니다."의 번역 후보 셋을 보십시오. 첫째가 맞는 번역인데도 확률은 절반이 안 됩니다. 라벨 스무딩
+# 때문입니다. 모델은 조각마다 확률의 10분의 1쯤을 남겨 둡니다. 마지막 줄은 0.9를 조각의 수만큼 곱한 값이고, 위의
+# 확률과 비슷합니다. 그래도 다른 문장은 훨씬 뒤처집니다. 이 모델처럼 확신이 크면 빔이 할 일이 거의 없습니다. 실제
+# 언어에서는 폭 4인 빔이 보통 BLEU를 1쯤 올립니다. 더 그럴듯한 문장이 늘 더 좋은 것은 아닙니다. 빔이 아주 넓으면
+# 모델이 지나치게 좋아하는 짧은 문장을 찾습니다. 그래서 길이 페널티(length penalty)가 있습니다.
 #
 # ## 연습 문제
 #

@@ -165,8 +165,8 @@ for name, (head, inputs, shape) in tasks.items():
 # %% [markdown]
 # ## GPT: 다음 단어
 #
-# GPT는 반대로 합니다. 단어를 가리지 않고, 다음 단어를 거듭 맞힙니다. 라벨도 둘째 글도 필요 없고, 글만 있으면
-# 됩니다. `LanguageModel`은 메모리가 없는 디코더입니다.
+# GPT는 단어를 가리지 않습니다. 다음 단어를 거듭 맞힙니다. 그래서 라벨이 필요 없고, 글만 있으면 됩니다.
+# `LanguageModel`은 메모리가 없는 디코더입니다.
 #
 # 우리의 글은 영어의 수 일치를 다룹니다. "the dogs that chased the cat are tired"에서 동사는 가까운 *cat*이 아니라
 # *dogs*와 일치해야 합니다. 바로 앞 단어만 보는 모델은 절반을 틀립니다. 대부분의 문장으로 학습하고, 나머지
