@@ -59,7 +59,8 @@ kt.plots.schedule(widths)
 # %% [markdown]
 # **What to look at.** All four curves have their peak at step 4,000. A wider model gets smaller rates, because it
 # adds up more terms: the same change of each weight moves its outputs farther.
-#
+
+# %% [markdown]
 # ## Label smoothing by hand
 #
 # The usual target says: the right word has probability 1, all others 0. A softmax can never reach that, so the
@@ -113,7 +114,8 @@ plt.show()
 
 # %% [markdown]
 # **What to look at.** The dot: there the blue curve turns upwards. The grey curve has no such point.
-#
+
+# %% [markdown]
 # ## A corpus that a grammar generates
 #
 # A real corpus has millions of sentences. We need one that a small model learns in half a minute. So we write a
@@ -300,7 +302,8 @@ assert floor < history["val_loss"][-1] < history["val_loss"][0]
 # right, BLEU stays low at first, while the loss already falls: the model first learns which words are frequent,
 # then which word translates which. Do not compare this BLEU with that of a real service. A grammar allows one
 # right translation, a language many.
-#
+
+# %% [markdown]
 # ## Does the warm-up matter?
 #
 # Measure it. We train the same model from the same start for 120 steps, with a highest rate of 0.01: once with a
@@ -333,7 +336,8 @@ plt.show()
 # our run its loss was 1.1 after 120 steps, against 1.4. With a lower rate, such as 0.004, this little model does
 # as well without a warm-up. Deep models do not: the warm-up lets them bear a rate that would break them at the
 # start (Xiong et al., 2020, explain why, and why pre-norm needs it less).
-#
+
+# %% [markdown]
 # ## BLEU by hand
 #
 # How good is a translation? BLEU (Papineni et al., 2002) counts which 1-, 2-, 3- and 4-grams of the translation
@@ -374,7 +378,8 @@ np.testing.assert_allclose(bleu_by_hand("She does not drink the coffee every day
 # half. The real BLEU of a corpus adds up the counts of all sentences before it divides, and a standard splits the
 # words. `sacrebleu` does both, and names its choices in a *signature*. A BLEU without one cannot be compared with
 # another. As a rule of thumb, translation services reach 20 to 40 on real language.
-#
+
+# %% [markdown]
 # ## Greedy or beam?
 #
 # The model gives probabilities. A search turns them into a sentence. *Greedy* search takes the likeliest word in
@@ -450,7 +455,8 @@ assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 # near it. A model that is as sure as this one leaves a beam little to do. On real language a beam of 4 usually
 # brings about one BLEU. A likelier sentence is not always a better one: a very wide beam finds short sentences
 # that the model likes too much. That is what the length penalty is for.
-#
+
+# %% [markdown]
 # ## Exercise
 #
 # 1. The rate peaks at `step = warmup`. At which step has it fallen to half of the peak? Use the formula, then

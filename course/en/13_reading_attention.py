@@ -193,7 +193,8 @@ assert other_degree > 0.9 and other_noun < 0.1
 
 # %% [markdown]
 # Here attention and truth agree. That is not always so: chapter 15 shows a case where they differ.
-#
+
+# %% [markdown]
 # ## Alignment: which word translates which
 #
 # In a translator, cross-attention connects each written word with the source. Its first picture (Bahdanau et al.,
@@ -351,7 +352,8 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 # | a line that vanishes after training again | there are several ways to the same answer | attention is meaningless |
 #
 # To claim more, change the input and look at the output, as we did with *more* and *too*.
-#
+
+# %% [markdown]
 # ## Exercise
 #
 # A head that looks everywhere alike has the entropy $\log n$, a head that looks at one word 0. Compute the mean

@@ -132,7 +132,8 @@ plt.show()
 # %% [markdown]
 # **What to look at.** The two rows of `[SEP]` are equal in the first picture, because it is the same piece. The
 # second picture has only two different rows, A and B. In the sum no two rows are equal.
-#
+
+# %% [markdown]
 # ## One encoder, many tasks
 #
 # BERT is trained once on plain text, by hidden words (the guesser of chapter 13 did the same). Then a small
@@ -218,7 +219,8 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 # %% [markdown]
 # The last check is the look-ahead mask at work: no token feels its future. So one pass over a text trains all its
 # places at once.
-#
+
+# %% [markdown]
 # ## The Vision Transformer: patches are words
 #
 # An image is cut into patches, and each patch becomes a vector by one matrix. From then on everything is BERT: a
@@ -301,7 +303,8 @@ plt.show()
 # **What to look at.** Compare each map with the image above it. The dark cells often lie on the shape or at its
 # ends, where the shapes differ. Sometimes they do not: chapter 13 said why one should not read too much into
 # that.
-#
+
+# %% [markdown]
 # ## Exercise
 #
 # T5's decoder has a source. A *prefix* language model has none, but treats the first part of its text like a

@@ -19,7 +19,8 @@
 #   model needs its attention at all. And a second possible explanation does not make the first one wrong.
 #
 # We repeat their experiments. For that we need a model, and a task whose truth we know.
-#
+
+# %% [markdown]
 # ## Reviews that a program writes
 #
 # A review has three clauses, such as "the plot was not good". An adjective is good or bad, and *not* turns it
@@ -191,7 +192,8 @@ plt.show()
 # Attention often gives nearly everything to one or two words, while leaving words out shows that more of them
 # matter. In other reviews attention falls on a word that decides nothing, such as *was* or *and*: the encoder has
 # already mixed the words, and the state above *and* can hold what *awful* said (chapter 13).
-#
+
+# %% [markdown]
 # ## Do they agree?
 #
 # We compare orders, not numbers: sort the words by importance, once by each measure. *Kendall's* $\tau$ counts
@@ -241,7 +243,8 @@ assert agreements[f"{a}, {o}"].mean() < 0.8
 # would stand at 1. They lie between 0 and 1: attention has something to do with importance, and it is not the
 # same thing. The two other measures agree with each other somewhat better, as Jain and Wallace found on real
 # reviews. They are not perfect either.
-#
+
+# %% [markdown]
 # ## Shuffle the weights
 #
 # A second test of Jain and Wallace. If the weights are the reason, then other weights must give another answer.
@@ -271,7 +274,8 @@ assert 0 < moves.max() <= 1
 # %% [markdown]
 # For some reviews the weights matter much, for others hardly at all: there every state says the same, wherever
 # one looks. The same picture of weights can be decisive in one review and without meaning in the next.
-#
+
+# %% [markdown]
 # ## Does the model need its attention?
 #
 # Wiegreffe and Pinter ask two questions first.
@@ -296,7 +300,8 @@ assert agreement(by_attention, attention(other)).mean() < 0.8
 #
 # That does not hold for every model. In chapter 13 the attention was the only way for words to meet, and the
 # model could not do without it. There weights and truth agreed.
-#
+
+# %% [markdown]
 # ## A plain answer
 #
 # - **Attention weights say where a layer reads from. They do not say why the model answers as it does.** Between
@@ -307,7 +312,8 @@ assert agreement(by_attention, attention(other)).mean() < 0.8
 # - Other measures have faults too. Leave-one-out misses a word if another word says the same, and gradients miss
 #   what is saturated. If several measures agree, you may begin to trust them.
 # - For a decision about people, such as a loan, no picture of weights is enough.
-#
+
+# %% [markdown]
 # ## Exercise
 #
 # In our task we know which words decide: the adjectives and *not*. For each review let $k$ be the number of such
