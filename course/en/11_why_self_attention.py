@@ -348,7 +348,7 @@ right.semilogy(distance, gradients["LSTM"], color=colours["recurrent"], label=la
 right.set(
     xlabel="distance from the last token, places",
     ylabel="size of the gradient",
-    title="What the last output feels of each input",
+    title="How much the last output depends on each input",
 )
 right.legend()
 plt.show()

@@ -346,7 +346,7 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 #
 # | you see | you may say | you may not say |
 # | --- | --- | --- |
-# | a strong line | in this layer, this head reads from this place | this word is the reason of the output |
+# | a thick line | in this layer, this head reads from this place | this word is the reason of the output |
 # | no line | this head does not read from there | the word has no influence: it may come by another head or layer |
 # | the same line in many sentences | this head has a habit; count how often | the head is "the grammar head" |
 # | a line that vanishes after training again | there are several ways to the same answer | attention is meaningless |

@@ -217,8 +217,8 @@ other[0, 5:] = number["happy"]  # another future
 np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  # changes nothing before it
 
 # %% [markdown]
-# The last check is the look-ahead mask at work: no token feels its future. So one pass over a text trains all its
-# places at once.
+# The last check is the look-ahead mask at work: no token depends on its future. So one pass over a text trains
+# all its places at once.
 
 # %% [markdown]
 # ## The Vision Transformer: patches are words

@@ -341,7 +341,7 @@ right.semilogy(distance, gradients["LSTM"], color=colours["recurrent"], label=la
 right.set(
     xlabel="마지막 토큰에서 떨어진 거리 (칸)",
     ylabel="그래디언트의 크기",
-    title="마지막 출력이 느끼는 각 입력의 영향",
+    title="마지막 출력이 각 입력에 의존하는 정도",
 )
 right.legend()
 plt.show()

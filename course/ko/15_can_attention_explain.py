@@ -77,8 +77,8 @@ print(" ".join(reviews[0][0]), "->", reviews[0][1])
 # $$\alpha = \text{softmax}(s_1, \ldots, s_n), \qquad z = w^\top \sum_j \alpha_j h_j + b$$
 #
 # 점수 $s_j$는 상태 $h_j$를 읽는 작은 신경망에서 나옵니다. $z$는 로짓이고, 양수이면 "좋은 평"입니다. 나중에
-# `answer`에 다른 가중치 $\alpha$를 넣으려고 단계를 메서드로 나눕니다. `uniform=True`이면 모든 스코어가 0이므로
-# 모든 단어의 가중치가 같습니다.
+# `answer`에 다른 가중치 $\alpha$를 넣으려고 단계를 메서드로 나눕니다. `uniform=True`이면 모든 점수가 0이므로 모든
+# 단어의 가중치가 같습니다.
 
 
 # %%
