@@ -351,7 +351,8 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 # | the same line in many sentences | this head has a habit; count how often | the head is "the grammar head" |
 # | a line that vanishes after training again | there are several ways to the same answer | attention is meaningless |
 #
-# To claim more, change the input and look at the output, as we did with *more* and *too*.
+# To claim more, change the input and look at the output, as we did with *more* and *too*. `kt.explain` does this
+# for a translator: it hides one token after another.
 
 # %% [markdown]
 # ## Exercise

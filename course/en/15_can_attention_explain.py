@@ -338,5 +338,6 @@ print(f"chance: {by_chance:.2f}")
 # - Wiegreffe and Pinter, 2019, ["Attention is not not Explanation"](https://arxiv.org/abs/1908.04626)
 # - Abnar and Zuidema, 2020, ["Quantifying Attention Flow in Transformers"](https://arxiv.org/abs/2005.00928):
 #   weights followed through all layers
-# - Documents of this library: *Attention viewer*
+# - Documents of this library: *What matters to a model* (`kt.explain` computes leave-one-out, gradient × input
+#   and attention rollout for translators and classifiers), *Attention viewer*
 # - This is the last chapter. Take a model of your own, and ask it the questions of this one.

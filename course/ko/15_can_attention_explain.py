@@ -337,5 +337,6 @@ print(f"우연: {by_chance:.2f}")
 # - Wiegreffe, Pinter, 2019, ["Attention is not not Explanation"](https://arxiv.org/abs/1908.04626)
 # - Abnar, Zuidema, 2020, ["Quantifying Attention Flow in Transformers"](https://arxiv.org/abs/2005.00928): 모든
 #   층을 따라가며 가중치를 보는 방법
-# - 이 라이브러리의 문서: *Attention viewer*
+# - 이 라이브러리의 문서: *What matters to a model*(`kt.explain`은 번역기와 분류기에 대해 하나 빼기, 그래디언트 ×
+#   입력, 어텐션 롤아웃을 계산합니다), *Attention viewer*
 # - 마지막 장입니다. 이제 여러분의 모델에 이 장의 질문을 해 보십시오.
