@@ -51,13 +51,14 @@ def new_figure(width, height, *texts):
         *texts: All texts of the figure that may hold other letters than Latin ones; they choose the fonts.
 
     Returns:
-        A `matplotlib.figure.Figure` that Jupyter shows as a PNG, whether `pyplot` is loaded or not.
+        A `matplotlib.figure.Figure` that Jupyter shows as a PNG, whether `pyplot` has drawn a figure before or not.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from keras_transformer.plots.notebook import NotebookFigure
 
     matplotlib.rcParams["font.family"] = font_families(*texts)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -158,3 +158,8 @@ def test_the_attention_of_a_translation_has_its_tokens(translator, pairs, kind):
 def test_a_wrong_kind_of_attention_is_refused():
     with pytest.raises(ValueError, match=r"encoder, decoder, cross\. Received: kind='self'"):
         plots.translation_attention(None, "저는", "self")
+
+
+def test_a_notebook_shows_a_figure_as_a_png():
+    # Jupyter asks an object for its picture by this method.
+    assert plots.positions(length=4, d_model=8)._repr_png_().startswith(b"\x89PNG")

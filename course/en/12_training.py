@@ -1,0 +1,492 @@
+# %% [markdown]
+# # 12. Training: warm-up, label smoothing, BLEU
+#
+# Afterwards you can train a translator as the paper does: with a learning rate that rises and then falls, with a
+# loss that asks for 90 % certainty and no more, and with a score for the result. You train a small one here, and
+# watch it learn.
+#
+# **Before:** chapter 10 (a translation, step by step). The training in this chapter takes about half a minute on
+# two cores.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import random
+from collections import Counter
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import sacrebleu
+
+import keras_transformer as kt
+from keras_transformer.fonts import font_families
+
+keras.utils.set_random_seed(12)
+
+# %% [markdown]
+# ## A learning rate that rises, then falls
+#
+# The first updates of a Transformer are dangerous: its weights are random, its gradients point anywhere, and Adam
+# does not know yet how large they usually are. So the paper starts with tiny steps and makes them larger for
+# `warmup` steps. Then it makes them smaller again (section 5.3, equation 3):
+#
+# $$\text{rate} = d_\text{model}^{-0.5} \cdot \min(\text{step}^{-0.5},\; \text{step} \cdot \text{warmup}^{-1.5})$$
+#
+# The first term falls, the second one rises in a straight line. They meet at `step = warmup`. The paper counts
+# steps from 1. Keras counts them from 0, so the library's schedule adds 1.
+
+
+# %%
+def paper_rate(step, d_model, warmup):
+    """The paper's learning rate; `step` counts from 1."""
+    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+schedule = kt.WarmupSchedule(d_model=512, warmup_steps=4000)
+for step in (1, 1000, 4000, 16_000, 100_000):
+    rate = float(schedule(step - 1))
+    print(f"{step:7,}: {rate:.7f}")
+    np.testing.assert_allclose(rate, paper_rate(step, 512, 4000), rtol=1e-5)
+np.testing.assert_allclose(paper_rate(4000, 512, 4000), (512 * 4000) ** -0.5)  # the peak
+
+# %%
+widths = {f"d_model {d_model}": kt.WarmupSchedule(d_model) for d_model in (128, 256, 512, 1024)}
+kt.plots.schedule(widths)
+
+# %% [markdown]
+# **What to look at.** All four curves have their peak at step 4,000. A wider model gets smaller rates, because it
+# adds up more terms: the same change of each weight moves its outputs farther.
+
+# %% [markdown]
+# ## Label smoothing by hand
+#
+# The usual target says: the right word has probability 1, all others 0. A softmax can never reach that, so the
+# model pushes its scores apart for ever and becomes too sure of itself. Label smoothing takes a small share
+# $\varepsilon$ away from the right word and spreads it over the whole vocabulary (section 5.4 takes
+# $\varepsilon = 0.1$). For $V = 5$ words:
+#
+# $$q = (1 - \varepsilon) \cdot [0, 0, 1, 0, 0] + \varepsilon / V = [0.02, 0.02, 0.92, 0.02, 0.02]$$
+#
+# The loss is the cross-entropy $-\sum_i q_i \log p_i$.
+
+# %%
+epsilon, right = 0.1, 2
+smoothed = (1 - epsilon) * np.eye(5)[right] + epsilon / 5
+np.testing.assert_allclose(smoothed, [0.02, 0.02, 0.92, 0.02, 0.02])
+
+logits = np.array([0.5, -1.0, 3.0, 0.0, 1.0])
+p = np.exp(logits) / np.exp(logits).sum()
+by_hand = -(smoothed * np.log(p)).sum()
+layer = kt.MaskedCrossentropy(label_smoothing=epsilon)
+np.testing.assert_allclose(layer(np.array([[right]]), logits[None, None]), by_hand, rtol=1e-5)
+print(f"plain {-np.log(p[right]):.3f}, smoothed {by_hand:.3f}")
+
+# %% [markdown]
+# What is the best answer under this loss? Let $c$ be the probability of the right word, and let the other four
+# share the rest. The plain loss falls until $c = 1$. The smoothed loss has its lowest point at $c = 0.92$, and
+# from there it rises: the model pays for being too sure. The lowest point is not 0. It is the entropy of $q$.
+
+# %%
+certainty = np.linspace(0.3, 0.9995, 1400)
+others = (1 - certainty) / 4
+plain = -np.log(certainty)
+smooth = -(0.92 * np.log(certainty) + 4 * 0.02 * np.log(others))
+best = certainty[smooth.argmin()]
+assert abs(best - 0.92) < 1e-3
+entropy = -(smoothed * np.log(smoothed)).sum()
+np.testing.assert_allclose(smooth.min(), entropy, rtol=1e-5)
+
+plt.rcParams["font.family"] = font_families("probability")
+figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+axes.plot(certainty, plain, color="#707070", label="plain")
+axes.plot(certainty, smooth, color="#3a6ea5", label="smoothed, ε = 0.1")
+axes.plot(best, smooth.min(), "o", color="#d1603d")
+axes.annotate("0.92", (best, smooth.min()), xytext=(0.9, 0.75), ha="right", arrowprops={"arrowstyle": "->"})
+axes.set(
+    xlabel="probability c of the right word",
+    ylabel="loss, nats",
+)
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# **What to look at.** The dot: there the blue curve turns upwards. The grey curve has no such point.
+
+# %% [markdown]
+# ## A corpus that a grammar generates
+#
+# A real corpus has millions of sentences. We need one that a small model learns in half a minute. So we write a
+# small grammar of polite Korean and its English: ten subjects, eight verbs (one of them *to be*), three tenses,
+# negation. It is the smaller sister of the grammar in `examples/korean_corpus.py`, with which the demo of the
+# library trains.
+#
+# The word order differs: 저는 책을 읽습니다 is "I book read". So word-by-word translation is not enough.
+
+# %%
+SUBJECTS = (
+    "저는=I, 우리는=we, 그는=he, 그녀는=she, 그들은=they, 민수는=Minsu, "
+    "지영은=Jiyoung, 학생은=the student, 의사는=the doctor, 제 친구는=my friend"
+)
+VERBS = {  # English forms: Korean stem, present, past, future; objects
+    "read reads read": (
+        "읽/읽습니다/읽었습니다/읽을 것입니다",
+        "책을=a book, 신문을=a newspaper, 편지를=a letter",
+    ),
+    "drink drinks drank": ("마시/마십니다/마셨습니다/마실 것입니다", "물을=water, 커피를=coffee, 차를=tea"),
+    "eat eats ate": ("먹/먹습니다/먹었습니다/먹을 것입니다", "사과를=an apple, 빵을=bread, 밥을=rice"),
+    "buy buys bought": ("사/삽니다/샀습니다/살 것입니다", "책을=a book, 사과를=an apple, 빵을=bread"),
+    "watch watches watched": ("보/봅니다/보았습니다/볼 것입니다", "영화를=a movie, 드라마를=a drama"),
+    "go goes went": ("가/갑니다/갔습니다/갈 것입니다", "학교에=to school, 병원에=to the hospital"),
+    "learn learns learned": ("배우/배웁니다/배웠습니다/배울 것입니다", "한국어를=Korean, 영어를=English"),
+}
+TIMES = ("=, 매일=every day", "=, 어제=yesterday", "=, 내일=tomorrow")
+NEGATIONS = ("않습니다", "않았습니다", "않을 것입니다")
+COPULAS = (("입니다", ""), ("이 아닙니다", "not "))
+JOBS = "학생=a student, 선생님=a teacher, 군인=a soldier, 회사원=an office worker"
+
+
+def entries(text):
+    """Returns the (Korean, English) entries of a table."""
+    return [entry.split("=") for entry in text.split(", ")]
+
+
+def english_verb(subject, verb, tense, negative):
+    """Returns the verb with its auxiliaries, such as "does not drink"."""
+    base, third, past = verb.split()
+    singular = subject not in ("I", "we", "they")
+    if tense == 2:
+        return f"will not {base}" if negative else f"will {base}"
+    if negative:
+        return f"{'did' if tense else 'does' if singular else 'do'} not {base}"
+    return past if tense else third if singular else base
+
+
+def sentence(*words):
+    """Joins words to a sentence that begins with a capital."""
+    text = " ".join(" ".join(words).split()) + "."
+    return text[0].upper() + text[1:]
+
+
+def generated():
+    """Returns all pairs by (subject, verb, object)."""
+    groups = {}
+    for korean, english in entries(SUBJECTS):
+        for verb, (forms, objects) in VERBS.items():
+            stem, *forms = forms.split("/")
+            for thing, translation in entries(objects):
+                group = groups.setdefault((english, verb, thing), [])
+                for tense, form in enumerate(forms):
+                    for when, adverb in entries(TIMES[tense]):
+                        for negative in (False, True):
+                            action = f"{stem}지 {NEGATIONS[tense]}" if negative else form
+                            done = english_verb(english, verb, tense, negative)
+                            pair = (
+                                sentence(korean, when, thing, action),
+                                sentence(english, done, translation, adverb),
+                            )
+                            group.append(pair)
+        for job, translation in entries(JOBS):
+            if english not in ("we", "they", "the student"):
+                be = "am" if english == "I" else "is"
+                groups[english, "be", job] = [
+                    (sentence(korean, job + ending), sentence(english, be, no + translation))
+                    for ending, no in COPULAS
+                ] * 4  # there are few of them, so each comes four times
+    return groups
+
+
+# %% [markdown]
+# We keep one in ten (subject, verb, object) combinations for the test, with all their tenses. So each word of the
+# test is known, and no test sentence is. Otherwise a model that learns by heart would look good. 저는 학생입니다
+# is in the test.
+
+# %%
+groups = generated()
+chooser = random.Random(12)
+withheld = {("I", "be", "학생"), *chooser.sample(sorted(groups), len(groups) // 10)}
+train = [pair for key, pairs in groups.items() if key not in withheld for pair in pairs]
+test = sorted({pair for key in withheld for pair in groups[key]})
+chooser.shuffle(train)
+chooser.shuffle(test)
+assert not set(train) & set(test) and ("저는 학생입니다.", "I am a student.") in test
+print(f"{len(train):,} pairs to train on, {len(test)} to test with")
+for korean, english in train[:4]:
+    print(f"  {korean}  =  {english}")
+
+# %% [markdown]
+# The tokenizer learns pieces of words from the training sentences, one vocabulary for both languages. `Batches`
+# puts sentences into batches. A batch has three parts. The decoder reads `target`, the translation shifted right
+# by one: it starts with `bos` (2). It should answer with the labels, the same translation that ends with `eos`
+# (3). So each place learns the *next* piece, and all places learn at once.
+
+# %%
+tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 300)
+batches = kt.data.Batches(train, tokenizer, batch_tokens=1024, num_buckets=1)
+tests = kt.data.Batches(test, tokenizer, batch_tokens=1024, num_buckets=1)
+
+inputs, targets = next(iter(batches.dataset()))[:2]
+source, target = (inputs[name][0].numpy().tolist() for name in ("source", "target"))
+labels = targets[0].numpy().tolist()
+print("source", tokenizer.pieces([i for i in source if i]))
+print("target", tokenizer.pieces([i for i in target if i]))
+print("labels", tokenizer.pieces([i for i in labels if i]))
+length = labels.index(3)
+assert target[0] == 2 and target[1 : length + 1] == labels[:length]
+
+# %% [markdown]
+# ## Train
+#
+# The model is the paper's, only smaller: two layers on each side, $d_\text{model} = 64$, four heads. Adam has the
+# paper's $\beta_2 = 0.98$ and $\varepsilon = 10^{-9}$, dropout is 0.1. The warm-up takes 150 steps, not 4,000,
+# because the training has only a few hundred. `from_peak` gives the paper's curve by its highest rate.
+#
+# After each epoch we let the model translate the test, and score it by BLEU. We come to BLEU below.
+
+# %%
+model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
+model.compile(
+    kt.training.Adam(kt.WarmupSchedule.from_peak(4e-3, 150, 64), beta_2=0.98, epsilon=1e-9),
+    kt.MaskedCrossentropy(label_smoothing=0.1),
+    metrics=[kt.MaskedAccuracy()],
+)
+translator = kt.serving.Translator(model, tokenizer)
+sources, references = map(list, zip(*test, strict=True))
+bleu_by_epoch, first_lines = [], []
+
+
+def score(epoch, logs):
+    """Translates the test sentences, and keeps their BLEU and the first of them."""
+    translations = translator.translate(sources[:100])
+    bleu_by_epoch.append(sacrebleu.corpus_bleu(translations, [references[:100]]).score)
+    first_lines.append(translations[0])
+
+
+history = model.fit(
+    batches.dataset(),
+    steps_per_epoch=batches.steps,
+    epochs=8,
+    shuffle=False,  # each epoch has an order of its own already
+    validation_data=tests.dataset(epochs=1),
+    callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=score)],
+    verbose=0,
+).history
+print(f"{sources[0]}  =  {references[0]}")
+for epoch, (bleu, line) in enumerate(zip(bleu_by_epoch, first_lines, strict=True), 1):
+    print(f"{epoch:3}  BLEU {bleu:5.1f}  {line:.80}")
+
+# %%
+vocab_size = tokenizer.vocab_size
+high, low = 0.9 + 0.1 / vocab_size, 0.1 / vocab_size
+floor = -high * np.log(high) - (vocab_size - 1) * low * np.log(low)
+epochs = range(1, len(bleu_by_epoch) + 1)
+
+figure, (left, right_axes) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+left.plot(epochs, history["loss"], "o-", color="#3a6ea5", label="training")
+left.plot(epochs, history["val_loss"], "o-", color="#d1603d", label="test")
+left.axhline(floor, color="#707070", linestyle="--", label="lowest possible")
+left.set(xlabel="epoch", ylabel="smoothed loss, nats per token")
+left.legend()
+right_axes.axhspan(20, 40, color="#f1e3c8", label="translation services: 20 to 40")
+right_axes.plot(epochs, bleu_by_epoch, "o-", color="#d1603d", label="this translator")
+right_axes.set(xlabel="epoch", ylabel="BLEU", ylim=(0, 102))
+right_axes.legend()
+plt.show()
+assert floor < history["val_loss"][-1] < history["val_loss"][0]
+
+# %% [markdown]
+# **What to look at.** On the left, the loss comes to rest above the dashed line, not above 0: that is the entropy
+# of the smoothed targets. The training loss is the higher one, because dropout is on only in training. On the
+# right, BLEU stays low at first, while the loss already falls: the model first learns which words are frequent,
+# then which word translates which. Do not compare this BLEU with that of a real service. A grammar allows one
+# right translation, a language many.
+
+# %% [markdown]
+# ## Does the warm-up matter?
+#
+# Measure it. We train the same model from the same start for 120 steps, with a highest rate of 0.01: once with a
+# warm-up of 60 steps and the fall after it, once with this rate in every step.
+
+
+# %%
+def short_training(learning_rate):
+    """Returns the mean loss of each 20 steps of a short training."""
+    keras.utils.set_random_seed(12)
+    fresh = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
+    adam = kt.training.Adam(learning_rate, beta_2=0.98, epsilon=1e-9)
+    fresh.compile(adam, kt.MaskedCrossentropy(label_smoothing=0.1))
+    return fresh.fit(batches.dataset(), steps_per_epoch=20, epochs=6, shuffle=False, verbose=0).history[
+        "loss"
+    ]
+
+
+with_warmup = short_training(kt.WarmupSchedule.from_peak(0.01, 60, 64))
+without = short_training(0.01)
+figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+axes.plot(range(20, 140, 20), with_warmup, "o-", color="#3a6ea5", label="with warm-up")
+axes.plot(range(20, 140, 20), without, "o-", color="#d1603d", label="0.01 in every step")
+axes.set(xlabel="step", ylabel="smoothed loss, nats per token")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# **What to look at.** The start and the end. The large steps win at first. Then the careful start overtakes: in
+# our run its loss was 1.1 after 120 steps, against 1.4. With a lower rate, such as 0.004, this little model does
+# as well without a warm-up. Deep models do not: the warm-up lets them bear a rate that would break them at the
+# start (Xiong et al., 2020, explain why, and why pre-norm needs it less).
+
+# %% [markdown]
+# ## BLEU by hand
+#
+# How good is a translation? BLEU (Papineni et al., 2002) counts which 1-, 2-, 3- and 4-grams of the translation
+# occur in the reference: the precisions $p_1 \ldots p_4$. It takes their geometric mean. A short translation can
+# have a good precision without saying much, so a *brevity penalty* lowers its score:
+#
+# $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
+#
+# $c$ is the length of the translation, $r$ that of the reference. One word too many, "the", costs a surprising
+# half:
+
+
+# %%
+def bleu_by_hand(translation, reference):
+    """BLEU of one sentence."""
+    words, right_words = translation.split(), reference.split()
+    precisions = []
+    for size in range(1, 5):
+        ours, theirs = (
+            Counter(tuple(text[i : i + size]) for i in range(len(text) - size + 1))
+            for text in (words, right_words)
+        )
+        precisions.append((ours & theirs).total() / ours.total())
+    brevity = min(1.0, np.exp(1 - len(right_words) / len(words)))
+    return precisions, brevity, 100 * brevity * np.prod(precisions) ** 0.25
+
+
+reference = "She does not drink coffee every day"
+for translation in ("She does not drink the coffee every day", "She does not drink"):
+    precisions, brevity, value = bleu_by_hand(translation, reference)
+    print(f"{translation}: {np.round(precisions, 3)}, {brevity:.3f}, BLEU {value:.1f}")
+    library = sacrebleu.corpus_bleu([translation], [[reference]], tokenize="none").score
+    np.testing.assert_allclose(value, library, rtol=1e-6)
+np.testing.assert_allclose(bleu_by_hand("She does not drink the coffee every day", reference)[2], 50)
+
+# %% [markdown]
+# $\frac{7}{8} \cdot \frac{5}{7} \cdot \frac{3}{6} \cdot \frac{1}{5} = \frac{1}{16}$, and its fourth root is a
+# half. The real BLEU of a corpus adds up the counts of all sentences before it divides, and a standard splits the
+# words. `sacrebleu` does both, and names its choices in a *signature*. A BLEU without one cannot be compared with
+# another. As a rule of thumb, translation services reach 20 to 40 on real language.
+
+# %% [markdown]
+# ## Greedy or beam?
+#
+# The model gives probabilities. A search turns them into a sentence. *Greedy* search takes the likeliest word in
+# each step and never turns back. *Beam* search keeps a few hypotheses. A small table shows why that matters:
+
+# %%
+words = ["<pad>", "<unk>", "<s>", "</s>", "the", "a", "cat", "dog", "bird"]
+after = {
+    "<s>": {"the": 0.6, "a": 0.4},
+    "the": {"cat": 0.4, "dog": 0.3, "bird": 0.3},
+    "a": {"cat": 0.9, "dog": 0.1},
+    **{noun: {"</s>": 1.0} for noun in ("cat", "dog", "bird")},
+}
+table = np.log([[after.get(a, {}).get(b, 1e-9) for b in words] for a in words]).astype("float32")
+
+
+def step_of_table(tokens, cache, index):
+    """The logits after each token."""
+    return keras.ops.take(table, tokens, axis=0), cache
+
+
+found = {}
+for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=0.0)}.items():
+    hypotheses = kt.decoding.decode(step_of_table, (), strategy, prompt=[2], max_length=5)
+    ids = np.array(hypotheses.tokens)[0, 0]
+    found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
+    print(f"{name:6}  {found[name][0]}, {found[name][1]:.2f}")
+assert found["greedy"][0] == "the cat" and abs(found["greedy"][1] - 0.24) < 1e-3
+assert found["beam"][0] == "a cat" and abs(found["beam"][1] - 0.36) < 1e-3
+
+# %% [markdown]
+# Greedy search took "the", the likeliest first word, and ended with probability $0.6 \cdot 0.4 = 0.24$. Beam
+# search kept "a" too, and found $0.4 \cdot 0.9 = 0.36$.
+#
+# Now the translator. We compare the log probabilities of both searches, and their BLEU.
+
+# %%
+rows = tokenizer.tokenize(sources).to_list()
+longest = max(map(len, rows)) + 1
+source_ids = np.array([[*row, 3, *[0] * (longest - len(row) - 1)] for row in rows], "int32")
+results = {}
+for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(4, length_penalty=0.0)}.items():
+    hypotheses = model.generate(source_ids, strategy, max_length=40)
+    ids = [
+        row[:n]
+        for row, n in zip(np.array(hypotheses.tokens)[:, 0], np.array(hypotheses.lengths)[:, 0], strict=True)
+    ]
+    texts = [text.decode() for text in tokenizer.detokenize([row.tolist() for row in ids]).numpy()]
+    results[name] = np.array(hypotheses.scores)[:, 0], texts
+    scores = kt.training.corpus_scores(texts, references)
+    exact = np.mean([text == reference for text, reference in zip(texts, references, strict=True)])
+    print(f"{name:6}  BLEU {scores['bleu']:.1f}  exact {exact:.0%}  {scores['bleu_signature']}")
+
+gain = results["beam"][0] - results["greedy"][0]
+print(f"The beam found a likelier sentence for {np.sum(gain > 1e-4)} of {len(test)} sources.")
+
+row = sources.index("저는 학생입니다.")
+several = model.generate(source_ids[row : row + 1], kt.Beam(4, length_penalty=0.0, n_best=3), max_length=40)
+counts = np.array(several.lengths)[0]
+best_texts = tokenizer.detokenize(
+    [row[:n].tolist() for row, n in zip(np.array(several.tokens)[0], counts, strict=True)]
+)
+print("저는 학생입니다.")
+for text, log_probability in zip(best_texts.numpy(), np.array(several.scores)[0], strict=True):
+    print(f"  {np.exp(log_probability):6.1%}  {text.decode()}")
+print(f"0.9 ** {counts[0]} = {0.9 ** counts[0]:.2f}")
+assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
+
+# %% [markdown]
+# Look at the three best translations of 저는 학생입니다. The first one is right, and yet it has less than half of
+# the probability. That is label smoothing: at each piece the model keeps about a tenth back. The last line
+# multiplies 0.9 by itself, once for each piece, and comes near the probability above. But no other sentence comes
+# near it. A model that is as sure as this one leaves a beam little to do. On real language a beam of 4 usually
+# brings about one BLEU. A likelier sentence is not always a better one: a very wide beam finds short sentences
+# that the model likes too much. That is what the length penalty is for.
+
+# %% [markdown]
+# ## Exercise
+#
+# 1. The rate peaks at `step = warmup`. At which step has it fallen to half of the peak? Use the formula, then
+#    check it with `kt.WarmupSchedule(512, 4000)`.
+# 2. With $\varepsilon = 0.1$ and a vocabulary of 32,000 pieces, what is the lowest loss that a perfect model can
+#    reach? Is it more or less than for $V = 5$, and why?
+
+# %% tags=["hide-cell"]
+# 1. step**-0.5 is half of warmup**-0.5 at step = 4 * warmup.
+peak, later = float(schedule(4000 - 1)), float(schedule(16_000 - 1))
+np.testing.assert_allclose(later, peak / 2, rtol=1e-5)
+
+
+# 2. The entropy of the target. It is larger: the share of 0.1 is spread over more words.
+def lowest_loss(size, share=0.1):
+    """The entropy of a smoothed target."""
+    top, rest = 1 - share + share / size, share / size
+    return -top * np.log(top) - (size - 1) * rest * np.log(rest)
+
+
+np.testing.assert_allclose(lowest_loss(5), entropy)
+assert 1.3 < lowest_loss(32_000) < 1.4
+print(f"{lowest_loss(5):.3f}, {lowest_loss(32_000):.3f}")
+
+# %% [markdown]
+# ## What to read next
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 5 (training)
+#   and section 6.1 (beam of 4, length penalty 0.6)
+# - Post, 2018, ["A Call for Clarity in Reporting BLEU Scores"](https://arxiv.org/abs/1804.08771)
+# - Documents of this library: *Training* (how to read curves, sizes for your data), *Decoding* (strategies and
+#   what they cost)
+# - Next chapter: **13. Reading attention**

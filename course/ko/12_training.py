@@ -1,0 +1,488 @@
+# %% [markdown]
+# # 12. 학습: 워밍업, 라벨 스무딩, BLEU
+#
+# 이 장을 마치면 논문의 방법대로 번역 모델을 학습할 수 있습니다. 올라갔다가 내려오는 학습률, 90% 정도의 확신이면
+# 만족하는 손실, 결과를 재는 점수를 배웁니다. 작은 번역기를 직접 학습하면서 지켜봅니다.
+#
+# **먼저 읽을 것:** 10장 (한 문장이 번역되는 과정). 이 장의 학습은 코어 두 개에서 30초쯤 걸립니다.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import random
+from collections import Counter
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import sacrebleu
+
+import keras_transformer as kt
+from keras_transformer.fonts import font_families
+
+keras.utils.set_random_seed(12)
+
+# %% [markdown]
+# ## 올라갔다가 내려오는 학습률
+#
+# 트랜스포머의 처음 몇 번의 갱신은 위험합니다. 가중치는 무작위이고, 그래디언트는 아무 방향이나 가리키며, Adam은
+# 그래디언트의 평소 크기를 아직 모릅니다. 그래서 논문은 아주 작은 걸음으로 시작하여 `warmup` 스텝 동안 걸음을
+# 키웁니다. 이것이 워밍업(warm-up)입니다. 그 뒤에는 다시 줄입니다(5.3절, 식 3).
+#
+# $$\text{rate} = d_\text{model}^{-0.5} \cdot \min(\text{step}^{-0.5},\; \text{step} \cdot \text{warmup}^{-1.5})$$
+#
+# 첫째 항은 내려가고, 둘째 항은 직선으로 올라갑니다. 두 항은 `step = warmup`에서 만납니다. 논문은 스텝을 1부터
+# 세고 Keras는 0부터 세므로, 라이브러리의 스케줄은 1을 더합니다.
+
+
+# %%
+def paper_rate(step, d_model, warmup):
+    """논문의 학습률입니다. `step`은 1부터 셉니다."""
+    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+schedule = kt.WarmupSchedule(d_model=512, warmup_steps=4000)
+for step in (1, 1000, 4000, 16_000, 100_000):
+    rate = float(schedule(step - 1))
+    print(f"{step:7,}: {rate:.7f}")
+    np.testing.assert_allclose(rate, paper_rate(step, 512, 4000), rtol=1e-5)
+np.testing.assert_allclose(paper_rate(4000, 512, 4000), (512 * 4000) ** -0.5)  # 꼭대기
+
+# %%
+widths = {f"d_model {d_model}": kt.WarmupSchedule(d_model) for d_model in (128, 256, 512, 1024)}
+kt.plots.schedule(widths)
+
+# %% [markdown]
+# **무엇을 볼까요?** 네 곡선 모두 4,000스텝에서 가장 높습니다. 폭이 넓은 모델일수록 학습률이 작습니다. 더 많은
+# 항을 더하므로, 가중치가 똑같이 바뀌어도 출력은 더 많이 움직이기 때문입니다.
+
+# %% [markdown]
+# ## 손으로 계산하는 라벨 스무딩
+#
+# 보통의 정답은 맞는 단어의 확률을 1, 나머지를 0으로 합니다. 소프트맥스는 이 값에 도달할 수 없으므로, 모델은
+# 점수를 끝없이 벌리면서 자신을 지나치게 믿게 됩니다. 라벨 스무딩(label smoothing)은 맞는 단어에서 작은 몫
+# $\varepsilon$을 떼어 전체 어휘에 고르게 나누어 줍니다(5.4절은 $\varepsilon = 0.1$입니다). 단어가 $V = 5$개이면
+# 다음과 같습니다.
+#
+# $$q = (1 - \varepsilon) \cdot [0, 0, 1, 0, 0] + \varepsilon / V = [0.02, 0.02, 0.92, 0.02, 0.02]$$
+#
+# 손실은 크로스 엔트로피 $-\sum_i q_i \log p_i$입니다.
+
+# %%
+epsilon, right = 0.1, 2
+smoothed = (1 - epsilon) * np.eye(5)[right] + epsilon / 5
+np.testing.assert_allclose(smoothed, [0.02, 0.02, 0.92, 0.02, 0.02])
+
+logits = np.array([0.5, -1.0, 3.0, 0.0, 1.0])
+p = np.exp(logits) / np.exp(logits).sum()
+by_hand = -(smoothed * np.log(p)).sum()
+layer = kt.MaskedCrossentropy(label_smoothing=epsilon)
+np.testing.assert_allclose(layer(np.array([[right]]), logits[None, None]), by_hand, rtol=1e-5)
+print(f"스무딩 없이 {-np.log(p[right]):.3f}, 스무딩 {by_hand:.3f}")
+
+# %% [markdown]
+# 이 손실에서 가장 좋은 답은 무엇일까요? 맞는 단어의 확률을 $c$라 하고, 나머지 넷이 남은 확률을 똑같이 나눈다고
+# 합시다. 보통의 손실은 $c = 1$까지 계속 내려갑니다. 스무딩한 손실은 $c = 0.92$에서 가장 낮고, 그 뒤로는 다시
+# 올라갑니다. 지나친 확신에 벌을 주는 것입니다. 가장 낮은 값은 0이 아니라 $q$의 엔트로피입니다.
+
+# %%
+certainty = np.linspace(0.3, 0.9995, 1400)
+others = (1 - certainty) / 4
+plain = -np.log(certainty)
+smooth = -(0.92 * np.log(certainty) + 4 * 0.02 * np.log(others))
+best = certainty[smooth.argmin()]
+assert abs(best - 0.92) < 1e-3
+entropy = -(smoothed * np.log(smoothed)).sum()
+np.testing.assert_allclose(smooth.min(), entropy, rtol=1e-5)
+
+plt.rcParams["font.family"] = font_families("확률")
+figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+axes.plot(certainty, plain, color="#707070", label="스무딩 없음")
+axes.plot(certainty, smooth, color="#3a6ea5", label="라벨 스무딩, ε = 0.1")
+axes.plot(best, smooth.min(), "o", color="#d1603d")
+axes.annotate("0.92", (best, smooth.min()), xytext=(0.9, 0.75), ha="right", arrowprops={"arrowstyle": "->"})
+axes.set(
+    xlabel="맞는 단어의 확률 c",
+    ylabel="손실 (nat)",
+)
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# **무엇을 볼까요?** 점을 보십시오. 파란 곡선은 그 점에서 다시 올라갑니다. 회색 곡선에는 그런 점이 없습니다.
+
+# %% [markdown]
+# ## 문법이 만들어 내는 말뭉치
+#
+# 진짜 말뭉치는 수백만 문장입니다. 여기서는 작은 모델이 30초 만에 배울 수 있는 것이 필요합니다. 그래서 존댓말
+# 한국어와 그 영어 번역을 만드는 작은 문법을 씁니다. 주어 열 개, 동사 여덟 개('이다' 포함), 시제 셋, 그리고
+# 부정문이 있습니다. 이 라이브러리의 데모가 학습에 쓰는 `examples/korean_corpus.py`의 문법을 줄인 것입니다.
+#
+# 두 언어는 어순이 다릅니다. "저는 책을 읽습니다"를 차례대로 옮기면 "I book read"가 되므로, 단어를 하나씩 바꾸는
+# 것으로는 번역이 되지 않습니다.
+
+# %%
+SUBJECTS = (
+    "저는=I, 우리는=we, 그는=he, 그녀는=she, 그들은=they, 민수는=Minsu, "
+    "지영은=Jiyoung, 학생은=the student, 의사는=the doctor, 제 친구는=my friend"
+)
+VERBS = {  # 영어의 세 형태: 한국어 어간, 현재, 과거, 미래, 그리고 목적어
+    "read reads read": (
+        "읽/읽습니다/읽었습니다/읽을 것입니다",
+        "책을=a book, 신문을=a newspaper, 편지를=a letter",
+    ),
+    "drink drinks drank": ("마시/마십니다/마셨습니다/마실 것입니다", "물을=water, 커피를=coffee, 차를=tea"),
+    "eat eats ate": ("먹/먹습니다/먹었습니다/먹을 것입니다", "사과를=an apple, 빵을=bread, 밥을=rice"),
+    "buy buys bought": ("사/삽니다/샀습니다/살 것입니다", "책을=a book, 사과를=an apple, 빵을=bread"),
+    "watch watches watched": ("보/봅니다/보았습니다/볼 것입니다", "영화를=a movie, 드라마를=a drama"),
+    "go goes went": ("가/갑니다/갔습니다/갈 것입니다", "학교에=to school, 병원에=to the hospital"),
+    "learn learns learned": ("배우/배웁니다/배웠습니다/배울 것입니다", "한국어를=Korean, 영어를=English"),
+}
+TIMES = ("=, 매일=every day", "=, 어제=yesterday", "=, 내일=tomorrow")
+NEGATIONS = ("않습니다", "않았습니다", "않을 것입니다")
+COPULAS = (("입니다", ""), ("이 아닙니다", "not "))
+JOBS = "학생=a student, 선생님=a teacher, 군인=a soldier, 회사원=an office worker"
+
+
+def entries(text):
+    """표의 (한국어, 영어) 항목을 돌려줍니다."""
+    return [entry.split("=") for entry in text.split(", ")]
+
+
+def english_verb(subject, verb, tense, negative):
+    """ "does not drink"처럼 조동사가 붙은 동사를 돌려줍니다."""
+    base, third, past = verb.split()
+    singular = subject not in ("I", "we", "they")
+    if tense == 2:
+        return f"will not {base}" if negative else f"will {base}"
+    if negative:
+        return f"{'did' if tense else 'does' if singular else 'do'} not {base}"
+    return past if tense else third if singular else base
+
+
+def sentence(*words):
+    """단어를 이어 대문자로 시작하는 문장을 만듭니다."""
+    text = " ".join(" ".join(words).split()) + "."
+    return text[0].upper() + text[1:]
+
+
+def generated():
+    """모든 문장 쌍을 (주어, 동사, 목적어)별로 돌려줍니다."""
+    groups = {}
+    for korean, english in entries(SUBJECTS):
+        for verb, (forms, objects) in VERBS.items():
+            stem, *forms = forms.split("/")
+            for thing, translation in entries(objects):
+                group = groups.setdefault((english, verb, thing), [])
+                for tense, form in enumerate(forms):
+                    for when, adverb in entries(TIMES[tense]):
+                        for negative in (False, True):
+                            action = f"{stem}지 {NEGATIONS[tense]}" if negative else form
+                            done = english_verb(english, verb, tense, negative)
+                            pair = (
+                                sentence(korean, when, thing, action),
+                                sentence(english, done, translation, adverb),
+                            )
+                            group.append(pair)
+        for job, translation in entries(JOBS):
+            if english not in ("we", "they", "the student"):
+                be = "am" if english == "I" else "is"
+                groups[english, "be", job] = [
+                    (sentence(korean, job + ending), sentence(english, be, no + translation))
+                    for ending, no in COPULAS
+                ] * 4  # 수가 적으므로 네 번씩 넣습니다
+    return groups
+
+
+# %% [markdown]
+# (주어, 동사, 목적어) 조합의 10분의 1은 모든 시제와 함께 시험용으로 남깁니다. 그러면 시험의 단어는 모두 배운
+# 것이지만 문장은 하나도 배우지 않은 것입니다. 그렇지 않으면 통째로 외운 모델이 좋아 보입니다. "저는
+# 학생입니다."도 시험에 들어 있습니다.
+
+# %%
+groups = generated()
+chooser = random.Random(12)
+withheld = {("I", "be", "학생"), *chooser.sample(sorted(groups), len(groups) // 10)}
+train = [pair for key, pairs in groups.items() if key not in withheld for pair in pairs]
+test = sorted({pair for key in withheld for pair in groups[key]})
+chooser.shuffle(train)
+chooser.shuffle(test)
+assert not set(train) & set(test) and ("저는 학생입니다.", "I am a student.") in test
+print(f"학습 {len(train):,}쌍, 시험 {len(test)}쌍")
+for korean, english in train[:4]:
+    print(f"  {korean}  =  {english}")
+
+# %% [markdown]
+# 토크나이저는 학습 문장에서 단어 조각을 배웁니다. 두 언어가 한 어휘를 씁니다. `Batches`는 문장을 배치로 묶습니다.
+# 배치는 세 부분입니다. 디코더는 한 칸 오른쪽으로 민 번역 `target`을 읽는데, 이것은 `bos`(2)로 시작합니다.
+# 디코더가 답해야 하는 라벨은 같은 번역이고 `eos`(3)로 끝납니다. 그래서 각 자리는 *다음* 조각을 배우고, 모든
+# 자리가 동시에 배웁니다.
+
+# %%
+tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 300)
+batches = kt.data.Batches(train, tokenizer, batch_tokens=1024, num_buckets=1)
+tests = kt.data.Batches(test, tokenizer, batch_tokens=1024, num_buckets=1)
+
+inputs, targets = next(iter(batches.dataset()))[:2]
+source, target = (inputs[name][0].numpy().tolist() for name in ("source", "target"))
+labels = targets[0].numpy().tolist()
+print("source", tokenizer.pieces([i for i in source if i]))
+print("target", tokenizer.pieces([i for i in target if i]))
+print("labels", tokenizer.pieces([i for i in labels if i]))
+length = labels.index(3)
+assert target[0] == 2 and target[1 : length + 1] == labels[:length]
+
+# %% [markdown]
+# ## 학습합니다
+#
+# 모델은 논문의 모델을 줄인 것입니다. 양쪽에 두 층씩, $d_\text{model} = 64$, 헤드는 넷입니다. Adam은 논문대로
+# $\beta_2 = 0.98$, $\varepsilon = 10^{-9}$이고 드롭아웃은 0.1입니다. 학습 전체가 수백 스텝뿐이므로 워밍업은
+# 4,000이 아니라 150스텝입니다. `from_peak`는 가장 높은 학습률로 논문의 곡선을 정합니다.
+#
+# 에포크가 끝날 때마다 모델이 시험 문장을 번역하게 하고 BLEU로 점수를 매깁니다. BLEU는 아래에서 설명합니다.
+
+# %%
+model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
+model.compile(
+    kt.training.Adam(kt.WarmupSchedule.from_peak(4e-3, 150, 64), beta_2=0.98, epsilon=1e-9),
+    kt.MaskedCrossentropy(label_smoothing=0.1),
+    metrics=[kt.MaskedAccuracy()],
+)
+translator = kt.serving.Translator(model, tokenizer)
+sources, references = map(list, zip(*test, strict=True))
+bleu_by_epoch, first_lines = [], []
+
+
+def score(epoch, logs):
+    """시험 문장을 번역하고 BLEU와 첫 번역을 기억합니다."""
+    translations = translator.translate(sources[:100])
+    bleu_by_epoch.append(sacrebleu.corpus_bleu(translations, [references[:100]]).score)
+    first_lines.append(translations[0])
+
+
+history = model.fit(
+    batches.dataset(),
+    steps_per_epoch=batches.steps,
+    epochs=8,
+    shuffle=False,  # 에포크마다 순서가 이미 다릅니다
+    validation_data=tests.dataset(epochs=1),
+    callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=score)],
+    verbose=0,
+).history
+print(f"{sources[0]}  =  {references[0]}")
+for epoch, (bleu, line) in enumerate(zip(bleu_by_epoch, first_lines, strict=True), 1):
+    print(f"{epoch:3}  BLEU {bleu:5.1f}  {line:.80}")
+
+# %%
+vocab_size = tokenizer.vocab_size
+high, low = 0.9 + 0.1 / vocab_size, 0.1 / vocab_size
+floor = -high * np.log(high) - (vocab_size - 1) * low * np.log(low)
+epochs = range(1, len(bleu_by_epoch) + 1)
+
+figure, (left, right_axes) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+left.plot(epochs, history["loss"], "o-", color="#3a6ea5", label="학습")
+left.plot(epochs, history["val_loss"], "o-", color="#d1603d", label="시험")
+left.axhline(floor, color="#707070", linestyle="--", label="가능한 가장 낮은 값")
+left.set(xlabel="에포크", ylabel="스무딩한 손실 (토큰당 nat)")
+left.legend()
+right_axes.axhspan(20, 40, color="#f1e3c8", label="번역 서비스: 20~40")
+right_axes.plot(epochs, bleu_by_epoch, "o-", color="#d1603d", label="이 번역기")
+right_axes.set(xlabel="에포크", ylabel="BLEU", ylim=(0, 102))
+right_axes.legend()
+plt.show()
+assert floor < history["val_loss"][-1] < history["val_loss"][0]
+
+# %% [markdown]
+# **무엇을 볼까요?** 왼쪽에서 손실은 0이 아니라 점선 위에서 멈춥니다. 점선은 스무딩한 정답의 엔트로피입니다. 학습
+# 손실이 더 높은 것은 드롭아웃을 학습할 때만 쓰기 때문입니다. 오른쪽에서 손실이 이미 내려가는 동안에도 BLEU는
+# 처음에 낮습니다. 모델은 어떤 단어가 자주 나오는지를 먼저 배우고, 어떤 단어를 어떤 단어로 옮기는지를 나중에
+# 배웁니다. 이 BLEU를 실제 서비스의 BLEU와 비교하지는 마십시오. 이 문법에서는 옳은 번역이 하나뿐이지만, 진짜
+# 언어에서는 여럿입니다.
+
+# %% [markdown]
+# ## 워밍업이 정말 필요할까요?
+#
+# 재어 봅시다. 같은 모델을 같은 초깃값에서 120스텝 학습합니다. 가장 높은 학습률은 0.01입니다. 한 번은 60스텝 동안
+# 워밍업을 한 뒤 줄이고, 한 번은 모든 스텝에서 이 학습률을 씁니다.
+
+
+# %%
+def short_training(learning_rate):
+    """짧은 학습에서 20스텝마다의 평균 손실을 돌려줍니다."""
+    keras.utils.set_random_seed(12)
+    fresh = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
+    adam = kt.training.Adam(learning_rate, beta_2=0.98, epsilon=1e-9)
+    fresh.compile(adam, kt.MaskedCrossentropy(label_smoothing=0.1))
+    return fresh.fit(batches.dataset(), steps_per_epoch=20, epochs=6, shuffle=False, verbose=0).history[
+        "loss"
+    ]
+
+
+with_warmup = short_training(kt.WarmupSchedule.from_peak(0.01, 60, 64))
+without = short_training(0.01)
+figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+axes.plot(range(20, 140, 20), with_warmup, "o-", color="#3a6ea5", label="워밍업 있음")
+axes.plot(range(20, 140, 20), without, "o-", color="#d1603d", label="모든 스텝에서 0.01")
+axes.set(xlabel="스텝", ylabel="스무딩한 손실 (토큰당 nat)")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# **무엇을 볼까요?** 시작과 끝을 보십시오. 처음에는 큰 걸음이 앞섭니다. 그다음에는 조심스럽게 시작한 쪽이
+# 앞지릅니다. 우리가 실행했을 때 120스텝 뒤의 손실은 1.1과 1.4였습니다. 학습률이 0.004처럼 낮으면 이 작은 모델은
+# 워밍업이 없어도 잘 배웁니다. 깊은 모델은 그렇지 않습니다. 워밍업은 처음에는 견디지 못할 학습률을 견디게 해
+# 줍니다(그 이유와, 사전 정규화(pre-norm)에서 덜 필요한 이유는 Xiong 외, 2020에 있습니다).
+
+# %% [markdown]
+# ## 손으로 계산하는 BLEU
+#
+# 번역이 얼마나 좋은지 어떻게 잴까요? BLEU(Papineni 외, 2002)는 번역의 1, 2, 3, 4-그램 가운데 몇 개가 참조 번역에
+# 있는지 셉니다. 이것이 정밀도 $p_1 \ldots p_4$이고, BLEU는 그 기하 평균입니다. 짧은 번역은 별 내용이 없어도
+# 정밀도가 높을 수 있으므로 *브레버티 페널티*(brevity penalty), 곧 짧은 번역에 주는 벌점을 곱합니다.
+#
+# $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
+#
+# $c$는 번역의 길이, $r$은 참조 번역의 길이입니다. 필요 없는 단어 "the" 하나가 점수를 절반으로 떨어뜨립니다.
+
+
+# %%
+def bleu_by_hand(translation, reference):
+    """한 문장의 BLEU입니다."""
+    words, right_words = translation.split(), reference.split()
+    precisions = []
+    for size in range(1, 5):
+        ours, theirs = (
+            Counter(tuple(text[i : i + size]) for i in range(len(text) - size + 1))
+            for text in (words, right_words)
+        )
+        precisions.append((ours & theirs).total() / ours.total())
+    brevity = min(1.0, np.exp(1 - len(right_words) / len(words)))
+    return precisions, brevity, 100 * brevity * np.prod(precisions) ** 0.25
+
+
+reference = "She does not drink coffee every day"
+for translation in ("She does not drink the coffee every day", "She does not drink"):
+    precisions, brevity, value = bleu_by_hand(translation, reference)
+    print(f"{translation}: {np.round(precisions, 3)}, {brevity:.3f}, BLEU {value:.1f}")
+    library = sacrebleu.corpus_bleu([translation], [[reference]], tokenize="none").score
+    np.testing.assert_allclose(value, library, rtol=1e-6)
+np.testing.assert_allclose(bleu_by_hand("She does not drink the coffee every day", reference)[2], 50)
+
+# %% [markdown]
+# $\frac{7}{8} \cdot \frac{5}{7} \cdot \frac{3}{6} \cdot \frac{1}{5} = \frac{1}{16}$이고, 네제곱근은 2분의
+# 1입니다. 말뭉치의 실제 BLEU는 모든 문장의 개수를 더한 다음에 나누고, 단어를 나누는 표준도 정해져 있습니다.
+# `sacrebleu`가 이 일을 하고, 선택한 방법을 *서명*(signature)으로 알려 줍니다. 서명이 없는 BLEU는 서로 비교할 수
+# 없습니다. 실제 언어에서 번역 서비스의 점수는 대개 20~40입니다.
+
+# %% [markdown]
+# ## 그리디인가, 빔인가?
+#
+# 모델은 확률을 줍니다. 그 확률로 문장을 만드는 것은 탐색입니다. *그리디*(greedy) 탐색은 단계마다 가장 그럴듯한
+# 단어를 고르고 되돌아가지 않습니다. *빔 서치*(beam search)는 가설을 몇 개 유지합니다. 왜 중요한지 작은 표로
+# 봅시다.
+
+# %%
+words = ["<pad>", "<unk>", "<s>", "</s>", "the", "a", "cat", "dog", "bird"]
+after = {
+    "<s>": {"the": 0.6, "a": 0.4},
+    "the": {"cat": 0.4, "dog": 0.3, "bird": 0.3},
+    "a": {"cat": 0.9, "dog": 0.1},
+    **{noun: {"</s>": 1.0} for noun in ("cat", "dog", "bird")},
+}
+table = np.log([[after.get(a, {}).get(b, 1e-9) for b in words] for a in words]).astype("float32")
+
+
+def step_of_table(tokens, cache, index):
+    """각 토큰 다음의 로짓입니다."""
+    return keras.ops.take(table, tokens, axis=0), cache
+
+
+found = {}
+for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=0.0)}.items():
+    hypotheses = kt.decoding.decode(step_of_table, (), strategy, prompt=[2], max_length=5)
+    ids = np.array(hypotheses.tokens)[0, 0]
+    found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
+    print(f"{name:6}  {found[name][0]}, {found[name][1]:.2f}")
+assert found["greedy"][0] == "the cat" and abs(found["greedy"][1] - 0.24) < 1e-3
+assert found["beam"][0] == "a cat" and abs(found["beam"][1] - 0.36) < 1e-3
+
+# %% [markdown]
+# 그리디 탐색은 첫 단어로 가장 그럴듯한 "the"를 골랐고, 확률 $0.6 \cdot 0.4 = 0.24$로 끝났습니다. 빔 서치는 "a"도
+# 남겨 두었기 때문에 $0.4 \cdot 0.9 = 0.36$을 찾았습니다.
+#
+# 이제 번역기입니다. 두 탐색이 찾은 문장의 로그 확률과 BLEU를 비교합니다.
+
+# %%
+rows = tokenizer.tokenize(sources).to_list()
+longest = max(map(len, rows)) + 1
+source_ids = np.array([[*row, 3, *[0] * (longest - len(row) - 1)] for row in rows], "int32")
+results = {}
+for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(4, length_penalty=0.0)}.items():
+    hypotheses = model.generate(source_ids, strategy, max_length=40)
+    ids = [
+        row[:n]
+        for row, n in zip(np.array(hypotheses.tokens)[:, 0], np.array(hypotheses.lengths)[:, 0], strict=True)
+    ]
+    texts = [text.decode() for text in tokenizer.detokenize([row.tolist() for row in ids]).numpy()]
+    results[name] = np.array(hypotheses.scores)[:, 0], texts
+    scores = kt.training.corpus_scores(texts, references)
+    exact = np.mean([text == reference for text, reference in zip(texts, references, strict=True)])
+    print(f"{name:6}  BLEU {scores['bleu']:.1f}  완전 일치 {exact:.0%}  {scores['bleu_signature']}")
+
+gain = results["beam"][0] - results["greedy"][0]
+print(f"빔 서치가 더 그럴듯한 문장을 찾은 원문: {np.sum(gain > 1e-4)}개 (모두 {len(test)}개)")
+
+row = sources.index("저는 학생입니다.")
+several = model.generate(source_ids[row : row + 1], kt.Beam(4, length_penalty=0.0, n_best=3), max_length=40)
+counts = np.array(several.lengths)[0]
+best_texts = tokenizer.detokenize(
+    [row[:n].tolist() for row, n in zip(np.array(several.tokens)[0], counts, strict=True)]
+)
+print("저는 학생입니다.")
+for text, log_probability in zip(best_texts.numpy(), np.array(several.scores)[0], strict=True):
+    print(f"  {np.exp(log_probability):6.1%}  {text.decode()}")
+print(f"0.9 ** {counts[0]} = {0.9 ** counts[0]:.2f}")
+assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
+
+# %% [markdown]
+# "저는 학생입니다."의 번역 후보 셋을 보십시오. 첫째가 맞는 번역인데도 확률은 절반이 안 됩니다. 라벨 스무딩
+# 때문입니다. 모델은 조각마다 확률의 10분의 1쯤을 남겨 둡니다. 마지막 줄은 0.9를 조각의 수만큼 곱한 값이고, 위의
+# 확률과 비슷합니다. 그래도 다른 문장은 훨씬 뒤처집니다. 이 모델처럼 확신이 크면 빔이 할 일이 거의 없습니다. 실제
+# 언어에서는 폭 4인 빔이 보통 BLEU를 1쯤 올립니다. 더 그럴듯한 문장이 늘 더 좋은 것은 아닙니다. 빔이 아주 넓으면
+# 모델이 지나치게 좋아하는 짧은 문장을 찾습니다. 그래서 길이 페널티(length penalty)가 있습니다.
+
+# %% [markdown]
+# ## 연습 문제
+#
+# 1. 학습률은 `step = warmup`에서 가장 높습니다. 몇 번째 스텝에서 그 절반이 될까요? 식으로 구하고
+#    `kt.WarmupSchedule(512, 4000)`으로 확인하십시오.
+# 2. $\varepsilon = 0.1$이고 어휘가 32,000조각일 때, 완벽한 모델이 도달할 수 있는 가장 낮은 손실은 얼마일까요?
+#    $V = 5$일 때보다 클까요, 작을까요? 왜 그럴까요?
+
+# %% tags=["hide-cell"]
+# 1. step**-0.5가 warmup**-0.5의 절반이 되는 것은 step = 4 * warmup일 때입니다.
+peak, later = float(schedule(4000 - 1)), float(schedule(16_000 - 1))
+np.testing.assert_allclose(later, peak / 2, rtol=1e-5)
+
+
+# 2. 정답의 엔트로피입니다. 몫 0.1을 더 많은 단어에 나누므로 더 큽니다.
+def lowest_loss(size, share=0.1):
+    """스무딩한 정답의 엔트로피입니다."""
+    top, rest = 1 - share + share / size, share / size
+    return -top * np.log(top) - (size - 1) * rest * np.log(rest)
+
+
+np.testing.assert_allclose(lowest_loss(5), entropy)
+assert 1.3 < lowest_loss(32_000) < 1.4
+print(f"{lowest_loss(5):.3f}, {lowest_loss(32_000):.3f}")
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Vaswani 외, 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 5절(학습)과 6.1절(폭 4인
+#   빔, 길이 페널티 0.6)
+# - Post, 2018, ["A Call for Clarity in Reporting BLEU Scores"](https://arxiv.org/abs/1804.08771)
+# - 이 라이브러리의 문서: *Training*(곡선을 읽는 법, 데이터에 맞는 크기), *Decoding*(탐색 방법과 그 비용)
+# - 다음 장: **13. 어텐션 읽기**

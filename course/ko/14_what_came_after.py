@@ -1,0 +1,327 @@
+# %% [markdown]
+# # 14. 그 뒤에 나온 것들: BERT, GPT, 비전
+#
+# 이 장을 마치면 유명한 세 모델이 어떻게 한 가지 층에서 나왔는지 말할 수 있습니다. BERT는 읽고, GPT는 쓰고, 비전
+# 트랜스포머(Vision Transformer)는 봅니다. BERT의 입력을 손으로 더해 보고, 작은 GPT와 작은 비전 트랜스포머를
+# 학습하며, 앞의 두 모델의 차이가 마스크 하나뿐임을 확인합니다.
+#
+# **먼저 읽을 것:** 7장(마스크), 8장(위치), 9장(블록).
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import itertools
+import random
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer.fonts import font_families
+
+keras.utils.set_random_seed(14)
+
+# %% [markdown]
+# ## 어떤 마스크가 어떤 모델을 만드는가
+#
+# 논문의 모델에는 인코더와 디코더가 있습니다. 뒤에 나온 모델들은 그중 하나나 둘 다를 씁니다.
+#
+# | 모델 | 쓰는 부분 | 토큰이 보는 것 | 배우는 방법 | 잘하는 일 |
+# | --- | --- | --- | --- | --- |
+# | BERT (2018) | 인코더 | 모든 토큰 | 가려진 단어 맞히기 | 글의 이해 |
+# | GPT (2018) | 교차 어텐션이 없는 디코더 | 자신과 과거 | 다음 단어 맞히기 | 글쓰기 |
+# | T5, BART (2019) | 둘 다 | 인코더: 모두, 디코더: 과거와 원문 | 망가진 글 고치기 | 글을 받아 글을 쓰는 일 |
+# | 비전 트랜스포머 (2020) | 인코더 | 이미지의 모든 패치 | 이미지의 이름 맞히기 | 이미지 |
+#
+# 층은 모두 같습니다. 차이는 마스크에 있습니다.
+
+# %%
+tokens = ["my", "dog", "is", "cute"]
+everything = np.ones((4, 4), bool)
+past = kt.masks.look_ahead_mask(4)
+kt.plots.masks({"BERT: 인코더": everything, "GPT: 디코더": past}, tokens)
+
+# %% [markdown]
+# **무엇을 볼까요?** *dog*의 행을 보십시오. BERT에서는 *is*와 *cute*도 보지만, GPT에서는 *my*와 자신만 봅니다.
+#
+# 정말 마스크뿐일까요? 인코더 층과 교차 어텐션이 없는 디코더 층에 같은 가중치를 넣습니다. 룩어헤드 마스크를 준
+# 인코더 층은 디코더 층과 똑같이 계산합니다.
+
+# %%
+x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype("float32")
+encoder_layer = kt.layers.EncoderLayer(num_heads=2, d_ff=16, dropout=0.0)
+decoder_layer = kt.layers.DecoderLayer(num_heads=2, d_ff=16, dropout=0.0)
+encoder_layer(x)
+decoder_layer(x)  # 메모리가 없으면 교차 어텐션도 없습니다
+decoder_layer.set_weights(encoder_layer.get_weights())
+np.testing.assert_allclose(encoder_layer(x, attention_mask=past), decoder_layer(x), atol=1e-5)
+assert np.abs(encoder_layer(x) - decoder_layer(x)).max() > 0.01  # 마스크가 없으면 다릅니다
+
+# %% [markdown]
+# ## BERT의 입력은 세 임베딩의 합입니다
+#
+# BERT는 글 하나 또는 둘을 읽습니다. 두 글은 한 행에 들어갑니다. `[CLS]`, 첫째 글 A, `[SEP]`, 둘째 글 B, `[SEP]`의
+# 순서입니다. 토크나이저는 통째로 모르는 단어를 나눕니다. *playing*은 `play`와 `##ing`이 되고, `##`은 "띄어쓰기
+# 없이 이어진다"는 뜻입니다.
+
+# %%
+pieces = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "my",
+    "dog",
+    "is",
+    "cute",
+    "he",
+    "likes",
+    "play",
+    "##ing",
+]
+tokenizer = kt.text.WordPieceTokenizer(pieces)
+packed = kt.text.pack(tokenizer, ["My dog is cute"], ["He likes playing"])
+token_ids, segment_ids = (packed[name].numpy() for name in ("token_ids", "segment_ids"))
+tokens = tokenizer.pieces(token_ids[0])
+print(" ".join(tokens))
+print(" ".join("AB"[i] for i in segment_ids[0]))
+assert " ".join(tokens) == "[CLS] my dog is cute [SEP] he likes play ##ing [SEP]"
+assert segment_ids[0].tolist() == [0] * 6 + [1] * 5
+
+# %% [markdown]
+# 토큰마다 벡터가 셋 있습니다. 단어 조각의 벡터, 세그먼트(A 또는 B)의 벡터, 위치의 벡터입니다. 셋을 더한 다음
+# 정규화합니다(Devlin 외, 2019, 그림 2). 어텐션만으로는 두 글을 구별할 수 없고 단어의 순서도 알 수 없기
+# 때문입니다. 세 벡터를 직접 찾아 더하고 모델과 비교합니다.
+
+
+# %%
+def small_bert(**options):
+    """작은 층이 둘인 BERT입니다."""
+    layers = kt.layers.Encoder(2, num_heads=2, d_ff=32, activation="gelu", layer_norm_epsilon=1e-12)
+    return kt.models.EncoderModel(len(pieces), 16, layers, kt.layers.LearnedPositions(32), **options)
+
+
+bert = small_bert()
+token_table = bert.token_embedding.get_weights()[0]
+segment_table = bert.segments.get_weights()[0]
+position_table = bert.positions.get_weights()[0]
+
+parts = {
+    "토큰": token_table[token_ids[0]],
+    "세그먼트": segment_table[segment_ids[0]],
+    "위치": position_table[: len(tokens)],
+}
+total = sum(parts.values())
+centred = total - total.mean(-1, keepdims=True)
+normalised = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-12)  # 감마는 1, 베타는 0입니다
+np.testing.assert_allclose(bert.encoder(normalised[None]), bert(packed), atol=1e-4)
+
+plt.rcParams["font.family"] = font_families("".join(parts), "합")
+figure, panels = plt.subplots(1, 4, figsize=(11, 3.6), sharey=True, layout="constrained")
+for axes, (name, table) in zip(panels, {**parts, "합": total}.items(), strict=True):
+    image = axes.imshow(table / np.abs(table).max(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
+    axes.set(title=name, xlabel="채널")
+panels[0].set_yticks(range(len(tokens)), tokens)
+figure.colorbar(image, ax=panels, label="값 (최댓값 = 1)")
+plt.show()
+
+# %% [markdown]
+# **무엇을 볼까요?** 첫째 그림에서 두 `[SEP]`의 행은 같습니다. 같은 단어 조각이기 때문입니다. 둘째 그림에는 A와 B,
+# 두 가지 행만 있습니다. 합에서는 어느 두 행도 같지 않습니다.
+
+# %% [markdown]
+# ## 인코더 하나로 여러 가지 일을
+#
+# BERT는 먼저 보통의 글에서 가려진 단어를 맞히며 한 번 학습합니다(13장의 첫 모델이 한 일입니다). 그다음 과제마다
+# 작은 *헤드*(head)를 얹고 모델 전체를 조금 더 학습합니다. `[CLS]`의 상태가 글 전체의 벡터입니다.
+#
+# | 과제 | 입력 | 헤드 | 출력 |
+# | --- | --- | --- | --- |
+# | 분류: 좋은 평인가? | A | `ClassificationHead(2)` | 클래스마다 점수 하나 |
+# | 함의: A에서 B가 따라 나오는가? | A와 B | `ClassificationHead(3)` | 예, 아니요, 알 수 없음 |
+# | 유사도: A와 B는 얼마나 가까운가? | A와 B | `ClassificationHead(1)` | 수 하나 |
+# | 객관식: A에 이어지는 B는? | A와 각각의 B | `MultipleChoiceHead()` | 선택지마다 점수 하나 |
+
+# %%
+one_text = kt.text.pack(tokenizer, ["My dog is cute"])
+choices = {
+    name: np.stack([ids, ids], axis=1)
+    for name, ids in (("token_ids", token_ids), ("segment_ids", segment_ids))
+}
+tasks = {
+    "classification": (kt.models.ClassificationHead(2), one_text, (1, 2)),
+    "entailment": (kt.models.ClassificationHead(3), packed, (1, 3)),
+    "similarity": (kt.models.ClassificationHead(1), packed, (1, 1)),
+    "multiple choice": (kt.models.MultipleChoiceHead(), choices, (1, 2)),
+}
+for name, (head, inputs, shape) in tasks.items():
+    model = bert.with_head(head, kt.models.Pooler())  # 같은 인코더 가중치에 다른 헤드
+    assert tuple(model(inputs).shape) == shape
+    print(f"{name:16}{shape}")
+
+# %% [markdown]
+# ## GPT: 다음 단어
+#
+# GPT는 단어를 가리지 않습니다. 다음 단어를 거듭 맞힙니다. 그래서 라벨이 필요 없고, 글만 있으면 됩니다.
+# `LanguageModel`은 메모리가 없는 디코더입니다.
+#
+# 우리의 글은 영어의 수 일치를 다룹니다. "the dogs that chased the cat are tired"에서 동사는 가까운 *cat*이 아니라
+# *dogs*와 일치해야 합니다. 바로 앞 단어만 보는 모델은 절반을 틀립니다. 대부분의 문장으로 학습하고, 나머지
+# 문장에는 학습에서 함께 나온 적이 없는 명사 쌍이 들어 있습니다.
+
+# %%
+NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")
+PLURALS = ("dogs", "cats", "birds", "horses", "children", "students", "doctors", "singers")
+lines, held_out = [], []
+chooser = random.Random(14)
+for first, second in itertools.permutations(range(len(NOUNS)), 2):
+    side = held_out if chooser.random() < 0.15 else lines
+    for subjects, objects in itertools.product((NOUNS, PLURALS), repeat=2):
+        be = "is" if subjects is NOUNS else "are"
+        for verb, state in itertools.product(("chased", "saw", "helped"), ("tired", "happy")):
+            side.append(f"the {subjects[first]} that {verb} the {objects[second]} {be} {state}".split())
+chooser.shuffle(lines)
+words = ["<pad>", "<unk>", "<s>", "</s>", *sorted({word for line in lines for word in line})]
+number = {word: i for i, word in enumerate(words)}
+texts = np.array([[2, *(number[word] for word in line), 3] for line in lines], "int32")
+print(len(lines), len(held_out), " ".join(lines[0]))
+
+gpt = kt.models.LanguageModel(
+    len(words), 32, kt.layers.Decoder(2, num_heads=4, d_ff=64, dropout=0.0), kt.layers.LearnedPositions(16)
+)
+gpt.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
+# 토큰마다 라벨은 다음 토큰입니다.
+history = gpt.fit(texts[:, :-1], texts[:, 1:], batch_size=32, epochs=6, verbose=0)
+
+# %% [markdown]
+# 프롬프트를 주면 `generate`가 이어서 씁니다.
+
+# %%
+prompts = np.array([[2, *(number[word] for word in line[:6])] for line in held_out])
+verbs = np.array([line[6] for line in held_out])
+found = np.array(words)[np.array(gpt.generate(prompts, max_length=2).tokens)[:, 0, 0]]
+mixed = np.array([(line[1] in NOUNS) != (line[5] in NOUNS) for line in held_out])
+print(" ".join(held_out[0][:6]), "->", found[0])
+print(f"정답률: {np.mean(found == verbs):.0%}")
+print(f"가까운 명사가 헷갈리게 하는 문장의 정답률: {np.mean((found == verbs)[mixed]):.0%}")
+assert np.mean((found == verbs)[mixed]) > 0.75
+
+sentence = np.array([[2, *(number[word] for word in held_out[0])]])
+other = sentence.copy()
+other[0, 5:] = number["happy"]  # 다른 미래
+np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  # 그 앞은 달라지지 않습니다
+
+# %% [markdown]
+# 마지막 줄은 룩어헤드 마스크의 효과입니다. 어느 토큰도 자신의 미래에 의존하지 않습니다. 그래서 글을 한 번
+# 지나가면서 모든 자리를 동시에 학습할 수 있습니다.
+
+# %% [markdown]
+# ## 비전 트랜스포머: 패치가 곧 단어입니다
+#
+# 이미지를 패치(patch)로 자르고, 패치마다 행렬 하나를 곱해 벡터로 만듭니다. 그다음은 BERT와 같습니다. 앞에 클래스
+# 토큰이 있고, 위치를 더하고, 모든 것을 보는 인코더를 지나갑니다(Dosovitskiy 외, 2021). 손으로 해 봅시다. 자르고,
+# 펴고, 곱합니다.
+
+# %%
+image = np.random.default_rng(1).normal(size=(1, 16, 16, 1)).astype("float32")
+embed = kt.layers.PatchEmbedding(patch_size=4, d_model=8)
+embedded = embed(image)
+kernel, bias = embed.get_weights()
+
+patches = [image[0, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4].ravel() for i in range(4) for j in range(4)]
+by_hand = np.stack(patches) @ kernel.reshape(16, 8) + bias
+np.testing.assert_allclose(embedded[0], by_hand, atol=1e-5)
+print(embedded.shape, "패치 16개가 단어 16개가 됩니다")
+
+# %% [markdown]
+# 이제 네 가지 모양의 잡음 섞인 이미지를 그리고, 작은 비전 트랜스포머를 학습합니다.
+
+# %%
+SHAPES = ("가로줄", "세로줄", "십자", "네모")
+
+
+def drawn(count, seed):
+    """무작위 자리에 모양을 그립니다. 이미지와 그 번호를 돌려줍니다."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(len(SHAPES), size=count)
+    images = draw.normal(-0.7, 0.25, size=(count, 16, 16))
+    for picture, label, (top, left), length in zip(
+        images, labels, draw.integers(0, 8, (count, 2)), draw.integers(6, 9, count), strict=True
+    ):
+        middle = length // 2
+        if label in (0, 2):
+            picture[top + middle, left : left + length] += 1.3
+        if label in (1, 2):
+            picture[top : top + length, left + middle] += 1.3
+        if label == 3:
+            picture[top : top + length, left : left + length] += 1.3
+            picture[top + 1 : top + length - 1, left + 1 : left + length - 1] -= 1.3
+    return np.clip(images, -1, 1)[..., None].astype("float32"), labels
+
+
+vit = kt.models.VisionTransformer(
+    16, 4, 32, kt.layers.Encoder(2, 4, 64, 0.0, "gelu", normalize_first=True), len(SHAPES), channels=1
+)
+vit.compile(keras.optimizers.Adam(2e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+vit.fit(*drawn(3000, 1), batch_size=50, epochs=6, verbose=0)
+images, labels = drawn(400, 2)
+logits, scores = vit(images, return_attention_scores=True)
+guessed = np.argmax(logits, -1)
+print(f"새 이미지의 {np.mean(guessed == labels):.0%}를 맞혔습니다.")
+assert np.mean(guessed == labels) > 0.7
+names = np.array(SHAPES)
+kt.plots.classified_images(images[:16], names[labels[:16]], names[guessed[:16]])
+
+# %% [markdown]
+# **무엇을 볼까요?** 이미지 위의 이름이 모델의 답입니다. 주황색이면 틀린 것이고, 괄호 안의 이름이 정답입니다.
+#
+# 클래스 토큰은 무엇을 볼까요? 16개 패치에 대한 가중치를 작은 지도로 그립니다. 마지막 층 헤드들의 평균입니다.
+
+# %%
+plt.rcParams["font.family"] = font_families(*SHAPES)
+figure, panels = plt.subplots(2, 6, figsize=(9, 3.6), layout="constrained")
+maps = np.array(scores[-1]).mean(1)[:, 0, 1:].reshape(-1, 4, 4)
+for i, (above, below) in enumerate(panels.T):
+    above.imshow(images[i, ..., 0], cmap="gray", vmin=-1, vmax=1)
+    above.set_title(SHAPES[guessed[i]], fontsize=9)
+    drawn_map = below.imshow(maps[i], cmap="Blues", vmin=0)
+    for axes in (above, below):
+        axes.set_xticks([])
+        axes.set_yticks([])
+panels[0, 0].set_ylabel("이미지")
+panels[1, 0].set_ylabel("어텐션")
+plt.show()
+
+# %% [markdown]
+# **무엇을 볼까요?** 지도를 위의 이미지와 비교하십시오. 진한 칸은 모양 위나 모양이 서로 다른 끝부분에 있는 경우가
+# 많습니다. 그렇지 않을 때도 있습니다. 거기에 너무 많은 뜻을 두면 안 되는 이유는 13장에 있습니다.
+
+# %% [markdown]
+# ## 연습 문제
+#
+# T5의 디코더에는 원문이 있습니다. *프리픽스*(prefix) 언어 모델에는 원문이 없지만, 글의 앞부분을 원문처럼
+# 다룹니다. 앞의 세 토큰은 서로 양쪽을 다 보고, 그 뒤의 토큰은 과거만 봅니다. `kt.masks.look_ahead_mask`로 여섯
+# 토큰의 이 마스크를 만드십시오. 이 장의 어느 두 마스크가 그 안에 들어 있습니까?
+
+# %% tags=["hide-cell"]
+causal = np.array(kt.masks.look_ahead_mask(6))[0, 0]
+prefix = causal | (np.arange(6) < 3)  # 모두가 앞의 세 키를 봅니다
+assert prefix[:3, :3].all()  # 앞의 셋끼리는 BERT의 마스크
+assert not prefix[:3, 3:].any()  # 앞부분은 나중에 쓰는 것을 보지 못합니다
+np.testing.assert_array_equal(prefix[3:, 3:], causal[3:, 3:])  # 나머지끼리는 GPT의 마스크
+print(prefix.astype(int))
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Devlin 외, 2019, ["BERT"](https://arxiv.org/abs/1810.04805), 3절과 그림 2
+# - Radford 외, 2019, ["Language Models are Unsupervised Multitask
+#   Learners"](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
+#   (GPT-2)
+# - Dosovitskiy 외, 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), 3.1절
+# - 이 라이브러리의 문서: *Model families*(읽을 수 있는 체크포인트), *Building blocks*, *Fine-tuning*
+# - 다음 장: **15. 어텐션은 설명인가?**
