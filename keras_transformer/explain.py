@@ -26,6 +26,10 @@ class Importances(NamedTuple):
     read: List of str, the tokens that the model reads.
     written: List of str, the tokens that a translator writes; for a classifier a list with the label.
     values: float32 NumPy `(len(written), len(read))`.
+
+    >>> found = Importances(["a", "dog"], ["ein", "Hund"], np.array([[0.9, 0.1], [0.2, 0.8]]))
+    >>> [found.read[i] for i in found.values.argmax(axis=1)]
+    ['a', 'dog']
     """
 
     read: list

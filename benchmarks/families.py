@@ -1,0 +1,241 @@
+"""BERT and GPT-2 beside the libraries that people serve them with: the same random weights, the same work.
+
+    python benchmarks/families.py bert --rounds 5
+    python benchmarks/families.py gpt2 --rounds 5
+
+bert (T6): the last states of an encoder of BERT-base's size, 128 tokens, batches of 1 and 32, beside Hugging Face on
+PyTorch and ONNX Runtime (float32, and int8 by its dynamic quantization).
+gpt2 (T7): 64 new tokens after a prompt of 32, greedily, by a decoder of GPT-2's size (124 M weights), batches of 1 and
+16, beside CTranslate2 (float32, int8) and Hugging Face.
+
+It needs torch, transformers, onnx, onnxruntime and ctranslate2. Every contestant runs in a process of its own, and they
+take turns within each round. The table shows medians, and medians of the ratios within a round.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+THREADS = 2
+LENGTH, PROMPT, NEW = 128, 32, 64
+BATCHES = {"bert": (1, 32), "gpt2": (1, 16)}
+ROWS = {
+    "bert": ("ours-f32", "ours-int8", "hf-f32", "ort-f32", "ort-int8"),
+    "gpt2": ("ours-f32", "ours-int8", "ct2-f32", "ct2-int8", "hf-f32"),
+}
+SEED = 1
+
+
+def write_models(model, folder):
+    """Writes the random checkpoint, and what the other libraries make of it."""
+    import torch
+    import transformers
+
+    torch.manual_seed(SEED)
+    if model == "bert":
+        network = transformers.BertModel(transformers.BertConfig(), add_pooling_layer=False).eval()
+        network.save_pretrained(folder / "hf")
+
+        class States(torch.nn.Module):
+            """The last states alone, of ids and their mask."""
+
+            def __init__(self):
+                super().__init__()
+                self.network = network
+
+            def forward(self, ids, mask):
+                return self.network(input_ids=ids, attention_mask=mask).last_hidden_state
+
+        ids = torch.ones((1, LENGTH), dtype=torch.int64)
+        axes = {"ids": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}}
+        torch.onnx.export(
+            States().eval(),
+            (ids, ids),
+            folder / "f32.onnx",
+            input_names=["ids", "mask"],
+            dynamic_axes=axes,
+            dynamo=False,
+        )
+        from onnxruntime import quantization
+
+        quantization.quantize_dynamic(folder / "f32.onnx", folder / "int8.onnx")
+        return
+    transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(folder / "hf")
+    import ctranslate2
+
+    class Converter(ctranslate2.converters.TransformersConverter):
+        """Converts without a tokenizer: ids are the tokens."""
+
+        def load_tokenizer(self, *arguments, **options):
+            return None
+
+    loader = ctranslate2.converters.transformers._MODEL_LOADERS["GPT2Config"]
+    words = [f"<{i}>" for i in range(transformers.GPT2Config().vocab_size)]
+    loader.get_vocabulary = lambda model, tokenizer: list(words)
+    loader.set_vocabulary = lambda spec, tokens: spec.register_vocabulary(tokens)
+    loader.set_config = lambda config, model, tokenizer: [
+        setattr(config, name, words[-1]) for name in ("bos_token", "eos_token", "unk_token")
+    ]
+    Converter(str(folder / "hf")).convert(str(folder / "ct2"))
+
+
+def inputs_of(model, batch):
+    """Draws ids `(batch, length)`."""
+    length = LENGTH if model == "bert" else PROMPT
+    return np.random.default_rng(SEED).integers(1000, 20000, (batch, length))
+
+
+def contestant(model, row, folder):
+    """Returns a function of ids that does the work of one row, and gives an array to compare."""
+    library, precision = row.split("-")
+    if library == "ours":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+        tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+        from keras_transformer.decoding import Greedy, SuppressTokens
+        from keras_transformer.huggingface import from_huggingface
+
+        network = from_huggingface(folder / "hf")
+        if precision == "int8":
+            network.quantize("int8")
+        if model == "bert":
+            return lambda ids: network.predict_on_batch(ids.astype("int32"))
+        endless = [SuppressTokens((network.eos_id,))]
+        return lambda ids: network.generate(
+            ids.astype("int32"), Greedy(), NEW, jit_compile=False, constraints=endless
+        ).tokens.numpy()[:, 0]
+    if library == "ort":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = THREADS
+        session = onnxruntime.InferenceSession(folder / f"{precision}.onnx", options)
+        return lambda ids: session.run(None, {"ids": ids, "mask": np.ones_like(ids)})[0]
+    if library == "ct2":
+        import ctranslate2
+
+        kind = {"f32": "float32", "int8": "int8"}[precision]
+        generator = ctranslate2.Generator(
+            str(folder / "ct2"), compute_type=kind, intra_threads=THREADS, inter_threads=1
+        )
+
+        def generate(ids):
+            results = generator.generate_batch(
+                [[f"<{i}>" for i in row] for row in ids.tolist()],
+                max_length=NEW,
+                min_length=NEW,
+                include_prompt_in_result=False,
+                beam_size=1,
+                sampling_topk=1,
+            )
+            return np.array([result.sequences_ids[0] for result in results])
+
+        return generate
+    import torch
+    import transformers
+
+    torch.set_num_threads(THREADS)
+    kind = transformers.BertModel if model == "bert" else transformers.GPT2LMHeadModel
+    network = kind.from_pretrained(folder / "hf").eval()
+
+    def compute(ids):
+        with torch.inference_mode():
+            if model == "bert":
+                return network(torch.tensor(ids)).last_hidden_state.numpy()
+            found = network.generate(
+                torch.tensor(ids),
+                attention_mask=torch.ones_like(torch.tensor(ids)),
+                max_new_tokens=NEW,
+                min_new_tokens=NEW,
+                do_sample=False,
+                pad_token_id=0,
+            )
+            return found[:, PROMPT:].numpy()
+
+    return compute
+
+
+def serve(model, row, folder):
+    """Runs one contestant: reads batch sizes from stdin, and answers with seconds and a digest of the result."""
+    compute = contestant(model, row, folder)
+    for line in sys.stdin:
+        ids = inputs_of(model, int(line))
+        began = time.perf_counter()
+        found = compute(ids)
+        seconds = time.perf_counter() - began
+        print(
+            json.dumps({"s": seconds, "head": np.asarray(found)[0].ravel()[:8].astype(float).tolist()}),
+            flush=True,
+        )
+
+
+def main(arguments=None):
+    """Runs all rows in turn and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=sorted(ROWS))
+    parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument(
+        "--repeats", default=3, type=int, help="repetitions in a round, of which the fastest counts"
+    )
+    parser.add_argument("--serve", nargs=2, metavar=("ROW", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.serve:
+        return serve(options.model, options.serve[0], Path(options.serve[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        write_models(options.model, Path(folder))
+        table = {}
+        for batch in BATCHES[options.model]:
+            rows, heads = {row: [] for row in ROWS[options.model]}, {}
+            processes = {
+                row: subprocess.Popen(
+                    [sys.executable, __file__, options.model, "--serve", row, folder],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for row in rows
+            }
+
+            def ask(row, batch=batch, processes=processes, heads=heads):
+                processes[row].stdin.write(f"{batch}\n")
+                processes[row].stdin.flush()
+                answer = json.loads(processes[row].stdout.readline())
+                heads[row] = answer["head"]
+                return answer["s"]
+
+            for row in rows:
+                ask(row), ask(row)  # the first calls trace and pack
+            for _ in range(options.rounds):
+                for row in rows:
+                    rows[row].append(min(ask(row) for _ in range(options.repeats)))
+            for row, process in processes.items():
+                process.stdin.close()
+                process.wait()
+                print(
+                    f"batch {batch:2d} {row:10s} {statistics.median(rows[row]) * 1e3:9.1f} ms  {heads[row][:4]}",
+                    flush=True,
+                )
+            table[batch] = rows
+        print("\n| | " + " | ".join(f"batch {batch}, ms | ours-int8 faster by" for batch in table) + " |")
+        print("| --- |" + " --- | --- |" * len(table))
+        for row in ROWS[options.model]:
+            cells = []
+            for rows in table.values():
+                ratios = [theirs / ours for theirs, ours in zip(rows[row], rows["ours-int8"], strict=True)]
+                cells.append(f"{statistics.median(rows[row]) * 1e3:.1f} | {statistics.median(ratios):.2f}")
+            print(f"| {row} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
