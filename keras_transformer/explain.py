@@ -10,6 +10,8 @@ from keras_transformer.checks import check_positive
 from keras_transformer.models import ClassificationHead, EncoderDecoder, EncoderModel
 from keras_transformer.models.generation import log_probs_of
 
+ROWS_AT_ONCE = 256
+
 METHODS = (
     "attention",
     "mean_attention",
@@ -198,7 +200,9 @@ def _left_out(model, source, target, method, steps):
     """Hides one token after another from the model. Returns the losses, `(1, outputs, source_len)`."""
     length = source.shape[1]
     hidden = np.where(np.eye(length + 1, length, dtype=bool), model.pad_id, source)  # the last row hides none
-    found = ops.convert_to_numpy(_log_probs(model, hidden, target))
+    found = np.concatenate(
+        [ops.convert_to_numpy(_log_probs(model, rows, target)) for (rows,) in _slices(hidden)]
+    )
     return (found[-1] - found[:-1]).T[None]
 
 
@@ -208,16 +212,22 @@ def _gradients(model, source, target, method, steps):
     vectors = ops.convert_to_numpy(embedding(source))
     shares = [1.0] if method == "gradient_x_input" else (np.arange(steps) + 0.5) / steps
     outputs = target.shape[1] if target.ndim == 2 else 1
-    sources = np.repeat(source, outputs, axis=0)
-    own = np.eye(outputs, dtype="float32")  # row i is for output i
+    sums = np.zeros((outputs, *vectors.shape[1:]), vectors.dtype)
+    for output, share in _slices(np.tile(np.arange(outputs), len(shares)), np.repeat(shares, outputs)):
 
-    def total(vectors):
-        return ops.sum(_log_probs(model, sources, target, vectors) * own)
+        def total(rows, output=output):
+            found = _log_probs(model, np.repeat(source, len(output), axis=0), target, rows)
+            return ops.sum(ops.take_along_axis(found, output[:, None], axis=1))
 
-    gradient = gradient_of(total)
-    repeated = np.repeat(vectors, outputs, axis=0)
-    sums = sum(ops.convert_to_numpy(gradient(ops.convert_to_tensor(share * repeated))) for share in shares)
+        rows = ops.convert_to_tensor(share[:, None, None].astype(vectors.dtype) * vectors)
+        np.add.at(sums, output, ops.convert_to_numpy(gradient_of(total)(rows)))
     return (sums * vectors / len(shares)).sum(axis=-1)[None]
+
+
+def _slices(*arrays):
+    """Cuts arrays into parts of `ROWS_AT_ONCE` rows, so that long texts fit into memory."""
+    for start in range(0, len(arrays[0]), ROWS_AT_ONCE):
+        yield [array[start : start + ROWS_AT_ONCE] for array in arrays]
 
 
 def _log_probs(model, source, target, vectors=None):

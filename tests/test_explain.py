@@ -91,6 +91,14 @@ def test_gradient_times_input_is_the_slope_of_a_scale(classifier):
     assert values.sum() == pytest.approx(slope, abs=1e-2 * max(1, abs(slope)))
 
 
+@pytest.mark.parametrize("method", ["leave_one_out", "integrated_gradients"])
+def test_long_texts_are_computed_in_parts(method, translator, monkeypatch):
+    whole = explain.importances(translator, SOURCE, TARGET, method, steps=3)
+    monkeypatch.setattr(explain, "ROWS_AT_ONCE", 2)
+    parts = explain.importances(translator, SOURCE, TARGET, method, steps=3)
+    np.testing.assert_allclose(parts, whole, atol=1e-5)
+
+
 def test_rollout_multiplies_layers_with_their_residuals():
     """Two layers of one head, worked by hand: (A2 + I)/2 times (A1 + I)/2."""
     first = np.array([[[[0.0, 1.0], [1.0, 0.0]]]])
