@@ -4,6 +4,7 @@ from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
+    ENCODER_DECODERS,
     ENCODERS,
     FAMILIES,
     embedder_options,
@@ -12,18 +13,31 @@ from keras_transformer.huggingface import (
     preprocessing_from_huggingface,
     to_huggingface,
     tokenizers_from_huggingface,
+    translator_options,
 )
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.huggingface.tokenizers import starts_with_bos
-from keras_transformer.models import LanguageModel, Transformer, VisionTransformer
+from keras_transformer.models import Transformer, VisionTransformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
 
+DEFAULT_LENGTH = 256  # of a source, in tokens
 
-def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwargs):
+
+def convert(
+    source,
+    target,
+    pairs=False,
+    tokenizers=True,
+    verbose=False,
+    *,
+    source_language=None,
+    target_language=None,
+    **kwargs,
+):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
 
     A folder with config.json is a Hugging Face folder. Nothing is downloaded.
@@ -35,6 +49,9 @@ def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwarg
         tokenizers: Whether a Hugging Face folder gets the tokenizers too, a bool. Hugging Face has no format for some
             tokenizers; those raise.
         verbose: Whether to show a progress bar on stderr while a Hugging Face folder is read, a bool.
+        source_language: The language that a multilingual model translates from, such as "deu_Latn"; None for the one
+            that the checkpoint names.
+        target_language: The language that it translates into, likewise.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -51,7 +68,8 @@ def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwarg
     if not source.is_dir():
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
     if (source / CONFIG).is_file():
-        servable = _read_huggingface(source, pairs, {**kwargs, "verbose": verbose})
+        languages = {"source_language": source_language, "target_language": target_language}
+        servable = _read_huggingface(source, pairs, languages, {**kwargs, "verbose": verbose})
         servable.save(target)
         return servable
     servable = load(source)
@@ -59,21 +77,28 @@ def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwarg
     return None
 
 
-def _read_huggingface(source, pairs, kwargs):
+def _read_huggingface(source, pairs, languages, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
-    if read_config(source).get("model_type") in ENCODERS:
+    model_type = read_config(source).get("model_type")
+    if model_type not in ENCODER_DECODERS and any(languages.values()):
+        raise ValueError(f"A {model_type!r} model does not translate. Received: {languages}.")
+    if model_type in ENCODERS:
         model, tokenizer = _read_encoder(source, kwargs)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
         options, longest = embedder_options(source), model.positions.max_length
         options["max_source_length"] = min(options.get("max_source_length", longest), longest)
         return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
-    if read_config(source).get("model_type") == "bart":
-        raise ValueError(
-            "`source` must hold a model that a servable reads texts for. A `Translator` puts no `<s>` before a source, "
-            "and BART needs it. In Python, `from_huggingface` reads the model; it takes and gives token ids. "
-            f"Received: {source}, a 'bart' model."
-        )
+    if model_type in ENCODER_DECODERS:
+        tokenizers = tokenizers_from_huggingface(source)
+        ids, options = translator_options(source, tokenizers[0], **languages)
+        model = from_huggingface(source, **{**ids, **kwargs})
+        if isinstance(model, Transformer):
+            # A Marian model starts its output with padding, and never learned that padding is no answer.
+            options["constraints"] = [ExcludeTokens([model.pad_id])]
+        longest = model.max_positions
+        options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)
+        return servable_of(model, tokenizers, pairs=pairs, **options)
     model = from_huggingface(source, **kwargs)
     if isinstance(model, VisionTransformer):
         tokenizers = ()
@@ -81,13 +106,8 @@ def _read_huggingface(source, pairs, kwargs):
         if (source / PREPROCESSOR_CONFIG).is_file():
             options["preprocessing"] = preprocessing_from_huggingface(source)
     else:
-        tokenizers, options = tokenizers_from_huggingface(source), {}
-        if isinstance(model, LanguageModel):
-            kind = FAMILIES[read_config(source)["model_type"]].tokenizer
-            options["starts_with_bos"] = starts_with_bos(source, kind)
-        if isinstance(model, Transformer):
-            # A Marian model starts its output with padding, and never learned that padding is no answer.
-            options["constraints"] = [ExcludeTokens([model.pad_id])]
+        tokenizers = tokenizers_from_huggingface(source)
+        options = {"starts_with_bos": starts_with_bos(source, FAMILIES[model_type].tokenizer)}
     return servable_of(model, tokenizers, pairs=pairs, **options)
 
 

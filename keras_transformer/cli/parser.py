@@ -247,6 +247,13 @@ def _fill_convert(parser):
         default=True,
         help="write the tokenizers too when the new folder is a Hugging Face folder",
     )
+    for side, preposition in (("source", "from"), ("target", "into")):
+        parser.add_argument(
+            f"--{side}-language",
+            metavar="NAME",
+            help=f"language that a multilingual model translates {preposition}, as the checkpoint names it: de_DE in "
+            "mBART, deu_Latn in NLLB, de in M2M-100",
+        )
 
 
 def _fill_export(parser):

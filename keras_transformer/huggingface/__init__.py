@@ -33,6 +33,7 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
+from keras_transformer.huggingface.languages import translator_options
 from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
@@ -40,12 +41,17 @@ from keras_transformer.keras_internals import sublayers
 
 # A model that several families can describe is written as the first of them.
 ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet)
+ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus)
 MODULES = (
     *ENCODER_MODULES,
     *(gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3),
-    *(t5, marian, bart, mbart, m2m_100, pegasus, vit),
+    *ENCODER_DECODER_MODULES,
+    vit,
 )
-ENCODERS = tuple(module.FAMILY.model_type for module in ENCODER_MODULES)
+ENCODERS, ENCODER_DECODERS = (
+    tuple(module.FAMILY.model_type for module in modules)
+    for modules in (ENCODER_MODULES, ENCODER_DECODER_MODULES)
+)
 FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in MODULES}
 # Keys of config.json for sizes that are a dimension of a stored tensor, and for numbers of layers.
 WIDTHS = (
@@ -88,6 +94,7 @@ WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it tak
 
 __all__ = [
     "ENCODERS",
+    "ENCODER_DECODERS",
     "FAMILIES",
     "embedder_options",
     "from_huggingface",
@@ -95,6 +102,7 @@ __all__ = [
     "preprocessing_from_huggingface",
     "to_huggingface",
     "tokenizers_from_huggingface",
+    "translator_options",
 ]
 
 

@@ -14,7 +14,8 @@ from keras_transformer.huggingface.configs import (
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.files import read_json, write_json
+from keras_transformer.huggingface.files import write_json
+from keras_transformer.huggingface.sentence_piece import vocabulary_tokenizer
 from keras_transformer.huggingface.seq2seq import BOS_KEY, EPSILON, STACKS, layer_tensors, sinusoidal_tables
 from keras_transformer.huggingface.tensors import matrix
 from keras_transformer.huggingface.tokenizers import (
@@ -178,22 +179,12 @@ def read_tokenizers(folder):
 
     Where there is a target_vocab.json, the target's pieces have its ids.
     """
-    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
     target = folder / "target_vocab.json"
     vocabularies = folder / "vocab.json", target if target.is_file() else folder / "vocab.json"
     return tuple(
-        SentencePieceTokenizer(folder / f"{side}.spm", _read_vocabulary(path))
+        vocabulary_tokenizer(folder / f"{side}.spm", path)
         for side, path in zip(("source", "target"), vocabularies, strict=True)
     )
-
-
-def _read_vocabulary(path):
-    """Reads a JSON object of pieces and their ids, and returns the pieces in the order of the ids."""
-    ids = read_json(path)
-    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
-    return sorted(ids, key=ids.get)
 
 
 def write_tokenizers(tokenizers, folder, model):

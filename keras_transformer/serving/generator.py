@@ -126,7 +126,7 @@ class TextGeneratorSignatures(SearcherSignatures):
         limit = servable.max_source_length
         text, truncated = readable(text, limit, keep_end=True)
         ids = servable.source_tokenizer.tokenize(text)
-        room = limit - int(servable.starts_with_bos)
+        room = servable.room
         truncated |= ids.row_lengths() > room
         ids = ids[:, -room:]
         starts = tf.fill((ids.nrows(), 1), self._model.bos_id)
@@ -205,6 +205,10 @@ class TextGenerator(Searcher):
         answers, cut = self.answer_all(prompts, "prompts", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "prompts")
         return [answer["continuation"].decode("utf-8", "replace") for answer in answers]
+
+    @property
+    def room(self):
+        return self.max_source_length - int(self.starts_with_bos)
 
     def warmup_requests(self, shapes):
         for batch_size, length in shapes:
