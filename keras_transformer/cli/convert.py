@@ -4,6 +4,7 @@ from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
+    DECODERS,
     ENCODER_DECODERS,
     ENCODERS,
     FAMILIES,
@@ -18,8 +19,9 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
+from keras_transformer.huggingface.languages import with_stop_ids
 from keras_transformer.huggingface.tokenizers import starts_with_bos
-from keras_transformer.models import Transformer, VisionTransformer
+from keras_transformer.models import Transformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
@@ -79,7 +81,8 @@ def convert(
 
 def _read_huggingface(source, pairs, languages, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
-    model_type = read_config(source).get("model_type")
+    config = read_config(source)
+    model_type = config.get("model_type")
     if model_type not in ENCODER_DECODERS and any(languages.values()):
         raise ValueError(f"A {model_type!r} model does not translate. Received: {languages}.")
     if model_type in ENCODERS:
@@ -99,16 +102,17 @@ def _read_huggingface(source, pairs, languages, kwargs):
         longest = model.max_positions
         options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)
         return servable_of(model, tokenizers, pairs=pairs, **options)
-    model = from_huggingface(source, **kwargs)
-    if isinstance(model, VisionTransformer):
-        tokenizers = ()
-        options = {"labels": labels_of(read_config(source))[1]}
-        if (source / PREPROCESSOR_CONFIG).is_file():
-            options["preprocessing"] = preprocessing_from_huggingface(source)
-    else:
+    if model_type in DECODERS:
         tokenizers = tokenizers_from_huggingface(source)
         options = {"starts_with_bos": starts_with_bos(source, FAMILIES[model_type].tokenizer)}
-    return servable_of(model, tokenizers, pairs=pairs, **options)
+        # Of several ids of an end, the tokenizer's is that of a text.
+        ends, eos_id = with_stop_ids(config, source).get("eos_token_id"), tokenizers[0].eos_id
+        ids = {"eos_id": eos_id} if isinstance(ends, list) and eos_id in ends else {}
+        return servable_of(from_huggingface(source, **{**ids, **kwargs}), tokenizers, pairs=pairs, **options)
+    options = {"labels": labels_of(config)[1]}
+    if (source / PREPROCESSOR_CONFIG).is_file():
+        options["preprocessing"] = preprocessing_from_huggingface(source)
+    return servable_of(from_huggingface(source, **kwargs), pairs=pairs, **options)
 
 
 def _read_encoder(source, kwargs):

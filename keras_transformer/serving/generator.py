@@ -5,6 +5,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
+from keras_transformer.decoding.hypotheses import one_of
 from keras_transformer.models import LanguageModel
 from keras_transformer.models.generation import lengths_of
 from keras_transformer.serving.options import option_specs, options_request
@@ -114,6 +115,8 @@ class TextGeneratorSignatures(SearcherSignatures):
             The continuations, string `(batch, n_best)`.
         """
         n, length = tokens.shape[1], tf.shape(tokens)[2]
+        if self._model.stop_ids:  # they are no text
+            tokens = tf.where(one_of(tokens, self._model.stop_ids), self._model.pad_id, tokens)
         source = tf.repeat(source, n, axis=0)
         prompts = self._detokenize(source)
         wholes = self._detokenize(tf.concat([source, tf.reshape(tokens, (-1, length))], axis=1))
