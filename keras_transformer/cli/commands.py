@@ -279,7 +279,7 @@ def convert(options):
         options.pairs,
         options.tokenizers,
         sys.stderr.isatty(),
-        **_given(options, "source_language", "target_language"),
+        **_given(options, "source_language", "target_language", "precision"),
     )
     kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     _say(f"{kind}, {options.target}")

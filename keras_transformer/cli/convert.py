@@ -38,6 +38,7 @@ def convert(
     *,
     source_language=None,
     target_language=None,
+    precision=None,
     **kwargs,
 ):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
@@ -54,6 +55,7 @@ def convert(
         source_language: The language that a multilingual model translates from, such as "deu_Latn"; None for the one
             that the checkpoint names.
         target_language: The language that it translates into, likewise.
+        precision: "int8" to quantize the matrices of a Hugging Face folder while they are read; None for float32.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -71,9 +73,12 @@ def convert(
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
     if (source / CONFIG).is_file():
         languages = {"source_language": source_language, "target_language": target_language}
-        servable = _read_huggingface(source, pairs, languages, {**kwargs, "verbose": verbose})
+        kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
+        servable = _read_huggingface(source, pairs, languages, kwargs)
         servable.save(target)
         return servable
+    if precision is not None:
+        raise ValueError(f"`precision` is for a Hugging Face folder as `source`. Received: {source}.")
     servable = load(source)
     to_huggingface(servable.model, target, tokenizers=servable.tokenizers if tokenizers else None, **kwargs)
     return None

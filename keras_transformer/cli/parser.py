@@ -247,6 +247,11 @@ def _fill_convert(parser):
         default=True,
         help="write the tokenizers too when the new folder is a Hugging Face folder",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "int8"),
+        help="int8 quantizes each matrix of a Hugging Face folder while it is read, in a fraction of the memory",
+    )
     for side, preposition in (("source", "from"), ("target", "into")):
         parser.add_argument(
             f"--{side}-language",

@@ -34,6 +34,7 @@ from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.languages import translator_options, with_stop_ids
+from keras_transformer.huggingface.quantized import QuantizedMatrices, quantizing
 from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
@@ -103,7 +104,7 @@ __all__ = [
 ]
 
 
-def from_huggingface(folder, verbose=False, **kwargs):
+def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
     `architectures` in config.json decides the head of an encoder, such as `BertForSequenceClassification`. A family's
@@ -123,6 +124,8 @@ def from_huggingface(folder, verbose=False, **kwargs):
         folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the
             files that model.safetensors.index.json names. Tensors are float64, float32, float16 or bfloat16.
         verbose: Whether to show a progress bar on stderr.
+        precision: "float32", or "int8" to quantize each matrix while it is read. The model is the one that
+            `model.quantize("int8")` gives afterwards. Memory holds the int8 model and the floats of one tensor.
         **kwargs: Keras's `dtype`, `name`, `trainable`. For a language model and for an encoder-decoder also `pad_id`,
             `bos_id`, `eos_id`, in place of config.json's ids; of several ids of an end the first is `eos_id`. For an
             encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
@@ -144,7 +147,8 @@ def from_huggingface(folder, verbose=False, **kwargs):
     _check_sizes(config, family, stored)
     try:
         config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
-        model = family.make_model(config, **kwargs)
+        with quantizing(precision):
+            model = family.make_model(config, **kwargs)
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
@@ -158,6 +162,7 @@ def from_huggingface(folder, verbose=False, **kwargs):
         family.make_tables(model),
         family.renamed,
         verbose,
+        QuantizedMatrices(model).values,
     )
     return model
 
