@@ -8,9 +8,6 @@ it keeps the names of Keras's sublayers (`_query_dense` and so on) and the metho
 documents.
 """
 
-import contextlib
-
-from keras.layers import Layer
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
@@ -41,28 +38,6 @@ def keep_precision(variable):
         variable: A `keras.Variable`.
     """
     variable._autocast = False
-
-
-@contextlib.contextmanager
-def after_build(function):
-    """Calls `function(layer)` for each layer that is built inside a `with` statement, when its weights are there.
-
-    Keras has no public hook: a layer that builds its sublayers itself can be reached only after all of them are built.
-
-    Args:
-        function: It may replace the layer's weights, as `quantize` does.
-    """
-    original = Layer._post_build
-
-    def post_build(layer):
-        original(layer)
-        function(layer)
-
-    Layer._post_build = post_build
-    try:
-        yield
-    finally:
-        Layer._post_build = original
 
 
 def adam_moments(optimizer, variable):

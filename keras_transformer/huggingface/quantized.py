@@ -1,36 +1,53 @@
 """Models that are quantized while they are made and read, so that memory never holds all of their floats."""
 
 import contextlib
+import functools
 
 import keras
+import numpy as np
 
-from keras_transformer.keras_internals import after_build, sublayers
+from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers.embedding import TokenEmbedding
-from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection
 
 # Of each kind of layer that is quantized: its matrix, and the scales of that.
 MATRICES = {
-    Projection: {"kernel": "kernel_scale"},
-    TokenEmbedding: {"embeddings": "embeddings_scale"},
-    keras.layers.Dense: {"kernel": "kernel_scale"},
+    Projection: ("kernel", "kernel_scale"),
+    TokenEmbedding: ("embeddings", "embeddings_scale"),
+    keras.layers.Dense: ("kernel", "kernel_scale"),
 }
+POLICY = "int8_from_float32"  # Keras's name
 PRECISIONS = ("float32", "int8")
+ROWS = 8192  # of an embedding at once
 
 
+@contextlib.contextmanager
 def quantizing(precision):
-    """Returns a context in which each layer is quantized as soon as it is built; nothing happens for "float32".
+    """Builds the matrices of layers that are made inside a `with` statement as int8; does nothing for "float32".
 
     Raises:
         ValueError: If `precision` is neither "float32" nor "int8".
     """
     if precision not in PRECISIONS:
         raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
+    originals = {kind: kind.build for kind in MATRICES} if precision == "int8" else {}
 
-    def quantize(layer):
-        if type(layer) in MATRICES and layer.quantization_mode is None:
-            layer.quantize("int8")
+    def as_int8(kind, build):
+        @functools.wraps(build)  # Keras reads its signature
+        def built(layer, *shapes, **named):
+            if type(layer) is kind:
+                layer.dtype_policy = POLICY
+            return build(layer, *shapes, **named)
 
-    return contextlib.nullcontext() if precision == "float32" else after_build(quantize)
+        return built
+
+    try:
+        for kind, build in originals.items():
+            kind.build = as_int8(kind, build)
+        yield
+    finally:
+        for kind, build in originals.items():
+            kind.build = build
 
 
 class QuantizedMatrices:
@@ -42,14 +59,13 @@ class QuantizedMatrices:
 
     def __init__(self, model):
         self._owners = {
-            id(getattr(layer, name)): (layer, name)
+            id(getattr(layer, MATRICES[type(layer)][0])): layer
             for layer in sublayers(model)
             if type(layer) in MATRICES and layer.quantization_mode == "int8"
-            for name in MATRICES[type(layer)]
         }
 
     def values(self, weight, value):
-        """Returns the values of a weight and its other variables, as `quantize` computes them of floats.
+        """Returns the values of a weight and of its scales, as `quantize` computes them of floats.
 
         Args:
             weight: A variable of the model.
@@ -60,12 +76,27 @@ class QuantizedMatrices:
         """
         if id(weight) not in self._owners:
             return [(weight, value)]
-        layer, name = self._owners[id(weight)]
-        config = {**layer.get_config(), "dtype": "float32", "trainable": True}
-        twin = type(layer).from_config(config)
-        twin.build_from_config(layer.get_build_config())
-        getattr(twin, name).assign(value)
-        twin.quantize("int8")
-        scale = MATRICES[type(layer)][name]
-        names = (name, scale)
-        return [(getattr(layer, each), keras.ops.convert_to_numpy(getattr(twin, each))) for each in names]
+        layer = self._owners[id(weight)]
+        variables = [getattr(layer, name) for name in MATRICES[type(layer)]]
+        values = _rows_of(value) if isinstance(layer, TokenEmbedding) else _by_a_twin(layer, value)
+        return list(zip(variables, values, strict=True))
+
+
+def _rows_of(value):
+    """Quantizes an embedding, a few rows at a time: each row has a scale of its own."""
+    limits = {"value_range": (-LARGEST_WEIGHT, LARGEST_WEIGHT), "to_numpy": True}
+    parts = [
+        keras.quantizers.abs_max_quantize(value[start : start + ROWS], axis=-1, **limits)
+        for start in range(0, len(value), ROWS)
+    ]
+    matrices, scales = zip(*parts, strict=True)
+    return np.concatenate(matrices), np.concatenate(scales)[:, 0]
+
+
+def _by_a_twin(layer, value):
+    """Quantizes the kernel of a layer like this one, with floats."""
+    twin = type(layer).from_config({**layer.get_config(), "dtype": "float32"})
+    twin.build_from_config(layer.get_build_config())
+    twin.kernel.assign(value)
+    twin.quantize("int8")
+    return [keras.ops.convert_to_numpy(getattr(twin, name)) for name in MATRICES[type(layer)]]
