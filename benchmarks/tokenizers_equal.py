@@ -104,7 +104,10 @@ def without_new_characters(row):
     def settled(character):
         now, before = unicodedata.category(character), unicodedata.ucd_3_2_0.category(character)
         return (
-            now == "Cs" or now[0] == before[0] != "C" or (now[0], before) == ("S", "Cn") or character < "\x80"
+            now == "Cs"
+            or (now == before and now[0] != "C")
+            or (now[0], before) == ("S", "Cn")
+            or character < "\x80"
         )
 
     text = row.decode(
