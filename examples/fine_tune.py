@@ -1,17 +1,20 @@
-"""Fine-tunes a BERT from Hugging Face to classify texts, and writes it back.
+"""Fine-tunes a BERT or a RoBERTa from Hugging Face to classify texts, and writes it back.
 
     python examples/fine_tune.py
     python examples/fine_tune.py --checkpoint bert-base-multilingual-cased --data reviews.csv --output tuned
+    python examples/fine_tune.py --checkpoint roberta-base --data reviews.csv --output tuned --lora 8
 
 A checkpoint is a folder with config.json, model.safetensors and the tokenizer's files. Without one the example first
 pretrains a very small BERT on the texts (masked words) and writes it as such a folder, so that it runs as it is. The
 data is a CSV or TSV file whose first line names its columns. A tenth of its rows is not trained on; the accuracy is
-measured on them. The output has the folders `classifier`, a `Classifier` for this library (`keras-transformer export`),
-and `huggingface`, for transformers.
+measured on them. With --lora only the head, the pooler and small matrices beside the kernels of queries and values are
+trained (Hu et al., 2021, "LoRA"). The output has the folders `classifier`, a `Classifier` for this library
+(`keras-transformer export`), and `huggingface`, for transformers.
 """
 
 import argparse
 import collections
+import json
 import os
 import shutil
 from pathlib import Path
@@ -39,7 +42,10 @@ EPOCHS = 3  # and the learning rates: Devlin et al., 2019, appendix A.3
 BATCH_SIZE = 32
 LEARNING_RATE = 5e-5
 SEED = 1
-TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES = (
+    *("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
+)
 # Without a checkpoint: a BERT that is pretrained in half a minute, then fine-tuned with larger steps.
 SMALL = {"vocab_size": 1000, "d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 128, "max_length": 64}
 SMALL_EPOCHS, SMALL_RATE = 40, 2e-3
@@ -80,10 +86,34 @@ def pretrain(texts, folder):
 def load(folder, labels):
     """Returns the encoder of a checkpoint with a new head for the labels, and its tokenizer."""
     (tokenizer,) = tokenizers_from_huggingface(folder)
-    model = from_huggingface(folder, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+    ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
+    model = from_huggingface(folder, **ids)
     if not isinstance(model, EncoderModel):
-        raise ValueError(f"{folder} must hold a BERT. Received: {type(model).__name__}.")
-    return model.with_head(ClassificationHead(len(labels), labels=labels), Pooler()), tokenizer
+        raise ValueError(f"{folder} must hold a BERT or a relative. Received: {type(model).__name__}.")
+    head = ClassificationHead(len(labels), labels=labels)
+    return model.with_head(
+        head, Pooler(dropout=head.dropout if family_of(folder) != "bert" else 0.0)
+    ), tokenizer
+
+
+def family_of(folder):
+    """Returns the `model_type` of a checkpoint."""
+    return json.loads((Path(folder) / "config.json").read_text())["model_type"]
+
+
+def add_lora(model, rank):
+    """Freezes the encoder and the embeddings, and adds matrices of a rank to the projections of queries and values."""
+    for layer in (model.token_embedding, model.positions, model.segments, model.norm, model.encoder.norm):
+        if layer is not None:
+            layer.trainable = False
+    for layer in model.encoder.layers:
+        attention = layer.self_attention
+        for part in (attention.key_dense, attention.output_dense, layer.feed_forward):
+            part.trainable = False
+        for residual in (layer.self_attention_residual, layer.feed_forward_residual):
+            residual.trainable = False
+        for projection in (attention.query_dense, attention.value_dense):
+            projection.enable_lora(rank)
 
 
 def train(model, tokenizer, rows, held_out, epochs, learning_rate):
@@ -112,7 +142,9 @@ def train(model, tokenizer, rows, held_out, epochs, learning_rate):
 def main(arguments=None):
     """Loads the model, trains it, measures its accuracy and writes both folders."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, help="folder of a BERT checkpoint from Hugging Face")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="folder of a checkpoint from Hugging Face: BERT, RoBERTa"
+    )
     parser.add_argument("--data", default=DATA, help="CSV or TSV of texts and labels")
     parser.add_argument("--text", help="name of the texts' column (default: text; Q without --data)")
     parser.add_argument("--label", default="label", help="name of the labels' column")
@@ -120,6 +152,9 @@ def main(arguments=None):
     parser.add_argument("--epochs", type=int, help=f"passes over the texts (default: {EPOCHS})")
     parser.add_argument(
         "--learning-rate", type=float, help=f"the highest learning rate (default: {LEARNING_RATE})"
+    )
+    parser.add_argument(
+        "--lora", type=int, metavar="RANK", help="train matrices of this rank, not the kernels"
     )
     options = parser.parse_args(arguments)
     if options.output.exists():
@@ -140,10 +175,14 @@ def main(arguments=None):
             )
             pretrain([text for text, _ in rows], folder)
         model, tokenizer = load(folder, labels)
+        if options.lora is not None:
+            add_lora(model, options.lora)
     except ValueError as error:
         parser.error(str(error))
+    trained = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
     print(
-        f"{len(rows):,} texts, {len(model.head.labels)} labels, {model.count_params():,} parameters",
+        f"{len(rows):,} texts, {len(model.head.labels)} labels, {model.count_params():,} parameters"
+        + (f", {trained:,} of them trained" if options.lora is not None else ""),
         flush=True,
     )
 
@@ -162,7 +201,7 @@ def main(arguments=None):
 
     options.output.mkdir(parents=True, exist_ok=True)
     classifier.save(options.output / "classifier")
-    to_huggingface(model, options.output / "huggingface")
+    to_huggingface(model, options.output / "huggingface", family=family_of(folder))
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             shutil.copy(folder / name, options.output / "huggingface")

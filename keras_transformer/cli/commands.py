@@ -273,7 +273,14 @@ def convert(options):
     """Converts a Hugging Face folder to a folder that this library serves, or the other way round."""
     from keras_transformer.cli.convert import convert
 
-    servable = convert(options.source, options.target, options.pairs, options.tokenizers, sys.stderr.isatty())
+    servable = convert(
+        options.source,
+        options.target,
+        options.pairs,
+        options.tokenizers,
+        sys.stderr.isatty(),
+        **_given(options, "source_language", "target_language", "precision"),
+    )
     kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     _say(f"{kind}, {options.target}")
     print(options.target)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
+    DECODERS,
+    ENCODER_DECODERS,
     ENCODERS,
     FAMILIES,
     embedder_options,
@@ -12,18 +14,33 @@ from keras_transformer.huggingface import (
     preprocessing_from_huggingface,
     to_huggingface,
     tokenizers_from_huggingface,
+    translator_options,
 )
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
+from keras_transformer.huggingface.languages import with_stop_ids
 from keras_transformer.huggingface.tokenizers import starts_with_bos
-from keras_transformer.models import LanguageModel, Transformer, VisionTransformer
+from keras_transformer.models import Transformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
 
+DEFAULT_LENGTH = 256  # of a source, in tokens
 
-def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwargs):
+
+def convert(
+    source,
+    target,
+    pairs=False,
+    tokenizers=True,
+    verbose=False,
+    *,
+    source_language=None,
+    target_language=None,
+    precision=None,
+    **kwargs,
+):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
 
     A folder with config.json is a Hugging Face folder. Nothing is downloaded.
@@ -35,6 +52,10 @@ def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwarg
         tokenizers: Whether a Hugging Face folder gets the tokenizers too, a bool. Hugging Face has no format for some
             tokenizers; those raise.
         verbose: Whether to show a progress bar on stderr while a Hugging Face folder is read, a bool.
+        source_language: The language that a multilingual model translates from, such as "deu_Latn"; None for the one
+            that the checkpoint names.
+        target_language: The language that it translates into, likewise.
+        precision: "int8" to quantize the matrices of a Hugging Face folder while they are read; None for float32.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -51,44 +72,52 @@ def convert(source, target, pairs=False, tokenizers=True, verbose=False, **kwarg
     if not source.is_dir():
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
     if (source / CONFIG).is_file():
-        servable = _read_huggingface(source, pairs, {**kwargs, "verbose": verbose})
+        languages = {"source_language": source_language, "target_language": target_language}
+        kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
+        servable = _read_huggingface(source, pairs, languages, kwargs)
         servable.save(target)
         return servable
+    if precision is not None:
+        raise ValueError(f"`precision` is for a Hugging Face folder as `source`. Received: {source}.")
     servable = load(source)
     to_huggingface(servable.model, target, tokenizers=servable.tokenizers if tokenizers else None, **kwargs)
     return None
 
 
-def _read_huggingface(source, pairs, kwargs):
+def _read_huggingface(source, pairs, languages, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
-    if read_config(source).get("model_type") in ENCODERS:
+    config = read_config(source)
+    model_type = config.get("model_type")
+    if model_type not in ENCODER_DECODERS and any(languages.values()):
+        raise ValueError(f"A {model_type!r} model does not translate. Received: {languages}.")
+    if model_type in ENCODERS:
         model, tokenizer = _read_encoder(source, kwargs)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
         options, longest = embedder_options(source), model.positions.max_length
         options["max_source_length"] = min(options.get("max_source_length", longest), longest)
         return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
-    if read_config(source).get("model_type") == "bart":
-        raise ValueError(
-            "`source` must hold a model that a servable reads texts for. A `Translator` puts no `<s>` before a source, "
-            "and BART needs it. In Python, `from_huggingface` reads the model; it takes and gives token ids. "
-            f"Received: {source}, a 'bart' model."
-        )
-    model = from_huggingface(source, **kwargs)
-    if isinstance(model, VisionTransformer):
-        tokenizers = ()
-        options = {"labels": labels_of(read_config(source))[1]}
-        if (source / PREPROCESSOR_CONFIG).is_file():
-            options["preprocessing"] = preprocessing_from_huggingface(source)
-    else:
-        tokenizers, options = tokenizers_from_huggingface(source), {}
-        if isinstance(model, LanguageModel):
-            kind = FAMILIES[read_config(source)["model_type"]].tokenizer
-            options["starts_with_bos"] = starts_with_bos(source, kind)
+    if model_type in ENCODER_DECODERS:
+        tokenizers = tokenizers_from_huggingface(source)
+        ids, options = translator_options(source, tokenizers[0], **languages)
+        model = from_huggingface(source, **{**ids, **kwargs})
         if isinstance(model, Transformer):
             # A Marian model starts its output with padding, and never learned that padding is no answer.
             options["constraints"] = [ExcludeTokens([model.pad_id])]
-    return servable_of(model, tokenizers, pairs=pairs, **options)
+        longest = model.max_positions
+        options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)
+        return servable_of(model, tokenizers, pairs=pairs, **options)
+    if model_type in DECODERS:
+        tokenizers = tokenizers_from_huggingface(source)
+        options = {"starts_with_bos": starts_with_bos(source, FAMILIES[model_type].tokenizer)}
+        # Of several ids of an end, the tokenizer's is that of a text.
+        ends, eos_id = with_stop_ids(config, source).get("eos_token_id"), tokenizers[0].eos_id
+        ids = {"eos_id": eos_id} if isinstance(ends, list) and eos_id in ends else {}
+        return servable_of(from_huggingface(source, **{**ids, **kwargs}), tokenizers, pairs=pairs, **options)
+    options = {"labels": labels_of(config)[1]}
+    if (source / PREPROCESSOR_CONFIG).is_file():
+        options["preprocessing"] = preprocessing_from_huggingface(source)
+    return servable_of(from_huggingface(source, **kwargs), pairs=pairs, **options)
 
 
 def _read_encoder(source, kwargs):

@@ -247,6 +247,10 @@ def _fill_convert(parser):
         default=True,
         help="write the tokenizers too when the new folder is a Hugging Face folder",
     )
+    parser.add_argument("--precision", choices=("float32", "int8"), help="int8: quantize while reading")
+    for side in ("source", "target"):
+        text = f"{side} language of a multilingual model, as the checkpoint names it: deu_Latn in NLLB"
+        parser.add_argument(f"--{side}-language", metavar="NAME", help=text)
 
 
 def _fill_export(parser):

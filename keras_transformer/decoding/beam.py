@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, Strategy, select, top_k
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, Strategy, one_of, select, top_k
 
 NORMALIZATIONS = ("wu", "length")
 
@@ -164,7 +164,7 @@ class Beam(Strategy):
     def _advance_group(self, beams, sums, prediction, finished, taken, search):
         """Takes one step of one group. Returns its `_Open` and its `_Finished`."""
         width = self._group_width
-        sums, parents, tokens = candidates = self._candidates(beams, sums, prediction, taken)
+        sums, parents, tokens = candidates = self._candidates(beams, sums, prediction, taken, search)
         possible = sums > NEVER
         if prediction.allowed_normalizer is None:  # without penalties the sums are the model's
             scores, written = sums, select(beams.tokens, parents)
@@ -175,7 +175,7 @@ class Beam(Strategy):
         lengths = beams.lengths[:, :1] + ops.cast(possible[:, :1], "int32")
         slots = ops.arange(ops.shape(written)[-1], dtype="int32")
         written = ops.where(ops.equal(slots, lengths[..., None] - 1), tokens[..., None], written)
-        ends = ops.logical_or(ops.equal(tokens, search.eos_id), lengths >= search.limits[:, None])
+        ends = ops.logical_or(one_of(tokens, search.eos_ids), lengths >= search.limits[:, None])
         ends = ops.logical_and(ends, possible)
         lengths = ops.broadcast_to(lengths, ops.shape(tokens))
         ranks = ops.where(ends, sums / self.divisor(lengths), NEVER)
@@ -193,18 +193,18 @@ class Beam(Strategy):
         beams = Beams(written, lengths, scores, ops.logical_not(is_open))
         return _Open(beams, ops.where(is_open, sums, NEVER), tokens, parents), finished
 
-    def _candidates(self, beams, sums, prediction, taken):
+    def _candidates(self, beams, sums, prediction, taken, search):
         """Returns the sums, parents and tokens of the best extensions of a group, best first, `(batch, n)` each.
 
-        They are twice as many as the hypotheses of the group. So there are enough to go on when the best of them end.
-        With a width of 1 there is one, and nothing goes on when it ends.
+        A hypothesis can end with each of `eos_ids`. So there are enough to go on even when all of these are among the
+        best. With a width of 1 there is one, and nothing goes on when it ends.
         """
         width, vocab_size = prediction.allowed.shape[1:]
         logits = prediction.allowed
         normalizer = prediction.allowed_normalizer
         normalizer = prediction.normalizer if normalizer is None else normalizer
         offset = ops.where(beams.finished, NEVER, sums) - normalizer
-        count = 1 if width == 1 else min(2 * width, width * vocab_size)
+        count = 1 if width == 1 else min((1 + len(search.eos_ids)) * width, width * vocab_size)
         if taken is not None:
             logits = logits - self.diversity * taken[:, None]
         best, tokens = top_k(ops.reshape(logits, (-1, vocab_size)), min(count, vocab_size))

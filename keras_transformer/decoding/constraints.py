@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER
+from keras_transformer.decoding.hypotheses import NEVER, one_of
 
 ROUNDING = 1e-3  # so that 1.3 times 90 is 117, although 1.3 is no exact binary fraction
 
@@ -109,7 +109,7 @@ class MinLength(_Length):
     """
 
     def blocked(self, beams, search, vocab_size):
-        return ends_early(beams, self.of(search.source_lengths), search.eos_id, vocab_size)
+        return ends_early(beams, self.of(search.source_lengths), search.eos_ids, vocab_size)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -260,13 +260,13 @@ class ForcedFirstToken(Constraint):
         return ops.logical_and(first, others)
 
 
-def ends_early(beams, min_length, eos_id, vocab_size):
-    """Marks `eos_id` where it would end a hypothesis before its shortest length.
+def ends_early(beams, min_length, eos_ids, vocab_size):
+    """Marks the tokens that end a row where one it would end a hypothesis before its shortest length.
 
     Args:
         beams: `Beams`, the hypotheses so far.
         min_length: int, or int32 `(batch,)`; `eos_id` counts.
-        eos_id: int.
+        eos_ids: tuple of int.
         vocab_size: int.
 
     Returns:
@@ -274,7 +274,7 @@ def ends_early(beams, min_length, eos_id, vocab_size):
     """
     least = ops.reshape(ops.convert_to_tensor(min_length, "int32"), (-1, 1))
     early = beams.lengths + 1 < least
-    is_end = ops.equal(ops.arange(vocab_size, dtype="int32"), eos_id)
+    is_end = one_of(ops.arange(vocab_size, dtype="int32"), eos_ids)
     return ops.logical_and(early[..., None], is_end)
 
 

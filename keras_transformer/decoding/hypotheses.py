@@ -1,6 +1,7 @@
 """The hypotheses of a search, the base class of the strategies that choose their tokens, and greedy search."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -23,6 +24,19 @@ class Hypotheses(NamedTuple):
     tokens: Any
     lengths: Any
     scores: Any
+
+
+def one_of(tokens, ids):
+    """Whether tokens are one of a few ids.
+
+    Args:
+        tokens: int tensor of any shape.
+        ids: A sequence of int, not empty.
+
+    Returns:
+        bool tensor of the same shape.
+    """
+    return functools.reduce(ops.logical_or, [ops.equal(tokens, token_id) for token_id in ids])
 
 
 class Beams(NamedTuple):
@@ -56,7 +70,7 @@ class Beams(NamedTuple):
         slots = ops.arange(ops.shape(self.tokens)[-1], dtype="int32")
         here = ops.logical_and(ops.equal(slots, self.lengths[..., None]), grows[..., None])
         lengths = self.lengths + ops.cast(grows, "int32")
-        ends = ops.logical_or(ops.equal(tokens, search.eos_id), lengths >= search.limits[:, None])
+        ends = ops.logical_or(one_of(tokens, search.eos_ids), lengths >= search.limits[:, None])
         return Beams(
             ops.where(here, tokens[..., None], self.tokens),
             lengths,
@@ -94,7 +108,8 @@ class Search(NamedTuple):
     source_lengths: int32 `(batch,)`, or None.
     keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed.
     seed: int32 scalar, or `(batch,)`.
-    eos_id, pad_id: int.
+    eos_ids: tuple of int, the tokens that end a row.
+    pad_id: int.
     rows: `RowOptions`.
     """
 
@@ -102,7 +117,7 @@ class Search(NamedTuple):
     source_lengths: Any
     keys: Any
     seed: Any
-    eos_id: int
+    eos_ids: tuple
     pad_id: int
     rows: RowOptions = RowOptions()
 

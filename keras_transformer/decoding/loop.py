@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.backend import in_xla
 from keras_transformer.decoding.constraints import ends_early
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, RowOptions, Search, select
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, RowOptions, Search, one_of, select
 
 # A cache that grows has room for this many steps first, then for twice as many each time. Attention reads all slots of
 # a cache, used or not, so a cache that is too large makes each step slower.
@@ -81,7 +81,7 @@ def decode(
         keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's
             number.
         seed: int or int32 scalar.
-        eos_id: int, the token that ends a row.
+        eos_id: int, the token that ends a row, or a sequence of them.
         pad_id: int, the token after the end.
         row_options: `RowOptions`, which differ from row to row.
 
@@ -120,7 +120,8 @@ def decode(
             limits = ops.minimum(limits, ops.cast(limit, "int32"))
     if keys is None:
         keys = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
-    search = Search(limits, source_lengths, keys, ops.cast(row_seed, "int32"), eos_id, pad_id, row_options)
+    eos_ids = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+    search = Search(limits, source_lengths, keys, ops.cast(row_seed, "int32"), eos_ids, pad_id, row_options)
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(
             ops.full((batch_size, 1, max_length), pad_id, "int32"),
@@ -207,7 +208,7 @@ def _after_prompt(prompt, starts, logits, max_length, search):
     lengths = prompt_len - 1 - starts
     slots = ops.arange(max_length, dtype="int32")[None]
     tokens = select(prompt, ops.minimum(slots + 1 + starts[:, None], prompt_len - 1))
-    ended = ops.logical_and(ops.equal(prompt[:, -1], search.eos_id), lengths > 0)
+    ended = ops.logical_and(one_of(prompt[:, -1], search.eos_ids), lengths > 0)
     return Beams(
         ops.where(slots < lengths[:, None], tokens, search.pad_id)[:, None],
         ops.minimum(lengths, max_length)[:, None],
@@ -227,6 +228,6 @@ def _predict(logits, beams, constraints, search):
         if blocked is not None:
             allowed = ops.where(blocked, NEVER, allowed)
     if search.rows.min_length is not None:
-        blocked = ends_early(beams, search.rows.min_length, search.eos_id, logits.shape[-1])
+        blocked = ends_early(beams, search.rows.min_length, search.eos_ids, logits.shape[-1])
         allowed = ops.where(blocked, NEVER, allowed)
     return Prediction(logits, allowed, ops.logsumexp(logits, axis=-1), allowed_normalizer)

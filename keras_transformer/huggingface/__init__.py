@@ -33,6 +33,8 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
+from keras_transformer.huggingface.languages import translator_options, with_stop_ids
+from keras_transformer.huggingface.quantized import QuantizedMatrices, quantizing
 from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
@@ -40,12 +42,13 @@ from keras_transformer.keras_internals import sublayers
 
 # A model that several families can describe is written as the first of them.
 ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet)
-MODULES = (
-    *ENCODER_MODULES,
-    *(gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3),
-    *(t5, marian, bart, mbart, m2m_100, pegasus, vit),
+DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3)
+ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus)
+MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit)
+ENCODERS, DECODERS, ENCODER_DECODERS = (
+    tuple(module.FAMILY.model_type for module in modules)
+    for modules in (ENCODER_MODULES, DECODER_MODULES, ENCODER_DECODER_MODULES)
 )
-ENCODERS = tuple(module.FAMILY.model_type for module in ENCODER_MODULES)
 FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in MODULES}
 # Keys of config.json for sizes that are a dimension of a stored tensor, and for numbers of layers.
 WIDTHS = (
@@ -87,7 +90,9 @@ NUMBERS_OF_LAYERS = (
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
+    "DECODERS",
     "ENCODERS",
+    "ENCODER_DECODERS",
     "FAMILIES",
     "embedder_options",
     "from_huggingface",
@@ -95,10 +100,11 @@ __all__ = [
     "preprocessing_from_huggingface",
     "to_huggingface",
     "tokenizers_from_huggingface",
+    "translator_options",
 ]
 
 
-def from_huggingface(folder, verbose=False, **kwargs):
+def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
     `architectures` in config.json decides the head of an encoder, such as `BertForSequenceClassification`. A family's
@@ -108,18 +114,20 @@ def from_huggingface(folder, verbose=False, **kwargs):
     `pad_id` is `eos_token_id`: in GPT-2 it is the only token that no text contains. An eos at the end of a prompt is
     then padding.
 
-    generation_config.json is not read. Pass what it asks for to `generate`, or to a `Translator`. Marian's forbids
-    padding and renormalises (`bad_words_ids`, `renormalize_logits`): use
-    `constraints=[ExcludeTokens([model.pad_id])]`, because padding may be the likeliest token. `num_beams` and
-    `length_penalty` are `Beam(num_beams, length_penalty, normalization="length")`. An output that reaches its limit
-    ends without the eos of `forced_eos_token_id`.
+    Of generation_config.json only `eos_token_id` is read: a language model stops at each of several ids. Pass what else
+    it asks for to `generate`, or to a `Translator`. Marian's forbids padding and renormalises (`bad_words_ids`,
+    `renormalize_logits`): use `constraints=[ExcludeTokens([model.pad_id])]`, because padding may be the likeliest
+    token. `num_beams` and `length_penalty` are `Beam(num_beams, length_penalty, normalization="length")`. An output
+    that reaches its limit ends without the eos of `forced_eos_token_id`.
 
     Args:
         folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the
             files that model.safetensors.index.json names. Tensors are float64, float32, float16 or bfloat16.
         verbose: Whether to show a progress bar on stderr.
+        precision: "float32", or "int8" to quantize each matrix while it is read. The model is the one that
+            `model.quantize("int8")` gives afterwards. Memory holds the int8 model and the floats of one tensor.
         **kwargs: Keras's `dtype`, `name`, `trainable`. For a language model and for an encoder-decoder also `pad_id`,
-            `bos_id`, `eos_id`, in place of config.json's ids; `eos_id` is needed where config.json has several. For an
+            `bos_id`, `eos_id`, in place of config.json's ids; of several ids of an end the first is `eos_id`. For an
             encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
 
     Returns:
@@ -138,8 +146,9 @@ def from_huggingface(folder, verbose=False, **kwargs):
     stored = stored_tensors(folder)
     _check_sizes(config, family, stored)
     try:
-        config = family.complete_config(config, {each.name for each in stored})
-        model = family.make_model(config, **kwargs)
+        config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
+        with quantizing(precision):
+            model = family.make_model(config, **kwargs)
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
@@ -153,6 +162,7 @@ def from_huggingface(folder, verbose=False, **kwargs):
         family.make_tables(model),
         family.renamed,
         verbose,
+        QuantizedMatrices(model).values,
     )
     return model
 

@@ -248,7 +248,9 @@ def check_plain_attention(family, attention, d_model, *, unscaled=False, positio
     )
 
 
-def add_token_ids(config, pad_id=None, bos_id=None, eos_id=None, *, bos_key="bos_token_id", **kwargs):
+def add_token_ids(
+    config, pad_id=None, bos_id=None, eos_id=None, *, bos_key="bos_token_id", several=False, **kwargs
+):
     """Adds to a model's arguments the ids that the caller did not give, from config.json.
 
     Without an id for padding, `pad_id` is `eos_id`: it is the only id that no text contains. Without an id to begin
@@ -260,23 +262,26 @@ def add_token_ids(config, pad_id=None, bos_id=None, eos_id=None, *, bos_key="bos
         bos_id: The caller's id, or None.
         eos_id: The caller's id, or None.
         bos_key: Key of `bos_id` in config.json.
+        several: Whether the model takes `stop_ids`. The first of several ids of an end is then its `eos_id`.
         **kwargs: The other arguments of the model.
 
     Returns:
-        A dict of `kwargs`, `pad_id`, `bos_id` and `eos_id`.
+        A dict of `kwargs`, `pad_id`, `bos_id`, `eos_id` and, where there are several ids of an end, `stop_ids`.
 
     Raises:
-        ValueError: If config.json has several ids of an end, or none.
+        ValueError: If config.json has no id of an end, or several for a model that stops at one.
     """
+    ends = config.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
     if eos_id is None:
-        eos_id = config.get("eos_token_id")
-        if isinstance(eos_id, list) and len(eos_id) == 1:
-            eos_id = eos_id[0]
+        eos_id = ends[0] if len(ends) == 1 or (ends and several) else None
         if not isinstance(eos_id, int):
             raise ValueError(
                 "`eos_token_id` of config.json must be one id: say which with `eos_id=`. "
-                f"Received: eos_token_id={eos_id!r}."
+                f"Received: eos_token_id={config.get('eos_token_id')!r}."
             )
+    if several and len(ends) > 1:
+        kwargs = {"stop_ids": [token_id for token_id in ends if token_id != eos_id], **kwargs}
     if bos_id is None:
         bos_id = config.get(bos_key)
     if pad_id is None:
@@ -291,7 +296,7 @@ def token_id_keys(model, bos_key="bos_token_id"):
     return {
         "pad_token_id": None if model.pad_id == model.eos_id else model.pad_id,
         bos_key: model.bos_id,
-        "eos_token_id": model.eos_id,
+        "eos_token_id": [model.eos_id, *model.stop_ids] if model.stop_ids else model.eos_id,
     }
 
 

@@ -116,7 +116,7 @@ class DecoderNames:
             tie_embeddings=config["tie_word_embeddings"],
             embedding_scale=self._embedding_scale(d_model),
             logit_soft_cap=config["final_logit_softcapping"] if self.caps else None,
-            **add_token_ids(config, **kwargs),
+            **add_token_ids(config, **kwargs, several=True),
         )
 
     def _embedding_scale(self, d_model):

@@ -61,7 +61,7 @@ def make_model(config, **kwargs):
         LearnedPositions(max_length, dtype=dtype, name="positions"),
         dropout=config["embd_pdrop"],
         tie_embeddings=config["tie_word_embeddings"],
-        **add_token_ids(config, **kwargs),
+        **add_token_ids(config, **kwargs, several=True),
     )
 
 

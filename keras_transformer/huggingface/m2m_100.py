@@ -2,9 +2,9 @@
 
 import re
 
+from keras_transformer.huggingface.sentence_piece import MULTILINGUAL_SENTENCE_PIECE
 from keras_transformer.huggingface.seq2seq import DEFAULTS, OFFSET, Seq2SeqNames, seq2seq_family
 
-# The source begins or ends with its language's id, and the target begins with it: a tokenizer knows no languages.
 FAMILY = seq2seq_family(
     Seq2SeqNames(
         "m2m_100",
@@ -21,6 +21,6 @@ FAMILY = seq2seq_family(
         output_bias=False,
         positions={"interleaved": False, "offset": OFFSET, "endpoint": True},
     ),
-    None,
+    MULTILINGUAL_SENTENCE_PIECE,
     ignored=(re.compile(r"embed_positions\.weights$"),),  # sinusoids
 )

@@ -14,8 +14,16 @@ from keras_transformer.huggingface.configs import (
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.files import read_json, write_json
-from keras_transformer.huggingface.seq2seq import BOS_KEY, EPSILON, STACKS, layer_tensors, sinusoidal_tables
+from keras_transformer.huggingface.files import write_json
+from keras_transformer.huggingface.sentence_piece import vocabulary_tokenizer
+from keras_transformer.huggingface.seq2seq import (
+    BOS_KEY,
+    DEFAULTS,
+    EPSILON,
+    STACKS,
+    layer_tensors,
+    sinusoidal_tables,
+)
 from keras_transformer.huggingface.tensors import matrix
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
@@ -27,22 +35,10 @@ from keras_transformer.layers import Decoder, Encoder, PositionalEncoding
 from keras_transformer.models import EncoderDecoder, Transformer
 
 TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("pad", "unk", "eos")}
-DEFAULTS = {
+MARIAN_DEFAULTS = {
+    **DEFAULTS,
     "vocab_size": 58101,
     "decoder_vocab_size": None,
-    "max_position_embeddings": 1024,
-    "encoder_layers": 12,
-    "encoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_layers": 12,
-    "decoder_ffn_dim": 4096,
-    "decoder_attention_heads": 16,
-    "activation_function": "gelu",
-    "d_model": 1024,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "scale_embedding": False,
     "share_encoder_decoder_embeddings": True,
     "pad_token_id": 58100,
     "eos_token_id": 0,
@@ -52,7 +48,7 @@ DEFAULTS = {
 
 def make_model(config, **kwargs):
     """Makes the model that a config.json describes."""
-    config = {**DEFAULTS, **config}
+    config = {**MARIAN_DEFAULTS, **config}
     shared = config["share_encoder_decoder_embeddings"]
     check_config(
         config,
@@ -140,7 +136,7 @@ def make_config(model):
         "architectures": ["MarianMTModel"],
         "vocab_size": model.source_vocab_size,
         "decoder_vocab_size": model.target_vocab_size,
-        "max_position_embeddings": DEFAULTS["max_position_embeddings"],
+        "max_position_embeddings": MARIAN_DEFAULTS["max_position_embeddings"],
         "encoder_layers": model.encoder.num_layers,
         "encoder_ffn_dim": feed_forward.d_ff,
         "encoder_attention_heads": attention.num_heads,
@@ -178,22 +174,12 @@ def read_tokenizers(folder):
 
     Where there is a target_vocab.json, the target's pieces have its ids.
     """
-    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
     target = folder / "target_vocab.json"
     vocabularies = folder / "vocab.json", target if target.is_file() else folder / "vocab.json"
     return tuple(
-        SentencePieceTokenizer(folder / f"{side}.spm", _read_vocabulary(path))
+        vocabulary_tokenizer(folder / f"{side}.spm", path)
         for side, path in zip(("source", "target"), vocabularies, strict=True)
     )
-
-
-def _read_vocabulary(path):
-    """Reads a JSON object of pieces and their ids, and returns the pieces in the order of the ids."""
-    ids = read_json(path)
-    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
-    return sorted(ids, key=ids.get)
 
 
 def write_tokenizers(tokenizers, folder, model):

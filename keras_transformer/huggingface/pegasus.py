@@ -1,5 +1,6 @@
 """PEGASUS: Zhang et al., 2020, "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization"."""
 
+from keras_transformer.huggingface.sentence_piece import PEGASUS_SENTENCE_PIECE
 from keras_transformer.huggingface.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqNames, seq2seq_family
 
 FAMILY = seq2seq_family(
@@ -12,5 +13,5 @@ FAMILY = seq2seq_family(
         positions={"interleaved": False},
         stored_table=True,
     ),
-    None,
+    PEGASUS_SENTENCE_PIECE,
 )

@@ -1,8 +1,13 @@
-"""Reading and writing of SentencePiece models: as they are (Gemma), or with the ids of fairseq (XLM-RoBERTa)."""
+"""Reading and writing of SentencePiece models: as they are (Gemma), or with the ids of fairseq (XLM-RoBERTa, mBART),
+of a vocabulary (Marian, M2M-100) or of PEGASUS.
+"""
 
 from keras_transformer.huggingface.configs import check_parts
+from keras_transformer.huggingface.files import read_json
+from keras_transformer.huggingface.languages import MASK, language_tokens, read_if_there
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
+    TOKENIZER_CONFIG,
     TokenizerKind,
     check_sentence_piece,
     check_tokenizers,
@@ -10,8 +15,8 @@ from keras_transformer.huggingface.tokenizers import (
 )
 
 FILE = "sentencepiece.bpe.model"
+PEGASUS_OFFSET = 103  # of the ids of pieces, before which are those of the pretraining
 START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids; the model's own are `<unk>`, `<s>`, `</s>`
-MASK = "<mask>"
 
 
 def sentence_piece_kind(family, tokenizer_class, tokens, **expected):
@@ -40,40 +45,78 @@ def sentence_piece_kind(family, tokenizer_class, tokens, **expected):
     return TokenizerKind((("tokenizer.model",),), read, write)
 
 
-def fairseq_kind(family, tokenizer_class, more=(MASK,)):
-    """Makes the `TokenizerKind` of a SentencePiece model with fairseq's ids.
-
-    The ids are those of `START`, then the model's pieces without its three special ones, then further tokens.
+def fairseq_tokenizer(model, languages=()):
+    """Makes a tokenizer with fairseq's ids: `START`, the pieces without the three special ones, languages, a mask.
 
     Args:
-        family: The `model_type`.
-        tokenizer_class: Name of transformers' class.
-        more: The tokens after the pieces, a tuple of str.
+        model: A SentencePiece model, its bytes or a path.
+        languages: The tokens of the languages, a sequence of str.
     """
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
 
-    def vocabulary(model):
-        from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
-        own = SentencePieceTokenizer(model)
-        check_sentence_piece(family, own, ids=("<unk>", "<s>", "</s>"))
-        return own.model, [*START, *own.pieces(range(3, own.vocab_size)), *more]
-
-    def read(folder):
-        from keras_transformer.text import SentencePieceTokenizer
-
-        return (SentencePieceTokenizer(*vocabulary(folder / FILE)),)
-
-    def write(tokenizers, folder, model):
-        from keras_transformer.text import SentencePieceTokenizer
-
-        (tokenizer,) = check_tokenizers(family, tokenizers, SentencePieceTokenizer, model)
-        _, pieces = vocabulary(tokenizer.model)
-        check_parts(family, fairseq_ids=(tokenizer.pieces(range(tokenizer.vocab_size)) == pieces, True))
-        (folder / FILE).write_bytes(tokenizer.model)
-        tokens = {**SENTENCE_PIECE_TOKENS, "cls": "<s>", "sep": "</s>", "mask": MASK}
-        write_tokenizer_config(folder, tokenizer_class, tokens)
-
-    return TokenizerKind(((FILE,),), read, write)
+    own = SentencePieceTokenizer(model)
+    check_sentence_piece("fairseq", own, ids=("<unk>", "<s>", "</s>"))
+    pieces = own.pieces(range(3, own.vocab_size))
+    return SentencePieceTokenizer(own.model, [*START, *pieces, *languages, MASK])
 
 
-FAIRSEQ_SENTENCE_PIECE = fairseq_kind("xlm-roberta", "XLMRobertaTokenizer")
+def _write_fairseq(tokenizers, folder, model):
+    from keras_transformer.text import SentencePieceTokenizer
+
+    (tokenizer,) = check_tokenizers("xlm-roberta", tokenizers, SentencePieceTokenizer, model)
+    expected = fairseq_tokenizer(tokenizer.model).vocabulary
+    check_parts("xlm-roberta", fairseq_ids=(tokenizer.vocabulary == expected, True))
+    (folder / FILE).write_bytes(tokenizer.model)
+    tokens = {**SENTENCE_PIECE_TOKENS, "cls": "<s>", "sep": "</s>", "mask": MASK}
+    write_tokenizer_config(folder, "XLMRobertaTokenizer", tokens)
+
+
+FAIRSEQ_SENTENCE_PIECE = TokenizerKind(
+    ((FILE,),), lambda folder: (fairseq_tokenizer(folder / FILE),), _write_fairseq
+)
+
+
+def vocabulary_tokenizer(model, path, more=()):
+    """Makes a tokenizer of a SentencePiece model whose pieces have the ids of a JSON object.
+
+    Args:
+        model: Path of the SentencePiece model.
+        path: Path of the JSON file.
+        more: The tokens after those of the file, a sequence of str.
+    """
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+    ids = read_json(path)
+    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+        raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
+    return SentencePieceTokenizer(model, [*sorted(ids, key=ids.get), *more])
+
+
+def _read_multilingual(folder):
+    """Reads the tokenizer of mBART and NLLB, or of M2M-100, which has a vocab.json."""
+    languages = language_tokens(folder)
+    if (folder / "vocab.json").is_file():
+        return (vocabulary_tokenizer(folder / FILE, folder / "vocab.json", languages),)
+    return (fairseq_tokenizer(folder / FILE, languages),)
+
+
+def _read_pegasus(folder):
+    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
+
+    own = SentencePieceTokenizer(folder / "spiece.model")
+    offset = read_if_there(folder, TOKENIZER_CONFIG).get("offset", PEGASUS_OFFSET)
+    check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
+    unused = [f"<unk_{i}>" for i in range(2, offset)]
+    pieces = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused, *own.pieces(range(2, own.vocab_size))]
+    return (SentencePieceTokenizer(own.model, pieces),)
+
+
+def _refuse_to_write(tokenizers, folder, model):
+    raise ValueError(
+        "`tokenizers` must be None for a multilingual model or a PEGASUS: copy the files of the tokenizer from the "
+        f"checkpoint. Received: tokenizers={tokenizers!r:.200}."
+    )
+
+
+MULTILINGUAL_SENTENCE_PIECE = TokenizerKind(((FILE,),), _read_multilingual, _refuse_to_write)
+PEGASUS_SENTENCE_PIECE = TokenizerKind((("spiece.model",),), _read_pegasus, _refuse_to_write)

@@ -168,7 +168,9 @@ def without_copies(tensors):
             yield tensor
 
 
-def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None, verbose=False):
+def fill_weights(
+    tensors, stored, prefix="", ignored=(), tables=(), renamed=None, verbose=False, values_of=None
+):
     """Gives weights the values of a checkpoint, tensor by tensor.
 
     It reads no value before all names, shapes and dtypes fit. Of several tensors with the same weights at least one
@@ -182,6 +184,8 @@ def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None
         tables: The `ComputedTable`s of the model.
         renamed: A dict from the end of a name in old checkpoints to its end now; or None.
         verbose: Whether to show a progress bar on stderr.
+        values_of: `values_of(weight, value)` gives the variables that hold a weight and their values, a list of pairs;
+            None where each weight holds its own value.
 
     Raises:
         ValueError: If a tensor is missing, left over, of another shape or of no float dtype; or if it differs from the
@@ -215,9 +219,9 @@ def fill_weights(tensors, stored, prefix="", ignored=(), tables=(), renamed=None
     for name, tensor in tqdm.tqdm(to_read, unit="tensor", disable=not verbose, leave=False):
         array, first_name = stored_of[name].read(), first_names.setdefault(_weight_ids(tensor), name)
         if first_name == name:
-            for weight, value in zip(tensor.weights, tensor.to_weights(array), strict=True):
-                weight.assign(value)
-        elif not _holds(tensor, array):
+            for variable, value in _values(tensor, array, values_of):
+                variable.assign(value)
+        elif not _holds(tensor, array, values_of):
             problems.append(f"{name!r} differs from {first_name!r}, which it is tied to")
     for name, each in stored_tables.items():
         if not tables[name].equals(each.read()):
@@ -232,12 +236,17 @@ def _full_name(name, known, prefix, renamed):
     return name if name in known else prefix + name
 
 
-def _holds(tensor, array):
+def _values(tensor, array, values_of):
+    """Returns the variables that hold a tensor's weights, and their values from an array."""
+    pairs = zip(tensor.weights, tensor.to_weights(array), strict=True)
+    return pairs if values_of is None else [found for pair in pairs for found in values_of(*pair)]
+
+
+def _holds(tensor, array, values_of):
     """Whether the tensor's weights already hold the values of an array, rounded to their dtype."""
-    current = [ops.convert_to_numpy(weight) for weight in tensor.weights]
     return all(
-        np.array_equal(own, value.astype(own.dtype, copy=False))
-        for own, value in zip(current, tensor.to_weights(array), strict=True)
+        np.array_equal(ops.convert_to_numpy(variable), value.astype(variable.dtype, copy=False))
+        for variable, value in _values(tensor, array, values_of)
     )
 
 

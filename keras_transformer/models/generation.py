@@ -52,10 +52,12 @@ class Generation:
     """Adds `generate`, `score` and `search` to a model.
 
     The model has `pad_id`, `bos_id`, `eos_id`, `source_vocab_size` and `target_vocab_size`, and defines `start` and
-    `score_all`. `max_positions` is the number of positions of a model that learned them, else None.
+    `score_all`. `max_positions` is the number of positions of a model that learned them, else None. `stop_ids` are ids
+    that end an output as `eos_id` does.
     """
 
     max_positions = None
+    stop_ids = ()
 
     def generate(
         self,
@@ -180,7 +182,7 @@ class Generation:
                 source_lengths=lengths,
                 keys=row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
                 seed=seed,
-                eos_id=self.eos_id,
+                eos_id=(self.eos_id, *self.stop_ids),
                 pad_id=self.pad_id,
                 row_options=row_options,
             )

@@ -42,6 +42,7 @@ class LanguageModel(Generation, BaseModel):
         pad_id: The id that fills rows up.
         bos_id: The id that starts a text where a prompt has no token.
         eos_id: The id that ends a text.
+        stop_ids: Other ids at which an output ends too, such as the end of a turn in a chat; a sequence of int.
         **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -77,12 +78,15 @@ class LanguageModel(Generation, BaseModel):
         pad_id=0,
         bos_id=2,
         eos_id=3,
+        stop_ids=(),
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype
         check_positive(vocab_size=vocab_size, d_model=d_model)
         check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        for stop_id in stop_ids:
+            check_ids(vocab_size, stop_ids=stop_id)
         check_share(dropout=dropout)
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = vocab_size
         self.d_model = d_model
@@ -93,6 +97,7 @@ class LanguageModel(Generation, BaseModel):
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id
+        self.stop_ids = tuple(stop_ids)
         arguments = {"scale": embedding_scale, "logit_soft_cap": logit_soft_cap, "dtype": self.dtype_policy}
         self.token_embedding = TokenEmbedding(vocab_size, d_model, name="token_embedding", **arguments)
         self.output_embedding = self.token_embedding

@@ -166,8 +166,9 @@ def translation_attention(translator, text, kind="cross", layers=None, heads=Non
         raise ValueError(f"`kind` must be one of {', '.join(KINDS)}. Received: kind={kind!r}.")
     model = translator.model
     translation = translator.translate([text])[0]
-    source = [*translator.source_tokenizer.tokenize([text])[0].numpy(), model.eos_id]
-    target = [*translator.target_tokenizer.tokenize([translation])[0].numpy()]
+    tokens = translator.source_tokenizer.tokenize([text])[0].numpy()
+    source = [*translator.source_start, *tokens, *translator.source_end]
+    target = [*translator.target_start, *translator.target_tokenizer.tokenize([translation])[0].numpy()]
     inputs = {"source": np.array([source]), "target": np.array([[model.bos_id, *target]])}
     _, scores = model(inputs, return_attention_scores=True)
     read = _pieces(translator.source_tokenizer, source)

@@ -276,6 +276,8 @@ def _describe_search(translator):
     _require(type(strategy) in (Greedy, Beam), f"it searches with {type(strategy).__name__}")
     _require(getattr(strategy, "groups", 1) == 1, "its beam has groups")
     _require(not translator.constraints, "its search has constraints")
+    plain = {"source_start": [], "source_end": [translator.model.eos_id], "target_start": []}
+    _require(translator.frame == plain, "it puts other ids than eos around its texts")
     beam = strategy if isinstance(strategy, Beam) else Beam()  # a reader of the page may ask for a beam
     return {
         "search": {

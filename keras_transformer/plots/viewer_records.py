@@ -32,18 +32,23 @@ def record_translation(translator, text):
         A dict of plain values.
     """
     model, tokenizer = translator.model, translator.target_tokenizer
-    ids = translator.source_tokenizer.tokenize([text])[0].numpy()[: translator.max_source_length - 1]
+    start = translator.target_start
+    ids = translator.source_tokenizer.tokenize([text])[0].numpy()[: translator.room]
     if not len(ids):
         raise ValueError(f"`inputs` must hold something to translate. Received: {text!r:.200}.")
-    source = np.array([[*ids, model.eos_id]], "int32")
+    source = np.array([[*translator.source_start, *ids, *translator.source_end]], "int32")
     nodes = None
-    if type(translator.strategy) is Beam and translator.strategy.groups == 1:
+    if type(translator.strategy) is Beam and translator.strategy.groups == 1 and not start:
         found, nodes = record_search(translator, source)
         labels = labels_of(tokenizer, [node.pop("token") for node in nodes])
         nodes = [{**node, "label": label} for node, label in zip(nodes, labels, strict=True)]
     else:
         found = model.generate(
-            source, translator.strategy, translator.max_length, constraints=translator.constraints
+            source,
+            translator.strategy,
+            translator.max_length,
+            constraints=translator.constraints,
+            prefix=np.array([start], "int32") if start else None,
         )
     length = int(found.lengths[0, 0])
     written = ops.convert_to_numpy(found.tokens)[0, 0, :length].tolist()
@@ -64,7 +69,7 @@ def record_translation(translator, text):
     ]
     return {
         "text": text,
-        "translation": tokenizer.detokenize([written])[0].numpy().decode("utf-8", "replace"),
+        "translation": tokenizer.detokenize([written[len(start) :]])[0].numpy().decode("utf-8", "replace"),
         "score": float(found.scores[0, 0]),
         "groups": [group for group in groups if group["layers"]],  # a recurrent encoder has no attention
         "beam": nodes,

@@ -269,4 +269,5 @@ def _fingerprint(translator):
         "constraints": [repr(constraint) for constraint in translator.constraints],
         "max_source_length": translator.max_source_length,
         "max_length": translator.max_length,
+        **translator.frame,
     }

@@ -5,6 +5,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
+from keras_transformer.decoding.hypotheses import one_of
 from keras_transformer.models import LanguageModel
 from keras_transformer.models.generation import lengths_of
 from keras_transformer.serving.options import option_specs, options_request
@@ -114,6 +115,8 @@ class TextGeneratorSignatures(SearcherSignatures):
             The continuations, string `(batch, n_best)`.
         """
         n, length = tokens.shape[1], tf.shape(tokens)[2]
+        if self._model.stop_ids:  # they are no text
+            tokens = tf.where(one_of(tokens, self._model.stop_ids), self._model.pad_id, tokens)
         source = tf.repeat(source, n, axis=0)
         prompts = self._detokenize(source)
         wholes = self._detokenize(tf.concat([source, tf.reshape(tokens, (-1, length))], axis=1))
@@ -126,7 +129,7 @@ class TextGeneratorSignatures(SearcherSignatures):
         limit = servable.max_source_length
         text, truncated = readable(text, limit, keep_end=True)
         ids = servable.source_tokenizer.tokenize(text)
-        room = limit - int(servable.starts_with_bos)
+        room = servable.room
         truncated |= ids.row_lengths() > room
         ids = ids[:, -room:]
         starts = tf.fill((ids.nrows(), 1), self._model.bos_id)
@@ -205,6 +208,10 @@ class TextGenerator(Searcher):
         answers, cut = self.answer_all(prompts, "prompts", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "prompts")
         return [answer["continuation"].decode("utf-8", "replace") for answer in answers]
+
+    @property
+    def room(self):
+        return self.max_source_length - int(self.starts_with_bos)
 
     def warmup_requests(self, shapes):
         for batch_size, length in shapes:

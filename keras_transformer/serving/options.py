@@ -119,7 +119,10 @@ def longest_output(servable):
     limit = servable.max_length
     if limit is None:
         limit = default_limit(
-            servable.max_source_length, 0, servable.constraints, servable.model.max_positions
+            servable.max_source_length,
+            len(servable.target_start),
+            servable.constraints,
+            servable.model.max_positions,
         )
     return limit
 

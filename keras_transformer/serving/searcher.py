@@ -46,6 +46,11 @@ class SearcherSignatures(OptionsSignatures):
         missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
         return tf.pad(ids, [[0, 0], [0, missing]], constant_values=self._model.pad_id)
 
+    def _starts(self, source):
+        """Returns `target_start` for each row of ids `(batch, source_len)`; padding for a row of padding alone."""
+        pad_id, starts = self._model.pad_id, tf.constant([self._servable.target_start], tf.int32)
+        return tf.where(tf.reduce_any(source != pad_id, axis=1, keepdims=True), starts, pad_id)
+
     def _texts(self, ids):
         """Returns the texts of ids `(batch, length)`, string `(batch,)`."""
         pad_id, tokenizer = self._model.pad_id, self._servable.target_tokenizer
@@ -77,12 +82,17 @@ class SearcherSignatures(OptionsSignatures):
 
         def search(source, seed):
             return self._model.search(
-                source, strategy, servable.max_length, constraints=constraints, seed=seed
+                source,
+                strategy,
+                servable.max_length,
+                constraints=constraints,
+                prefix=self._starts(source) if servable.target_start else None,
+                seed=seed,
             )
 
         step = self._compiled_step(search)
         longest = servable.max_length or default_limit(
-            self._padded_length(source), 0, constraints, self._model.max_positions
+            self._padded_length(source), len(servable.target_start), constraints, self._model.max_positions
         )
         n = strategy.n_best
         with self._computing():
@@ -114,6 +124,7 @@ class Searcher(Servable):
     """
 
     CHANGEABLE = ("strategy", "constraints", "max_source_length", "max_length")
+    target_start = ()  # the ids that every output begins with
 
     def __init__(
         self,
@@ -185,6 +196,11 @@ class Searcher(Servable):
         )
         return other
 
+    @property
+    def room(self):
+        """The largest number of tokens of a text, without the ids around it."""
+        raise NotImplementedError
+
     def token_lengths(self, texts):
         return self.source_tokenizer.tokenize(texts).row_lengths().numpy()
 
@@ -200,7 +216,7 @@ class Searcher(Servable):
         """
         limit = self.max_source_length * CHARACTERS_PER_TOKEN
         long = [len(text) > limit and len(text.decode(errors="replace")) > limit for text in texts]
-        return int(((lengths >= self.max_source_length) | long).sum())
+        return int(((lengths > self.room) | long).sum())
 
     def write_into(self, folder, **notes):
         for known, used in ((STRATEGIES, [self.strategy]), (CONSTRAINTS, self.constraints)):

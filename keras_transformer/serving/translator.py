@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.checks import check_count, check_ids
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.serving.options import (
@@ -17,6 +18,7 @@ from keras_transformer.serving.warmup import text_of_length
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
 SCORED_ROWS = 8
+FRAME = ("source_start", "source_end", "target_start")  # the ids around texts
 
 
 class TranslatorSignatures(SearcherSignatures):
@@ -64,7 +66,7 @@ class TranslatorSignatures(SearcherSignatures):
         """
         source, truncated = self._tokenize(text)
         tokens, _, scores = self._search(source)
-        translation = self._detokenize(tokens[:, 0])
+        translation = self._translations(tokens[:, 0])
         return {"translation": translation, "score": scores[:, 0], "truncated": truncated}
 
     def n_best(self, text):
@@ -79,7 +81,7 @@ class TranslatorSignatures(SearcherSignatures):
         source, truncated = self._tokenize(text)
         tokens, _, scores = self._search(source)
         n, length = self._servable.strategy.n_best, tf.shape(tokens)[2]
-        translations = self._detokenize(tf.reshape(tokens, (-1, length)))
+        translations = self._translations(tf.reshape(tokens, (-1, length)))
         return {"translations": tf.reshape(translations, (-1, n)), "scores": scores, "truncated": truncated}
 
     def alignment(self, text):
@@ -98,7 +100,7 @@ class TranslatorSignatures(SearcherSignatures):
         target = tokens[:, 0]
         _, _, attention = self._score(source, target)
         return {
-            "translation": self._detokenize(target),
+            "translation": self._translations(target),
             "source_pieces": self._source_pieces(source),
             "target_pieces": self._target_pieces(target),
             "attention": attention,
@@ -119,11 +121,8 @@ class TranslatorSignatures(SearcherSignatures):
             string, `(batch, target_len)`; `truncated`, bool `(batch,)`.
         """
         source, truncated = self._tokenize(text)
-        target, target_truncated = self._ids(
-            target,
-            self._servable.target_tokenizer,
-            longest_output(self._servable),
-            end_if_empty=tf.reduce_any(source != self._model.pad_id, axis=1),
+        target, target_truncated = self._target_ids(
+            target, longest_output(self._servable), tf.reduce_any(source != self._model.pad_id, axis=1)
         )
         score, token_scores, _ = self._score(source, target)
         return {
@@ -150,44 +149,58 @@ class TranslatorSignatures(SearcherSignatures):
             empty for a row whose options are used.
         """
         source, truncated = self._tokenize(text)
-        limit = self._servable.max_source_length
-        prefix = self._ids(prefix, self._servable.target_tokenizer, limit, add_end=False)
+        prefix = self._target_ids(prefix, self._servable.max_source_length, frame_if_empty=True, end=())
         tokens, score, error = self.search_with_options(
             source, prefix, max_length, min_length, temperature, top_p, seed
         )
-        translation = self._detokenize(tokens[:, 0])
+        translation = self._translations(tokens[:, 0])
         return {"translation": translation, "score": score, "truncated": truncated, "error": error}
+
+    def _translations(self, tokens):
+        """Returns the texts of outputs `(batch, target_len)`, without their `target_start`."""
+        return self._detokenize(tokens[:, len(self._servable.target_start) :])
 
     def _cut(self, source):
         limit = self._servable.max_source_length
         return source[:, :limit], tf.reduce_any(source[:, limit:] != self._model.pad_id, axis=1)
 
     def _source_ids(self, text):
-        return self._ids(text, self._servable.source_tokenizer, self._servable.max_source_length)
+        servable = self._servable
+        start, end = servable.source_start, servable.source_end
+        return self._ids(text, servable.source_tokenizer, servable.max_source_length, start, end)
 
-    def _ids(self, text, tokenizer, limit, end_if_empty=False, add_end=True):
-        """Tokenizes texts, cuts them, and appends eos.
+    def _target_ids(self, text, limit, frame_if_empty, end=None):
+        end = (self._model.eos_id,) if end is None else end
+        servable = self._servable
+        return self._ids(text, servable.target_tokenizer, limit, servable.target_start, end, frame_if_empty)
+
+    def _ids(self, text, tokenizer, limit, start, end, frame_if_empty=False):
+        """Tokenizes texts, cuts them, and puts ids before and after them.
 
         Args:
             text: string `(batch,)`.
             tokenizer: The tokenizer.
-            limit: The largest number of tokens, eos included.
-            end_if_empty: Whether a text without a token gets eos, bool or bool `(batch,)`. Without eos its row is only
-                padding, and its answer is empty.
-            add_end: Whether to append eos at all.
+            limit: The largest number of tokens, those of `start` and `end` included.
+            start: The ids before a text, a tuple of int.
+            end: The ids after it, such as eos.
+            frame_if_empty: Whether a text without a token gets these ids, bool or bool `(batch,)`. Without them its row
+                is only padding, and its answer is empty.
 
         Returns:
             Ids, int32 `(batch, length)`, and which texts were cut, bool `(batch,)`.
         """
         text, truncated = readable(text, limit)
         ids = tokenizer.tokenize(text)
-        lengths = ids.row_lengths()
-        truncated |= lengths >= limit
-        has_end = tf.cast(((lengths > 0) | end_if_empty) & add_end, tf.int64)
-        ends = tf.RaggedTensor.from_row_lengths(
-            tf.fill((tf.reduce_sum(has_end),), self._model.eos_id), has_end
-        )
-        ids = tf.concat([ids[:, : limit - 1], ends], axis=1).to_tensor(self._model.pad_id)
+        lengths, room = ids.row_lengths(), limit - len(start) - len(end)
+        truncated |= lengths > room
+        framed = (lengths > 0) | frame_if_empty
+
+        def beside(added):
+            rows = len(added) * tf.cast(framed, tf.int64)
+            ids = tf.tile(tf.constant(added, tf.int32), [tf.reduce_sum(tf.cast(framed, tf.int32))])
+            return tf.RaggedTensor.from_row_lengths(ids, rows)
+
+        ids = tf.concat([beside(start), ids[:, :room], beside(end)], axis=1).to_tensor(self._model.pad_id)
         return self._at_least_one_column(ids), truncated
 
     def _pieces_function(self, tokenizer):
@@ -250,10 +263,16 @@ class Translator(Searcher):
         max_length: Largest number of tokens of a translation, eos included. None for twice the length of each source
             plus 16.
         constraints: List of constraints that every translation must satisfy, such as `[NoRepeatNgram(3)]`.
+        source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int. The
+            ids around a source count for `max_source_length`.
+        source_end: Ids after the tokens of each source. None for the model's `eos_id` alone.
+        target_start: Ids that every translation begins with, such as the id of its language. They are no part of the
+            text. They count for `max_length`, for the score and for the outputs `tokens` and `target_pieces`.
 
     Raises:
         ValueError: If the backend of Keras is not TensorFlow, a tokenizer has more ids than the model or other special
-            ids, `strategy` is not a strategy, a limit is out of range, or the constraints contradict one another.
+            ids, `strategy` is not a strategy, a limit is out of range, the constraints contradict one another, or an id
+            around a text is not in the vocabulary.
     """
 
     DESCRIPTION = "translator.json"
@@ -270,6 +289,10 @@ class Translator(Searcher):
         max_source_length=256,
         max_length=None,
         constraints=(),
+        *,
+        source_start=(),
+        source_end=None,
+        target_start=(),
     ):
         super().__init__(
             model,
@@ -280,6 +303,19 @@ class Translator(Searcher):
             max_length,
             constraints,
         )
+        self.source_start = tuple(source_start)
+        self.source_end = (model.eos_id,) if source_end is None else tuple(source_end)
+        self.target_start = tuple(target_start)
+        for name, size in (
+            ("source_start", model.source_vocab_size),
+            ("source_end", model.source_vocab_size),
+            ("target_start", model.target_vocab_size),
+        ):
+            for token_id in getattr(self, name):
+                check_ids(size, **{name: token_id})
+        check_count(len(self.source_start + self.source_end) + 1, max_source_length=max_source_length)
+        if max_length is not None:
+            check_count(len(self.target_start) + 1, max_length=max_length)
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
         """Translates sentences. Warns when some of them were cut.
@@ -312,6 +348,23 @@ class Translator(Searcher):
         """
         answers = self.answer(texts, jit_compile=jit_compile)
         return [text.decode("utf-8", "replace") for text in answers["translation"]]
+
+    @property
+    def room(self):
+        return self.max_source_length - len(self.source_start) - len(self.source_end)
+
+    @property
+    def frame(self):
+        """The ids around texts: a dict of lists of int, `source_start`, `source_end` and `target_start`."""
+        return {name: list(getattr(self, name)) for name in FRAME}
+
+    def describe(self):
+        return {**super().describe(), **self.frame}
+
+    @classmethod
+    def arguments_from(cls, description, folder):
+        frame = {name: description[name] for name in FRAME if name in description}
+        return {**super().arguments_from(description, folder), **frame}
 
     def warmup_requests(self, shapes):
         for batch_size, length in shapes:

@@ -229,7 +229,7 @@ def hypotheses_of(seed, batch=2, width=3, length=5):
     return beams, held
 
 
-SEARCH = Search(None, None, None, None, EOS, PAD)
+SEARCH = Search(None, None, None, None, (EOS,), PAD)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

@@ -154,6 +154,24 @@ def checkpoint(table, tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_lora_trains_few_weights_and_the_checkpoint_has_them(checkpoint, table, tmp_path, capsys):
+    output = tmp_path / "tuned"
+    lines = run(
+        *(fine_tune, capsys, "--checkpoint", checkpoint, "--data", table, "--text", "Q"),
+        *("--output", output, "--epochs", 1, "--lora", 2),
+    )
+    assert "of them trained" in lines[0]
+    tuned, written = load(output / "classifier").model, from_huggingface(output / "huggingface")
+    before = from_huggingface(checkpoint)
+    first = [model.encoder.layers[0].self_attention for model in (tuned, written, before)]
+    kernels = [np.asarray(attention.query_dense.kernel) for attention in first]
+    np.testing.assert_allclose(kernels[0], kernels[1], atol=1e-6)
+    assert np.abs(kernels[1] - kernels[2]).max() > 1e-6
+    keys = [np.asarray(attention.key_dense.kernel) for attention in first]
+    np.testing.assert_array_equal(keys[0], keys[2])
+
+
+@pytest.mark.slow
 def test_fine_tuning_writes_a_classifier_and_a_checkpoint_that_agree(
     checkpoint, table, tmp_path, capsys, monkeypatch
 ):

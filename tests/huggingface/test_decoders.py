@@ -56,7 +56,17 @@ def test_step_by_step_is_all_at_once(case):
 
 @ONE_OF_EACH
 def test_searches_find_the_texts_of_transformers(case, tmp_path):
-    few = {**CONFIGS[case], "vocab_size": 13, "eos_token_id": 11, "pad_token_id": 12, "bos_token_id": 0}
+    assert_same_searches(case, [11], tmp_path)
+
+
+def test_searches_stop_at_any_of_several_ends(tmp_path):
+    """As Llama 3 and Gemma have them: at the end of a text and of a turn."""
+    assert_same_searches("gemma2", [11, 3, 7, 5], tmp_path)
+
+
+def assert_same_searches(case, ends, tmp_path):
+    """Compares greedy search and beam search with transformers, where the ids in `ends` end a text."""
+    few = {**CONFIGS[case], "vocab_size": 13, "eos_token_id": ends, "pad_token_id": 12, "bos_token_id": 0}
     clear = 0
     for seed in range(3):
         their_model = theirs(few, seed)
@@ -87,7 +97,7 @@ def test_searches_find_the_texts_of_transformers(case, tmp_path):
                     margin = first - second
                 else:
                     text = given.sequences[row, 6:].tolist()
-                    end = text.index(11) + 1 if 11 in text else len(text)
+                    end = next((i for i, token in enumerate(text, 1) if token in ends), len(text))
                     best = torch.stack(given.scores, dim=1)[row, :end].topk(2).values
                     margin = (best[:, 0] - best[:, 1]).min()
                 text = (text + [12] * 9)[:9]

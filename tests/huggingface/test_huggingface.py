@@ -18,6 +18,7 @@ from families import (
     GPT2,
     LLAMA,
     LLAMA3,
+    T5,
     VOCAB,
     assert_refused,
     assert_same_weights,
@@ -212,9 +213,32 @@ def test_without_a_first_token_a_text_begins_as_it_ends(folder):
     assert from_huggingface(folder).bos_id == EOS
 
 
-def test_several_ends_are_refused(folder):
-    configured(folder, eos_token_id=[7, 8])
-    assert "say which with `eos_id=`. Received: eos_token_id=[7, 8]" in refused(folder)
+@pytest.mark.parametrize(
+    ("ends", "generation", "given", "expected"),
+    [
+        ([7, 8], None, {}, (7, (8,))),
+        ([7, 8, 9], None, {"eos_id": 8}, (8, (7, 9))),
+        (7, [9, 7], {}, (7, (9,))),
+        (7, [9, 8], {}, (9, (8,))),
+        (7, 9, {}, (9, ())),
+        ([7, 8], None, {"stop_ids": ()}, (7, ())),
+    ],
+)
+def test_a_model_stops_at_each_end(folder, ends, generation, given, expected, tmp_path):
+    configured(folder, eos_token_id=ends)
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+    model = from_huggingface(folder, **given)
+    assert (model.eos_id, model.stop_ids) == expected
+    to_huggingface(model, tmp_path / "new")
+    again = from_huggingface(tmp_path / "new")
+    assert (again.eos_id, again.stop_ids) == expected
+
+
+def test_several_ends_of_a_translation_are_refused(tmp_path):
+    to_huggingface(ours(T5), tmp_path / "t5")
+    configured(tmp_path / "t5", eos_token_id=[7, 8])
+    assert "say which with `eos_id=`. Received: eos_token_id=[7, 8]" in refused(tmp_path / "t5")
 
 
 @pytest.mark.slow

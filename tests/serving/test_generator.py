@@ -173,3 +173,14 @@ def test_lengths_follow_from_the_models_positions():
         TextGenerator(language_model(), ByteTokenizer(), max_source_length=60, max_length=9)
     with pytest.raises(ValueError, match=r"at most 64. Received: max_source_length=99"):
         TextGenerator(language_model(), ByteTokenizer(), max_source_length=99)
+
+
+def test_the_end_of_a_turn_is_no_text():
+    """With ids at which a continuation ends beside eos."""
+    tokenizer = ByteTokenizer()
+    stop = tokenizer.tokenize(["!"])[0].numpy().item()
+    model = LanguageModel(260, 8, Decoder(1, num_heads=2, d_ff=8), stop_ids=[stop])
+    signatures = TextGenerator(model, tokenizer).signatures([4])
+    source, _ = signatures._source_ids(["a!"])
+    tokens = tf.constant([[[*tokenizer.tokenize(["b"])[0].numpy(), stop, 0]]])
+    assert signatures._continuations(source, tokens).numpy().tolist() == [[b"b"]]

@@ -302,3 +302,26 @@ def test_a_cut_model_file_is_refused_and_named(saved, share):
     (saved / "model.keras").write_bytes(content[: int(len(content) * share)])
     with pytest.raises(ValueError, match=r"model\.keras"):
         Translator.load(saved)
+
+
+def test_ids_around_texts_are_read_saved_and_checked(tmp_path):
+    frame = {"source_start": (7,), "source_end": (3, 8), "target_start": [9]}
+    translator = Translator(small_model(), ByteTokenizer(), max_source_length=6, **frame)
+    ids, truncated = translator.signatures([4])._source_ids(["ab", "", "abcd"])
+    a = ByteTokenizer().tokenize(["abcd"])[0].numpy().tolist()
+    expected = [[7, *a[:2], 3, 8, 0], [0] * 6, [7, *a[:3], 3, 8]]
+    assert (ids.numpy().tolist(), truncated.numpy().tolist()) == (expected, [False, False, True])
+    assert translator.count_cut([b"ab", b"abcd"], translator.token_lengths(["ab", "abcd"])) == 1
+    starts = translator.signatures([4])._starts(ids)
+    assert starts.numpy().tolist() == [[9], [0], [9]]
+    translator.save(tmp_path / "saved")
+    assert Translator.load(tmp_path / "saved").frame == {name: list(value) for name, value in frame.items()}
+    assert translator.searching(Greedy()).target_start == (9,)
+    for wrong, rule in (
+        ({"target_start": [260]}, "`target_start` must be an id of the vocabulary"),
+        ({"source_end": [-1]}, "`source_end` must be an id"),
+        ({"source_start": [5] * 6}, "`max_source_length` must be an integer at least 8"),
+        ({"target_start": [5] * 6, "max_length": 6}, "`max_length` must be an integer at least 7"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            Translator(small_model(), ByteTokenizer(), **{"max_source_length": 6, **wrong})

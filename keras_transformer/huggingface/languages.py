@@ -1,0 +1,144 @@
+"""The languages of multilingual checkpoints: their ids, and where a model expects them."""
+
+import re
+from pathlib import Path
+
+from keras_transformer.huggingface.files import CONFIG, read_json
+from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE_TOKENS, TOKENIZER_CONFIG
+
+GENERATION_CONFIG = "generation_config.json"
+FILES = ("tokenizer.json", "special_tokens_map.json", TOKENIZER_CONFIG)
+LISTS = ("added_tokens", "additional_special_tokens", "extra_special_tokens")
+MASK = "<mask>"
+MARK = re.compile("_|>>")
+NAME = "([a-z]{2,3}(?:_[A-Z][A-Za-z]{1,3})?)"  # "de", "deu", "de_DE", "deu_Latn"
+# The families whose texts have ids of languages around them, and transformers' usual class of their tokenizer.
+MULTILINGUAL = {"mbart": "MBartTokenizer", "m2m_100": "NllbTokenizer"}
+
+
+def read_if_there(folder, name):
+    """Reads the JSON object in a file of a folder, a dict; empty where there is no such file."""
+    path = Path(folder) / name
+    return read_json(path) if path.is_file() else {}
+
+
+def with_stop_ids(config, folder):
+    """Returns a config.json with the ids of an end that generation_config.json names; those end an output.
+
+    Args:
+        config: The config.json, a dict.
+        folder: A path of the checkpoint.
+    """
+    ends = read_if_there(folder, GENERATION_CONFIG).get("eos_token_id")
+    if ends is None:
+        return config
+    ends, first = ends if isinstance(ends, list) else [ends], config.get("eos_token_id")
+    others = [token_id for token_id in ends if token_id != first]
+    return {**config, "eos_token_id": [first, *others] if first in ends else ends}
+
+
+def language_tokens(folder):
+    """Reads the tokens of a checkpoint's languages, in the order of their ids.
+
+    Args:
+        folder: A path. The folder holds tokenizer.json, special_tokens_map.json or tokenizer_config.json.
+
+    Returns:
+        A list of str, such as `["deu_Latn", "eng_Latn"]`.
+
+    Raises:
+        ValueError: If none of the files names a token beside the usual special ones.
+    """
+    usual = {*SENTENCE_PIECE_TOKENS.values(), MASK}
+    for name in FILES:
+        config = read_if_there(folder, name)
+        listed = [token for key in LISTS for token in config.get(key) or ()]
+        listed.sort(key=lambda token: token.get("id", 0) if isinstance(token, dict) else 0)
+        names = [token.get("content") if isinstance(token, dict) else token for token in listed]
+        languages = [name for name in dict.fromkeys(names) if isinstance(name, str) and name not in usual]
+        if languages:
+            return languages
+    raise ValueError(
+        f"`folder` must name its languages as special tokens in {' or '.join(FILES)}: their ids are unknown without. "
+        f"Received: {folder}."
+    )
+
+
+def translator_options(folder, source_tokenizer, source_language=None, target_language=None):
+    """Reads which ids transformers puts around the texts of an encoder-decoder.
+
+    Args:
+        folder: A path. The folder holds the checkpoint.
+        source_tokenizer: Its tokenizer, or the one of its sources.
+        source_language: The language of the sources, as the checkpoint names it: "de_DE" in mBART, "deu_Latn" in NLLB,
+            "de" in M2M-100. None for `src_lang` of tokenizer_config.json.
+        target_language: The language of the translations. None for the one that generation_config.json or config.json
+            forces. Marian's models with several target languages take it too, such as "deu".
+
+    Returns:
+        Two dicts: arguments of `from_huggingface`, and of `serving.Translator`.
+
+    Raises:
+        ValueError: If the model has no such language, or needs one that is not given.
+
+    >>> import tempfile
+    >>> from keras_transformer.text import ByteTokenizer
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = Path(folder, "config.json").write_text('{"model_type": "t5"}')
+    >>> translator_options(folder, ByteTokenizer())
+    ({}, {'source_start': (), 'target_start': ()})
+    """
+    config = read_if_there(folder, CONFIG)
+    generation = {**config, **read_if_there(folder, GENERATION_CONFIG)}
+    forced = generation.get("forced_bos_token_id")
+    target_start = () if forced is None else (forced,)
+    model_type = config.get("model_type")
+    if model_type not in MULTILINGUAL:
+        start = (source_tokenizer.bos_id,) if model_type == "bart" else ()
+        if target_language is not None:
+            start = (_language_id(source_tokenizer, "target_language", target_language, ">>{}<<"), *start)
+        if source_language is not None:
+            raise ValueError(
+                f"`source_language` must be None for a {model_type!r} model. Received: {source_language!r}."
+            )
+        return {}, {"source_start": start, "target_start": target_start}
+    tokenizer_config = read_if_there(folder, TOKENIZER_CONFIG)
+    usual = "M2M100Tokenizer" if (Path(folder) / "vocab.json").is_file() else MULTILINGUAL[model_type]
+    kind = (tokenizer_config.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix(
+        "Fast"
+    )
+    pattern = "__{}__" if kind == "M2M100Tokenizer" else "{}"
+    if source_language is None:
+        source_language = tokenizer_config.get("src_lang")
+    source_id = _language_id(source_tokenizer, "source_language", source_language, pattern)
+    eos_id = source_tokenizer.eos_id
+    last = kind == "MBartTokenizer" or bool(tokenizer_config.get("legacy_behaviour"))
+    options = {
+        "source_start": () if last else (source_id,),
+        "source_end": (eos_id, source_id) if last else (eos_id,),
+        "target_start": target_start,
+    }
+    starts_with_language = kind == "MBartTokenizer" and config.get("decoder_start_token_id") not in (
+        None,
+        eos_id,
+    )
+    if target_language is None and (target_start or starts_with_language):
+        return {}, options
+    target_id = _language_id(source_tokenizer, "target_language", target_language, pattern)
+    if kind == "MBartTokenizer":  # its decoder reads the language where others read eos
+        return {"bos_id": target_id}, {**options, "target_start": ()}
+    return {}, {**options, "target_start": (target_id,)}
+
+
+def _language_id(tokenizer, argument, language, pattern):
+    """Returns the id of a language's token."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    token = pattern.format(language)
+    if language is None or token not in pieces:
+        # The marks tell a language's token from an ordinary piece, such as "de".
+        names = [re.fullmatch(pattern.format(NAME), piece) for piece in pieces if MARK.search(piece)]
+        known = ", ".join(name[1] for name in names if name)
+        raise ValueError(
+            f"`{argument}` must be a language of the checkpoint: {known:.1500}. Received: {argument}={language!r}."
+        )
+    return pieces.index(token)

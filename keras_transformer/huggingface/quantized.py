@@ -1,0 +1,102 @@
+"""Models that are quantized while they are made and read, so that memory never holds all of their floats."""
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+
+from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers.embedding import TokenEmbedding
+from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection
+
+# Of each kind of layer that is quantized: its matrix, and the scales of that.
+MATRICES = {
+    Projection: ("kernel", "kernel_scale"),
+    TokenEmbedding: ("embeddings", "embeddings_scale"),
+    keras.layers.Dense: ("kernel", "kernel_scale"),
+}
+POLICY = "int8_from_float32"  # Keras's name
+PRECISIONS = ("float32", "int8")
+ROWS = 8192  # of an embedding at once
+
+
+@contextlib.contextmanager
+def quantizing(precision):
+    """Builds the matrices of layers that are made inside a `with` statement as int8; does nothing for "float32".
+
+    Raises:
+        ValueError: If `precision` is neither "float32" nor "int8".
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
+    originals = {kind: kind.build for kind in MATRICES} if precision == "int8" else {}
+
+    def as_int8(kind, build):
+        @functools.wraps(build)  # Keras reads its signature
+        def built(layer, *shapes, **named):
+            if type(layer) is kind:
+                layer.dtype_policy = POLICY
+            return build(layer, *shapes, **named)
+
+        return built
+
+    try:
+        for kind, build in originals.items():
+            kind.build = as_int8(kind, build)
+        yield
+    finally:
+        for kind, build in originals.items():
+            kind.build = build
+
+
+class QuantizedMatrices:
+    """The int8 matrices of a model, which get the values of matrices of floats.
+
+    Args:
+        model: A built model; one without int8 matrices too.
+    """
+
+    def __init__(self, model):
+        self._owners = {
+            id(getattr(layer, MATRICES[type(layer)][0])): layer
+            for layer in sublayers(model)
+            if type(layer) in MATRICES and layer.quantization_mode == "int8"
+        }
+
+    def values(self, weight, value):
+        """Returns the values of a weight and of its scales, as `quantize` computes them of floats.
+
+        Args:
+            weight: A variable of the model.
+            value: Its floats, an array of its shape.
+
+        Returns:
+            A list of pairs: a variable, and its value.
+        """
+        if id(weight) not in self._owners:
+            return [(weight, value)]
+        layer = self._owners[id(weight)]
+        variables = [getattr(layer, name) for name in MATRICES[type(layer)]]
+        values = _rows_of(value) if isinstance(layer, TokenEmbedding) else _by_a_twin(layer, value)
+        return list(zip(variables, values, strict=True))
+
+
+def _rows_of(value):
+    """Quantizes an embedding, a few rows at a time: each row has a scale of its own."""
+    limits = {"value_range": (-LARGEST_WEIGHT, LARGEST_WEIGHT), "to_numpy": True}
+    parts = [
+        keras.quantizers.abs_max_quantize(value[start : start + ROWS], axis=-1, **limits)
+        for start in range(0, len(value), ROWS)
+    ]
+    matrices, scales = zip(*parts, strict=True)
+    return np.concatenate(matrices), np.concatenate(scales)[:, 0]
+
+
+def _by_a_twin(layer, value):
+    """Quantizes the kernel of a layer like this one, with floats."""
+    twin = type(layer).from_config({**layer.get_config(), "dtype": "float32"})
+    twin.build_from_config(layer.get_build_config())
+    twin.kernel.assign(value)
+    twin.quantize("int8")
+    return [keras.ops.convert_to_numpy(getattr(twin, name)) for name in MATRICES[type(layer)]]
