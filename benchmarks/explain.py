@@ -8,6 +8,7 @@ script prints one JSON line for each figure, and draws docs/images/explain.png.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -143,7 +144,8 @@ def translator_part(folder, number, rng):
         for korean, english, _ in sentences
     ]
     calls = [lambda s=s, t=t: model({"source": s, "target": t}) for s, t in inputs]
-    yield from changed(calls, lambda query, key: query.shape[2] != key.shape[2], rng)
+    before = len(model.encoder.layers)  # a decoder layer calls self-attention, then cross-attention
+    yield from changed(calls, lambda number: number >= before and (number - before) % 2 == 1, rng)
 
 
 def classifier_part(path, number, rng):
@@ -157,7 +159,8 @@ def classifier_part(path, number, rng):
     texts = [text for text, _ in held_out][:number]
     found = {method: [] for method in METHODS}
     ids = [
-        pack(classifier.tokenizer, [text], classify_korean.MAX_LENGTH)["token_ids"].numpy() for text in texts
+        pack(classifier.tokenizer, [text], max_length=classify_korean.MAX_LENGTH)["token_ids"].numpy()
+        for text in texts
     ]
     for source, (answer, _) in zip(ids, answers, strict=False):
         target = [classifier.labels.index(answer)]
@@ -165,7 +168,7 @@ def classifier_part(path, number, rng):
             found[method].append(importances(classifier.model, source, target, method, STEPS))
     yield from correlations(found, rng)
     calls = [lambda source=source: classifier.model(source) for source in ids]
-    yield from changed(calls, lambda query, key: True, rng)
+    yield from changed(calls, lambda number: True, rng)
 
 
 def changed(calls, applies, rng):
@@ -175,15 +178,17 @@ def changed(calls, applies, rng):
 
     Args:
         calls: Functions that compute logits of one sentence.
-        applies: Function of the queries and the keys of an attention: whether to change it.
+        applies: Function of the number of an attention in the order of calls: whether to change it.
         rng: NumPy generator.
     """
     plain = attention_layer.dot_product_attention
 
     def with_weights(change):
+        numbers = itertools.count()
+
         def computed(query, key, value, *args, **kwargs):
             context, scores = plain(query, key, value, *args, **{**kwargs, "return_attention_scores": True})
-            if applies(query, key):
+            if applies(next(numbers)):
                 context = ops.matmul(change(scores), value)
             return context, scores if kwargs["return_attention_scores"] else None
 

@@ -46,7 +46,7 @@ def test_every_chapter_exists_in_both_languages():
     assert NAMES
     assert sorted(file.stem for file in (COURSE / "ko").glob("*.py")) == NAMES
     numbers = [name[:2] for name in NAMES]
-    assert len(set(numbers)) == len(numbers)
+    assert numbers == [f"{number:02d}" for number in range(1, 16)]
     assert all(re.fullmatch(r"\d\d_[a-z0-9_]+", name) for name in NAMES)
 
 

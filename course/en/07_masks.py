@@ -1,0 +1,171 @@
+# %% [markdown]
+# # 7. Masks
+#
+# Afterwards you know the two masks of the Transformer: one hides the padding of a batch, the other one hides the
+# future from the decoder. You know where the $-\infty$ goes, and you can test that a mask does what it says.
+#
+# **Before:** chapters 4 and 5 (self-attention by hand, scaled dot-product).
+
+# %% [markdown]
+# ## Shifted right
+#
+# A decoder writes one word after another. It starts from a mark, `<SOS>`, and each word that it has written becomes
+# its next input. In training we know the whole target, so we can show it all at once. The input is the target,
+# *shifted right* by one place. At each place the model must guess the next word:
+#
+# | input | `<SOS>` | I | am | a | student |
+# | --- | --- | --- | --- | --- | --- |
+# | **answer** | I | am | a | student | `<EOS>` |
+#
+# There is a catch. Self-attention lets each place see all others. At the place of "I" the model could look one place
+# to the right and read the answer, "am". It would learn to copy, and it could not write: when it writes there is
+# nothing on the right. So every place must see only itself and what comes before it.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+keras.utils.set_random_seed(7)
+random = np.random.default_rng(7)
+
+# %% [markdown]
+# ## Where does the −∞ go?
+#
+# Here is a table of scores for five tokens. Row: the token that asks. Column: the token that is read. For the row of
+# "I", the scores for "am", "a" and "student" must not count.
+#
+# Setting them to 0 does not help: $e^0 = 1$, so a score of 0 still gets a share. The share itself must become 0, and
+# the other shares must still sum to 1. So the mask works *before* the softmax: it sets the score to $-\infty$, and
+# $e^{-\infty} = 0$. The queries, the keys, the values and the positions stay as they are.
+
+# %%
+tokens = ["<SOS>", "I", "am", "a", "student"]
+scores = np.array(
+    [
+        [7, 2, 2, 2, 2],
+        [1, 7, 3, 2, 1],
+        [1, 4, 8, 4, 3],
+        [1, 2, 3, 6, 2],
+        [1, 5, 4, 1, 9],
+    ],
+    dtype="float32",
+)
+
+
+def softmax(scores):
+    """Turns each row of scores into shares that sum to 1."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+may_see = np.tril(np.ones((5, 5), dtype=bool))  # True on the diagonal and below it
+masked = np.where(may_see, scores, -np.inf)
+weights = softmax(masked)
+print(masked)
+print(weights.round(3))
+
+assert np.isneginf(masked[np.triu_indices(5, 1)]).all()  # above the diagonal
+assert (weights[~may_see] == 0).all()
+np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+np.testing.assert_array_equal(weights[0], [1, 0, 0, 0, 0])  # the first token sees itself alone
+
+wrong = softmax(np.where(may_see, scores, 0))  # a 0 instead of −∞
+print("with 0, row of <SOS>:", wrong[0].round(4))
+assert (wrong[0, 1:] > 0).all()
+
+# %% [markdown]
+# The picture shows the same table. Dark cells are the shares after the softmax, −∞ marks what is hidden. Look at the
+# triangle: the first row has one cell, the last row has all five.
+
+# %%
+title = "look-ahead mask"
+mask = kt.masks.look_ahead_mask(5)
+np.testing.assert_array_equal(mask[0, 0], may_see)
+kt.plots.masks({title: mask}, tokens, scores=scores)
+
+# %% [markdown]
+# ## The padding mask
+#
+# Sentences of a batch have different lengths. The short ones are filled up with a token that means nothing: padding.
+# No token may attend to it. This mask is the same for every row of the table, so it hides whole *columns*: it belongs
+# to the **keys**.
+#
+# | sentence | ids |
+# | --- | --- |
+# | I am a student | 5 6 7 8 |
+# | I am | 5 6 0 0 |
+
+# %%
+ids = np.array([[5, 6, 7, 8], [5, 6, 0, 0]])
+padding = kt.masks.padding_mask(ids)
+print("shape (batch, heads, queries, keys):", tuple(padding.shape))
+print(padding.numpy()[:, 0, 0])
+
+both = kt.masks.combine(padding, kt.masks.look_ahead_mask(4))  # the decoder needs both
+names = "padding mask, second sentence", "both masks"
+kt.plots.masks({names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}, ["I", "am", "0", "0"])
+
+# %% [markdown]
+# Which mask goes where?
+#
+# | attention | padding mask | look-ahead mask |
+# | --- | --- | --- |
+# | encoder, self-attention | of the source | no |
+# | decoder, self-attention | of the target | yes |
+# | decoder, cross-attention | of the source | no: the whole source may be read |
+#
+# ## A test that cannot be fooled
+#
+# A wrong mask gives numbers of the right shape, so you do not see the fault. One test always finds it: *change a
+# hidden token, and see that nothing changes*. We try it on the library's layers. A model is `causal` if no output
+# depends on a later token.
+
+# %%
+x = random.normal(size=(1, 5, 16)).astype("float32")
+changed = x.copy()
+changed[0, 3] += 1.0  # the fourth token is another one
+
+encoder = kt.EncoderLayer(num_heads=2, d_ff=32)
+decoder = kt.DecoderLayer(num_heads=2, d_ff=32)
+for name, layer in (("encoder", encoder), ("decoder", decoder)):
+    moved = np.abs(layer(x) - layer(changed)).max(axis=(0, 2))
+    print(name, moved.round(4))
+encoder_moved = np.abs(encoder(x) - encoder(changed)).max(axis=(0, 2))
+decoder_moved = np.abs(decoder(x) - decoder(changed)).max(axis=(0, 2))
+assert (encoder_moved > 1e-4).all()  # each place sees the change
+assert (decoder_moved[:3] < 1e-6).all() and (decoder_moved[3:] > 1e-4).all()  # no place before it does
+
+real = np.array([[True, True, True, False, False]])
+hidden = np.abs(encoder(x, padding_mask=real) - encoder(changed, padding_mask=real)).max(axis=(0, 2))
+assert (hidden[:3] < 1e-6).all()  # a padded token reaches no real one
+
+# %% [markdown]
+# ## Exercise
+#
+# A mask can also hide what is too far away: "restricted self-attention" (section 4 of the paper). Each token may see
+# only the tokens less than 2 places away, and, as in a decoder, none in the future.
+#
+# 1. How many cells of a table for 5 tokens are open?
+# 2. Build the mask from functions of `kt.masks`, and compute the shares of the last row of our scores.
+
+# %% tags=["hide-cell"]
+near = kt.masks.combine(kt.masks.look_ahead_mask(5), kt.masks.local_mask(5, window=2))[0, 0].numpy()
+assert near.sum() == 9  # the diagonal, 5, and the cells just below it, 4
+last = softmax(np.where(near, scores, -np.inf))[-1]
+np.testing.assert_allclose(last, [0, 0, 0, 1 / (1 + np.exp(8)), 1 / (1 + np.exp(-8))], rtol=1e-5)
+print(near.astype(int), last.round(4), sep="\n")
+
+# %% [markdown]
+# ## What to read next
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 3.2.3: the three
+#   uses of attention, and the $-\infty$
+# - In this library: [Masks](https://keras.io/guides/understanding_masking_and_padding/) as Keras passes them on, and
+#   the page "Masks" of the documents
+# - The next chapter: **8. Positions**

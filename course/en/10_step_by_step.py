@@ -1,0 +1,215 @@
+# %% [markdown]
+# # 10. One sentence, step by step
+#
+# Afterwards you have followed one sentence, 저는 학생입니다., through a whole Transformer: ids, embeddings, positions,
+# encoder, masked attention, cross-attention, the next word. You know the shape of the tensor at each step, why a cache
+# saves work, and what a beam does.
+#
+# **Before:** chapters 6 to 9.
+
+# %% [markdown]
+# ## A small translator
+#
+# To follow a real sentence we need a model that really translates. A few dozen sentences are enough for a small one:
+# who, and what they are or are not. We train it in seconds. Chapter 12 explains the training; here it is only a tool.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+keras.utils.set_random_seed(10)
+
+# %%
+subjects = {
+    "저는": "I am",
+    "그는": "He is",
+    "그녀는": "She is",
+    "민수는": "Minsu is",
+    "제 친구는": "My friend is",
+    "우리 형은": "My brother is",
+}
+jobs = {
+    "학생": "a student",
+    "선생님": "a teacher",
+    "의사": "a doctor",
+    "군인": "a soldier",
+    "가수": "a singer",
+    "화가": "a painter",
+}
+pairs = []
+for who, is_english in subjects.items():
+    for job, job_english in jobs.items():
+        pairs.append((f"{who} {job}입니다.", f"{is_english} {job_english}."))
+        not_job = job + ("가" if job in ("의사", "가수", "화가") else "이")
+        pairs.append((f"{who} {not_job} 아닙니다.", f"{is_english} not {job_english}."))
+print(len(pairs), "pairs, such as", pairs[1])
+
+tokenizer = kt.text.SentencePieceTokenizer.train(
+    [text for pair in pairs for text in pair], 200, model_type="bpe"
+)
+model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=32, num_heads=4, d_ff=64, dropout=0.0)
+model.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
+batches = kt.data.Batches(pairs, tokenizer, batch_tokens=1024, num_buckets=1)
+history = model.fit(batches.dataset(), steps_per_epoch=batches.steps, epochs=60, shuffle=False, verbose=0)
+print("loss: first, last epoch", [round(history.history["loss"][i], 3) for i in (0, -1)])
+
+# %% [markdown]
+# ## Step 1: text becomes ids
+#
+# The tokenizer cuts the sentence into pieces that it knows. `▁` marks where a word begins. Each piece has a number,
+# and `</s>` says that the sentence ends.
+
+# %%
+sentence = "저는 학생입니다."
+ids = [*tokenizer.tokenize([sentence])[0].numpy().tolist(), model.eos_id]
+pieces = tokenizer.pieces(ids)
+print(pieces, ids, sep="\n")
+source = np.array([ids], "int32")
+n, d_model = len(ids), model.d_model
+
+# %% [markdown]
+# ## Step 2: ids become vectors, with positions
+#
+# Each id picks a row of the embedding, times $\sqrt{d_{model}}$. Then the position of each piece is added (chapter 8).
+
+# %%
+x = model.source_embedding(source)
+table = model.source_embedding.embeddings.numpy()
+np.testing.assert_allclose(x[0], table[ids] * np.sqrt(d_model), rtol=1e-5)
+x = model.positions(x)
+print("embeddings with positions", tuple(x.shape))
+assert x.shape == (1, n, d_model)
+
+# %% [markdown]
+# ## Step 3: the encoder, layer by layer
+#
+# Each layer lets the pieces look at one another (chapter 6), and works on each alone (chapter 9). The shape never
+# changes. The result is the *memory*: one vector for each piece, which knows its sentence.
+
+# %%
+memory = x
+for i, layer in enumerate(model.encoder.layers):
+    memory, scores = layer(memory, return_attention_scores=True)
+    print(f"encoder layer {i + 1}: vectors {tuple(memory.shape)}, attention scores {tuple(scores.shape)}")
+np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
+
+# %% [markdown]
+# ## Step 4: the decoder writes one word
+#
+# The target so far is `<s>` alone: it is the output shifted right (chapter 7). The decoder embeds it, looks at itself
+# with the look-ahead mask, asks the memory by cross-attention, and gives one vector for each position. The product
+# with the embedding gives a score for each of the ids, and a softmax makes probabilities.
+
+# %%
+encoded = model.encode(source)
+target = np.array([[model.bos_id]], "int32")
+y = model.positions(model.target_embedding(target))
+for i, layer in enumerate(model.decoder.layers):
+    y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
+    print(f"decoder layer {i + 1}: {tuple(y.shape)}, cross-attention {tuple(cross.shape)}")
+logits = model.output_embedding(y, reverse=True)
+print("scores of all ids", tuple(logits.shape))
+probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[0, -1]))
+best = probabilities.argsort()[::-1][:3]
+for i in best:
+    print(f"  {tokenizer.pieces([int(i)])[0]!r}: {probabilities[i]:.3f}")
+np.testing.assert_allclose(model.decode(target, encoded), logits, atol=1e-4)
+
+# %% [markdown]
+# ## Step 5: again, until the sentence ends
+#
+# The likeliest piece is appended, and the decoder runs again with one position more. When the piece is `</s>`, the
+# sentence is done. This is *greedy* search.
+
+# %%
+written = [model.bos_id]
+while written[-1] != model.eos_id and len(written) < 20:
+    logits = model.decode(np.array([written], "int32"), encoded)
+    written.append(int(logits[0, -1].numpy().argmax()))
+    print(tokenizer.pieces(written[1:]))
+translation = tokenizer.detokenize([written[1:]])[0].numpy().decode()
+print(sentence, "->", translation)
+assert translation == "I am a student."
+
+# %% [markdown]
+# ## The cache: no word is read twice
+#
+# The loop above computes every position again at each step, although a look-ahead mask keeps them from changing. A
+# *cache* keeps the keys and values of what is written. Then each step reads one new position only. The numbers are the
+# same.
+
+# %%
+cache = model.decoder.empty_cache(1, len(written))
+for index, token in enumerate(written[:-1]):
+    step, cache = model.decode(np.array([[token]], "int32"), encoded, cache, index)
+    whole = model.decode(np.array([written[: index + 1]], "int32"), encoded)
+    np.testing.assert_allclose(step[0, 0], whole[0, -1], atol=1e-4)
+found = model.generate(source, kt.Greedy())
+assert found.tokens[0, 0].numpy()[: len(written) - 1].tolist() == written[1:]
+print("generate finds the same, with a cache")
+
+# %% [markdown]
+# ## Which word looked where?
+#
+# The cross-attention of the last decoder layer, the mean of its heads. Each row is a piece that the model wrote, each
+# column a piece that it read. Look at the row that writes `student`: where is it darkest?
+
+# %%
+inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
+_, attention = model(inputs, return_attention_scores=True)
+mean = attention["cross"][-1].numpy().mean(axis=1)
+np.testing.assert_allclose(mean.sum(axis=-1), 1, rtol=1e-4)
+kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title="cross-attention")
+
+# %% [markdown]
+# ## The beam: several drafts at once
+#
+# Greedy search cannot take a word back. A *beam* of width 4 keeps the four best drafts at each step, and returns the
+# one whose whole probability is best. The score is the sum of the logarithms.
+
+# %%
+beams = model.generate(source, kt.Beam(4, n_best=4))
+for tokens, length, score in zip(beams.tokens[0], beams.lengths[0], beams.scores[0], strict=True):
+    text = tokenizer.detokenize([tokens.numpy()[: int(length)].tolist()])[0].numpy().decode()
+    print(f"{float(score):7.3f}  {text}")
+scores = beams.scores[0].numpy()
+assert scores[0] == scores.max()
+np.testing.assert_allclose(model.score(source, beams.tokens[:, :1]).scores[0, 0], scores[0], atol=1e-3)
+
+translator = kt.serving.Translator(model, tokenizer, strategy=kt.Beam(4))
+print(translator.translate(["저는 학생입니다.", "그녀는 가수가 아닙니다."]))
+assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
+
+# %% [markdown]
+# ## Exercise
+#
+# `base` translates a sentence of 20 pieces into 20 pieces, with 6 decoder layers. Count positions that go through a
+# decoder layer.
+#
+# 1. How many are it without a cache, if each step computes all positions so far?
+# 2. How many with a cache?
+# 3. The cache keeps keys and values of 512 numbers for each position and layer, in float32. How many bytes are it at
+#    the end?
+
+# %% tags=["hide-cell"]
+without_cache = 6 * sum(range(1, 21))
+with_cache = 6 * 20
+assert (without_cache, with_cache) == (1260, 120)
+size = 20 * 6 * 2 * 512 * 4
+assert size == 491_520  # about half a megabyte
+print(without_cache, with_cache, f"{size:,}")
+
+# %% [markdown]
+# ## What to read next
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 3.1, and section 6.1
+#   on the beam
+# - In this library: the pages "Decoding" and "Attention viewer", which shows all heads and steps of your own
+#   translator
+# - The next chapter: **11. Why self-attention**

@@ -1,0 +1,235 @@
+# %% [markdown]
+# # 6. 멀티헤드 어텐션
+#
+# 이 장을 마치면 한 층에 어텐션이 여러 개 나란히 있는 까닭, 수 512개가 64개씩 8개의 헤드(head)로 나뉘는 방법, 그리고
+# 행렬 $W^O$의 역할을 알게 됩니다. 헤드를 직접 나누고 이어 붙이며, 라이브러리의 층이 똑같은 수를 내놓는 것을
+# 확인합니다.
+#
+# **먼저 읽을 것:** 4장과 5장(손으로 계산하는 셀프 어텐션, $\sqrt{d_k}$로 나누기).
+
+# %% [markdown]
+# ## 소프트맥스 하나는 선택도 하나입니다
+#
+# 소프트맥스가 내놓는 비율은 모두 더하면 1입니다. 어떤 토큰에 0.9를 주면 나머지 모두에게 남는 것은 0.1뿐입니다. 그런데
+# 단어 하나에는 다른 단어 여러 개가, 저마다 다른 이유로 한꺼번에 필요할 때가 많습니다. "The animal did not cross the
+# street because **it** was too tired"라는 문장을 봅시다. "it"은 무엇을 가리키는지 알려면 "animal"이 필요하고, 어떤
+# 상태인지 알려면 "tired"가 필요합니다.
+#
+# 어텐션 하나가 둘에게 0.5씩 주면 되지 않을까요? 그럴 수는 있지만 그 결과는 두 밸류의 *평균*입니다. 평균만 보아서는
+# 무엇이 어느 단어에서 왔는지 알 수 없습니다. 어텐션 두 개가 결과를 따로 내면 섞이지 않습니다. 이 어텐션 하나하나를
+# *헤드*라고 합니다.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer.fonts import font_families
+
+keras.utils.set_random_seed(6)
+random = np.random.default_rng(6)
+
+# %%
+words = ["animal", "street", "tired"]
+values = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])  # 무엇인가, 어떠한가
+one_head = np.array([0.5, 0.0, 0.5]) @ values
+two_heads = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]) @ values
+swapped = np.array([0.5, 0.0, 0.5]) @ values[::-1]  # 두 단어의 자리가 바뀐 다른 문장
+print("헤드 하나:", one_head, "헤드 둘:", two_heads.tolist())
+np.testing.assert_array_equal(one_head, swapped)  # 헤드 하나로는 두 문장을 구별할 수 없습니다
+
+# %% [markdown]
+# ## 수 512개를 64개씩 헤드 8개로
+#
+# 헤드가 많아진다고 비용이 늘어서는 안 됩니다. 그래서 논문은 헤드마다 512개를 주지 않고 나누어 줍니다. $d_{model} =
+# 512$이고 헤드가 $h = 8$개이면, 헤드마다 쿼리와 키와 밸류의 크기는 $d_k = 512 / 8 = 64$입니다.
+#
+# $$\text{head}_i = \text{Attention}(Q W_i^Q,\ K W_i^K,\ V W_i^V) \qquad
+# \text{MultiHead}(Q, K, V) = \text{Concat}(\text{head}_1, \ldots, \text{head}_h)\, W^O$$
+#
+# $W_i^Q$ 하나는 512행 64열입니다. 64개씩인 결과 여덟 개를 나란히 이어 붙이면(concatenate) 다시 512개가 됩니다. 그다음
+# 512×512 행렬인 $W^O$가 헤드들이 찾은 것을 섞습니다. 이 행렬이 없으면 앞의 64개는 언제까지나 첫 번째 헤드밖에
+# 모릅니다.
+#
+# 작은 행렬 여덟 개를 하나씩 곱하지는 않습니다. 나란히 놓으면 512×512 행렬 하나입니다. 곱셈 한 번으로 모든 헤드를
+# 계산하고 `reshape`로 자릅니다.
+
+# %%
+d_model, num_heads, length = 512, 8, 5
+d_k = d_model // num_heads
+assert d_k == 64
+
+x = random.normal(size=(length, d_model))
+w_query, w_key, w_value, w_output = random.normal(size=(4, d_model, d_model)) / np.sqrt(d_model)
+
+
+def softmax(scores):
+    """점수의 행마다 합이 1인 비율로 바꿉니다."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def split(vectors):
+    """(길이, 512)를 (8, 길이, 64)로 자릅니다. 헤드마다 표가 하나씩입니다."""
+    return vectors.reshape(length, num_heads, d_k).transpose(1, 0, 2)
+
+
+queries, keys, values = split(x @ w_query), split(x @ w_key), split(x @ w_value)
+weights = softmax(queries @ keys.transpose(0, 2, 1) / np.sqrt(d_k))
+heads = weights @ values
+joined = heads.transpose(1, 0, 2).reshape(length, d_model)
+outputs = joined @ w_output
+
+for name, table in {
+    "queries": queries,
+    "weights": weights,
+    "heads": heads,
+    "joined": joined,
+    "outputs": outputs,
+}.items():
+    print(f"{name:8s} {table.shape}")
+assert w_query[:, :d_k].shape == (512, 64)
+assert joined.shape == (5, 512)
+
+# %% [markdown]
+# 두 번째 헤드를 자기의 작은 행렬로 따로 계산해도 큰 곱셈의 1번 조각과 같은 수가 나옵니다. 곱한 뒤에 자르는 것과, 자른
+# 행렬로 곱하는 것은 같습니다.
+
+# %%
+second = slice(d_k, 2 * d_k)
+q, k, v = x @ w_query[:, second], x @ w_key[:, second], x @ w_value[:, second]
+np.testing.assert_allclose(softmax(q @ k.T / np.sqrt(64)) @ v, heads[1], atol=1e-9)
+
+# %% [markdown]
+# ## 라이브러리의 층
+#
+# `kt.MultiHeadAttention(8, 64)`는 케라스에 있는 같은 이름의 층에 디코딩에 필요한 기능을 더한 것입니다. 행렬에는 헤드를
+# 위한 축이 있습니다. 쿼리의 커널(kernel)은 `(512, 8, 64)`입니다. 이 층에 우리의 행렬을 넣어 봅시다.
+
+# %%
+attention = kt.MultiHeadAttention(num_heads, d_k, use_bias=False)
+attention.build((1, length, d_model), (1, length, d_model))
+kernels = [w.reshape(d_model, num_heads, d_k) for w in (w_query, w_key, w_value)]
+attention.set_weights([*kernels, w_output.reshape(num_heads, d_k, d_model)])
+for weight in attention.weights:
+    print(weight.path.split("/", 1)[1], tuple(weight.shape))
+
+found, found_weights = attention(
+    x[None].astype("float32"), x[None].astype("float32"), return_attention_scores=True
+)
+np.testing.assert_allclose(found[0], outputs, atol=1e-4)
+np.testing.assert_allclose(found_weights[0], weights, atol=1e-5)
+
+# %% [markdown]
+# 가중치는 모두 몇 개일까요? 헤드가 1개이든 8개이든 64개이든 512×512 행렬 네 개입니다. 헤드를 늘려도 비용은
+# 그대로입니다. 있는 것을 나누어 쓸 뿐입니다.
+
+# %%
+for count in (1, 8, 64):
+    layer = kt.MultiHeadAttention(count, d_model // count, use_bias=False)
+    layer.build((1, length, d_model), (1, length, d_model))
+    print(f"{count:2d} 헤드: {layer.count_params():,}")
+    assert layer.count_params() == 4 * 512 * 512
+
+# %% [markdown]
+# ## 한꺼번에 두 가지를 묻는 법을 배웁니다
+#
+# 헤드는 정말 서로 다른 곳을 보도록 학습될까요? 헤드가 두 개 필요한 과제를 만들어 봅시다. 텍스트는 수로 되어 있고, 각
+# 자리의 답은 텍스트의 *맨 앞* 수에서 *바로 앞* 수를 뺀 값입니다. 크기가 같은 층 두 개를 학습시킵니다. 하나는 헤드가
+# 하나, 다른 하나는 두 개입니다.
+
+# %%
+steps, size = 8, 32
+
+
+def batch(number):
+    """무작위 수로 된 텍스트와 자리, 그리고 답을 만듭니다."""
+    numbers = random.normal(size=(number, steps))
+    places = np.broadcast_to(np.eye(steps), (number, steps, steps))
+    before = np.roll(numbers, 1, axis=1)
+    return np.concatenate([numbers[..., None], places], axis=-1), (numbers[:, :1] - before)[:, 1:]
+
+
+def train(count):
+    """헤드가 count개인 층을 학습시키고, 어텐션 지도와 새 텍스트에서의 오차를 돌려줍니다."""
+    keras.utils.set_random_seed(6)
+    inputs = keras.Input((steps, 1 + steps))
+    widen = keras.layers.Dense(size)
+    wide = widen(inputs)
+    layer = kt.MultiHeadAttention(count, size // count)
+    answers = keras.layers.Dense(1)(layer(wide, wide))
+    model = keras.Model(inputs, answers[:, 1:, 0])
+    model.compile(keras.optimizers.Adam(5e-3), "mse")
+    model.fit(*batch(24_000), batch_size=64, verbose=0)
+    texts = widen(batch(200)[0])
+    _, maps = layer(texts, texts, return_attention_scores=True)
+    return maps.numpy().mean(axis=0), model.evaluate(*batch(2000), verbose=0)
+
+
+maps_one, error_one = train(1)
+maps_two, error_two = train(2)
+print(f"평균 제곱 오차: 헤드 하나 {error_one:.3f}, 헤드 둘 {error_two:.3f}")
+assert error_two < 0.5 * error_one
+
+# %% [markdown]
+# 지도를 봅시다. 행은 묻는 자리이고 열은 읽히는 자리입니다. 헤드가 하나뿐이면 첫째 열, 곧 맨 앞만 읽고 바로 앞의 수는
+# 읽지 않습니다. 헤드가 둘이면 첫째 열과 대각선 바로 아래를 모두 읽습니다. 다만 일을 바라는 만큼 깔끔하게 나누지는
+# 않습니다. 어떤 자리에서는 헤드 1이 맨 앞을 읽고, 다른 자리에서는 헤드 2가 읽습니다. 학습은 헤드에게 정돈을 요구하지
+# 않습니다. 어텐션을 읽을 때 이 점을 기억하십시오(13장).
+
+# %%
+tables = [*maps_one, *maps_two]
+titles = ["하나뿐인 헤드", "헤드 둘: 헤드 1", "헤드 둘: 헤드 2"]
+axis_names = "읽히는 자리", "묻는 자리"
+plt.rcParams["font.family"] = font_families(*titles, *axis_names)
+figure, panels = plt.subplots(1, 3, figsize=(10, 3.5), layout="constrained", sharey=True)
+for axes, table, title in zip(panels, tables, titles, strict=True):
+    axes.imshow(table[1:], cmap="Blues", vmin=0, vmax=1, extent=(0.5, steps + 0.5, steps + 0.5, 1.5))
+    axes.set_title(title)
+    axes.set_xlabel(axis_names[0])
+panels[0].set_ylabel(axis_names[1])
+plt.show()
+
+rows = range(2, steps)
+before_one = np.mean([tables[0][i, i - 1] for i in rows])
+before_two = np.mean([max(table[i, i - 1] for table in tables[1:]) for i in rows])
+print(f"바로 앞의 수에 준 비율: 헤드 하나 {before_one:.2f}, 둘 가운데 큰 쪽 {before_two:.2f}")
+assert before_two > 3 * before_one
+
+# %% [markdown]
+# ## 연습 문제
+#
+# $d_{model} = 512$이고 헤드가 8개인 모델이 있습니다. 3번 헤드를 없애려고, $W^O$에서 그 헤드를 읽는 64행을 0으로
+# 바꿉니다.
+#
+# 1. 몇째 행부터 몇째 행까지입니까?
+# 2. 3번 헤드의 밸류가 0일 때와 결과가 같습니까?
+# 3. 헤드를 완전히 지운다면, 가중치 $4 \cdot 512 \cdot 512$개 가운데 몇 개를 지울 수 있습니까?
+
+# %% tags=["hide-cell"]
+third = slice(2 * d_k, 3 * d_k)  # 1부터 세면 129행부터 192행까지
+without_rows = w_output.copy()
+without_rows[third] = 0
+silent = heads.copy()
+silent[2] = 0
+np.testing.assert_allclose(
+    joined @ without_rows, silent.transpose(1, 0, 2).reshape(length, d_model) @ w_output
+)
+# 행렬 세 개에서 64열씩, 넷째 행렬에서 64행이므로 전체의 8분의 1입니다.
+deleted = 3 * 512 * 64 + 64 * 512
+assert deleted == 4 * 512 * 512 // 8
+print("행", third.start + 1, "-", third.stop, "가중치:", f"{deleted:,}")
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.2.2절과 표 3의 (A): 헤드가
+#   하나이면 여덟 개일 때보다 BLEU가 0.9 낮고, 너무 많아도 나빠집니다
+# - Voita et al., 2019, ["Analyzing Multi-Head Self-Attention"](https://arxiv.org/abs/1905.09418): 없애도 되는 헤드
+# - 이 라이브러리: `num_key_value_heads`를 쓰면 여러 헤드가 키와 밸류를 함께 씁니다
+# - 다음 장: **7. 마스크**

@@ -1,0 +1,170 @@
+# %% [markdown]
+# # 7. 마스크
+#
+# 이 장을 마치면 트랜스포머의 두 가지 마스크(mask)를 알게 됩니다. 하나는 배치의 패딩을 가리고, 다른 하나는 디코더에게
+# 미래를 가립니다. $-\infty$가 어디에 들어가는지, 그리고 마스크가 제 일을 하는지 확인하는 방법도 알게 됩니다.
+#
+# **먼저 읽을 것:** 4장과 5장(손으로 계산하는 셀프 어텐션, 스케일드 닷 프로덕트 어텐션).
+
+# %% [markdown]
+# ## 오른쪽으로 한 칸 밀기
+#
+# 디코더는 단어를 하나씩 씁니다. `<SOS>`라는 표시에서 시작하고, 쓴 단어가 다음 입력이 됩니다. 학습할 때는 정답 문장을
+# 이미 알고 있으므로 한꺼번에 보여 줄 수 있습니다. 입력은 정답 문장을 *오른쪽으로 한 칸 민*(shifted right) 것입니다.
+# 모델은 자리마다 다음 단어를 맞혀야 합니다.
+#
+# | 입력 | `<SOS>` | I | am | a | student |
+# | --- | --- | --- | --- | --- | --- |
+# | **정답** | I | am | a | student | `<EOS>` |
+#
+# 여기에 함정이 있습니다. 셀프 어텐션에서는 모든 자리가 다른 모든 자리를 볼 수 있습니다. "I"의 자리에서 한 칸 오른쪽을
+# 보면 정답인 "am"이 있습니다. 그러면 모델은 베끼는 법만 배우고, 정작 쓸 때는 오른쪽에 아무것도 없으니 쓰지 못합니다.
+# 그래서 각 자리는 자기 자신과 그 앞만 보아야 합니다.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+keras.utils.set_random_seed(7)
+random = np.random.default_rng(7)
+
+# %% [markdown]
+# ## −∞는 어디에 들어갑니까?
+#
+# 토큰 다섯 개의 점수 표입니다. 행은 묻는 토큰, 열은 읽히는 토큰입니다. "I"의 행에서는 "am"과 "a"와 "student"의 점수를
+# 세면 안 됩니다.
+#
+# 점수를 0으로 바꾸는 것은 소용이 없습니다. $e^0 = 1$이므로 점수 0에도 비율이 돌아갑니다. 비율 자체가 0이 되어야 하고,
+# 나머지 비율의 합은 여전히 1이어야 합니다. 그래서 마스크는 소프트맥스 *앞에서* 일합니다. 점수를 $-\infty$로 바꾸면
+# $e^{-\infty} = 0$ 입니다. 쿼리와 키와 밸류, 그리고 위치는 그대로입니다.
+
+# %%
+tokens = ["<SOS>", "I", "am", "a", "student"]
+scores = np.array(
+    [
+        [7, 2, 2, 2, 2],
+        [1, 7, 3, 2, 1],
+        [1, 4, 8, 4, 3],
+        [1, 2, 3, 6, 2],
+        [1, 5, 4, 1, 9],
+    ],
+    dtype="float32",
+)
+
+
+def softmax(scores):
+    """점수의 행마다 합이 1인 비율로 바꿉니다."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+may_see = np.tril(np.ones((5, 5), dtype=bool))  # 대각선과 그 아래가 True
+masked = np.where(may_see, scores, -np.inf)
+weights = softmax(masked)
+print(masked)
+print(weights.round(3))
+
+assert np.isneginf(masked[np.triu_indices(5, 1)]).all()  # 대각선 위
+assert (weights[~may_see] == 0).all()
+np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+np.testing.assert_array_equal(weights[0], [1, 0, 0, 0, 0])  # 첫 토큰은 자기만 봅니다
+
+wrong = softmax(np.where(may_see, scores, 0))  # −∞ 대신 0
+print("0을 넣었을 때 <SOS>의 행:", wrong[0].round(4))
+assert (wrong[0, 1:] > 0).all()
+
+# %% [markdown]
+# 같은 표를 그림으로 봅시다. 진한 칸이 소프트맥스 뒤의 비율이고, −∞는 가려진 곳입니다. 삼각형에 주목하십시오. 첫째
+# 행에는 칸이 하나, 마지막 행에는 다섯 개입니다.
+
+# %%
+title = "룩어헤드 마스크"
+mask = kt.masks.look_ahead_mask(5)
+np.testing.assert_array_equal(mask[0, 0], may_see)
+kt.plots.masks({title: mask}, tokens, scores=scores)
+
+# %% [markdown]
+# ## 패딩 마스크
+#
+# 배치 안의 문장은 길이가 서로 다릅니다. 짧은 문장은 아무 뜻도 없는 토큰, 곧 패딩(padding)으로 채웁니다. 어떤 토큰도
+# 패딩을 보면 안 됩니다. 이 마스크는 표의 모든 행에서 똑같으므로 *열*을 통째로 가립니다. **키**에 붙는 마스크입니다.
+#
+# | 문장 | 번호 |
+# | --- | --- |
+# | I am a student | 5 6 7 8 |
+# | I am | 5 6 0 0 |
+
+# %%
+ids = np.array([[5, 6, 7, 8], [5, 6, 0, 0]])
+padding = kt.masks.padding_mask(ids)
+print("모양 (배치, 헤드, 쿼리, 키):", tuple(padding.shape))
+print(padding.numpy()[:, 0, 0])
+
+both = kt.masks.combine(padding, kt.masks.look_ahead_mask(4))  # 디코더에는 둘 다 필요합니다
+names = "패딩 마스크, 둘째 문장", "두 마스크를 합치면"
+kt.plots.masks({names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}, ["I", "am", "0", "0"])
+
+# %% [markdown]
+# 어느 마스크가 어디에 쓰입니까?
+#
+# | 어텐션 | 패딩 마스크 | 룩어헤드 마스크 |
+# | --- | --- | --- |
+# | 인코더의 셀프 어텐션 | 원문의 것 | 없음 |
+# | 디코더의 셀프 어텐션 | 번역문의 것 | 있음 |
+# | 디코더의 교차 어텐션 | 원문의 것 | 없음: 원문은 전부 보아도 됩니다 |
+#
+# ## 속일 수 없는 검사
+#
+# 마스크가 틀려도 모양이 맞는 수가 나오므로 잘못이 눈에 띄지 않습니다. 언제나 잡아내는 검사가 하나 있습니다. *가려진
+# 토큰을 바꾸고, 아무것도 변하지 않는지 보는 것*입니다. 라이브러리의 층으로 해 봅시다. 어떤 출력도 뒤의 토큰에 따라
+# 달라지지 않으면 그 모델은 인과적(causal)입니다.
+
+# %%
+x = random.normal(size=(1, 5, 16)).astype("float32")
+changed = x.copy()
+changed[0, 3] += 1.0  # 넷째 토큰을 바꿉니다
+
+encoder = kt.EncoderLayer(num_heads=2, d_ff=32)
+decoder = kt.DecoderLayer(num_heads=2, d_ff=32)
+for name, layer in (("인코더", encoder), ("디코더", decoder)):
+    moved = np.abs(layer(x) - layer(changed)).max(axis=(0, 2))
+    print(name, moved.round(4))
+encoder_moved = np.abs(encoder(x) - encoder(changed)).max(axis=(0, 2))
+decoder_moved = np.abs(decoder(x) - decoder(changed)).max(axis=(0, 2))
+assert (encoder_moved > 1e-4).all()  # 모든 자리가 변화를 봅니다
+assert (decoder_moved[:3] < 1e-6).all() and (decoder_moved[3:] > 1e-4).all()  # 그 앞은 보지 못합니다
+
+real = np.array([[True, True, True, False, False]])
+hidden = np.abs(encoder(x, padding_mask=real) - encoder(changed, padding_mask=real)).max(axis=(0, 2))
+assert (hidden[:3] < 1e-6).all()  # 패딩은 진짜 토큰에 닿지 않습니다
+
+# %% [markdown]
+# ## 연습 문제
+#
+# 너무 먼 것을 가리는 마스크도 있습니다. 논문 4절의 "제한된 셀프 어텐션(restricted self-attention)"입니다. 토큰마다
+# 2칸보다 가까운 토큰만 볼 수 있고, 디코더처럼 미래는 보지 못한다고 합시다.
+#
+# 1. 토큰이 다섯 개일 때 표에서 열린 칸은 몇 개입니까?
+# 2. `kt.masks`의 함수로 이 마스크를 만들고, 위의 점수 표에서 마지막 행의 비율을 구하십시오.
+
+# %% tags=["hide-cell"]
+near = kt.masks.combine(kt.masks.look_ahead_mask(5), kt.masks.local_mask(5, window=2))[0, 0].numpy()
+assert near.sum() == 9  # 대각선 5칸과 바로 아래 4칸
+last = softmax(np.where(near, scores, -np.inf))[-1]
+np.testing.assert_allclose(last, [0, 0, 0, 1 / (1 + np.exp(8)), 1 / (1 + np.exp(-8))], rtol=1e-5)
+print(near.astype(int), last.round(4), sep="\n")
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.2.3절: 어텐션의 세 가지
+#   쓰임과 $-\infty$
+# - 케라스가 마스크를 전달하는 방법: [케라스 안내서](https://keras.io/guides/understanding_masking_and_padding/),
+#   그리고 이 라이브러리의 문서 "Masks"
+# - 다음 장: **8. 위치**

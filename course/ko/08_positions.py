@@ -1,0 +1,163 @@
+# %% [markdown]
+# # 8. 위치
+#
+# 이 장을 마치면 어텐션에 위치(position)가 필요한 까닭, 사인과 코사인으로 자리에 번호를 매기는 방법, 그리고 논문의
+# 포지셔널 인코딩(positional encoding)을 그린 히트맵을 읽는 방법을 알게 됩니다. 이 인코딩 덕분에 쉬워지는 일, 곧 정해진
+# 칸만큼 앞을 보는 일도 이해하게 됩니다.
+#
+# **먼저 읽을 것:** 4장부터 7장까지.
+
+# %% [markdown]
+# ## 단어 주머니
+#
+# 순환 모델은 단어를 차례로 읽으므로 순서를 압니다. 어텐션은 모든 단어를 한꺼번에 받습니다. 점수는 두 단어의 *내용*을
+# 견줄 뿐, 어디에 있는지는 보지 않습니다. 그래서 어텐션은 {home, go, I}와 {I, go, home}을 구별하지 못합니다. 입력의
+# 단어 순서를 바꾸면 출력의 순서도 똑같이 바뀔 뿐, 다른 것은 변하지 않습니다.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer.fonts import font_families
+
+keras.utils.set_random_seed(8)
+random = np.random.default_rng(8)
+
+# %%
+words = {word: random.normal(size=16) for word in ("I", "go", "home")}
+attention = kt.MultiHeadAttention(num_heads=2, key_dim=8)
+
+
+def outputs(*sentence, positions=None):
+    """문장의 셀프 어텐션을 계산합니다. 단어마다 출력 하나씩인 사전을 돌려줍니다."""
+    x = np.array([[words[word] for word in sentence]], "float32")
+    x = x if positions is None else positions(x)
+    return dict(zip(sentence, attention(x, x)[0].numpy(), strict=True))
+
+
+forwards, backwards = outputs("I", "go", "home"), outputs("home", "go", "I")
+for word in words:
+    np.testing.assert_allclose(forwards[word], backwards[word], atol=1e-6)
+print("위치가 없으면: 출력이 같습니다")
+
+encoding = kt.PositionalEncoding()
+forwards = outputs("I", "go", "home", positions=encoding)
+backwards = outputs("home", "go", "I", positions=encoding)
+for word in words:
+    print(f"{word:5s} 변화량 {np.abs(forwards[word] - backwards[word]).max():.3f}")
+assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I", "home"))
+
+# %% [markdown]
+# ## 시곗바늘
+#
+# 자리에 번호를 어떻게 매길까요? "17"이라는 수 하나를 덧붙이면 곤란한 점이 있습니다. 수는 끝없이 커지고, 500번째 자리는
+# 학습 때 나온 적이 없을 수 있습니다. 논문은 임베딩에 벡터를 하나 *더합니다*. 텍스트가 아무리 길어도 벡터의 수는 −1과 1
+# 사이에 있습니다. 채널 $2i$는 사인, 채널 $2i + 1$은 코사인이고, 두 채널이 한 쌍으로 진동수 하나를 나눕니다.
+#
+# $$PE_{(pos, 2i)} = \sin\!\left(\frac{pos}{10000^{2i / d}}\right) \qquad
+# PE_{(pos, 2i+1)} = \cos\!\left(\frac{pos}{10000^{2i / d}}\right)$$
+#
+# 시계를 떠올려 보십시오. 첫 번째 쌍은 빠른 바늘입니다. $2\pi \approx 6.3$칸마다 한 바퀴를 돕니다. 다음 쌍은 조금
+# 느립니다. 마지막 쌍은 한 바퀴에 거의 $2\pi \cdot 10000 = 62{,}832$칸이 걸립니다. 빠른 바늘 하나만으로는 정오와 자정을
+# 구별할 수 없지만, 바늘을 모두 보면 자리마다 모양이 다릅니다.
+
+# %%
+length, d_model, longest = 50, 128, 10_000
+
+positions = np.arange(length)[:, None]
+pairs = np.arange(0, d_model, 2)[None]
+angles = positions / longest ** (pairs / d_model)
+table = np.empty((length, d_model))
+table[:, 0::2] = np.sin(angles)
+table[:, 1::2] = np.cos(angles)
+
+np.testing.assert_allclose(table[0, :4], [0, 1, 0, 1])
+np.testing.assert_allclose(table[1, :2], [np.sin(1), np.cos(1)])
+assert np.abs(table).max() <= 1
+np.testing.assert_allclose(encoding(np.zeros((1, length, d_model)))[0], table, atol=1e-5)
+
+distances = np.linalg.norm(table[:, None] - table[None], axis=-1)
+nearest = distances[~np.eye(length, dtype=bool)].min()
+print(f"50개 자리 사이의 가장 짧은 거리: {nearest:.2f}")
+assert nearest > 1  # 똑같은 자리는 없습니다
+
+# %% [markdown]
+# 히트맵에는 자리 50개와 채널 128개가 있습니다. 행 하나는 그 자리의 단어에 더해지는 벡터입니다. 열 하나는 시곗바늘
+# 하나입니다. 왼쪽은 행마다 색이 바뀌고, 오른쪽은 거의 바뀌지 않습니다. 코사인은 1 근처에, 사인은 0 근처에 머뭅니다.
+
+# %%
+kt.plots.positions(encoding, length=50, d_model=128)
+
+# %% [markdown]
+# ## 왜 사인입니까? 한 걸음 뒤는 회전입니다
+#
+# 두 바늘이 위치 $p$를 가리킨다고 합시다. $(\sin \omega p, \cos \omega p)$입니다. 위치 $p + k$는 같은 쌍을 각 $\omega
+# k$만큼 돌린 것입니다. 이 회전은 $k$에만 달려 있고 $p$와는 상관이 없습니다. 그러므로 행렬 하나가 *모든* 자리를 $k$칸
+# 옮깁니다. 어텐션 층은 쿼리에서 이 행렬을 배울 수 있고, 그러면 어디에 있든 $k$칸 앞을 볼 수 있습니다(논문 3.5절).
+
+# %%
+k = 3
+rates = 1 / longest ** (pairs[0] / d_model)
+turn = np.zeros((d_model, d_model))
+for i, rate in enumerate(rates):
+    sine, cosine = np.sin(rate * k), np.cos(rate * k)
+    turn[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[cosine, -sine], [sine, cosine]]
+np.testing.assert_allclose(table[:-k] @ turn, table[k:], atol=1e-9)
+print("행렬 하나가 모든 자리를 옮기는 칸 수:", k)
+
+# %% [markdown]
+# 두 위치의 내적은 둘 사이의 거리를 말해 줍니다. 내적은 $\sum_i \cos(\omega_i (p - q))$이고, 거리에만 달려 있습니다.
+# 곡선을 보면 거리 0에서 가장 높고 양쪽으로 낮아집니다.
+
+# %%
+products = table @ table.T
+np.testing.assert_allclose(products[10, 15], products[30, 35])
+np.testing.assert_allclose(np.diag(products), d_model / 2)
+names = ("25번 자리와의 거리", "내적")
+plt.rcParams["font.family"] = font_families(*names)
+figure, axes = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
+axes.plot(np.arange(length) - 25, products[25], color="#3a6ea5")
+axes.set(xlabel=names[0], ylabel=names[1])
+plt.show()
+
+# %% [markdown]
+# ## 자리에 번호를 매기는 다른 방법
+#
+# | 위치 | 방법 | 라이브러리 |
+# | --- | --- | --- |
+# | 사인파 (논문) | 정해진 벡터를 더합니다 | `PositionalEncoding` |
+# | 학습되는 위치 (BERT, GPT-2) | 학습한 벡터를 더합니다. 마지막 자리가 정해져 있습니다 | `LearnedPositions` |
+# | 회전 (Llama) | 쿼리와 키를 위에서 본 것처럼 돌립니다 | `RotaryPositions` |
+# | 편향 (T5, ALiBi) | 거리에 따른 수를 점수에 더합니다 | `RelativePositionBias`, `ALiBi` |
+#
+# ## 연습 문제
+#
+# 위치를 더하기 전에 단어의 임베딩에 $\sqrt{d_{model}}$을 곱합니다(3.4절). 임베딩의 수는 처음에 표준편차가 $1 /
+# \sqrt{d_{model}}$입니다. $d_{model} = 128$이라고 합시다.
+#
+# 1. 위치 벡터의 길이는 얼마입니까? (한 쌍의 길이는 1입니다.)
+# 2. 단어 벡터의 길이는 곱하기 전과 뒤에 대략 얼마입니까? 곱하지 않으면 단어와 위치 가운데 어느 쪽이 이깁니까?
+
+# %% tags=["hide-cell"]
+np.testing.assert_allclose(
+    np.linalg.norm(table, axis=1), np.sqrt(64)
+)  # 길이 1인 쌍이 64개이므로 64의 제곱근 8
+vectors = random.normal(size=(1000, 128)) / np.sqrt(128)
+before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (1, np.sqrt(128)))
+print(f"곱하기 전 {before:.2f}, 곱한 뒤 {after:.2f}, 위치 8.00")
+# 곱하기 전에는 1 대 8로 단어가 묻힙니다. 곱한 뒤에는 11.3 대 8입니다.
+np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.5절과 표 3의 (E): 학습되는
+#   위치도 성능이 비슷합니다
+# - Su et al., 2021, ["RoFormer"](https://arxiv.org/abs/2104.09864): 어텐션 안의 회전
+# - 다음 장: **9. 블록**

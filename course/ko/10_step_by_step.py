@@ -1,0 +1,213 @@
+# %% [markdown]
+# # 10. 한 문장을 따라 한 걸음씩
+#
+# 이 장을 마치면 "저는 학생입니다."라는 문장 하나를 따라 트랜스포머 전체를 지나가게 됩니다. 번호, 임베딩, 위치, 인코더,
+# 마스크가 있는 어텐션, 교차 어텐션, 그리고 다음 단어까지입니다. 걸음마다 텐서의 모양이 어떤지, 캐시(cache)가 왜 일을
+# 덜어 주는지, 빔 서치(beam search)가 무엇을 하는지 알게 됩니다.
+#
+# **먼저 읽을 것:** 6장부터 9장까지.
+
+# %% [markdown]
+# ## 작은 번역기
+#
+# 진짜 문장을 따라가려면 정말로 번역하는 모델이 필요합니다. 작은 모델에는 문장 수십 개면 충분합니다. 누가 무엇인지,
+# 또는 무엇이 아닌지를 말하는 문장들입니다. 몇 초 만에 학습시킵니다. 학습은 12장에서 설명하므로 여기서는 도구로만
+# 씁니다.
+
+# %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+keras.utils.set_random_seed(10)
+
+# %%
+subjects = {
+    "저는": "I am",
+    "그는": "He is",
+    "그녀는": "She is",
+    "민수는": "Minsu is",
+    "제 친구는": "My friend is",
+    "우리 형은": "My brother is",
+}
+jobs = {
+    "학생": "a student",
+    "선생님": "a teacher",
+    "의사": "a doctor",
+    "군인": "a soldier",
+    "가수": "a singer",
+    "화가": "a painter",
+}
+pairs = []
+for who, is_english in subjects.items():
+    for job, job_english in jobs.items():
+        pairs.append((f"{who} {job}입니다.", f"{is_english} {job_english}."))
+        not_job = job + ("가" if job in ("의사", "가수", "화가") else "이")
+        pairs.append((f"{who} {not_job} 아닙니다.", f"{is_english} not {job_english}."))
+print(len(pairs), "쌍, 예를 들면", pairs[1])
+
+tokenizer = kt.text.SentencePieceTokenizer.train(
+    [text for pair in pairs for text in pair], 200, model_type="bpe"
+)
+model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=32, num_heads=4, d_ff=64, dropout=0.0)
+model.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
+batches = kt.data.Batches(pairs, tokenizer, batch_tokens=1024, num_buckets=1)
+history = model.fit(batches.dataset(), steps_per_epoch=batches.steps, epochs=60, shuffle=False, verbose=0)
+print("손실: 처음, 마지막 에폭", [round(history.history["loss"][i], 3) for i in (0, -1)])
+
+# %% [markdown]
+# ## 1단계: 글이 번호가 됩니다
+#
+# 토크나이저(tokenizer)는 문장을 자기가 아는 조각으로 자릅니다. `▁`는 단어가 시작되는 곳입니다. 조각마다 번호가 있고,
+# `</s>`는 문장이 끝났다는 뜻입니다.
+
+# %%
+sentence = "저는 학생입니다."
+ids = [*tokenizer.tokenize([sentence])[0].numpy().tolist(), model.eos_id]
+pieces = tokenizer.pieces(ids)
+print(pieces, ids, sep="\n")
+source = np.array([ids], "int32")
+n, d_model = len(ids), model.d_model
+
+# %% [markdown]
+# ## 2단계: 번호가 벡터가 되고, 위치가 더해집니다
+#
+# 번호마다 임베딩에서 행을 하나 고르고 $\sqrt{d_{model}}$을 곱합니다. 그다음 조각의 위치를 더합니다(8장).
+
+# %%
+x = model.source_embedding(source)
+table = model.source_embedding.embeddings.numpy()
+np.testing.assert_allclose(x[0], table[ids] * np.sqrt(d_model), rtol=1e-5)
+x = model.positions(x)
+print("위치를 더한 임베딩", tuple(x.shape))
+assert x.shape == (1, n, d_model)
+
+# %% [markdown]
+# ## 3단계: 인코더, 한 층씩
+#
+# 층마다 조각들이 서로를 보고(6장), 이어서 조각 하나하나를 따로 다룹니다(9장). 모양은 변하지 않습니다. 그 결과가
+# *기억*(memory) 입니다. 조각마다 벡터가 하나씩 있고, 이 벡터는 문장을 압니다.
+
+# %%
+memory = x
+for i, layer in enumerate(model.encoder.layers):
+    memory, scores = layer(memory, return_attention_scores=True)
+    print(f"인코더 층 {i + 1}: 벡터 {tuple(memory.shape)}, 어텐션 점수 {tuple(scores.shape)}")
+np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
+
+# %% [markdown]
+# ## 4단계: 디코더가 단어 하나를 씁니다
+#
+# 지금까지 쓴 것은 `<s>`뿐입니다. 출력을 오른쪽으로 한 칸 민 것입니다(7장). 디코더는 이것을 임베딩으로 바꾸고, 룩어헤드
+# 마스크를 쓰고 자신을 보고, 교차 어텐션으로 기억에게 묻고, 자리마다 벡터를 하나 내놓습니다. 이 벡터를 임베딩과 곱하면
+# 번호마다 점수가 나오고, 소프트맥스가 확률로 바꿉니다.
+
+# %%
+encoded = model.encode(source)
+target = np.array([[model.bos_id]], "int32")
+y = model.positions(model.target_embedding(target))
+for i, layer in enumerate(model.decoder.layers):
+    y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
+    print(f"디코더 층 {i + 1}: {tuple(y.shape)}, 교차 어텐션 {tuple(cross.shape)}")
+logits = model.output_embedding(y, reverse=True)
+print("모든 번호의 점수", tuple(logits.shape))
+probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[0, -1]))
+best = probabilities.argsort()[::-1][:3]
+for i in best:
+    print(f"  {tokenizer.pieces([int(i)])[0]!r}: {probabilities[i]:.3f}")
+np.testing.assert_allclose(model.decode(target, encoded), logits, atol=1e-4)
+
+# %% [markdown]
+# ## 5단계: 문장이 끝날 때까지 다시
+#
+# 가장 그럴듯한 조각을 뒤에 붙이고, 자리가 하나 늘어난 채로 디코더를 다시 돌립니다. 조각이 `</s>`이면 문장이 끝난
+# 것입니다. 이것이 *탐욕*(greedy) 탐색입니다.
+
+# %%
+written = [model.bos_id]
+while written[-1] != model.eos_id and len(written) < 20:
+    logits = model.decode(np.array([written], "int32"), encoded)
+    written.append(int(logits[0, -1].numpy().argmax()))
+    print(tokenizer.pieces(written[1:]))
+translation = tokenizer.detokenize([written[1:]])[0].numpy().decode()
+print(sentence, "->", translation)
+assert translation == "I am a student."
+
+# %% [markdown]
+# ## 캐시: 같은 단어를 두 번 읽지 않습니다
+#
+# 위의 반복문은 걸음마다 모든 자리를 다시 계산합니다. 룩어헤드 마스크가 있어서 앞자리는 변하지 않는데도 말입니다.
+# *캐시*는 이미 쓴 것의 키와 밸류를 간직합니다. 그러면 걸음마다 새 자리 하나만 읽으면 됩니다. 수는 똑같습니다.
+
+# %%
+cache = model.decoder.empty_cache(1, len(written))
+for index, token in enumerate(written[:-1]):
+    step, cache = model.decode(np.array([[token]], "int32"), encoded, cache, index)
+    whole = model.decode(np.array([written[: index + 1]], "int32"), encoded)
+    np.testing.assert_allclose(step[0, 0], whole[0, -1], atol=1e-4)
+found = model.generate(source, kt.Greedy())
+assert found.tokens[0, 0].numpy()[: len(written) - 1].tolist() == written[1:]
+print("generate도 캐시를 써서 같은 결과를 찾습니다")
+
+# %% [markdown]
+# ## 어느 단어가 어디를 보았습니까?
+#
+# 마지막 디코더 층의 교차 어텐션을 헤드끼리 평균한 것입니다. 행은 모델이 쓴 조각, 열은 읽은 조각입니다. `student`를
+# 쓰는 행은 어디가 가장 진합니까?
+
+# %%
+inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
+_, attention = model(inputs, return_attention_scores=True)
+mean = attention["cross"][-1].numpy().mean(axis=1)
+np.testing.assert_allclose(mean.sum(axis=-1), 1, rtol=1e-4)
+kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title="교차 어텐션")
+
+# %% [markdown]
+# ## 빔: 초안을 여러 개 함께
+#
+# 탐욕 탐색은 한번 쓴 단어를 무르지 못합니다. 폭이 4인 *빔*은 걸음마다 가장 좋은 초안 네 개를 간직하고, 전체 확률이
+# 가장 높은 것을 돌려줍니다. 점수는 로그 확률의 합입니다.
+
+# %%
+beams = model.generate(source, kt.Beam(4, n_best=4))
+for tokens, length, score in zip(beams.tokens[0], beams.lengths[0], beams.scores[0], strict=True):
+    text = tokenizer.detokenize([tokens.numpy()[: int(length)].tolist()])[0].numpy().decode()
+    print(f"{float(score):7.3f}  {text}")
+scores = beams.scores[0].numpy()
+assert scores[0] == scores.max()
+np.testing.assert_allclose(model.score(source, beams.tokens[:, :1]).scores[0, 0], scores[0], atol=1e-3)
+
+translator = kt.serving.Translator(model, tokenizer, strategy=kt.Beam(4))
+print(translator.translate(["저는 학생입니다.", "그녀는 가수가 아닙니다."]))
+assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
+
+# %% [markdown]
+# ## 연습 문제
+#
+# `base`가 조각 20개짜리 문장을 조각 20개로 번역합니다. 디코더는 6층입니다. 디코더 층을 지나가는 자리의 수를 세어
+# 봅시다.
+#
+# 1. 캐시가 없어서 걸음마다 지금까지의 자리를 모두 계산한다면 몇 개입니까?
+# 2. 캐시가 있으면 몇 개입니까?
+# 3. 캐시는 자리와 층마다 수 512개짜리 키와 밸류를 float32로 간직합니다. 끝났을 때 몇 바이트입니까?
+
+# %% tags=["hide-cell"]
+without_cache = 6 * sum(range(1, 21))
+with_cache = 6 * 20
+assert (without_cache, with_cache) == (1260, 120)
+size = 20 * 6 * 2 * 512 * 4
+assert size == 491_520  # 약 0.5메가바이트
+print(without_cache, with_cache, f"{size:,}")
+
+# %% [markdown]
+# ## 더 읽을거리
+#
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.1절, 그리고 빔에 관한
+#   6.1절
+# - 이 라이브러리의 문서: "Decoding"과 "Attention viewer". 뷰어는 여러분이 만든 번역기의 모든 헤드와 걸음을 보여 줍니다
+# - 다음 장: **11. 왜 셀프 어텐션인가**
