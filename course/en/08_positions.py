@@ -136,7 +136,8 @@ plt.show()
 # | learned (BERT, GPT-2) | a trained vector is added; there is a last one | `LearnedPositions` |
 # | rotary (Llama) | queries and keys are turned, by the rotation above | `RotaryPositions` |
 # | bias (T5, ALiBi) | a number for the distance is added to the score | `RelativePositionBias`, `ALiBi` |
-#
+
+# %% [markdown]
 # ## Exercise
 #
 # The embedding of a word is multiplied by $\sqrt{d_{model}}$ before the positions are added (section 3.4). Embeddings

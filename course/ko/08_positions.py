@@ -135,7 +135,8 @@ plt.show()
 # | 학습되는 위치 (BERT, GPT-2) | 학습한 벡터를 더합니다. 마지막 자리가 정해져 있습니다 | `LearnedPositions` |
 # | 회전 (Llama) | 쿼리와 키를 위에서 본 것처럼 돌립니다 | `RotaryPositions` |
 # | 편향 (T5, ALiBi) | 거리에 따른 수를 점수에 더합니다 | `RelativePositionBias`, `ALiBi` |
-#
+
+# %% [markdown]
 # ## 연습 문제
 #
 # 위치를 더하기 전에 단어의 임베딩에 $\sqrt{d_{model}}$을 곱합니다(3.4절). 임베딩의 수는 처음에 표준편차가 $1 /
