@@ -1,8 +1,10 @@
 """TensorFlow Serving's REST API, with `requests`."""
 
+import asyncio
 import base64
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import numpy as np
@@ -93,12 +95,13 @@ class Rest:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def find(self, deadline):
-        """Finds the version that answers requests, or raises `Failure` if there is none. It looks a label up.
+        """Returns True if a version answers requests, else raises `Failure`. It looks a label up.
 
         Args:
             deadline: In seconds of `time.monotonic`.
         """
         self._send("GET", "/metadata", deadline)
+        return True
 
     def close(self):
         """Closes the connections."""
@@ -163,6 +166,35 @@ class Rest:
             )
             for name, info in outputs.items()
         }
+
+
+class AsyncRest:
+    """`Rest` for an event loop: its methods are coroutines, and each request has a thread.
+
+    Args:
+        threads: Largest number of requests at the same time.
+        *arguments: The arguments of `Rest`.
+    """
+
+    def __init__(self, threads, *arguments):
+        self._rest = Rest(*arguments)
+        self._threads = ThreadPoolExecutor(threads, "keras_transformer.client")
+
+    async def predict(self, signature, inputs, deadline):
+        return await self._in_thread(self._rest.predict, signature, inputs, deadline)
+
+    async def status(self, deadline):
+        return await self._in_thread(self._rest.status, deadline)
+
+    async def find(self, deadline):
+        return await self._in_thread(self._rest.find, deadline)
+
+    async def close(self):
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._rest.close()
+
+    async def _in_thread(self, function, *arguments):
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
 def _match(kinds, outputs):
