@@ -9,6 +9,16 @@ from keras_transformer.checks import printable
 # right and its neighbour wrong, so it is sent again.
 DIFFERENT_SHAPES = "from different tasks have different shapes"
 LONGEST_MESSAGE = 1000  # characters of a server's message in an error
+# Reading an answer raises one of these if a server sends values of other types, shapes, sizes or depths.
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class Failure(Exception):

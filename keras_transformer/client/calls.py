@@ -159,6 +159,9 @@ class Calls:
             if "seed" not in options:
                 inputs["seed"] = np.random.default_rng().integers(2**31, size=len(texts))
         outputs = await self._predict(signature, {"text": texts, **inputs})
+        for output, kind in (("error", "O"), ("truncated", "b")):
+            if output in outputs:
+                self._check_rows(output, len(texts), name, outputs, kind)
         for row, error in enumerate(outputs.get("error", ())):
             if error:
                 reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
@@ -175,15 +178,19 @@ class Calls:
         if texts == []:
             return []
         outputs, cut = await self._answered(name, texts, None, options)
-        written = outputs.get(output)
-        if written is None or written.shape != (len(texts),):
-            raise OSError(
-                f"{self.url} must answer {len(texts)} {name} with as many {output}s. "
-                f"Received: { {key: array.shape for key, array in outputs.items()}!r:.200}."
-            )
+        self._check_rows(output, len(texts), name, outputs, "O")
         if cut:
             warnings.warn(cut, stacklevel=self._stacklevel)
-        return [text.decode("utf-8", "replace") for text in written]
+        return [text.decode("utf-8", "replace") for text in outputs[output]]
+
+    def _check_rows(self, output, rows, name, outputs, kind):
+        """Raises `OSError` unless an output has one value of a kind, as NumPy's `dtype.kind`, for each row."""
+        array = outputs.get(output)
+        if array is None or array.shape != (rows,) or array.dtype.kind != kind:
+            raise OSError(
+                f"{self.url} must answer {rows} {name} with as many {output}s. "
+                f"Received: { {key: (array.dtype.name, array.shape) for key, array in outputs.items()}!r:.200}."
+            )
 
     def predict(self, signature="serving_default", /, **inputs):
         """Runs a signature.

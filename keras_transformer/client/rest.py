@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import requests
 
-from keras_transformer.client.attempts import Failure
+from keras_transformer.client.attempts import UNREADABLE, Failure
 from keras_transformer.client.deadlines import DeadlineAdapter, deadline_of_this_thread
 from keras_transformer.client.messages import DTYPES
 
@@ -73,7 +73,7 @@ class Rest:
         answer = self._send("POST", ":predict", deadline, json.dumps(body).encode())
         try:
             return self._outputs(signature, answer["outputs"], deadline)
-        except (KeyError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def status(self, deadline):
@@ -91,7 +91,7 @@ class Rest:
         answer = self._send("GET", "", deadline)
         try:
             return {int(version["version"]): version["state"] for version in answer["model_version_status"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def find(self, deadline):
@@ -213,6 +213,8 @@ def _json(array):
 def _array(values, dtype, rank):
     """Makes an array of nested lists. An empty list does not tell its rank, so it is given."""
     array = np.array(_decoded(values) if dtype.kind == "O" else values, dtype=dtype)
+    if dtype.kind == "O" and not all(isinstance(leaf, bytes) for leaf in array.flat):
+        raise ValueError(f"rows of different lengths in an array of shape {array.shape}")
     return array.reshape(array.shape + (0,) * (rank - array.ndim)) if array.size == 0 else array
 
 

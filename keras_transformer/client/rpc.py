@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from keras_transformer.client.attempts import Failure
+from keras_transformer.client.attempts import UNREADABLE, Failure
 from keras_transformer.client.messages import CLASSES, STATES, array_of, fill_tensor
 
 OPTIONS = [
@@ -172,7 +172,7 @@ def _outputs(answer):
     """Reads the arrays of an answer, or raises `Failure`."""
     try:
         return {name: array_of(tensor) for name, tensor in answer.outputs.items()}
-    except (TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
 
