@@ -361,7 +361,9 @@ def test_an_error_of_one_batch_leaves_no_result(connect, backend):
 def test_fewer_translations_than_sentences_are_an_error(connect, backend, models, monkeypatch):
     fewer = served_function(lambda text: {"translation": text[1:], "score": text[1:]})
     monkeypatch.setitem(backend.models, "fewer", {1: fewer})
-    with pytest.raises(OSError, match=r"3 sentences with as many translations.*'translation': \('object', \(2,\)\)"):
+    with pytest.raises(
+        OSError, match=r"3 sentences with as many translations.*'translation': \('object', \(2,\)\)"
+    ):
         connect("fewer").translate(["a", "b", "c"])
     with pytest.raises(OSError, match=r"'score' has shape \(1,\) for a batch of 2 rows"):
         connect("fewer", batch_size=2).translate(["a", "b", "c"])
