@@ -86,7 +86,7 @@ def test_batches_of_files_are_those_of_a_list(tmp_path, monkeypatch):
         (tmp_path / name).write_text("".join(f"{pair[number]}\n" for pair in pairs))
     (tmp_path / "pairs.tsv").write_text("".join("\t".join(pair) + "\tmore\n" for pair in pairs))
     monkeypatch.setattr(corpus, "IN_MEMORY", 0)
-    monkeypatch.setattr("keras_transformer.data.batches.SENTENCES_AT_ONCE", 7)
+    monkeypatch.setattr(corpus, "SENTENCES_AT_ONCE", 7)
 
     def batches(pairs):
         return Batches(pairs, ByteTokenizer(), batch_tokens=64, max_length=32)
