@@ -102,6 +102,23 @@ class Lines(Sequence):
         return itertools.chain.from_iterable(slices(self))
 
 
+def read_lines(path):
+    """Reads the lines of a UTF-8 file.
+
+    Only a newline ends a line, so line numbers are the same as in an editor or in `wc`.
+
+    Args:
+        path: Path of a plain file or of a `.gz`.
+
+    Returns:
+        A list of str: each line without its end, the first without a byte order mark.
+
+    Raises:
+        ValueError: If the file is missing, unreadable or not UTF-8; the message names the line.
+    """
+    return Lines(path)[:]
+
+
 def slices(sequence):
     """Yields the slices of a sequence, `SENTENCES_AT_ONCE` items in each."""
     for start in range(0, len(sequence), SENTENCES_AT_ONCE):
