@@ -1,4 +1,4 @@
-"""Trains a Korean chatbot: what is said to it is the source, what it answers the target of a small Transformer.
+"""Trains a small Transformer as a Korean chatbot: the source is the user's sentence, the target is the answer.
 
     python examples/chatbot_korean.py
     python examples/chatbot_korean.py --data ChatbotData.csv --output chatbot

@@ -51,7 +51,7 @@ class PartTranslator:
                 file.seek(start)
                 lines = itertools.islice(iterate_lines(file, LONGEST_LINE), count)
                 translations = list(translate_lines(self.translator, lines, BATCH_SIZE, LINES))
-            # Whoever did this part before, wholly or not: a part is one file, and holds the same each time.
+            # Ray may translate a part twice. The file is replaced as a whole, and its content is the same each time.
             with replaced(part_path(self.folder, number)) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
             counts.append(len(translations))

@@ -1,6 +1,7 @@
 """A client of a running TensorFlow Serving. It needs no TensorFlow: NumPy, protobuf, and `requests` or `grpcio`."""
 
+from keras_transformer.client.async_client import AsyncClient
 from keras_transformer.client.client import Client
 from keras_transformer.client.load import LoadReport, load_test
 
-__all__ = ["Client", "LoadReport", "load_test"]
+__all__ = ["AsyncClient", "Client", "LoadReport", "load_test"]

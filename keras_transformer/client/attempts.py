@@ -9,6 +9,16 @@ from keras_transformer.checks import printable
 # right and its neighbour wrong, so it is sent again.
 DIFFERENT_SHAPES = "from different tasks have different shapes"
 LONGEST_MESSAGE = 1000  # characters of a server's message in an error
+# Reading an answer raises one of these if a server sends values of other types, shapes, sizes or depths.
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class Failure(Exception):
@@ -26,8 +36,8 @@ class Failure(Exception):
         self.attempts = 1
 
 
-def attempt(call, timeout, retries, backoff):
-    """Calls a function until it returns.
+async def attempt(call, timeout, retries, backoff, sleep):
+    """Awaits the answer of a function, again and again until there is one.
 
     Only `UNAVAILABLE` is worth another attempt: no server answered, it was too busy, or a neighbour spoilt the batch.
     Before attempt n + 1 there is a wait of `backoff * 2**(n - 1)` seconds. A random factor between a half and one
@@ -38,10 +48,12 @@ def attempt(call, timeout, retries, backoff):
     both, the arguments mean the same for both transports.
 
     Args:
-        call: A function of the deadline, in seconds of `time.monotonic`. It returns an answer or raises `Failure`.
+        call: A coroutine function of the deadline, in seconds of `time.monotonic`. It returns an answer or raises
+            `Failure`.
         timeout: Seconds for all attempts together.
         retries: Largest number of attempts after the first.
         backoff: Seconds before the second attempt.
+        sleep: A coroutine function of the seconds that waits.
 
     Returns:
         The answer of `call`.
@@ -52,7 +64,7 @@ def attempt(call, timeout, retries, backoff):
     deadline = time.monotonic() + timeout
     for number in range(retries + 1):
         try:
-            return call(deadline)
+            return await call(deadline)
         except Failure as failure:
             failure.attempts = number + 1
             wait = backoff * 2**number * random.uniform(0.5, 1.0)
@@ -61,4 +73,20 @@ def attempt(call, timeout, retries, backoff):
                 failure.code = "DEADLINE_EXCEEDED"
             if failure.code != "UNAVAILABLE" or number == retries or wait >= remaining:
                 raise
-            time.sleep(wait)
+            await sleep(wait)
+
+
+def finished(coroutine):
+    """Runs a coroutine that waits for no event loop, and returns its result.
+
+    >>> async def three():
+    ...     return 3
+    >>> finished(three())
+    3
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RuntimeError("The coroutine must not wait for an event loop. Received: one that does.")

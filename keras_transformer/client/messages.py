@@ -72,6 +72,7 @@ MESSAGES = {
     "GetModelMetadataRequest": {"model_spec": (1, "ModelSpec"), "metadata_field": (2, "string[]")},
     "GetModelMetadataResponse": {},
 }
+MOST_REPEATED = 2**24  # values that a message may leave out; without a limit, 20 bytes could fill the memory
 STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
 
 
@@ -136,10 +137,10 @@ def array_of(tensor):
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
     values = getattr(tensor, VALUES.get(dtype.name, "int_val"))
+    if not 0 <= count - len(values) <= MOST_REPEATED:
+        raise ValueError(f"{len(values)} values for the shape {shape}")
     array = np.zeros(count, dtype)
-    if count and values:
-        if len(values) > count:
-            raise ValueError(f"{len(values)} values for the shape {shape}")
+    if values:
         array[: len(values)] = values
         array[len(values) :] = values[-1]  # a message leaves out the values that repeat the last one
     return array.reshape(shape)

@@ -1,14 +1,16 @@
 """TensorFlow Serving's REST API, with `requests`."""
 
+import asyncio
 import base64
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import numpy as np
 import requests
 
-from keras_transformer.client.attempts import Failure
+from keras_transformer.client.attempts import UNREADABLE, Failure
 from keras_transformer.client.deadlines import DeadlineAdapter, deadline_of_this_thread
 from keras_transformer.client.messages import DTYPES
 
@@ -71,7 +73,7 @@ class Rest:
         answer = self._send("POST", ":predict", deadline, json.dumps(body).encode())
         try:
             return self._outputs(signature, answer["outputs"], deadline)
-        except (KeyError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def status(self, deadline):
@@ -89,16 +91,17 @@ class Rest:
         answer = self._send("GET", "", deadline)
         try:
             return {int(version["version"]): version["state"] for version in answer["model_version_status"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
     def find(self, deadline):
-        """Finds the version that answers requests, or raises `Failure` if there is none. It looks a label up.
+        """Returns True if a version answers requests, else raises `Failure`. It looks a label up.
 
         Args:
             deadline: In seconds of `time.monotonic`.
         """
         self._send("GET", "/metadata", deadline)
+        return True
 
     def close(self):
         """Closes the connections."""
@@ -165,6 +168,35 @@ class Rest:
         }
 
 
+class AsyncRest:
+    """`Rest` for an event loop: its methods are coroutines, and each request has a thread.
+
+    Args:
+        threads: Largest number of requests at the same time.
+        *arguments: The arguments of `Rest`.
+    """
+
+    def __init__(self, threads, *arguments):
+        self._rest = Rest(*arguments)
+        self._threads = ThreadPoolExecutor(threads, "keras_transformer.client")
+
+    async def predict(self, signature, inputs, deadline):
+        return await self._in_thread(self._rest.predict, signature, inputs, deadline)
+
+    async def status(self, deadline):
+        return await self._in_thread(self._rest.status, deadline)
+
+    async def find(self, deadline):
+        return await self._in_thread(self._rest.find, deadline)
+
+    async def close(self):
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._rest.close()
+
+    async def _in_thread(self, function, *arguments):
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
 def _match(kinds, outputs):
     return len(kinds) == 1 or (isinstance(outputs, dict) and kinds.keys() == outputs.keys())
 
@@ -181,6 +213,8 @@ def _json(array):
 def _array(values, dtype, rank):
     """Makes an array of nested lists. An empty list does not tell its rank, so it is given."""
     array = np.array(_decoded(values) if dtype.kind == "O" else values, dtype=dtype)
+    if dtype.kind == "O" and not all(isinstance(leaf, bytes) for leaf in array.flat):
+        raise ValueError(f"rows of different lengths in an array of shape {array.shape}")
     return array.reshape(array.shape + (0,) * (rank - array.ndim)) if array.size == 0 else array
 
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from keras_transformer.client.attempts import Failure
+from keras_transformer.client.attempts import UNREADABLE, Failure
 from keras_transformer.client.messages import CLASSES, STATES, array_of, fill_tensor
 
 OPTIONS = [
@@ -15,6 +15,9 @@ OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+PREDICT = "PredictionService/Predict"
+METADATA = "PredictionService/GetModelMetadata"
+STATUS = "ModelService/GetModelStatus"
 
 
 class Rpc:
@@ -31,12 +34,11 @@ class Rpc:
 
     def __init__(self, url, model, version, label, headers, certificates):
         parts = urlsplit(url)
+        self._address = parts.netloc
+        self._credentials = None
         if parts.scheme == "grpcs":
             roots = Path(certificates).read_bytes() if certificates else None
-            credentials = grpc.ssl_channel_credentials(roots)
-            self._channel = grpc.secure_channel(parts.netloc, credentials, options=OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(parts.netloc, options=OPTIONS)
+            self._credentials = grpc.ssl_channel_credentials(roots)
         # gRPC takes bytes for the names that end in `-bin`, and strings for the others.
         self._metadata = [
             (name.lower(), value.encode() if name.lower().endswith("-bin") else value)
@@ -45,6 +47,17 @@ class Rpc:
         self._model = model
         self._version = version
         self._label = label
+
+        self._channel = self._opened()
+
+    def _opened(self):
+        return self._channel_of(grpc)
+
+    def _channel_of(self, module):
+        """Opens a channel of `grpc` or of `grpc.aio`."""
+        if self._credentials is None:
+            return module.insecure_channel(self._address, options=OPTIONS)
+        return module.secure_channel(self._address, self._credentials, options=OPTIONS)
 
     def predict(self, signature, inputs, deadline):
         """Runs a signature.
@@ -60,15 +73,7 @@ class Rpc:
         Raises:
             Failure: If there is no answer, or it cannot be read.
         """
-        request = CLASSES["PredictRequest"]()
-        request.model_spec.signature_name = signature
-        for name, array in inputs.items():
-            fill_tensor(request.inputs[name], array)
-        answer = self._send("PredictionService/Predict", request, deadline)
-        try:
-            return {name: array_of(tensor) for name, tensor in answer.outputs.items()}
-        except (TypeError, ValueError) as error:
-            raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
+        return _outputs(self._send(PREDICT, _prediction(signature, inputs), deadline))
 
     def status(self, deadline):
         """Asks for the state of each version.
@@ -82,18 +87,16 @@ class Rpc:
         Raises:
             Failure: If there is no answer.
         """
-        answer = self._send("ModelService/GetModelStatus", CLASSES["GetModelStatusRequest"](), deadline)
-        states = answer.model_version_status
-        return {each.version: STATES.get(each.state, str(each.state)) for each in states}
+        return _states(self._send(STATUS, CLASSES["GetModelStatusRequest"](), deadline))
 
     def find(self, deadline):
-        """Finds the version that answers requests, or raises `Failure` if there is none. It looks a label up.
+        """Returns True if a version answers requests, else raises `Failure`. It looks a label up.
 
         Args:
             deadline: In seconds of `time.monotonic`.
         """
-        request = CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"])
-        self._send("PredictionService/GetModelMetadata", request, deadline)
+        self._send(METADATA, CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"]), deadline)
+        return True
 
     def close(self):
         """Closes the connection."""
@@ -101,16 +104,78 @@ class Rpc:
 
     def _send(self, method, request, deadline):
         """Sends a request to a method such as `ModelService/GetModelStatus`, and returns the answer."""
+        call = self._call(method, request)
+        try:
+            return call(request, timeout=deadline - time.monotonic(), metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise Failure(error.code().name, error.details() or "") from error
+
+    def _call(self, method, request):
+        """Returns the function of the channel that sends a request, which gets the name of the model here."""
         request.model_spec.name = self._model
         if self._version is not None:
             request.model_spec.version.value = self._version
         if self._label is not None:
             request.model_spec.version_label = self._label
         answer_class = CLASSES[type(request).__name__.replace("Request", "Response")]
-        call = self._channel.unary_unary(
+        return self._channel.unary_unary(
             f"/tensorflow.serving.{method}", type(request).SerializeToString, answer_class.FromString
         )
+
+
+class AsyncRpc(Rpc):
+    """`Rpc` for an event loop: its methods are coroutines. The first request opens the channel.
+
+    Args:
+        *arguments: The arguments of `Rpc`.
+    """
+
+    def _opened(self):
+        return None  # a channel belongs to the event loop that runs when it is opened
+
+    async def predict(self, signature, inputs, deadline):
+        return _outputs(await self._send(PREDICT, _prediction(signature, inputs), deadline))
+
+    async def status(self, deadline):
+        return _states(await self._send(STATUS, CLASSES["GetModelStatusRequest"](), deadline))
+
+    async def find(self, deadline):
+        await self._send(
+            METADATA, CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"]), deadline
+        )
+        return True
+
+    async def close(self):
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _send(self, method, request, deadline):
+        if self._channel is None:
+            self._channel = self._channel_of(grpc.aio)
+        call = self._call(method, request)
         try:
-            return call(request, timeout=deadline - time.monotonic(), metadata=self._metadata)
+            return await call(request, timeout=deadline - time.monotonic(), metadata=self._metadata)
         except grpc.RpcError as error:
             raise Failure(error.code().name, error.details() or "") from error
+
+
+def _prediction(signature, inputs):
+    """Makes the request that runs a signature."""
+    request = CLASSES["PredictRequest"]()
+    request.model_spec.signature_name = signature
+    for name, array in inputs.items():
+        fill_tensor(request.inputs[name], array)
+    return request
+
+
+def _outputs(answer):
+    """Reads the arrays of an answer, or raises `Failure`."""
+    try:
+        return {name: array_of(tensor) for name, tensor in answer.outputs.items()}
+    except UNREADABLE as error:
+        raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
+
+
+def _states(answer):
+    """Reads the states of the versions, a dict from number to name."""
+    return {each.version: STATES.get(each.state, str(each.state)) for each in answer.model_version_status}

@@ -9,7 +9,7 @@ _HOMES = {
     "PackedTexts": "packing",
     "hold_out": "tables",
     "iterate_lines": "files",
-    "read_lines": "files",
+    "read_lines": "corpus",
     "read_parallel": "corpus",
     "read_table": "tables",
     "read_tsv": "corpus",

@@ -8,10 +8,9 @@ import tensorflow as tf
 import tqdm
 
 from keras_transformer.checks import check_positive
-from keras_transformer.data.corpus import IdStore
+from keras_transformer.data import corpus
+from keras_transformer.data.corpus import IdStore, slices
 from keras_transformer.data.epochs import dataset_of
-
-SENTENCES_AT_ONCE = 4096
 
 
 class Batches:
@@ -103,13 +102,13 @@ class Batches:
     def _tokenized(self, pairs):
         """Returns the ids of all sources and of all targets, two `FlatIds`."""
         stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
-        count = -(-len(pairs) // SENTENCES_AT_ONCE)
+        count = -(-len(pairs) // corpus.SENTENCES_AT_ONCE)
         shown = {
             "delay": 3,
             "leave": False,
             "disable": None,
         }  # only where it takes long, and only on a terminal
-        for texts in tqdm.tqdm(_slices(pairs), "tokenizing", count, **shown):
+        for texts in tqdm.tqdm(slices(pairs), "tokenizing", count, **shown):
             for pair in texts:
                 if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:
                     raise ValueError(
@@ -229,7 +228,7 @@ class Batches:
             return self._pairs
         rng = np.random.default_rng([self.seed, epoch, 1])  # another stream than that of `plan`
         stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
-        for numbers in _slices(range(self.kept)):
+        for numbers in slices(range(self.kept)):
             pairs = [self._pairs[i] for i in numbers]
             texts = zip(*(self._texts[self._chosen[i]] for i in numbers), strict=True)
             for store, tokenizer, side, likeliest in zip(
@@ -332,10 +331,6 @@ class _Segmented(Sequence):
         """Returns the lengths of both sides of each pair, with bos or eos, int `(pairs, 2)`."""
         lengths = [np.minimum(side.lengths[self._chosen], self._max_ids) + 1 for side in self._sides]
         return np.stack(lengths, axis=1)
-
-
-def _slices(sequence):
-    return (sequence[i : i + SENTENCES_AT_ONCE] for i in range(0, len(sequence), SENTENCES_AT_ONCE))
 
 
 def _bounds(lengths, num_buckets):

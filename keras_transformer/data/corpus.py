@@ -1,6 +1,7 @@
 """Sentences in files of any size: lines and pairs that are read when they are asked for, and ids in a flat array."""
 
 import gzip
+import itertools
 import shutil
 import tempfile
 import weakref
@@ -13,6 +14,7 @@ from keras_transformer.data.files import UNREADABLE
 
 AT_ONCE = 2**24  # bytes of a file that are looked through at once
 IN_MEMORY = 2**26  # bytes of ids that stay in memory; more go to a temporary file
+SENTENCES_AT_ONCE = 4096  # that are read or tokenized together
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -97,13 +99,30 @@ class Lines(Sequence):
         return [line.removesuffix("\r") for line in lines]
 
     def __iter__(self):
-        return in_slices(self)
+        return itertools.chain.from_iterable(slices(self))
 
 
-def in_slices(sequence, size=4096):
-    """Iterates over a sequence whose slices are read faster than its items."""
-    for start in range(0, len(sequence), size):
-        yield from sequence[start : start + size]
+def read_lines(path):
+    """Reads the lines of a UTF-8 file.
+
+    Only a newline ends a line, so line numbers are the same as in an editor or in `wc`.
+
+    Args:
+        path: Path of a plain file or of a `.gz`.
+
+    Returns:
+        A list of str: each line without its end, the first without a byte order mark.
+
+    Raises:
+        ValueError: If the file is missing, unreadable or not UTF-8; the message names the line.
+    """
+    return Lines(path)[:]
+
+
+def slices(sequence):
+    """Yields the slices of a sequence, `SENTENCES_AT_ONCE` items in each."""
+    for start in range(0, len(sequence), SENTENCES_AT_ONCE):
+        yield sequence[start : start + SENTENCES_AT_ONCE]
 
 
 class Pairs(Sequence):
@@ -120,7 +139,7 @@ class Pairs(Sequence):
         return list(zip(source, target, strict=True)) if isinstance(index, slice) else (source, target)
 
     def __iter__(self):
-        return in_slices(self)
+        return itertools.chain.from_iterable(slices(self))
 
 
 class Columns(Sequence):
@@ -143,7 +162,7 @@ class Columns(Sequence):
         return tuple(self._lines[index].split("\t", 2)[:2])
 
     def __iter__(self):
-        return in_slices(self)
+        return itertools.chain.from_iterable(slices(self))
 
 
 def read_parallel(source, target):

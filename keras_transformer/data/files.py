@@ -66,31 +66,3 @@ def stream_lines(path, longest=LONGEST_LINE):
             yield from iterate_lines(file, longest)
     except UNREADABLE as error:
         raise ValueError(f"Cannot read {path}: {error}") from None
-
-
-def read_lines(path):
-    """Reads the lines of a UTF-8 file.
-
-    Only a newline ends a line, so line numbers are the same as in an editor or in `wc`.
-
-    Args:
-        path: Path of a plain file or of a `.gz`.
-
-    Returns:
-        A list of str: each line without its end, the first without a byte order mark.
-
-    Raises:
-        ValueError: If the file is missing, unreadable or not UTF-8; the message names the line.
-    """
-    path = Path(path)
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except UNREADABLE as error:
-        raise ValueError(f"Cannot read {path}: {error}") from None
-    decoded = []
-    for number, line in enumerate(split_lines(content), start=1):
-        try:
-            decoded.append(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}).") from None
-    return decoded

@@ -48,7 +48,7 @@ class RunFolder:
                         (each[name] or {"number": "none"})["number"] for each in (before, description)
                     )
                     changed.append(f"{name}: {old}, now {new} or others")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} cannot be read as the description of a run: {error!r}") from None
         if changed and self.checkpoints():
             raise ValueError(
@@ -116,7 +116,7 @@ class RunFolder:
         try:
             description = json.loads((self.path / Translator.DESCRIPTION).read_text(encoding="utf-8"))
             averaged = description.get("averaged_epochs")
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             averaged = None
         # A mean that ends with the newest epoch counts, however many epochs `average` was asked for.
         return not averaged or averaged[-1] != self.epochs_done

@@ -251,7 +251,7 @@ class Servable:
         folder, kind = Path(folder), re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
         try:
             description = json.loads((folder / cls.DESCRIPTION).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{folder} holds no {kind}: {error}") from None
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")

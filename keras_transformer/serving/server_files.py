@@ -7,6 +7,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.serving.containers import compose, kubernetes, prometheus
 
@@ -50,8 +51,11 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
     """
     folder = Path(folder)
     name = folder.resolve().name if name is None else name
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise ValueError(f"`name` must hold only letters, digits, `_`, `.` and `-`. Received: name={name!r}.")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or name in (".", ".."):
+        raise ValueError(
+            "`name` must hold only letters, digits, `_`, `.` and `-`, and must not be `.` or `..`. "
+            f"Received: name={name!r:.200}."
+        )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*", image):
         raise ValueError(f"`image` must be the name of a Docker image. Received: image={image!r:.200}.")
     versions = versions_of(folder)
@@ -102,9 +106,13 @@ def _description(version):
     """Reads `batch_sizes` and `xla` of an exported version."""
     try:
         description = json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
-        return {key: description[key] for key in ("batch_sizes", "xla")}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{version} is not an export of this library: {error!r}") from None
+        sizes, xla = list(description["batch_sizes"]), description["xla"]
+        check_positive(**{f"batch_sizes[{i}]": size for i, size in enumerate(sizes)})
+        if not sizes or not isinstance(xla, bool):
+            raise ValueError(f"batch_sizes={sizes}, xla={xla!r:.200}")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{version} is not an export of this library: {error!r:.500}") from None
+    return {"batch_sizes": sizes, "xla": xla}
 
 
 def _running(file):

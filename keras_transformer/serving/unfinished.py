@@ -147,7 +147,7 @@ class Unfinished:
                 raise ValueError(f"format {journal['format']}, not {FORMAT}")
             progress, before = Progress(**journal["progress"]), dict(journal["job"])
             check_count(**progress._asdict())
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is not a journal: {error!r}. Use `restart` to begin again.") from None
         names = [*self._job, *(name for name in before if name not in self._job)]
         changed = [

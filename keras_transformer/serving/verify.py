@@ -44,7 +44,7 @@ def _verify_version(path):
     try:
         description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
         files, signatures = dict(description["files"]), dict(description["signatures"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is not an export of this library: {error!r}") from None
     found = hashes(path)
     changed = sorted(name for name in {*files, *found} if files.get(name) != found.get(name))
@@ -62,16 +62,17 @@ def _verify_version(path):
         )
     for name, signature in signatures.items():
         try:
+            expected = {key: spec["dtype"] for key, spec in signature["outputs"].items()}
             outputs = loaded.signatures[name](
                 **{key: _sample(spec) for key, spec in signature["inputs"].items()}
             )
         except Exception as error:
             raise ValueError(f"{path}, signature {name!r}, does not answer: {str(error)[:200]}") from error
-        for key, spec in signature["outputs"].items():
-            dtype = outputs[key].dtype.name if key in outputs else None
-            if dtype != spec["dtype"] or len(outputs[key]) != 1:
+        for key, dtype in expected.items():
+            received = outputs[key].dtype.name if key in outputs else None
+            if received != dtype or outputs[key].shape[:1] != (1,):
                 raise ValueError(
-                    f"{path}, signature {name!r}, must answer one row with {key!r} of dtype {spec['dtype']}. "
+                    f"{path}, signature {name!r}, must answer one row with {key!r} of dtype {dtype!r:.200}. "
                     f"Received: {outputs.get(key)!r:.200}."
                 )
 

@@ -303,15 +303,17 @@ def test_a_wait_past_the_deadline_is_not_begun(connect, backend, waits):
 def test_attempts_share_one_deadline(monkeypatch):
     now, left = [100.0], []
     monkeypatch.setattr(attempts.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(attempts.time, "sleep", lambda seconds: None)
 
-    def call(deadline):
+    async def sleep(seconds):
+        pass
+
+    async def call(deadline):
         left.append(deadline - now[0])
         now[0] += 4.0
         raise attempts.Failure("UNAVAILABLE", "busy")
 
     with pytest.raises(attempts.Failure) as raised:
-        attempts.attempt(call, timeout=10.0, retries=9, backoff=0.0)
+        attempts.finished(attempts.attempt(call, timeout=10.0, retries=9, backoff=0.0, sleep=sleep))
     assert left == [10.0, 6.0, 2.0]
     assert (raised.value.code, raised.value.attempts) == ("DEADLINE_EXCEEDED", 3)
 
@@ -359,7 +361,9 @@ def test_an_error_of_one_batch_leaves_no_result(connect, backend):
 def test_fewer_translations_than_sentences_are_an_error(connect, backend, models, monkeypatch):
     fewer = served_function(lambda text: {"translation": text[1:], "score": text[1:]})
     monkeypatch.setitem(backend.models, "fewer", {1: fewer})
-    with pytest.raises(OSError, match=r"3 sentences with as many translations.*'translation': \(2,\)"):
+    with pytest.raises(
+        OSError, match=r"3 sentences with as many translations.*'translation': \('object', \(2,\)\)"
+    ):
         connect("fewer").translate(["a", "b", "c"])
     with pytest.raises(OSError, match=r"'score' has shape \(1,\) for a batch of 2 rows"):
         connect("fewer", batch_size=2).translate(["a", "b", "c"])
@@ -370,13 +374,14 @@ def test_sentences_that_the_model_cut_are_counted_in_a_warning(connect, backend,
         return {"translation": text, "truncated": tf.strings.length(text) > 2}
 
     monkeypatch.setitem(backend.models, "cut", {1: served_function(cut)})
-    with pytest.warns(UserWarning, match="2 of 4 sentences are longer than the model reads"):
+    with pytest.warns(UserWarning, match="2 of 4 sentences are longer than the model reads") as warned:
         assert connect("cut", batch_size=3).translate(["a", "abc", "ab", "abcd"]) == [
             "a",
             "abc",
             "ab",
             "abcd",
         ]
+    assert [warning.filename for warning in warned] == [__file__]  # the line of the caller
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         connect("cut").translate(["a"])

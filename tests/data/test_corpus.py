@@ -7,11 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data import Batches, corpus, read_lines, read_parallel, read_tsv
+from keras_transformer.data import Batches, corpus, read_parallel, read_tsv, split_lines
 from keras_transformer.data.corpus import IdStore, Lines
 from keras_transformer.text import ByteTokenizer
 
 LINES = ["one", "", "가나다 라", "x" * 300, "\t", "zwei\r", "\u2028 is no end", "last"]
+
+
+def decoded(path):
+    """Reads the whole file, and decodes line by line."""
+    lines = []
+    for number, line in enumerate(split_lines(path.read_bytes()), start=1):
+        try:
+            lines.append(line.decode())
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}).") from None
+    return lines
 
 
 @pytest.mark.parametrize("block", [3, 7, 64, 2**20])
@@ -23,7 +34,7 @@ def test_lines_are_those_of_the_whole_file(block, end, begin, tmp_path, monkeypa
     content = (begin + "\n".join(LINES) + end).encode()
     plain.write_bytes(content)
     packed.write_bytes(gzip.compress(content))
-    expected = read_lines(plain)
+    expected = decoded(plain)
     assert expected[5] == "zwei"
     for path in (plain, packed):
         lines = Lines(path)
@@ -52,7 +63,7 @@ def test_any_bytes_are_read_as_the_whole_file_is(content, block, tmp_path_factor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "AT_ONCE", block)
-        assert result(Lines) == result(read_lines)
+        assert result(Lines) == result(decoded)
 
 
 def test_a_file_that_was_cut_while_it_was_used_is_an_error(tmp_path):
@@ -86,7 +97,7 @@ def test_batches_of_files_are_those_of_a_list(tmp_path, monkeypatch):
         (tmp_path / name).write_text("".join(f"{pair[number]}\n" for pair in pairs))
     (tmp_path / "pairs.tsv").write_text("".join("\t".join(pair) + "\tmore\n" for pair in pairs))
     monkeypatch.setattr(corpus, "IN_MEMORY", 0)
-    monkeypatch.setattr("keras_transformer.data.batches.SENTENCES_AT_ONCE", 7)
+    monkeypatch.setattr(corpus, "SENTENCES_AT_ONCE", 7)
 
     def batches(pairs):
         return Batches(pairs, ByteTokenizer(), batch_tokens=64, max_length=32)

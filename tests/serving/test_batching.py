@@ -4,6 +4,7 @@ import os
 import pathlib
 import random
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from batching import COMPILER, BatchingServer, build, settings_of
 
-from keras_transformer.client.attempts import Failure, attempt
+from keras_transformer.client.attempts import Failure, attempt, finished
 from keras_transformer.decoding import Beam
 from keras_transformer.serving import Translator
 from keras_transformer.serving.server_files import write_server_files
@@ -183,14 +184,17 @@ def test_ids_of_other_widths_are_answered_after_another_attempt(start, config, r
         wide = np.zeros((1, WIDTH + row % 5), np.int32)
         wide[0, :WIDTH] = ids
 
-        def once(deadline):
+        async def wait(seconds):
+            time.sleep(seconds)
+
+        async def once(deadline):
             try:
                 return server.predict("tokens", source=wide)
             except tf.errors.FailedPreconditionError as error:
                 spoilt.append(error.message)
                 raise Failure("FAILED_PRECONDITION", error.message) from None
 
-        answer = attempt(once, 120.0, 20, 0.1)
+        answer = finished(attempt(once, 120.0, 20, 0.1, wait))
         check({name: value[0] for name, value in answer.items()}, alone["tokens"][row])
 
     with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:

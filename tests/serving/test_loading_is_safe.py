@@ -15,6 +15,7 @@ from contracts import slow_but
 import keras_transformer
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
+from keras_transformer.serving.verify import verify
 from keras_transformer.text import ByteTokenizer
 
 
@@ -180,3 +181,20 @@ def test_no_code_of_the_package_can_read_a_pickle_or_evaluate_text():
     assert len(files) > 20
     found = [f"{path.name}: {text}" for path in files for text in suspicious.findall(path.read_text("utf-8"))]
     assert found == []
+
+
+def test_a_description_of_endless_depth_is_refused(saved):
+    (saved / Translator.DESCRIPTION).write_text("[" * 100_000)
+    check_refused(saved, "holds no translator")
+
+
+@pytest.mark.parametrize(
+    "described",
+    ["[" * 100_000, "{}", "[]", '{"files": 1, "signatures": 2}', '{"files": {}, "signatures": [1]}'],
+)
+def test_an_export_with_a_description_that_is_none_is_refused(tmp_path, described):
+    (tmp_path / "saved_model.pb").touch()
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "export.json").write_text(described)
+    with pytest.raises(ValueError, match="is not an export of this library"):
+        verify(tmp_path)

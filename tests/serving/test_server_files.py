@@ -261,3 +261,29 @@ def test_prometheus_reads_the_path_that_the_server_writes(base):
     write_server_files(base)
     (job,) = json.loads((base / "prometheus.yml").read_text())["scrape_configs"]
     assert f'path: "{job["metrics_path"]}"' in (base / "monitoring.config").read_text()
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"batch_sizes": ["1 }\nallowed_batch_sizes { value: 1"], "xla": False},
+        {"batch_sizes": "8", "xla": False},
+        {"batch_sizes": 8, "xla": False},
+        {"batch_sizes": [], "xla": False},
+        {"batch_sizes": [-1], "xla": False},
+        {"batch_sizes": [True], "xla": False},
+        {"batch_sizes": [8], "xla": "no"},
+        [],
+    ],
+)
+def test_a_description_that_an_attacker_wrote_reaches_no_file(base, described):
+    (base / "11" / "assets.extra" / "export.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match="11 is not an export of this library"):
+        write_server_files(base)
+    assert not list(base.glob("*.config"))
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a\nb", "a: b", "", "é"])
+def test_a_name_leads_to_no_other_folder_and_adds_no_line(base, name):
+    with pytest.raises(ValueError, match="`name` must hold only"):
+        write_server_files(base, name)

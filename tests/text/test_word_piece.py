@@ -89,6 +89,14 @@ def test_special_ids_are_those_of_their_names():
     assert TOKENIZERS["WordPieceTokenizer"] is WordPieceTokenizer
 
 
+@pytest.mark.parametrize("special", [("[PAD]", "[UNK]"), ("[PAD]", "[UNK]", "[CLS]", "[SEP]", 4)])
+def test_special_tokens_that_are_not_five_strings_are_named(special):
+    with pytest.raises(
+        ValueError, match=r"`special_tokens` must be 5 str, for \[PAD\], .*Received: .*'\[UNK\]'"
+    ):
+        WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], special_tokens=special)
+
+
 def test_text_that_spells_a_special_piece_does_not_become_one():
     assert spelled(made(), "[SEP] the") == ["[", "sep", "]", "the"]
 

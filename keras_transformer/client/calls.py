@@ -1,0 +1,357 @@
+"""The calls of a client of TensorFlow Serving: what they send, read and raise."""
+
+import warnings
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from keras_transformer.checks import check_count, check_positive, check_range, printable
+from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
+from keras_transformer.client.tensors import input_array, joined
+from keras_transformer.request_options import SIGNATURE, columns
+
+# The exception for each failure; OSError for the others.
+ERRORS = {
+    "UNAVAILABLE": ConnectionError,
+    "DEADLINE_EXCEEDED": TimeoutError,
+    "UNAUTHENTICATED": PermissionError,
+    "PERMISSION_DENIED": PermissionError,
+    "NOT_FOUND": ValueError,
+    "INVALID_ARGUMENT": ValueError,
+    "FAILED_PRECONDITION": ValueError,
+    "OUT_OF_RANGE": ValueError,
+}
+
+
+class Calls:
+    """Base of the clients. The calls are coroutines here; a subclass says how they run and how a request is sent.
+
+    The coroutines of `Client` never wait for an event loop, so both clients share every line of them.
+    """
+
+    _stacklevel = 2  # of a warning, which names the line of the caller
+
+    def __init__(
+        self,
+        url,
+        model="model",
+        *,
+        version=None,
+        label=None,
+        batch_size=32,
+        timeout=60.0,
+        retries=3,
+        backoff=0.1,
+        headers=None,
+        certificates=None,
+    ):
+        scheme = _scheme(url)
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"`model` must be the name of a model. Received: model={model!r}.")
+        if version is not None:
+            check_positive(version=version)
+        if label is not None and (version is not None or not isinstance(label, str) or not label):
+            raise ValueError(
+                "`label` must be a str, and there must be no `version` with it. "
+                f"Received: label={label!r}, version={version!r}."
+            )
+        check_positive(batch_size=batch_size)
+        check_range(0, above=True, timeout=timeout)
+        check_count(0, 100, retries=retries)
+        check_range(0, backoff=backoff)
+        headers = dict(headers or {})
+        for name, value in headers.items():
+            if not all(
+                isinstance(part, str) and part.isascii() and part.isprintable() for part in (name, value)
+            ):
+                # The value may be a secret, so the message does not show it.
+                raise ValueError(f"`headers` must be a dict of printable ASCII. Received: another {name!r}.")
+        if certificates is not None and not Path(certificates).is_file():
+            raise ValueError(
+                f"`certificates` must be a PEM file. Received: certificates={str(certificates)!r}."
+            )
+        self.url = url
+        self.model = model
+        self.version = version
+        self.label = label
+        self.batch_size = batch_size
+        self.timeout = timeout
+        self.retries = retries
+        self.backoff = backoff
+        self._closed = False
+        certificates = None if certificates is None else str(certificates)
+        self._transport = self._connected(scheme, (url, model, version, label, headers, certificates))
+
+    def translate(self, sentences, **options):
+        """Translates sentences. Warns when the model cut some of them.
+
+        Args:
+            sentences: List of str, or of UTF-8 bytes.
+            **options: Options of the rows, as for `answer`.
+
+        Returns:
+            A list of str, one for each sentence, in their order.
+
+        Raises:
+            ValueError: If `sentences` is a single string or holds something else than strings, an option is unknown or
+                out of range, or the server refuses the request.
+            OSError: If there is no answer: `ConnectionError`, `TimeoutError`, `PermissionError`, or `OSError` for
+                another failure or an answer without translations.
+        """
+        return self._run(self._written("translation", "sentences", sentences, options))
+
+    def generate(self, prompts, **options):
+        """Continues prompts. Warns when the model cut some of them.
+
+        Args:
+            prompts: List of str, or of UTF-8 bytes.
+            **options: Options of the rows, as for `answer`.
+
+        Returns:
+            A list of str, the continuation of each prompt without the prompt, in their order.
+
+        Raises:
+            ValueError: If `prompts` is a single string or holds something else than strings, an option is unknown or
+                out of range, or the server refuses the request.
+            OSError: If there is no answer: `ConnectionError`, `TimeoutError`, `PermissionError`, or `OSError` for
+                another failure or an answer without continuations.
+        """
+        return self._run(self._written("continuation", "prompts", prompts, options))
+
+    def answer(self, texts, second=None, **options):
+        """Asks any model that reads texts. Warns when it cut some of them.
+
+        Args:
+            texts: List of str, or of bytes.
+            second: The second text of each pair, for a model that reads pairs.
+            **options: For a model that writes text: `prefix`, the begin of the answer; `max_length` and `min_length`,
+                in tokens; `temperature`, 0 for greedy search; `top_p`; `seed`, a new one for each row and call if it
+                is not given. One value for all rows, or a list with one for each. Without any option the export's own
+                strategy answers.
+
+        Returns:
+            A dict from an output's name to its array `(batch, ...)`, as `predict`.
+
+        Raises:
+            ValueError: If `texts` is a single string or holds something else than strings, an option is unknown or out
+                of range, or the server refuses the request.
+            OSError: If there is no answer, as for `predict`.
+        """
+        return self._run(self._answer(texts, second, options))
+
+    async def _answer(self, texts, second, options):
+        outputs, cut = await self._answered("texts", texts, second, options)
+        if cut:
+            warnings.warn(cut, stacklevel=self._stacklevel)
+        return outputs
+
+    async def _answered(self, name, texts, second, options):
+        """Returns the outputs for texts, and a warning if some were cut, a str or None."""
+        if isinstance(texts, (str, bytes)):
+            raise ValueError(f"`{name}` must be a list of strings. Received: {texts!r:.200}.")
+        texts = list(texts)
+        inputs = {} if second is None else {"second": list(second)}
+        options = {option: value for option, value in options.items() if value is not None}
+        signature = SIGNATURE if options else "serving_default"
+        if options:
+            inputs.update(columns(len(texts), **options))
+            if "seed" not in options:
+                inputs["seed"] = np.random.default_rng().integers(2**31, size=len(texts))
+        outputs = await self._predict(signature, {"text": texts, **inputs})
+        for output, kind in (("error", "O"), ("truncated", "b")):
+            if output in outputs:
+                self._check_rows(output, len(texts), name, outputs, kind)
+        for row, error in enumerate(outputs.get("error", ())):
+            if error:
+                reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
+                raise ValueError(f"{self.url} refuses the options of row {row} of `{name}`: {reason}")
+        cut = int(outputs["truncated"].sum()) if "truncated" in outputs else 0
+        warning = (
+            f"{cut} of {len(texts)} {name} are longer than the model reads; the rest of them is not read."
+        )
+        return outputs, warning if cut else None
+
+    async def _written(self, output, name, texts, options):
+        """Returns the texts that a model writes, a list of str. `output` is the name of the output."""
+        texts = texts if isinstance(texts, (str, bytes)) else list(texts)
+        if texts == []:
+            return []
+        outputs, cut = await self._answered(name, texts, None, options)
+        self._check_rows(output, len(texts), name, outputs, "O")
+        if cut:
+            warnings.warn(cut, stacklevel=self._stacklevel)
+        return [text.decode("utf-8", "replace") for text in outputs[output]]
+
+    def _check_rows(self, output, rows, name, outputs, kind):
+        """Raises `OSError` unless an output has one value of a kind, as NumPy's `dtype.kind`, for each row."""
+        array = outputs.get(output)
+        if array is None or array.shape != (rows,) or array.dtype.kind != kind:
+            raise OSError(
+                f"{self.url} must answer {rows} {name} with as many {output}s. "
+                f"Received: { {key: (array.dtype.name, array.shape) for key, array in outputs.items()}!r:.200}."
+            )
+
+    def predict(self, signature="serving_default", /, **inputs):
+        """Runs a signature.
+
+        Inputs of more than `batch_size` rows are sent in several requests, strings of similar length together. The
+        rows of the result are in the order of the inputs' rows. If one request fails, there is no result.
+
+        Args:
+            signature: Name of the signature.
+            **inputs: The inputs by name: arrays, or nested lists of strings (str, or bytes), numbers or booleans.
+                Python's numbers become int32 and float32; an array keeps its dtype. If all inputs have the same first
+                dimension, `(batch, ...)`, they are split along it. Otherwise they are sent in one request.
+
+        Returns:
+            A dict from an output's name to its array; strings are bytes in an array of objects. If batches differ in
+            width, the narrower ones are padded with 0, False or b"".
+
+        Raises:
+            ValueError: If an input is not such an array, or the server refuses the request: it has no such model,
+                version, signature or input, or a shape or dtype is wrong.
+            OSError: If there is no answer: `ConnectionError` if no server is there, `TimeoutError` after `timeout`
+                seconds, `PermissionError`, or `OSError` for another failure.
+        """
+        return self._run(self._predict(signature, inputs))
+
+    async def _predict(self, signature, inputs):
+        if not inputs:
+            raise ValueError("`inputs` must name at least one input. Received: none.")
+        arrays = {name: input_array(name, value) for name, value in inputs.items()}
+        sizes = {len(array) if array.ndim else None for array in arrays.values()}
+        if 0 in sizes:
+            raise ValueError(f"`{next(iter(arrays))}` must have at least one row. Received: none.")
+
+        async def request(rows):
+            batch = {name: array[rows] for name, array in arrays.items()}
+            return rows, await self._ask(f"signature={signature!r}", "predict", signature, batch)
+
+        (size, *others) = sizes
+        if others or size is None or size <= self.batch_size:
+            return (await request(...))[1]
+        lengths = np.zeros(size, int)
+        for array in arrays.values():
+            if array.dtype == object and array.ndim == 1:
+                lengths += [len(text) for text in array]
+        order = lengths.argsort(kind="stable")
+        batches = [order[start : start + self.batch_size] for start in range(0, size, self.batch_size)]
+        outputs = await self._all(request, batches)
+        try:
+            return joined(outputs)
+        except ValueError as error:
+            reason = printable(str(error), LONGEST_MESSAGE)  # it holds names that the server chose
+            raise OSError(f"{self.url}, signature={signature!r}: {reason}.") from None
+
+    def status(self):
+        """Asks for the state of the model's versions.
+
+        A label is not looked up: a client with a label gets all versions.
+
+        Returns:
+            A dict from version number to the name of its state; `"AVAILABLE"` if the version answers requests.
+
+        Raises:
+            ValueError: If the server has no such model or version.
+            OSError: If there is no answer: `ConnectionError` if no server is there, `TimeoutError` after `timeout`
+                seconds, `PermissionError`, or `OSError` for another failure.
+        """
+        return self._run(self._ask("status", "status"))
+
+    def ready(self):
+        """Asks once whether the version, or the label's version, answers requests; without both, whether any does.
+
+        Returns:
+            A bool. False if no server answers.
+
+        Raises:
+            ValueError: If the server has no such model, version or label.
+            OSError: If the server does not give the state, for example `PermissionError`.
+        """
+        return self._run(self._ready())
+
+    async def _ready(self):
+        try:
+            states = await self._ask("status", "status", retries=0)
+            if "AVAILABLE" not in states.values():
+                return False
+            # A server ignores a label in a question for the state.
+            return self.label is None or await self._ask("ready", "find", retries=0, not_found=False)
+        except (ConnectionError, TimeoutError):
+            return False
+
+    async def _ask(self, request, method, *arguments, retries=None, not_found=None):
+        """Sends a request, and raises the exception that fits if it fails.
+
+        Args:
+            request: A description of the request, for errors.
+            method: Name of the method of the transport that sends it.
+            *arguments: The arguments of the method before the deadline.
+            retries: Largest number of attempts after the first; None for the client's.
+            not_found: The answer if the server does not find the model or its version; None raises an error.
+
+        Returns:
+            The answer.
+        """
+        if self._closed:
+            raise ValueError(f"The client must be open. Received: a request to {self.url} after close().")
+        try:
+            return await attempt(
+                lambda deadline: self._send(method, *arguments, deadline),
+                self.timeout,
+                self.retries if retries is None else retries,
+                self.backoff,
+                self._sleep,
+            )
+        except Failure as failure:
+            if failure.code == "NOT_FOUND" and not_found is not None:
+                return not_found
+            error_class, reason = ERRORS.get(failure.code, OSError), f"{failure.message} ({failure.code})"
+            where = f"model={self.model!r}, version={self.version}, label={self.label}, {request}"
+            attempts = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
+            if error_class is ConnectionError:
+                message = f"{self.url} is not available after {attempts}: {reason}"
+            elif error_class is TimeoutError:
+                message = f"{self.url} must answer within timeout={self.timeout} seconds; {attempts}, {where}: {reason}"
+            else:
+                message = f"{self.url} refuses {where}: {reason}"
+            raise error_class(message) from None
+
+    def _connected(self, scheme, arguments):
+        """Makes the transport of a URL's scheme."""
+        raise NotImplementedError
+
+    def _run(self, coroutine):
+        """Returns what a public method returns for its coroutine."""
+        raise NotImplementedError
+
+    async def _all(self, request, batches):
+        """Awaits `request(batch)` for each batch, and returns the list of the results; if one fails, there is none."""
+        raise NotImplementedError
+
+    async def _send(self, method, *arguments):
+        """Calls a method of the transport."""
+        raise NotImplementedError
+
+    async def _sleep(self, seconds):
+        """Waits between two attempts."""
+        raise NotImplementedError
+
+
+def _scheme(url):
+    """Returns the scheme of a URL, or raises `ValueError` if a client cannot use it."""
+    if isinstance(url, str) and "@" in url:
+        raise ValueError("`url` must hold no password; use `headers`. Received: a URL with an @.")
+    try:
+        parts = urlsplit(url)
+        usable = parts.hostname and parts.port != 0 and not (parts.query or parts.fragment)
+        if parts.scheme in ("http", "https") and usable:
+            return parts.scheme
+        if parts.scheme in ("grpc", "grpcs") and usable and parts.port and not parts.path.strip("/"):
+            return parts.scheme
+    except (AttributeError, TypeError, ValueError):  # not a string, or the port is not a number
+        pass
+    raise ValueError(
+        f"`url` must be http[s]://host[:port][/path] or grpc[s]://host:port. Received: url={url!r}."
+    )
