@@ -89,7 +89,8 @@ def draw(results, path):
         found = np.array([[results[stack, n, seed] for seed in SEEDS] for n in DISTANCES])
         mean = found.mean(axis=1)
         ends = np.abs(np.array([found.min(axis=1), found.max(axis=1)]) - mean)
-        axes.errorbar(DISTANCES, mean, ends, marker="os^D"[i], capsize=3, label=stack)
+        beside = np.array(DISTANCES) * 1.06 ** (i - 1.5)  # so that equal results do not hide one another
+        axes.errorbar(beside, mean, ends, marker="os^D"[i], capsize=3, label=stack)
     axes.axhline(1 / VALUES, color="grey", linewidth=0.8, linestyle=":", label="guessing")
     axes.set_xscale("log", base=2)
     axes.set_xticks(DISTANCES, DISTANCES)

@@ -80,8 +80,8 @@ print("with 0, row of <SOS>:", wrong[0].round(4))
 assert (wrong[0, 1:] > 0).all()
 
 # %% [markdown]
-# The picture shows the same table. Dark cells are the shares after the softmax, −∞ marks what is hidden. Look at the
-# triangle: the first row has one cell, the last row has all five.
+# The picture shows the same table: a score in each open cell, −∞ where the mask hides it. Look at the triangle: the
+# first row has one open cell, the last row has all five.
 
 # %%
 title = "look-ahead mask"
