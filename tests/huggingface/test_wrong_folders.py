@@ -73,8 +73,11 @@ def test_wrong_values_are_named(folders, case, changes, message, tmp_path):
 def test_models_without_a_tokenizer_say_so(tmp_path):
     without = [name for name, family in FAMILIES.items() if family.tokenizer is None]
     assert without == ["vit"]
-    to_huggingface(ours(CASES["vit"]), tmp_path / "model")
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
     with pytest.raises(ValueError, match="whose tokenizer the library has"):
+        tokenizers_from_huggingface(tmp_path)
+    to_huggingface(ours(CASES["mbart"]), tmp_path / "model")
+    with pytest.raises(ValueError, match="must have the files of the model's tokenizer"):
         tokenizers_from_huggingface(tmp_path / "model")
 
 

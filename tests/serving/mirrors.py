@@ -27,6 +27,7 @@ class Mirror(Translator):
         self.act = act or (lambda texts: None)
         self.batches = []
         self.max_source_length = 50
+        self.source_start, self.source_end, self.target_start = (), (3,), ()
         self.max_length, self.strategy, self.constraints = None, "greedy", []
         self.model = types.SimpleNamespace(get_config=dict, weights=[keras.Variable(np.zeros(3))])
         self.source_tokenizer = self.target_tokenizer = Letters()
