@@ -1,13 +1,13 @@
 """Multi-head attention."""
 
-import math
+import string
 
 import keras
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range, check_share
 from keras_transformer.layers.cache import KVCache, check_no_index
-from keras_transformer.layers.dot_product import dot_product_attention
+from keras_transformer.layers.dot_product import dot_product_attention, masked_softmax, zero_unless
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.projection import Projection, project_together
@@ -353,48 +353,21 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             return super()._compute_attention(
                 query, key, value, attention_mask, training, return_attention_scores
             )
-        axes = self._attention_axes
-        free = [axis for axis in range(1, len(query.shape) - 2) if axis not in axes]
         if use_causal_mask:
-            causal = self._compute_causal_mask(query, value)
-            attention_mask = causal if attention_mask is None else ops.logical_and(attention_mask, causal)
-        query_shape, key_shape = ops.shape(query), ops.shape(key)
-        target = [query_shape[axis] for axis in axes]
-        source = [key_shape[axis] for axis in axes]
-        batch = [query_shape[axis] for axis in (0, *free)]
-        query, key, value = (
-            ops.reshape(
-                ops.transpose(x, (0, *free, len(x.shape) - 2, *axes, len(x.shape) - 1)),
-                (math.prod(batch), x.shape[-2], math.prod(sizes), x.shape[-1]),
-            )
-            for x, sizes in ((query, target), (key, source), (value, source))
-        )
-        context, scores = dot_product_attention(
-            query,
-            key,
-            value,
-            self._flat_mask(attention_mask, batch, target, source),
-            dropout=self._dropout_layer if self.dropout and training else None,
-            return_attention_scores=return_attention_scores,
-        )
-        context = ops.reshape(context, (*batch, self.num_heads, *target, context.shape[-1]))
-        order = (0, *free, *axes)
-        places = [order.index(axis) + (axis in axes) for axis in range(len(order))]
-        context = ops.transpose(context, (*places, len(batch), len(order) + 1))
-        if scores is not None:
-            scores = ops.reshape(scores, (*batch, self.num_heads, *target, *source))
-        return context, scores
-
-    def _flat_mask(self, mask, batch, target, source):
-        """Gives a mask of several target and source axes the rank of attention scores."""
-        if mask is None:
-            return None
-        mask = ops.cast(mask, "bool")
-        for _ in range(len(batch) + 1 + 2 * len(target) - len(mask.shape)):
-            mask = ops.expand_dims(mask, -2 * len(target) - 1)
-        heads = mask.shape[len(batch)]
-        mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
-        return ops.reshape(mask, (math.prod(batch), heads, math.prod(target), math.prod(source)))
+            attention_mask = combine(attention_mask, self._compute_causal_mask(query, value))
+        to_scores, to_context = _equations(len(query.shape), self._attention_axes)
+        scores = ops.einsum(to_scores, query * self.key_dim**-0.5, key)
+        rank, count = len(scores.shape), len(self._attention_axes)
+        source_axes = tuple(range(rank - count, rank))
+        if attention_mask is not None:
+            attention_mask = ops.cast(attention_mask, "bool")
+            while len(attention_mask.shape) < rank:
+                attention_mask = ops.expand_dims(attention_mask, -2 * count - 1)
+        scores = masked_softmax(scores, attention_mask, axis=source_axes)
+        if attention_mask is not None:
+            scores = zero_unless(ops.any(attention_mask, axis=source_axes, keepdims=True), scores)
+        kept = self._dropout_layer(scores, training=training)
+        return ops.einsum(to_context, ops.cast(kept, value.dtype), value), scores
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         if key_shape is not None:
@@ -408,6 +381,20 @@ def _swapped(x):
         shape = ops.shape(x)
         return ops.reshape(x, (shape[0], shape[2], shape[1], shape[3]))
     return ops.transpose(x, (0, 2, 1, 3))
+
+
+def _equations(rank, axes):
+    """Returns the einsum equations of the scores and of the context.
+
+    Args:
+        rank: Rank of the projected queries, keys and values.
+        axes: Axes to attend over.
+    """
+    target = string.ascii_lowercase[:rank]
+    source = "".join(label.upper() if axis in axes else label for axis, label in enumerate(target))
+    free = "".join(label for axis, label in enumerate(target[:-2]) if axis not in axes)
+    scores = free + target[-2] + "".join(x[axis] for x in (target, source) for axis in axes)
+    return f"{target},{source}->{scores}", f"{scores},{source[:-1]}z->{target[:-1]}z"
 
 
 def pack(output, scores=None, cache=None):

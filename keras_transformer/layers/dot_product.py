@@ -99,19 +99,19 @@ def dot_product_attention(
         shared = query.shape[1] // key.shape[1]
         if shared > 1:
             key, value = (ops.repeat(x, shared, axis=1) for x in (key, value))
-        return _zero_unless(sees_any, _blockwise_attention(query, key, value, mask, bias, window)), None
+        return zero_unless(sees_any, _blockwise_attention(query, key, value, mask, bias, window)), None
     scores = _product_by_heads(query, key, transpose=True)
     if soft_cap is not None:
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         scores = soft_cap * ops.tanh(scores / soft_cap)
     scores = masked_softmax(scores, mask, bias)
     kept = scores if dropout is None else dropout(scores)
-    context = _zero_unless(sees_any, _product_by_heads(ops.cast(kept, value.dtype), value))
-    return context, _zero_unless(sees_any, scores) if return_attention_scores else None
+    context = zero_unless(sees_any, _product_by_heads(ops.cast(kept, value.dtype), value))
+    return context, zero_unless(sees_any, scores) if return_attention_scores else None
 
 
-def masked_softmax(scores, mask, bias=None):
-    """Softmax over the last axis that is 0 where the mask is False, however high the scores, infinity included.
+def masked_softmax(scores, mask, bias=None, axis=-1):
+    """Softmax that is 0 where the mask is False, however high the scores, infinity included.
 
     In a row that is False throughout, the result is the same for all. The gradient passes the mask unchanged: the
     softmax's own gradient is 0 where the softmax is 0.
@@ -120,6 +120,7 @@ def masked_softmax(scores, mask, bias=None):
         scores: `(..., target_len, source_len)`.
         mask: bool, broadcastable to the scores, or None.
         bias: Tensor that is added to the scores first, or None.
+        axis: Axis of the source, or axes.
 
     Returns:
         float32, or float64 for float64 scores, of the shape of the scores.
@@ -130,10 +131,13 @@ def masked_softmax(scores, mask, bias=None):
     if mask is not None:
         highest = ops.cast(ops.where(mask, float("inf"), HIDDEN), dtype)
         scores = custom_gradient(lambda x: (ops.minimum(x, highest), lambda upstream: upstream))(scores)
+    if isinstance(axis, tuple):
+        # TensorFlow's softmax knows no rank above 5.
+        return ops.exp(scores - ops.logsumexp(scores, axis=axis, keepdims=True))
     if scores.shape[-2] == 1:
         # TensorFlow's softmax takes ten times as long for the few scores of a decoding step.
-        return ops.exp(ops.log_softmax(scores, axis=-1))
-    return ops.softmax(scores, axis=-1)
+        return ops.exp(ops.log_softmax(scores, axis=axis))
+    return ops.softmax(scores, axis=axis)
 
 
 def distances_between(positions, key_positions):
@@ -168,7 +172,7 @@ def _product_by_heads(x, y, transpose=False):
     return product if groups == shape[1] else ops.reshape(product, (*shape[:3], ops.shape(product)[3]))
 
 
-def _zero_unless(condition, x):
+def zero_unless(condition, x):
     """Replaces `x` by zeros where the condition is False; None is True everywhere."""
     return x if condition is None else ops.where(condition, x, ops.zeros_like(x))
 
@@ -247,7 +251,7 @@ class _Blocks:
                 queries[row, block], self._near(keys, row, block, axis=2), row, block, *tables
             )
             context = ops.matmul(ops.cast(scores, values.dtype), self._near(values, row, block, axis=1))
-            return _zero_unless(sees_any, context)
+            return zero_unless(sees_any, context)
 
         context = ops.map(attend, ops.arange(self.rows * self.count, dtype="int32"))
         context = ops.reshape(context, (self.batch_size, self.heads, self.count * self.size, value.shape[-1]))
@@ -266,7 +270,7 @@ class _Blocks:
             scores, sees_any = self._scores(
                 q, self._near(transposed_keys, row, block, axis=2), row, block, *tables
             )
-            up = _zero_unless(sees_any, up)
+            up = zero_unless(sees_any, up)
             to_scores = ops.cast(ops.matmul(up, self._near(transposed_values, row, block, axis=2)), wide)
             to_bias = scores * (to_scores - dots)
             to_products = ops.cast(to_bias, q.dtype)
