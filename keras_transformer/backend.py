@@ -37,6 +37,11 @@ def in_xla():
     return not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
+def at_least_float32(dtype):
+    """Returns "float64" for float64, else "float32": softmax, norms, positions and losses compute in it."""
+    return keras.backend.result_type(dtype, "float32")
+
+
 def summed_over_replicas(x):
     """Sums a tensor over all replicas of a step under `tf.distribute`.
 

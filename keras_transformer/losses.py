@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.backend import summed_over_replicas, written_gradient
+from keras_transformer.backend import at_least_float32, summed_over_replicas, written_gradient
 from keras_transformer.checks import check_share
 
 
@@ -50,13 +50,8 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
 
         return losses, gradient
 
-    flat = ops.reshape(ops.cast(logits, loss_dtype(logits)), (-1, vocab_size))
+    flat = ops.reshape(ops.cast(logits, at_least_float32(logits.dtype)), (-1, vocab_size))
     return ops.reshape(cross_entropy(flat), shape)
-
-
-def loss_dtype(logits):
-    """Returns the dtype that losses and metrics compute in: "float64" for float64 logits, else "float32"."""
-    return keras.backend.result_type(logits.dtype, "float32")
 
 
 def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
@@ -85,7 +80,7 @@ def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
         )
     tokens = tuple(logits.shape[:2])
     targets = ops.cast(_per_token(targets, "y_true", tokens, [tokens, (*tokens, 1)]), "int32")
-    weights = ops.cast(ops.not_equal(targets, pad_id), loss_dtype(logits))
+    weights = ops.cast(ops.not_equal(targets, pad_id), at_least_float32(logits.dtype))
     if sample_weight is not None:
         shapes = [tokens[:1], (tokens[0], 1), tokens, (*tokens, 1)]
         sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), weights.dtype)

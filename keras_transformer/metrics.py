@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.losses import targets_and_weights, token_cross_entropy
 
 
@@ -15,7 +16,7 @@ class _TokenMean(keras.metrics.Metric):
     def __init__(self, pad_id=0, name=None, **kwargs):
         super().__init__(name=name, **kwargs)
         self.pad_id = pad_id
-        dtype = keras.backend.result_type(self.dtype, "float32")
+        dtype = at_least_float32(self.dtype)
         self.total = self.add_variable((), "zeros", name="total", dtype=dtype)
         self.count = self.add_variable((), "zeros", name="count", dtype=dtype)
 

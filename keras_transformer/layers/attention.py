@@ -5,6 +5,7 @@ import string
 import keras
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_positive, check_range, check_share
 from keras_transformer.layers.cache import KVCache, check_no_index
 from keras_transformer.layers.dot_product import dot_product_attention, masked_softmax, zero_unless
@@ -163,7 +164,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         self.key_norm = self._norm("key_norm")
         if self.positions is not None:
             ensure_built(self.positions)
-        scores_dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        scores_dtype = at_least_float32(self.compute_dtype)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=scores_dtype, name="drop")
 
     def _projection(self, name, equation, input_shape, output_shape, activation=None, use_bias=None):

@@ -2,10 +2,9 @@
 
 import math
 
-import keras
 from keras import ops
 
-from keras_transformer.backend import custom_gradient, product_of_vectors, recomputed
+from keras_transformer.backend import at_least_float32, custom_gradient, product_of_vectors, recomputed
 from keras_transformer.layers.cache import written
 from keras_transformer.masks import combine
 
@@ -102,7 +101,7 @@ def dot_product_attention(
         return zero_unless(sees_any, _blockwise_attention(query, key, value, mask, bias, window)), None
     scores = _product_by_heads(query, key, transpose=True)
     if soft_cap is not None:
-        scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
+        scores = ops.cast(scores, at_least_float32(scores.dtype))
         scores = soft_cap * ops.tanh(scores / soft_cap)
     scores = masked_softmax(scores, mask, bias)
     kept = scores if dropout is None else dropout(scores)
@@ -125,7 +124,7 @@ def masked_softmax(scores, mask, bias=None, axis=-1):
     Returns:
         float32, or float64 for float64 scores, of the shape of the scores.
     """
-    dtype = keras.backend.result_type(scores.dtype, "float32")
+    dtype = at_least_float32(scores.dtype)
     scores = ops.cast(scores, dtype)
     scores = scores if bias is None else scores + ops.cast(bias, dtype)
     if mask is not None:
@@ -259,7 +258,7 @@ class _Blocks:
 
     def backward(self, query, key, value, context, upstream, *tables):
         """Computes the gradients of query, key and value, and of the table."""
-        wide = keras.backend.result_type(query.dtype, "float32")
+        wide = at_least_float32(query.dtype)
         dot = ops.sum(ops.cast(upstream, wide) * ops.cast(context, wide), axis=-1, keepdims=True)
         parts = self._cut(query), self._cut(upstream), self._cut(dot)
         keys, values = self._by_row(key), self._by_row(value)

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import keras_internals
-from keras_transformer.backend import multiplies_int8
+from keras_transformer.backend import at_least_float32, multiplies_int8
 from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.layers.projection import (
     LARGEST_WEIGHT,
@@ -118,7 +118,7 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
     @property
     def logits_dtype(self):
         """float32, or float64 under a float64 policy."""
-        return keras.backend.result_type(self.compute_dtype, "float32")
+        return at_least_float32(self.compute_dtype)
 
     def _marked(self, vectors, ids):
         """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""
@@ -231,7 +231,7 @@ class _Added(Configured, keras.layers.Layer):
         self.supports_masking = True
 
     def _sum(self, x, vectors):
-        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        dtype = at_least_float32(self.compute_dtype)
         return ops.cast(ops.cast(x, dtype) + ops.cast(vectors, dtype), self.compute_dtype)
 
     def compute_output_shape(self, x_shape, *other_shapes):
@@ -282,7 +282,7 @@ class PositionalEncoding(_Added):
 
     def call(self, x, start_index=None, positions=None):
         positions = positions_from(start_index, x) if positions is None else positions
-        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        dtype = at_least_float32(self.compute_dtype)
         positions = positions if self.offset == 0 else positions + self.offset
         vectors = sinusoidal_positions(
             positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype, self.endpoint

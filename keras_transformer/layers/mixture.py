@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_count, check_range
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.projection import Projection
@@ -67,7 +68,7 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
             "...x,xe->...e",
             self.num_experts,
             kernel_initializer=self.kernel_initializer,
-            dtype=keras.backend.result_type(self.compute_dtype, "float32"),
+            dtype=at_least_float32(self.compute_dtype),
             name="router",
         )
         self.router.build(x_shape)

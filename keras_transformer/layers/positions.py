@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_positive, check_range
 from keras_transformer.layers.sublayers import Configured
 
@@ -72,7 +73,7 @@ class ALiBi(AttentionPositions):
     """
 
     def bias(self, distances, num_heads):
-        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        dtype = at_least_float32(self.compute_dtype)
         slopes = ops.convert_to_tensor(_slopes(num_heads), dtype)[:, None, None]
         return -slopes * ops.cast(ops.abs(distances), dtype)
 
@@ -137,7 +138,7 @@ class RelativePositionBias(AttentionPositions):
 
     def bias(self, distances, num_heads):
         self.check_heads(num_heads, None)
-        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        dtype = at_least_float32(self.compute_dtype)
         by_head = ops.take(ops.cast(self.embeddings, dtype), self.buckets(distances), axis=0)
         return ops.transpose(by_head[:, 0], (0, 3, 1, 2))
 
@@ -212,7 +213,7 @@ class RotaryPositions(AttentionPositions):
         positions = ops.convert_to_tensor(positions)
         if len(positions.shape) == 2:
             positions = positions[:, None]
-        dtype = keras.backend.result_type(x.dtype, "float32")
+        dtype = at_least_float32(x.dtype)
         angles = ops.cast(positions, dtype)[..., None] * ops.convert_to_tensor(rates, dtype)
         cos, sin = ops.cos(angles), ops.sin(angles)
         first, second = ops.split(ops.cast(x, dtype), 2, axis=-1)

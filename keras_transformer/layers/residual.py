@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.backend import custom_gradient
+from keras_transformer.backend import at_least_float32, custom_gradient
 from keras_transformer.checks import check_range, check_share
 from keras_transformer.layers.projection import check_dense
 from keras_transformer.layers.sublayers import Configured, ensure_built
@@ -159,7 +159,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
             return standard * gamma + beta, gradient
 
-        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        dtype = at_least_float32(inputs.dtype)
         rows = ops.cast(ops.reshape(inputs, (-1, features)), dtype)
         outputs = normalized(rows, ops.cast(self.gamma, dtype), ops.cast(self.beta, dtype))
         return ops.cast(ops.reshape(outputs, ops.shape(inputs)), self.compute_dtype)
@@ -224,7 +224,7 @@ class ZeroCenteredRMSNormalization(RMSNormalization):
         self.scale.assign(ops.zeros(self.scale.shape, self.scale.dtype))
 
     def call(self, x):
-        dtype = keras.backend.result_type(x.dtype, "float32")
+        dtype = at_least_float32(x.dtype)
         scale = 1 + ops.cast(self.scale, dtype)
         y = ops.rms_normalization(ops.cast(x, dtype), scale=scale, axis=self.axis, epsilon=self.epsilon)
         return ops.cast(y, self.compute_dtype)

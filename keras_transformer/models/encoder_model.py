@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import (
     Dropout,
@@ -12,7 +13,6 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built
-from keras_transformer.losses import loss_dtype
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import Head
 
@@ -202,7 +202,7 @@ class EncoderModel(BaseModel):
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
         states = self.encode(inputs, training=False)
-        states = ops.cast(states, loss_dtype(states))
+        states = ops.cast(states, at_least_float32(states.dtype))
         real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), states.dtype)[..., None]
         if pooling == "first":
             return states[:, 0] * real[:, 0]

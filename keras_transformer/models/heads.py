@@ -7,11 +7,11 @@ d_model)`, and with the pooler's vector of the whole text, `(batch, d_model)`, o
 import keras
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_labels, check_positive, check_share
 from keras_transformer.layers import Dropout, LayerNormalization
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.sublayers import Configured
-from keras_transformer.losses import loss_dtype
 
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
@@ -142,7 +142,7 @@ class _Scores(Head):
 
     def _scores(self, vectors, training):
         scores = self.dense(self.drop(vectors, training=training))
-        return ops.cast(scores, loss_dtype(scores))
+        return ops.cast(scores, at_least_float32(scores.dtype))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_positive, check_share, height_and_width
 from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built
-from keras_transformer.losses import loss_dtype
 from keras_transformer.models.base import BaseModel
 
 
@@ -139,7 +139,7 @@ class VisionTransformer(BaseModel):
             x = self.pooler(x)
         if self.head is not None:
             x = self.head(x)
-            x = ops.cast(x, loss_dtype(x))
+            x = ops.cast(x, at_least_float32(x.dtype))
         return pack(x, scores)
 
     def input_signature(self):
