@@ -90,6 +90,12 @@ class BaseModel(Configured, keras.Model):
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
+    def load_weights(self, *args, **kwargs):
+        """Loads weights as Keras does, and makes `fit`, `evaluate` and `predict` trace anew: a function that was traced
+        keeps the product that suited the int8 weights of its time."""
+        super().load_weights(*args, **kwargs)
+        self.train_function = self.test_function = self.predict_function = None
+
     def layout_map(self, mesh, axis="model"):
         """Returns where each weight lives under `keras.distribution.ModelParallel` (JAX): docs/scaling.md.
 

@@ -126,6 +126,23 @@ def test_new_weights_are_used_however_they_came(how, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_predict_follows_weights_that_the_fast_product_cannot_hold(tmp_path):
+    """CPUs without VNNI add up such products wrongly; the run with AVX2 would see that."""
+    model, other = int8_model(1), int8_model(2)
+    for weight in other.weights:
+        if keras.backend.standardize_dtype(weight.dtype) == "int8":
+            weight.assign(ops.sign(weight) * 127)
+    inputs = {"source": SOURCE, "target": SOURCE}
+    model.compile(jit_compile=False)
+    model.predict(inputs, verbose=0)
+    traced = model.predict_function
+    other.save_weights(tmp_path / "other.weights.h5")
+    model.load_weights(tmp_path / "other.weights.h5")
+    found = model.predict(inputs, verbose=0)
+    assert model.predict_function is not traced
+    np.testing.assert_allclose(found, as_numpy(other(inputs)), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
 def test_a_trained_model_of_int8_with_adapters_writes_what_it_learned():
     """Keras trains the biases and norms, and here adapters; a search goes on with them."""
