@@ -254,12 +254,12 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             raise ValueError(
                 "`cache` needs `use_causal_mask=True`: its later slots are empty. Received: use_causal_mask=False."
             )
-        itself = query is value and (key is None or key is query)
-        projected = project_together(self, query) if itself else None
+        self_attention = query is value and (key is None or key is query)
+        projected = project_together(self, query) if self_attention else None
         if isinstance(value, KVCache):
             memory = value
             if isinstance(value_mask, KVCache):
-                value_mask = None  # Keras looked for an implicit mask of each part
+                value_mask = None  # it holds the implicit masks that Keras read from the parts of the cache
         elif projected is None:
             memory = self.project_memory(value, key, new_positions)
         else:
@@ -399,7 +399,7 @@ def _equations(rank, axes):
 
 
 def pack(output, scores=None, cache=None):
-    """Returns the output alone, or a tuple of it and whatever of the scores and the cache is not None."""
+    """Returns the output alone, or a tuple: the output, then the scores and the cache unless they are None."""
     if scores is None and cache is None:
         return output
     if cache is None:
@@ -408,7 +408,7 @@ def pack(output, scores=None, cache=None):
 
 
 def unpack(results, scores, cache):
-    """Returns the output, the attention scores and the cache of what `pack` gave; None for what it did not.
+    """Splits what `pack` returned into output, scores and cache; None for scores or a cache that are not in it.
 
     Args:
         results: The results of a layer.

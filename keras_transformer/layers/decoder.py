@@ -19,16 +19,16 @@ class DecoderLayer(EncoderLayer):
     `cache` holds before. `layers/cache.py` says what a slot and a position are.
 
     Args:
-        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. None beside
-            `attention`.
-        d_ff: Width of the feed-forward network's inner layer. None beside `feed_forward`.
+        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. Must be None when
+            `attention` is given.
+        d_ff: Width of the feed-forward network's inner layer. Must be None when `feed_forward` is given.
         cross_attention: A layer for the attention to the memory. None for one that `num_heads` describes; it is made
             when the layer is built with a memory.
         **kwargs: The other arguments of `EncoderLayer`.
 
     Call arguments:
         x: `(batch, target_len, d_model)`.
-        memory: The encoder's output `(batch, source_len, features)`, or what `project_memory` made of it. None for a
+        memory: The encoder's output `(batch, source_len, features)`, or the result of `project_memory`. None for a
             model without an encoder: a layer first called so has no attention to a memory.
         padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
             token is real; without a cache, Keras's implicit mask of `x` when None.
@@ -168,14 +168,14 @@ class Decoder(Encoder):
 
     Args:
         num_layers: Number of layers, or a list of layers of yours, which are used as they are.
-        num_heads: Number of attention heads of each layer; None beside a list.
-        d_ff: Width of the feed-forward networks' inner layers; None beside a list.
+        num_heads: Number of attention heads of each layer; None when a list is given.
+        d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
         **kwargs: The other arguments of `DecoderLayer`, the same for each layer (not beside a list); and Keras's
             `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: `(batch, target_len, d_model)`.
-        memory: The encoder's output `(batch, source_len, features)`, or what `project_memory` made of it. None for a
+        memory: The encoder's output `(batch, source_len, features)`, or the result of `project_memory`. None for a
             model without an encoder.
         padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
             token is real; without a cache, Keras's implicit mask of `x` when None.

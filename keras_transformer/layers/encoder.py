@@ -13,6 +13,7 @@ from keras_transformer.layers.sublayers import (
     KeepsShape,
     ensure_built,
     from_config_or_layer,
+    pop_keras_arguments,
     to_config,
 )
 from keras_transformer.masks import as_token_mask
@@ -26,23 +27,24 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     Override `make_residual` for a residual connection of your own.
 
     Args:
-        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. None beside
-            `attention`.
-        d_ff: Width of the feed-forward network's inner layer. None beside `feed_forward`.
+        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. Must be None when
+            `attention` is given.
+        d_ff: Width of the feed-forward network's inner layer. Must be None when `feed_forward` is given.
         dropout: Share of each sublayer's output dropped in training.
         activation: Activation of the feed-forward network that `d_ff` describes: a name or a function.
         normalize_first: True for pre-norm, False for the paper's post-norm.
         layer_norm_epsilon: Number added to the variance in the norms.
         norm: "layer" for layer normalisation, "rms" for root-mean-square normalisation.
         sandwich_norm: Whether each sublayer's output is normalised too; needs `normalize_first=True`.
-        attention_dropout: Share of the attention scores dropped in training; 0 when None. None beside `attention`.
-        activation_dropout: Share of the feed-forward network's inner activations dropped in training; 0 when None. None
-            beside `feed_forward`.
+        attention_dropout: Share of the attention scores dropped in training; 0 when None. Must be
+            None when `attention` is given.
+        activation_dropout: Share of the feed-forward network's inner activations dropped in training; 0 when None. Must
+            be None when `feed_forward` is given.
         kernel_initializer: Initializer of the matrices that the layer creates itself.
         attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
             is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=)`.
-        feed_forward: A layer for the feed-forward network, such as `GatedFeedForward(2048)`. If its `call` has a
-            `padding_mask`, it is told which tokens are real.
+        feed_forward: A layer for the feed-forward network, such as `GatedFeedForward(2048)`. If its `call` has an
+            argument `padding_mask`, it gets the mask of real tokens, bool `(batch, source_len)`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
@@ -65,7 +67,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     TensorShape([1, 3, 4])
     """
 
-    derived = ("feed_forward", "cross_attention")  # the attributes are the layers in use, handed in or not
+    # The attributes of these names hold the layers in use, also those that this layer made itself.
+    derived = ("feed_forward", "cross_attention")
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.self_attention_residual.build(x_shape)
         ensure_built(self.feed_forward, x_shape)
         self.feed_forward_residual.build(x_shape)
-        self.tells_padding = "padding_mask" in inspect.signature(self.feed_forward.call).parameters
+        self.masks_feed_forward = "padding_mask" in inspect.signature(self.feed_forward.call).parameters
 
     def _attention(self, name, d_model):
         """Makes the attention that `num_heads` describes."""
@@ -182,10 +185,10 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         return pack(self._feed_forward_block(x, padding_mask, training), scores)
 
     def _feed_forward_block(self, x, padding_mask, training):
-        """The feed-forward network in its residual connection."""
+        """Calls the feed-forward network in its residual connection."""
         h = self.feed_forward_residual.before(x)
-        told = {"padding_mask": padding_mask} if self.tells_padding else {}
-        y = self.feed_forward(h, **told)  # Keras passes `training` on
+        masks = {"padding_mask": padding_mask} if self.masks_feed_forward else {}
+        y = self.feed_forward(h, **masks)  # Keras passes `training` on
         return self.feed_forward_residual(x, y, training=training)
 
     def get_config(self):
@@ -213,8 +216,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
 
     Args:
         num_layers: Number of layers, or a list of layers of yours, which are used as they are.
-        num_heads: Number of attention heads of each layer; None beside a list.
-        d_ff: Width of the feed-forward networks' inner layers; None beside a list.
+        num_heads: Number of attention heads of each layer; None when a list is given.
+        d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
         **kwargs: The other arguments of `EncoderLayer`, the same for each layer (not beside a list); and Keras's
             `name`, `dtype`, `trainable`.
 
@@ -241,8 +244,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
     layer_class = EncoderLayer
 
     def __init__(self, num_layers, num_heads=None, d_ff=None, *args, **kwargs):
-        keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
-        super().__init__(**keras_arguments)
+        super().__init__(**pop_keras_arguments(kwargs))
         self.has_layers = isinstance(num_layers, (list, tuple))
         if self.has_layers:
             given = [name for name, value in (("num_heads", num_heads), ("d_ff", d_ff)) if value is not None]
@@ -306,4 +308,4 @@ class Encoder(KeepsShape, keras.layers.Layer):
         config = super().get_config()
         if self.has_layers:
             return {**config, "num_layers": to_config(self.layers)}
-        return {**self.layers[0].get_config(), **config}
+        return {**self.layers[0].get_config(), **config}  # the layers are alike

@@ -53,7 +53,7 @@ class Residual(Configured, keras.layers.Layer):
     TensorShape([2, 3, 4])
     """
 
-    derived = ("norm",)  # the attribute is the layer
+    derived = ("norm",)  # the attribute of this name holds the layer, not the argument
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Residual(Configured, keras.layers.Layer):
             ensure_built(norm, x_shape)  # `before` may have built the first
 
     def before(self, x):
-        """Returns what the sublayer is to be called with."""
+        """Returns the input of the sublayer: `norm(x)` with pre-norm, else `x`."""
         return self.norm(x) if self.normalize_first else x
 
     def call(self, x, y, training=None):

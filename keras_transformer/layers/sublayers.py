@@ -115,6 +115,11 @@ def from_config_or_layer(value, holder, name, kind=keras.layers.Layer):
     return value
 
 
+def pop_keras_arguments(kwargs):
+    """Removes Keras's own arguments of a layer from `kwargs`, and returns them as a dict."""
+    return {name: kwargs.pop(name) for name in ("name", "dtype", "trainable") if name in kwargs}
+
+
 def to_config(value):
     """Serialises an argument of a constructor: a layer, another object of Keras, a function, or a list of them.
 

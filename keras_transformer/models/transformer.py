@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.checks import check_ids, check_positive, check_share
 from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer
+from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, pop_keras_arguments
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import (
@@ -31,7 +31,7 @@ PRESETS = {
 class Memory(NamedTuple):
     """An encoded source.
 
-    states: `(batch, source_len, d_model)`, or what the decoder's `project_memory` made of it.
+    states: `(batch, source_len, d_model)`, or the result of the decoder's `project_memory`.
     mask: bool `(batch, 1, 1, source_len)`, True where a token is real.
     """
 
@@ -280,7 +280,7 @@ class EncoderDecoder(Generation, BaseModel):
         shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
         log_probs, real = log_probs_of(flat, logits, self.pad_id)
-        _, cross = attention[-2:][0]
+        _, cross = attention[-2:][0]  # of the last layer but one, or of the only one
         alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
         return Scores(
             ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
@@ -358,7 +358,7 @@ class Transformer(EncoderDecoder):
         eos_id=3,
         **kwargs,
     ):
-        keras_arguments = {k: kwargs.pop(k) for k in ("name", "dtype", "trainable") if k in kwargs}
+        keras_arguments = pop_keras_arguments(kwargs)
         policy = keras.dtype_policies.get(keras_arguments.get("dtype"))
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
         decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
