@@ -11,6 +11,9 @@ _IN_XLA = contextvars.ContextVar("in_xla", default=False)
 _CONSTANT_WEIGHTS = contextvars.ContextVar("constant_weights", default=False)
 _BACKEND = keras.backend.backend()
 
+# The dtype that softmax, norms, positions and losses compute in: "float64" for float64, else "float32".
+at_least_float32 = functools.partial(keras.backend.result_type, "float32")
+
 
 def compiles(jit_compile):
     """Returns whether to compile with XLA: `jit_compile`, or where it is None, whether there is a GPU or TPU.
@@ -35,11 +38,6 @@ def in_xla():
 
     # A function of the user, `tf.function(jit_compile=True)`, or Keras's with `compile(jit_compile=True)`.
     return not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-
-
-def at_least_float32(dtype):
-    """Returns "float64" for float64, else "float32": softmax, norms, positions and losses compute in it."""
-    return keras.backend.result_type(dtype, "float32")
 
 
 def summed_over_replicas(x):

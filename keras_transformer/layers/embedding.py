@@ -101,7 +101,7 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
 
     def _finished(self, logits):
         """Adds the bias, then caps the logits."""
-        logits = ops.cast(logits, self.logits_dtype)
+        logits = ops.cast(logits, at_least_float32(self.compute_dtype))
         logits = logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
         return logits if self.soft_cap is None else self.soft_cap * ops.tanh(logits / self.soft_cap)
 
@@ -114,11 +114,6 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         return (
             ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim)) if rows is not states else logits
         )
-
-    @property
-    def logits_dtype(self):
-        """float32, or float64 under a float64 policy."""
-        return at_least_float32(self.compute_dtype)
 
     def _marked(self, vectors, ids):
         """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""
@@ -176,7 +171,8 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
 
     def compute_output_spec(self, inputs, reverse=False):
         shape = self.compute_output_shape(inputs.shape, reverse)
-        return keras.KerasTensor(shape, dtype=self.logits_dtype if reverse else self.compute_dtype)
+        dtype = at_least_float32(self.compute_dtype) if reverse else self.compute_dtype
+        return keras.KerasTensor(shape, dtype=dtype)
 
     def get_config(self):
         config = super().get_config()
