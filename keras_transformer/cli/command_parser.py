@@ -2,6 +2,7 @@
 
 import argparse
 
+from keras_transformer.cli import logs
 from keras_transformer.cli.tensorflow_import import import_tensorflow
 
 # Of an option that is not among the parsed options unless it was given.
@@ -21,4 +22,5 @@ class CommandParser(argparse.ArgumentParser):
                 import_tensorflow()
             fill, self.fill = self.fill, None
             fill(self)
+            logs.add_options(self)
         return super().parse_known_args(args, namespace)

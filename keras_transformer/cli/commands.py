@@ -6,6 +6,7 @@ import os
 import sys
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
+from keras_transformer.cli.logs import progress
 
 # The options of a beam, and the arguments of `Beam` that they are.
 BEAM_OPTIONS = {
@@ -17,10 +18,6 @@ BEAM_OPTIONS = {
 SEARCH_OPTIONS = (*BEAM_OPTIONS, "no_repeat_ngram")
 # The options that say which model of which server, and the arguments of `Client` that they are.
 SERVER_OPTIONS = ("url", "model", "version", "label", "timeout", "retries")
-
-
-def _say(line):
-    print(line, file=sys.stderr, flush=True)
 
 
 def _given(options, *names):
@@ -106,18 +103,18 @@ def train(options):
     recipe = runs.Recipe(**_given(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
     pairs, val_pairs = _read_pairs(options), _read_pairs(options, "val_", required=False)
     try:
-        runs.train(recipe, pairs, options.output, val_pairs, say=_say)
+        runs.train(recipe, pairs, options.output, val_pairs, say=progress.info)
     except runs.Terminated as end:
         return _terminated(end)
     except runs.Diverged as error:
-        _say(f"keras-transformer: error: {error}")
+        progress.error("%s", error)
         return DIVERGED
     print(options.output)
     return DONE
 
 
 def _terminated(end):
-    _say(f"keras-transformer: {end}. The same command continues.")
+    progress.info(f"keras-transformer: {end}. The same command continues.")
     return TERMINATED
 
 
@@ -125,7 +122,7 @@ def average(options):
     """Gives a run's translator the mean weights of its newest epochs."""
     from keras_transformer import runs
 
-    runs.average(options.run, getattr(options, "last", None), say=_say)
+    runs.average(options.run, getattr(options, "last", None), say=progress.info)
 
 
 def translate(options):
@@ -146,7 +143,7 @@ def translate(options):
             options.output,
             **sizes,
             restart="restart" in files,
-            say=_say,
+            say=progress.info,
             verbose=True,
         )
     except Terminated as end:
@@ -265,7 +262,9 @@ def show(options):
     page = plots.attention(servable, inputs, live=options.live, **_given(options, "precision"))
     page.save(options.output)
     if page.reason:
-        _say(f"The page shows the given texts only: the model cannot run in it, because {page.reason}.")
+        progress.info(
+            f"The page shows the given texts only: the model cannot run in it, because {page.reason}."
+        )
     print(options.output)
 
 
@@ -282,7 +281,7 @@ def convert(options):
         **_given(options, "source_language", "target_language", "precision"),
     )
     kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
-    _say(f"{kind}, {options.target}")
+    progress.info(f"{kind}, {options.target}")
     print(options.target)
 
 

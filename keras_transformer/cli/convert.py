@@ -1,5 +1,6 @@
 """Converts Hugging Face folders to folders that this library serves, and back."""
 
+import logging
 from pathlib import Path
 
 from keras_transformer.decoding import ExcludeTokens
@@ -25,6 +26,8 @@ from keras_transformer.models import Transformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
+
+log = logging.getLogger(__name__)
 
 DEFAULT_LENGTH = 256  # of a source, in tokens
 
@@ -76,11 +79,13 @@ def convert(
         kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
         servable = _read_huggingface(source, pairs, languages, kwargs)
         servable.save(target)
+        log.info("converted", extra={"folder": str(target), "servable": type(servable).__name__})
         return servable
     if precision is not None:
         raise ValueError(f"`precision` is for a Hugging Face folder as `source`. Received: {source}.")
     servable = load(source)
     to_huggingface(servable.model, target, tokenizers=servable.tokenizers if tokenizers else None, **kwargs)
+    log.info("converted", extra={"folder": str(target), "servable": "Hugging Face checkpoint"})
     return None
 
 

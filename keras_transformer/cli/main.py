@@ -1,13 +1,17 @@
 """The entry point of the command line. It imports nothing large: a command imports what it needs when it runs."""
 
 import contextlib
+import logging
 import os
 import sys
+import time
 import warnings
 
-from keras_transformer.checks import printable
 from keras_transformer.cli.exit_codes import DONE, INPUT, INTERRUPTED, UNREACHABLE
+from keras_transformer.cli.logs import log_to_stderr, progress
 from keras_transformer.cli.parser import make_parser
+
+log = logging.getLogger("keras_transformer.cli")
 
 
 def main(arguments=None):
@@ -27,13 +31,25 @@ def main(arguments=None):
         open(os.devnull, "w") as null,  # for a stream that was closed before the start
         contextlib.redirect_stdout(sys.stdout or null),
         contextlib.redirect_stderr(_Messages(sys.stderr or null)),
+        log_to_stderr() as configure_log,
     ):
         try:
             options, unknown = make_parser().parse_known_args(arguments)
             if unknown:  # the command's own parser reports them, because it prints the usage of the command
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-            warnings.showwarning = lambda message, *_: _print(f"warning: {message}")
-            return options.command(options) or DONE
+            configure_log(getattr(options, "log_level", None), options.log_format)
+            warnings.showwarning = lambda message, *_: log.warning("%s", message)
+            started = time.monotonic()
+            code = options.command(options) or DONE
+            log.info(
+                "finished",
+                extra={
+                    "command": options.parser.prog.split()[-1],
+                    "exit_code": code,
+                    "seconds": round(time.monotonic() - started, 3),
+                },
+            )
+            return code
         except BrokenPipeError as error:
             if _reader_has_left(sys.stdout):  # such as `head`, which needs no more of the output
                 return DONE
@@ -45,7 +61,7 @@ def main(arguments=None):
         except (ValueError, OSError, ImportError) as error:
             return _failed(error, INPUT)
         except KeyboardInterrupt:
-            _print("keras-transformer: interrupted")
+            progress.info("keras-transformer: interrupted")
             return INTERRUPTED
 
 
@@ -72,12 +88,8 @@ class _Messages:
         return getattr(self._stream, name)
 
 
-def _print(line):
-    print(printable(line), file=sys.stderr, flush=True)
-
-
 def _failed(error, code):
-    _print(f"keras-transformer: error: {error}")
+    log.error("%s", error)
     return code
 
 

@@ -1,6 +1,7 @@
 """A load test of a running server."""
 
 import itertools
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.checks import check_positive, check_range
+
+log = logging.getLogger(__name__)
 
 
 class LoadReport(NamedTuple):
@@ -138,4 +141,7 @@ def load_test(
         finally:
             stopped.set()  # after Ctrl-C, too
     elapsed = time.monotonic() - start
+    log.info(
+        "load test ended", extra={"answered": len(latencies), "errors": errors, "seconds": round(elapsed, 3)}
+    )
     return LoadReport(elapsed, np.array(latencies), rows * len(latencies), errors, messages)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import platform
 
 import keras
@@ -24,6 +25,8 @@ from keras_transformer.training import (
     TensorBoard,
     Termination,
 )
+
+log = logging.getLogger(__name__)
 
 # Checkpoints of whole epochs that every run keeps: if the newest is damaged, the one before it is used.
 MIN_CHECKPOINTS = 2
@@ -88,6 +91,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
             recipe
         ):  # also if an earlier call stopped between its last epoch and the mean
             _average_last(recipe, folder, say)
+        log.info("trained", extra={"folder": str(folder), "epochs": folder.epochs_done})
         return Translator.load(folder.path)
 
 

@@ -4,6 +4,7 @@ import collections
 import hashlib
 import itertools
 import json
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +16,8 @@ from keras_transformer.data import stream_lines
 from keras_transformer.serving.unfinished import Progress, Unfinished
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.termination import Terminated, Termination
+
+log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 2**23  # a window ends here, even if it has fewer lines than it may have
 PROBE = b"a"  # a text that every working translator can translate
@@ -118,6 +121,10 @@ def translate_file(
             except BaseException:
                 say(f"{unfinished.progress.lines} of {before.count} lines are saved in {unfinished.folder}.")
                 raise
+    log.info(
+        "translated",
+        extra={"file": str(output), "lines": before.count, "failed_lines": unfinished.progress.failed},
+    )
     translator.warn_if_cut(unfinished.progress.cut, before.count, "sentences")
     if unfinished.progress.failed:
         say(

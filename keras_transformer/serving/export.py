@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import logging
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from keras_transformer.serving.verify import DESCRIPTION, check_answers, hashes
 from keras_transformer.serving.warmup import MAX_REQUESTS, write_warmup
 from keras_transformer.serving.weights import PRECISIONS, fingerprint, quantized_copy, store_weights
 from keras_transformer.version import __version__
+
+log = logging.getLogger(__name__)
 
 BATCH_SIZES = (1, 8, 32)
 SHORTEST = 16  # the smallest of the default source lengths
@@ -80,6 +84,7 @@ def export(
     """
     check_positive(version=version)
     check_local(folder)
+    started = time.monotonic()
     path = Path(folder) / str(version)
     if path.exists():
         raise ValueError(
@@ -146,6 +151,10 @@ def export(
                 requests = itertools.islice(servable.warmup_requests(shapes[:1]), 1 if xla else None)
                 draws = getattr(getattr(servable, "strategy", None), "seed", 0) is None
                 check_answers(temporary, functions, requests, draws)
+    seconds = round(time.monotonic() - started, 3)
+    log.info(
+        "exported", extra={"folder": str(path), "precision": description["precision"], "seconds": seconds}
+    )
     return path
 
 

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.serving.server_files import versions_of
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = Path("assets.extra") / "export.json"
 # Answers of one graph on one machine differ only by the rounding of sums in another order.
@@ -37,6 +40,7 @@ def verify(folder):
         raise ValueError(f"`folder` must hold an exported version. Received: folder={str(folder)!r}.")
     for path in paths:
         _verify_version(path)
+        log.info("verified", extra={"folder": str(path)})
     return paths
 
 

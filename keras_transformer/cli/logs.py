@@ -1,0 +1,84 @@
+"""The log of the command line, on standard error: lines of text, or one JSON object in each line."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import logging
+
+from keras_transformer.checks import printable
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+PREFIXES = {logging.WARNING: "warning: ", logging.ERROR: "keras-transformer: error: "}
+
+# The lines that tell a user how far a command is. They are shown unless the user asks for a higher level.
+progress = logging.getLogger("keras_transformer.progress")
+
+
+def add_options(parser):
+    """Adds the options of the log to the parser of a command."""
+    group = parser.add_argument_group("log")
+    group.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        help="lowest level of the events to log on standard error (default: warning, and lines of progress)",
+        default=argparse.SUPPRESS,
+    )
+    group.add_argument("--log-format", choices=FORMATS, default="text", help="format of the log")
+
+
+@contextlib.contextmanager
+def log_to_stderr():
+    """Sends the log of the library to standard error inside.
+
+    Returns:
+        A context. Its value is a function of the level, one of `LEVELS` or None, and of the format, one of `FORMATS`.
+    """
+    logger, handler = logging.getLogger("keras_transformer"), logging.StreamHandler()
+    before = logger.level, logger.propagate, progress.level
+
+    def configure(level=None, kind="text"):
+        logger.setLevel((level or "warning").upper())
+        progress.setLevel((level or "info").upper())
+        handler.setFormatter(JSONFormatter() if kind == "json" else TextFormatter())
+
+    configure()
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield configure
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate, progress.level = before
+
+
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
+def _fields(record):
+    """Returns the fields of an event: the `extra` of the logging call, a dict."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class TextFormatter(logging.Formatter):
+    """Formats an event as its message and its fields, on one line."""
+
+    def format(self, record):
+        fields = "".join(f"  {name}={value}" for name, value in _fields(record).items())
+        return printable(f"{PREFIXES.get(record.levelno, '')}{record.getMessage()}{fields}")
+
+
+class JSONFormatter(logging.Formatter):
+    """Formats an event as one JSON object: its time in UTC, level, logger, message and fields."""
+
+    def format(self, record):
+        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        event = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        return json.dumps(event, default=str)
