@@ -361,13 +361,14 @@ class Transformer(EncoderDecoder):
         keras_arguments = pop_keras_arguments(kwargs)
         policy = keras.dtype_policies.get(keras_arguments.get("dtype"))
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
-        decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
+        num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
+        check_positive(num_layers=num_layers, num_decoder_layers=num_decoder_layers)
         super().__init__(
             source_vocab_size,
             target_vocab_size,
             d_model,
             Encoder(num_layers, **stack, dtype=policy, name="encoder"),
-            Decoder(decoder_layers, **stack, dtype=policy, name="decoder"),
+            Decoder(num_decoder_layers, **stack, dtype=policy, name="decoder"),
             PositionalEncoding(dtype=policy, name="positions") if positions is None else positions,
             dropout=dropout,
             share_embeddings=share_embeddings,
