@@ -108,7 +108,7 @@ assert with_last_state[0] > 0.99 and with_last_state[-1] < 0.15  # a blind guess
 #
 # The states were there! $h_0$ knew the first word very well. So we keep them all. For each word that it writes, the
 # decoder takes a mixture of all states, in which the useful states count most. Such a mixture is a **context**, and
-# choosing the shares is **attention**.
+# choosing the shares is **attention**. Papers call the shares *attention weights*.
 #
 # To write "I", the decoder needs 저는. So let $h_0$ count 0.8, and let $h_1$ and $h_2$ count 0.1 each:
 

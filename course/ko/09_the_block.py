@@ -11,12 +11,12 @@
 # ## 잔차 연결
 #
 # 어텐션은 벡터를 다른 벡터들의 혼합으로 바꿉니다. 여섯 층을 지나면 단어 자신은 거의 남지 않을 것입니다. 그래서 각
-# 부분층은 입력에 *더하기만* 합니다.
+# 서브층(sublayer)은 입력에 *더하기만* 합니다.
 #
 # $$x + \text{Sublayer}(x)$$
 #
-# 입력에는 모든 층을 곧게 지나가는 길이 있고, 되돌아오는 기울기에도 그 길이 있습니다. 재어 봅시다. 30개 층의 첫째 층에
-# 닿는 기울기가, 길이 있을 때와 없을 때 어떻게 다릅니까?
+# 입력에는 모든 층을 곧게 지나가는 지름길(shortcut)이 있고, 되돌아오는 기울기(gradient)도 그 지름길을 지나갑니다.
+# 재어 봅시다. 30개 층의 첫째 층에 닿는 기울기가 지름길이 있을 때와 없을 때 어떻게 다릅니까?
 
 # %%
 import os
@@ -49,7 +49,7 @@ assert without < 1e-6 < 1 < with_road
 # %% [markdown]
 # ## 층 정규화
 #
-# 길이 있으면 수가 층마다 *커집니다*. 그래서 더한 값을 정규화합니다. 벡터의 평균은 0, 표준편차는 1이 됩니다. 그다음
+# 지름길이 있으면 수가 층마다 *커집니다*. 그래서 더한 값을 정규화합니다. 벡터의 평균은 0, 표준편차는 1이 됩니다. 그다음
 # 모델이 학습하는 배율 $\gamma$와 이동 $\beta$가 알맞은 크기를 정합니다.
 #
 # $$\text{LayerNorm}(x) = \gamma \cdot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
@@ -93,7 +93,7 @@ for axes, table, name in ((middle, batch_norm(rows), names[0]), (right, layer_no
 plt.show()
 
 # %% [markdown]
-# 왼쪽: 길이 없으면 기울기가 30층 안에 사라집니다. 오른쪽: 같은 표를 두 가지로 정규화했습니다. 가운데 표는 열마다,
+# 왼쪽: 지름길이 없으면 기울기가 30층 안에 사라집니다. 오른쪽: 같은 표를 두 가지로 정규화했습니다. 가운데 표는 열마다,
 # 오른쪽 표는 행마다 평균이 0입니다.
 #
 # ## 피드 포워드 신경망
@@ -107,7 +107,7 @@ plt.show()
 #
 # ## 인코더 층
 #
-# 이제 모두 합쳐 봅시다. 논문의 순서는 *후 정규화*(post-norm), 곧 더한 다음에 정규화하는 것입니다.
+# 이제 모두 합쳐 봅시다. 논문의 순서는 *사후 정규화*(post-norm), 곧 더한 다음에 정규화하는 것입니다.
 #
 # $$y = \text{LayerNorm}(x + \text{Attention}(x)) \qquad z = \text{LayerNorm}(y + \text{FFN}(y))$$
 
@@ -127,12 +127,12 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 
 # %% [markdown]
 # 출력은 입력과 모양이 같습니다. 그래서 층을 쌓을 수 있습니다. 논문은 여섯 층을 쌓습니다. `normalize_first=True`로 하면
-# *전 정규화*(pre-norm), 곧 $x + \text{Sublayer}(\text{LayerNorm}(x))$가 됩니다. 워밍업 없이도 학습되며, GPT-2 이후의
+# *사전 정규화*(pre-norm), 곧 $x + \text{Sublayer}(\text{LayerNorm}(x))$가 됩니다. 워밍업 없이도 학습되며, GPT-2 이후의
 # 모델은 대부분 이것을 씁니다.
 #
 # ## 디코더 층
 #
-# 디코더 층에는 부분층이 세 개 있습니다. 첫째는 지금까지 쓴 것을 보는, *마스크가 있는* 셀프 어텐션입니다. 둘째는 **교차
+# 디코더 층에는 서브층이 세 개 있습니다. 첫째는 지금까지 쓴 것을 보는, *마스크가 있는* 셀프 어텐션입니다. 둘째는 **교차
 # 어텐션**입니다. 쿼리는 디코더에서, 키와 밸류는 인코더의 출력에서 옵니다. 그래서 쓰는 단어마다 원문 전체를 봅니다.
 # 셋째는 피드 포워드 신경망입니다.
 
@@ -192,5 +192,5 @@ print(f"{encoder_layer:,} {decoder_layer:,}")
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.1절과 3.3절, 그림 1
 # - Ba et al., 2016, ["Layer Normalization"](https://arxiv.org/abs/1607.06450)
 # - Xiong et al., 2020, ["On Layer Normalization in the Transformer Architecture"](https://arxiv.org/abs/2002.04745):
-#   후 정규화와 전 정규화
+#   사후 정규화와 사전 정규화
 # - 다음 장: **10. 한 문장을 따라 한 걸음씩**

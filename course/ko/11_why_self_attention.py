@@ -209,7 +209,7 @@ assert scores_and_mixture == projections  # n = 2d
 # ## 경로의 길이를 재어 봅시다
 #
 # 첫 토큰과 마지막 토큰 사이에는 층이 몇 개 있을까요? 출력 $n-1$을 입력 $0$으로 미분한 값이 0이 아니면 그 층에는
-# 길이 있습니다. 그래서 그래디언트가 도착할 때까지 층을 쌓고 그 수를 셉니다. $n = 27 = 3^3$으로 합니다.
+# 경로가 있습니다. 그래서 기울기가 도착할 때까지 층을 쌓고 그 수를 셉니다. $n = 27 = 3^3$으로 합니다.
 #
 # 논문의 $\log_k n$은 *팽창*(dilated) 합성곱의 값입니다. 둘째 층은 세 칸마다, 셋째 층은 아홉 칸마다 한 자리를
 # 봅니다. 팽창이 없으면 약 $n / k$개의 층이 필요합니다(여기서는 층마다 $k - 1 = 2$칸 뒤까지 봅니다).
@@ -283,7 +283,7 @@ assert gradients["self-attention"][3] > 1e-2 * gradients["self-attention"][61]
 # ## 시간을 재어 봅시다
 #
 # 계산량이 곧 시간은 아닙니다. 그래서 길이를 늘려 가면서 각 층을 다섯 번 실행하고 중앙값을 구합니다. 수치는
-# 기계마다 다르므로, 밀리초보다 기울기를 비교하십시오.
+# 기계마다 다르므로, 밀리초보다 곡선의 경사를 비교하십시오.
 
 
 # %%
@@ -340,7 +340,7 @@ right.semilogy(
 right.semilogy(distance, gradients["LSTM"], color=colours["recurrent"], label=labels["recurrent"])
 right.set(
     xlabel="마지막 토큰에서 떨어진 거리 (칸)",
-    ylabel="그래디언트의 크기",
+    ylabel="기울기의 크기",
     title="마지막 출력이 각 입력에 의존하는 정도",
 )
 right.legend()
@@ -349,8 +349,8 @@ plt.show()
 # %% [markdown]
 # **무엇을 볼까요?** 왼쪽에서 순환층의 선은 높고 곧습니다. 길이가 두 배가 되면 시간도 두 배가 됩니다. 각 단계가 앞
 # 단계를 기다리기 때문입니다. 셀프 어텐션은 훨씬 아래에서 시작하고, 끝에서는 가장 가파른 선이 됩니다. 이것이
-# $n^2$입니다. 길이가 짧을 때는 연산을 시작하는 고정 비용이 시간의 대부분입니다. 오른쪽에서 LSTM의 그래디언트는
-# 60칸 안에서 10의 여러 제곱만큼 작아집니다. 어텐션의 그래디언트는 거리가 멀어도 작아지지 않습니다. 모든 토큰이 한
+# $n^2$입니다. 길이가 짧을 때는 연산을 시작하는 고정 비용이 시간의 대부분입니다. 오른쪽에서 LSTM의 기울기는
+# 60칸 안에서 10의 여러 제곱만큼 작아집니다. 어텐션의 기울기는 거리가 멀어도 작아지지 않습니다. 모든 토큰이 한
 # 걸음 거리에 있기 때문입니다.
 
 # %% [markdown]
@@ -374,8 +374,8 @@ print(windowed, mixed)
 # %% [markdown]
 # ## 더 읽을거리
 #
-# - Vaswani 외, 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 4절과 표 1
-# - Beltagy 외, 2020, ["Longformer"](https://arxiv.org/abs/2004.05150): 창과 몇 개의 전역 토큰을 함께 쓰는
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 4절과 표 1
+# - Beltagy et al., 2020, ["Longformer"](https://arxiv.org/abs/2004.05150): 창과 몇 개의 전역 토큰을 함께 쓰는
 #   방법으로, 연습 문제의 생각과 같습니다
 # - 이 라이브러리의 문서: *Building blocks*의 "Long sequences", 더 큰 층과 학습 단계 전체를 잰 *Benchmarks*의
 #   "What the paper's table 1 claims"

@@ -197,7 +197,7 @@ assert other_degree > 0.9 and other_noun < 0.1
 # %% [markdown]
 # ## 정렬: 어떤 단어가 어떤 단어로 옮겨졌나
 #
-# 번역 모델의 교차 어텐션(cross-attention)은 쓰고 있는 단어를 원문과 잇습니다. Bahdanau 외(2015)의 그림 3은,
+# 번역 모델의 교차 어텐션(cross-attention)은 쓰고 있는 단어를 원문과 잇습니다. Bahdanau et al.(2015)의 그림 3은,
 # 모델이 문장 쌍만 보고 어떤 단어가 어떤 단어의 번역인지 배운다는 것을 처음으로 보여 주었습니다. 이것을
 # *정렬*(alignment)이라고 합니다.
 #
@@ -318,7 +318,7 @@ assert best > 2 * chance
 #
 # - 아무도 어떤 단어가 어떤 단어의 짝인지 알려 주지 않았는데도, 우연보다 훨씬 정확한 정렬이 생겼습니다.
 # - 어느 헤드도 그 자체로 정렬은 아닙니다. 헤드 하나는 자주 틀리고, 한 층의 헤드를 평균하면 대개 더 낫습니다. Garg
-#   외(2019)는 큰 모델에서 끝에서 둘째 층의 평균을 쓰고, `model.score`도 그렇게 합니다.
+#   et al.(2019)은 큰 모델에서 끝에서 둘째 층의 평균을 쓰고, `model.score`도 그렇게 합니다.
 # - 번역은 거의 완벽한데 정렬은 그렇지 않습니다. 한국어 단어 위의 상태에는 이미 이웃 단어의 내용이 섞여 있습니다.
 #   인코더가 섞은 것입니다. 그래서 헤드는 다른 단어의 자리에서도 "편지를"을 읽을 수 있습니다.
 
@@ -328,7 +328,7 @@ assert best > 2 * chance
 # 함정이 하나 더 있습니다. 헤드의 출력은 $\sum_j \alpha_j v_j$입니다. 가중치 $\alpha_j$가 커도 밸류 $v_j$가 아주
 # 작으면 더해지는 것은 거의 없습니다. 학습한 모델은 이것을 이용합니다. 어떤 문장에서 할 일이 없는 헤드는 밸류가
 # 0에 가까운 마침표나 첫 토큰에 가중치를 둡니다. 그러므로 $\alpha_j$ 옆에 $\lVert \alpha_j v_j \rVert$도
-# 보십시오(Kobayashi 외, 2020). 손으로 계산해 봅시다.
+# 보십시오(Kobayashi et al., 2020). 손으로 계산해 봅시다.
 
 # %%
 alphas = np.array([0.8, 0.2])
@@ -368,11 +368,11 @@ print("가장 날카로운 헤드:", entropies.argmin() + 1)
 # %% [markdown]
 # ## 더 읽을거리
 #
-# - Vaswani 외, 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 그림 3~5
-# - Bahdanau 외, 2015, ["Neural Machine Translation by Jointly Learning to Align and
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 그림 3~5
+# - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473), 그림 3
-# - Kobayashi 외, 2020, ["Attention is Not Only a Weight"](https://arxiv.org/abs/2004.10102)
-# - Garg 외, 2019, ["Jointly Learning to Align and Translate with Transformer
+# - Kobayashi et al., 2020, ["Attention is Not Only a Weight"](https://arxiv.org/abs/2004.10102)
+# - Garg et al., 2019, ["Jointly Learning to Align and Translate with Transformer
 #   Models"](https://arxiv.org/abs/1909.02074)
 # - 이 라이브러리의 문서: *Attention viewer*, *Pictures*
 # - 다음 장: **14. 그 뒤에 나온 것들**

@@ -94,7 +94,7 @@ assert segment_ids[0].tolist() == [0] * 6 + [1] * 5
 
 # %% [markdown]
 # 토큰마다 벡터가 셋 있습니다. 단어 조각의 벡터, 세그먼트(A 또는 B)의 벡터, 위치의 벡터입니다. 셋을 더한 다음
-# 정규화합니다(Devlin 외, 2019, 그림 2). 어텐션만으로는 두 글을 구별할 수 없고 단어의 순서도 알 수 없기
+# 정규화합니다(Devlin et al., 2019, 그림 2). 어텐션만으로는 두 글을 구별할 수 없고 단어의 순서도 알 수 없기
 # 때문입니다. 세 벡터를 직접 찾아 더하고 모델과 비교합니다.
 
 
@@ -223,7 +223,7 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 # ## 비전 트랜스포머: 패치가 곧 단어입니다
 #
 # 이미지를 패치(patch)로 자르고, 패치마다 행렬 하나를 곱해 벡터로 만듭니다. 그다음은 BERT와 같습니다. 앞에 클래스
-# 토큰이 있고, 위치를 더하고, 모든 것을 보는 인코더를 지나갑니다(Dosovitskiy 외, 2021). 손으로 해 봅시다. 자르고,
+# 토큰이 있고, 위치를 더하고, 모든 것을 보는 인코더를 지나갑니다(Dosovitskiy et al., 2021). 손으로 해 봅시다. 자르고,
 # 펴고, 곱합니다.
 
 # %%
@@ -318,10 +318,10 @@ print(prefix.astype(int))
 # %% [markdown]
 # ## 더 읽을거리
 #
-# - Devlin 외, 2019, ["BERT"](https://arxiv.org/abs/1810.04805), 3절과 그림 2
-# - Radford 외, 2019, ["Language Models are Unsupervised Multitask
+# - Devlin et al., 2019, ["BERT"](https://arxiv.org/abs/1810.04805), 3절과 그림 2
+# - Radford et al., 2019, ["Language Models are Unsupervised Multitask
 #   Learners"](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
 #   (GPT-2)
-# - Dosovitskiy 외, 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), 3.1절
+# - Dosovitskiy et al., 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), 3.1절
 # - 이 라이브러리의 문서: *Model families*(읽을 수 있는 체크포인트), *Building blocks*, *Fine-tuning*
 # - 다음 장: **15. 어텐션은 설명인가?**

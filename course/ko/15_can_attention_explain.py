@@ -18,7 +18,7 @@
 # - Wiegreffe와 Pinter(2019), "Attention is not not Explanation"은 성급하다고 답합니다. 먼저 모델에 어텐션이
 #   필요하기는 한지 물어야 하고, 다른 설명이 가능하다고 해서 첫 설명이 틀린 것은 아니라고 합니다.
 #
-# 두 논문의 실험을 따라해 봅시다. 그러려면 모델 하나와, 정답의 이유를 아는 문제가 필요합니다.
+# 두 논문의 실험을 따라 해 봅시다. 그러려면 모델 하나와, 정답의 이유를 아는 문제가 필요합니다.
 
 # %% [markdown]
 # ## 프로그램이 쓰는 영화평
@@ -138,7 +138,7 @@ model = trained(seed=1)
 # 1. **어텐션**: 가중치 $\alpha_j$.
 # 2. **하나 빼기**(leave-one-out): 단어를 가리고 로짓이 얼마나 움직이는지 봅니다. 모델에 대한 실험입니다. 그
 #    단어가 없으면 *무슨 일이 일어나는지* 말해 줍니다.
-# 3. **그래디언트 × 입력**(gradient × input): 임베딩 $x_j$에 대한 $|\nabla_{x_j} z \cdot x_j|$. 임베딩이 0으로
+# 3. **기울기 × 입력**(gradient × input): 임베딩 $x_j$에 대한 $|\nabla_{x_j} z \cdot x_j|$. 임베딩이 0으로
 #    줄어들 때 로짓이 얼마나 움직일지를 기울기로 짐작합니다.
 
 
@@ -172,7 +172,7 @@ def gradient_times_input(model):
 measures = {
     "어텐션": attention(model),
     "하나 빼기": leave_one_out(model),
-    "그래디언트 × 입력": gradient_times_input(model),
+    "기울기 × 입력": gradient_times_input(model),
 }
 shown = int(np.argmax((test == number["not"]).sum(-1)))  # "not"이 가장 많은 평
 words = [vocabulary[i] for i in test[shown] if i]
@@ -306,9 +306,9 @@ assert agreement(by_attention, attention(other)).mean() < 0.8
 # - **어텐션 가중치는 층이 어디를 읽는지 말해 줍니다. 모델이 왜 그렇게 답하는지는 말해 주지 않습니다.** 둘
 #   사이에는 밸류, 다른 헤드, 다른 층, 잔차 연결이 있습니다.
 # - 가중치는 *추측*에 쓸모가 있습니다. 그 추측은 모델에서 시험하십시오. 단어를 가리거나 바꾸고 답을 보십시오.
-# - 어텐션을 돌아가는 길이 적을수록 가중치의 뜻은 커집니다. 그러니 언제나 물으십시오. 모델은 이것 없이도 풀 수
+# - 어텐션을 거치지 않는 길이 적을수록 가중치의 뜻은 커집니다. 그러니 언제나 물으십시오. 모델은 이것 없이도 풀 수
 #   있을까?
-# - 다른 척도에도 흠이 있습니다. 하나 빼기는 다른 단어가 같은 말을 하면 그 단어를 놓치고, 그래디언트는 포화된 것을
+# - 다른 척도에도 흠이 있습니다. 하나 빼기는 다른 단어가 같은 말을 하면 그 단어를 놓치고, 기울기는 포화된 것을
 #   놓칩니다. 여러 척도가 일치하면 그때부터 믿어 볼 만합니다.
 # - 대출처럼 사람에 관한 결정에는 가중치 그림만으로 충분하지 않습니다.
 
@@ -337,6 +337,6 @@ print(f"우연: {by_chance:.2f}")
 # - Wiegreffe, Pinter, 2019, ["Attention is not not Explanation"](https://arxiv.org/abs/1908.04626)
 # - Abnar, Zuidema, 2020, ["Quantifying Attention Flow in Transformers"](https://arxiv.org/abs/2005.00928): 모든
 #   층을 따라가며 가중치를 보는 방법
-# - 이 라이브러리의 문서: *What matters to a model*(`kt.explain`은 번역기와 분류기에 대해 하나 빼기, 그래디언트 ×
+# - 이 라이브러리의 문서: *What matters to a model*(`kt.explain`은 번역기와 분류기에 대해 하나 빼기, 기울기 ×
 #   입력, 어텐션 롤아웃을 계산합니다), *Attention viewer*
 # - 마지막 장입니다. 이제 여러분의 모델에 이 장의 질문을 해 보십시오.
