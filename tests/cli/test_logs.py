@@ -9,37 +9,54 @@ from keras_transformer.cli import main
 from keras_transformer.cli.logs import log_to_stderr, progress
 
 
-def stderr_of(capsys, *arguments, code=0):
-    assert main([str(argument) for argument in arguments]) == code
-    return capsys.readouterr().err.splitlines()
+@pytest.fixture
+def stderr_of(capsys):
+    """Runs a command and returns the lines on standard error."""
+
+    def stderr_of(*arguments, code=0):
+        assert main([str(argument) for argument in arguments]) == code
+        return capsys.readouterr().err.splitlines()
+
+    return stderr_of
 
 
-def test_a_good_run_is_silent_unless_its_events_are_asked_for(capsys, exported):
-    assert stderr_of(capsys, "verify", exported) == []
-    lines = stderr_of(capsys, "verify", exported, "--log-level", "info")
-    assert lines[0] == f"verified  folder={exported}"
-    assert lines[1].startswith("finished  command=verify  exit_code=0  seconds=")
+@pytest.fixture
+def versions(tmp_path):
+    """A folder with a version, for a command that takes no time."""
+    extra = tmp_path / "model" / "1" / "assets.extra"
+    extra.mkdir(parents=True)
+    (extra.parent / "saved_model.pb").touch()
+    (extra / "export.json").write_text('{"batch_sizes": [1], "xla": false}')
+    return tmp_path / "model"
 
 
-def test_json_has_one_object_for_each_event(capsys, exported):
-    events = list(
-        map(json.loads, stderr_of(capsys, "verify", exported, "--log-level", "info", "--log-format", "json"))
+def test_a_good_run_is_silent_unless_its_events_are_asked_for(stderr_of, versions):
+    assert stderr_of("server-files", versions) == []
+    (line,) = stderr_of("server-files", versions, "--log-level", "info")
+    assert line.startswith("finished  command=server-files  exit_code=0  seconds=")
+
+
+def test_json_has_one_object_for_each_event(stderr_of, versions):
+    (line,) = stderr_of("server-files", versions, "--log-level", "info", "--log-format", "json")
+    event = json.loads(line)
+    assert (event["message"], event["level"], event["logger"]) == (
+        "finished",
+        "info",
+        "keras_transformer.cli",
     )
-    assert [event["message"] for event in events] == ["verified", "finished"]
-    assert events[0]["folder"] == str(exported) and events[0]["level"] == "info"
-    assert events[0]["logger"] == "keras_transformer.serving.verify"
-    assert events[0]["time"].endswith("+00:00") and events[1]["exit_code"] == 0
+    assert (event["command"], event["exit_code"]) == ("server-files", 0)
+    assert event["time"].endswith("+00:00") and event["seconds"] >= 0
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])
-def test_an_error_is_one_line_whatever_it_holds(capsys, kind):
-    (line,) = stderr_of(capsys, "verify", "none\x1b[31m\nhere", "--log-format", kind, code=2)
+def test_an_error_is_one_line_whatever_it_holds(stderr_of, kind):
+    (line,) = stderr_of("server-files", "none\x1b[31m\nhere", "--log-format", kind, code=2)
     assert "\x1b" not in line
     if kind == "json":
         event = json.loads(line)
-        assert event["level"] == "error" and "`folder` must hold" in event["message"]
+        assert event["level"] == "error" and "none" in event["message"]
     else:
-        assert line.startswith("keras-transformer: error: `folder` must hold")
+        assert line.startswith("keras-transformer: error: ")
 
 
 def test_lines_of_progress_are_shown_unless_a_higher_level_is_asked_for(capsys):
@@ -52,14 +69,14 @@ def test_lines_of_progress_are_shown_unless_a_higher_level_is_asked_for(capsys):
     assert capsys.readouterr().err == "epoch 1\nkeras-transformer: error: no memory\n"
 
 
-def test_a_command_leaves_no_handler(capsys, exported):
+def test_a_command_leaves_no_handler(stderr_of, versions):
     logger = logging.getLogger("keras_transformer")
     before = list(logger.handlers), logger.level, logger.propagate
-    stderr_of(capsys, "verify", exported, "--log-level", "debug")
+    stderr_of("server-files", versions, "--log-level", "debug")
     assert (list(logger.handlers), logger.level, logger.propagate) == before
 
 
 def test_an_unknown_level_is_refused(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["verify", "folder", "--log-level", "loud"])
+        main(["server-files", "folder", "--log-level", "loud"])
     assert stop.value.code == 2 and "--log-level" in capsys.readouterr().err

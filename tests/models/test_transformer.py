@@ -431,7 +431,7 @@ def test_another_eos_id_ends_a_row():
     [
         ({"num_heads": 4}, "Received: d_model=6, num_heads=4."),
         ({"num_layers": 0}, "Received: num_layers=0."),
-        ({"num_decoder_layers": 0}, "Received: num_layers=0."),
+        ({"num_decoder_layers": 0}, "Received: num_decoder_layers=0."),
         ({"d_ff": 0}, "Received: d_ff=0."),
         ({"vocabularies": (0, 5)}, "vocab_size=0."),
         ({"vocabularies": (5, -1)}, "vocab_size=-1."),

@@ -19,8 +19,9 @@ def copy(exported, tmp_path):
 
 @pytest.mark.slow
 def test_every_version_of_a_whole_model_is_verified(exported, capsys):
-    assert main(["verify", str(exported.parent)]) == 0
-    assert capsys.readouterr().out == f"{exported}\n"
+    assert main(["verify", str(exported.parent), "--log-level", "info"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{exported}\n" and err.startswith(f"verified  folder={exported}\n")
 
 
 def change(path):
