@@ -4,6 +4,7 @@ import json
 import logging
 
 import pytest
+import tensorflow  # noqa: F401 (its first import warns, and pytest shows every warning)
 
 from keras_transformer.cli import main
 from keras_transformer.cli.logs import log_to_stderr, progress
