@@ -4,10 +4,12 @@ import json
 import logging
 
 import pytest
-import tensorflow  # noqa: F401 (its first import warns, and pytest shows every warning)
 
 from keras_transformer.cli import main
 from keras_transformer.cli.logs import log_to_stderr, progress
+
+# Python hides these warnings of C++ modules, pytest shows them.
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")
 
 
 @pytest.fixture
