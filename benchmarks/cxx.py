@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-TOOLS = Path(os.environ.get("CXX_RUN_DIR", Path(__file__).resolve().parents[2] / "shared" / "tools"))
+TOOLS = Path(os.environ.get("CXX_RUN_DIR", "."))
 
 
 def load(path, *names, xla=False):

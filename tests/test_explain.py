@@ -91,7 +91,9 @@ def test_gradient_times_input_is_the_slope_of_a_scale(classifier):
     assert values.sum() == pytest.approx(slope, abs=1e-2 * max(1, abs(slope)))
 
 
-@pytest.mark.parametrize("method", ["leave_one_out", "integrated_gradients"])
+@pytest.mark.parametrize(
+    "method", ["leave_one_out", pytest.param("integrated_gradients", marks=pytest.mark.slow)]
+)
 def test_long_texts_are_computed_in_parts(method, translator, monkeypatch):
     whole = explain.importances(translator, SOURCE, TARGET, method, steps=3)
     monkeypatch.setattr(explain, "ROWS_AT_ONCE", 2)

@@ -187,6 +187,7 @@ def test_saved_model_gives_the_same(arguments, tmp_path):
     assert_close(logits_of(again), logits_of(model), 1e-6)
 
 
+@pytest.mark.slow
 def test_fit_learns_to_copy():
     rng = np.random.default_rng(0)
     source = rng.integers(4, 9, (256, 3)).astype("int32")

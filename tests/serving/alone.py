@@ -1,13 +1,15 @@
 """Exports where this package is not: in a process of TensorFlow alone, in the runtime of TensorFlow Serving."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
 
 import tensorflow as tf
 
-CXX_RUN = pathlib.Path(__file__).parents[3] / "shared" / "tools" / "cxx_run.py"
+# Folder of `cxx_run.py`, a loader for TensorFlow's C++ runtime that is no part of this repository; or None.
+CXX_RUN_DIR = os.environ.get("CXX_RUN_DIR")
 
 # Runs an export as a server does that knows TensorFlow and tensorflow-text and nothing of this package.
 ALONE = """
@@ -42,10 +44,11 @@ def run_alone(folder, texts, xla, tmp_path):
 
 
 def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
-    """What a signature of an export answers, a dict of nested lists: without TensorFlow's Python where the tool for it
-    is at hand, else by the loader of its Python."""
-    if CXX_RUN.exists():
-        command = [sys.executable, str(CXX_RUN), str(export), "--signature", signature, *["--xla"] * xla]
+    """Returns what a signature of an export answers, a dict of nested lists: by TensorFlow's C++ runtime where
+    `CXX_RUN_DIR` is set, else by the loader of its Python."""
+    if CXX_RUN_DIR:
+        program = str(pathlib.Path(CXX_RUN_DIR) / "cxx_run.py")
+        command = [sys.executable, program, str(export), "--signature", signature, *["--xla"] * xla]
         done = subprocess.run(
             command, input=json.dumps(inputs), capture_output=True, text=True, cwd=tmp_path, check=False
         )

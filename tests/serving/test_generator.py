@@ -108,6 +108,7 @@ def test_the_export_answers_as_python_does(generator, export, tmp_path):
     assert described["starts_with_bos"] is True
 
 
+@pytest.mark.slow
 def test_rows_of_prompts_have_options_of_their_own(generator):
     rows = [
         {},

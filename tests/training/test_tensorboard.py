@@ -158,6 +158,7 @@ def test_each_head_is_drawn_beside_the_one_before_it():
     assert all((label < 100).any() for label in labels)
 
 
+@pytest.mark.slow
 def test_the_projector_gets_embeddings_and_tokens(watched):
     config = projector.ProjectorConfig()
     folder = watched.folder / "train"
