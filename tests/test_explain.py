@@ -146,6 +146,7 @@ def test_errors_name_the_argument(changes, message, translator):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.tensorflow
 def test_texts_are_explained_with_their_pieces():
     from keras_transformer import serving, text
 
