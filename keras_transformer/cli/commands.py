@@ -247,7 +247,8 @@ def export(options):
 
     sizes = _given(options, "precision", "batch_sizes", "source_lengths", "warmup")
     servable = _load_servable(options, serving.load)
-    print(servable.export(options.folder, options.version, options.xla, **sizes))
+    verbose = sys.stderr.isatty()
+    print(servable.export(options.folder, options.version, options.xla, verbose=verbose, **sizes))
 
 
 def show(options):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
+import tqdm
 from tensorflow.core.protobuf import saved_model_pb2
 
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
@@ -52,6 +53,7 @@ def export(
     source_lengths=None,
     warmup=True,
     check=True,
+    verbose=False,
 ):
     """Writes a SavedModel for TensorFlow Serving, `folder/version/`. TensorFlow and tensorflow-text can load it.
 
@@ -74,6 +76,7 @@ def export(
         warmup: Whether to write warm-up requests, which a server answers before it serves the version.
         check: Whether to load the export and compare its answers with the model's before it appears: of each signature,
             with `xla=True` of the first one.
+        verbose: Whether to show a progress bar on stderr.
 
     Returns:
         The `Path` of the version. It appears whole or not at all.
@@ -128,16 +131,25 @@ def export(
     narrow = precision == "bfloat16" and not _int8_weights(servable.model)
     weights_function, module = store_weights(servable.model, narrow)
     signatures = servable.signatures(batch_sizes, lengths if xla else None, weights_function)
-    with constant_weights():
-        # Concrete functions, or `save` would trace each function once more.
-        functions = {
-            name: function.get_concrete_function() for name, function in signatures.functions().items()
-        }
     module.tokenizers = list(servable.tokenizers)
-    with locked(folder):
+    makers = signatures.functions()
+    with (
+        tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
+        locked(folder),
+    ):
         remove_temporaries(folder)  # of an export that was killed
+        functions = {}
+        with constant_weights():
+            for name, maker in makers.items():
+                bar.set_description(f"tracing {name}")
+                # Concrete functions, or `save` would trace each function once more.
+                functions[name] = maker.get_concrete_function()
+                bar.update()
         with replaced(path) as temporary:
+            bar.set_description("saving")
             write_saved_model(module, functions, temporary, xla)
+            bar.update()
+            bar.set_description("checking")
             extra = temporary / "assets.extra"
             extra.mkdir()
             description = _description(
