@@ -2,11 +2,14 @@
 
 import dataclasses
 import itertools
+import logging
 import os
 import sys
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
 from keras_transformer.cli.logs import progress
+
+log = logging.getLogger(__name__)
 
 # The options of a beam, and the arguments of `Beam` that they are.
 BEAM_OPTIONS = {
@@ -237,6 +240,7 @@ def evaluate(options):
     translator = _load_servable(options, Translator.load)
     translations = translator.translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
     scores = corpus_scores(translations, list(references), tokenize=options.tokenize)
+    log.info("evaluated", extra={"folder": options.run, "sentences": len(sources), **scores})
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
 

@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import datetime
+import io
 import json
 import logging
+import re
 
 from keras_transformer.checks import printable
 
@@ -14,6 +16,8 @@ PREFIXES = {logging.WARNING: "warning: ", logging.ERROR: "keras-transformer: err
 
 # The lines that tell a user how far a command is. They are shown unless the user asks for a higher level.
 progress = logging.getLogger("keras_transformer.progress")
+# The lines that something else writes to standard error: bars of progress, tracebacks of threads. No level hides them.
+other = logging.getLogger("keras_transformer.stderr")
 
 
 def add_options(parser):
@@ -34,23 +38,48 @@ def log_to_stderr():
 
     Returns:
         A context. Its value is a function of the level, one of `LEVELS` or None, and of the format, one of `FORMATS`.
+        With the format json, everything that is written to `sys.stderr` inside becomes an event.
     """
     logger, handler = logging.getLogger("keras_transformer"), logging.StreamHandler()
-    before = logger.level, logger.propagate, progress.level
+    levels = [(each, each.level) for each in (logger, progress, other)]
+    propagate = logger.propagate
 
     def configure(level=None, kind="text"):
         logger.setLevel((level or "warning").upper())
         progress.setLevel((level or "info").upper())
         handler.setFormatter(JSONFormatter() if kind == "json" else TextFormatter())
+        if kind == "json":
+            stack.enter_context(contextlib.redirect_stderr(stack.enter_context(EventStream())))
 
-    configure()
-    logger.addHandler(handler)
-    logger.propagate = False
-    try:
-        yield configure
-    finally:
-        logger.removeHandler(handler)
-        logger.level, logger.propagate, progress.level = before
+    with contextlib.ExitStack() as stack:
+        configure()
+        other.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        logger.propagate = False
+        try:
+            yield configure
+        finally:
+            stack.close()  # logs the rest of the last line
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+            for each, before in levels:
+                each.setLevel(before)
+
+
+class EventStream(io.TextIOBase):
+    """A text file whose lines become events of the log."""
+
+    _rest = ""
+
+    def write(self, text):
+        *lines, self._rest = re.split("[\r\n]", self._rest + text)
+        for line in filter(None, map(str.strip, lines)):
+            other.info("%s", line)
+        return len(text)
+
+    def close(self):
+        self.write("\n")
+        super().close()
 
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

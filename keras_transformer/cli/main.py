@@ -33,36 +33,31 @@ def main(arguments=None):
         contextlib.redirect_stderr(_Messages(sys.stderr or null)),
         log_to_stderr() as configure_log,
     ):
+        command, started = None, time.monotonic()
         try:
             options, unknown = make_parser().parse_known_args(arguments)
             if unknown:  # the command's own parser reports them, because it prints the usage of the command
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             configure_log(getattr(options, "log_level", None), options.log_format)
             warnings.showwarning = lambda message, *_: log.warning("%s", message)
-            started = time.monotonic()
+            command = options.parser.prog.split()[-1]
+            log.info("started", extra={"command": command})
             code = options.command(options) or DONE
-            log.info(
-                "finished",
-                extra={
-                    "command": options.parser.prog.split()[-1],
-                    "exit_code": code,
-                    "seconds": round(time.monotonic() - started, 3),
-                },
-            )
-            return code
         except BrokenPipeError as error:
-            if _reader_has_left(sys.stdout):  # such as `head`, which needs no more of the output
-                return DONE
-            return _failed(error, INPUT)
+            # A reader such as `head` needs no more of the output.
+            code = DONE if _reader_has_left(sys.stdout) else _failed(error, INPUT)
         except (ConnectionError, TimeoutError) as error:
-            return _failed(error, UNREACHABLE)
+            code = _failed(error, UNREACHABLE)
         except ModuleNotFoundError as error:
-            return _failed(f"{error}. A package is missing that this command needs", INPUT)
+            code = _failed(f"{error}. A package is missing that this command needs", INPUT)
         except (ValueError, OSError, ImportError) as error:
-            return _failed(error, INPUT)
+            code = _failed(error, INPUT)
         except KeyboardInterrupt:
             progress.info("keras-transformer: interrupted")
-            return INTERRUPTED
+            code = INTERRUPTED
+        seconds = round(time.monotonic() - started, 3)
+        log.info("finished", extra={"command": command, "exit_code": code, "seconds": seconds})
+        return code
 
 
 class _Messages:

@@ -122,7 +122,7 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
         folder.begin(recipe, description, tokenizers)  # after all that can refuse a wrong recipe
         _report(recipe, model, tokenizers, batches, say)
     translator = Translator(model, *tokenizers, max_source_length=max(256, recipe.max_length))
-    progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs)
+    progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say)
     callbacks = _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress)
     with contextlib.closing(progress):
         model.fit(

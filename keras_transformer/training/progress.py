@@ -19,6 +19,7 @@ class Progress(keras.callbacks.Callback):
         file: Where to write, a text file; standard error when None.
         first_step: Number of steps of the first epoch that an earlier call of `fit` did.
         epochs: Number of epochs of the whole training; the `epochs` of `fit` when None.
+        say: A function that is called with the line after each epoch, a str. None to write it to `file`.
 
     Example:
 
@@ -26,13 +27,14 @@ class Progress(keras.callbacks.Callback):
                   callbacks=[Progress(batches.steps, batches.tokens)])
     """
 
-    def __init__(self, steps, tokens, file=None, first_step=0, epochs=None):
+    def __init__(self, steps, tokens, file=None, first_step=0, epochs=None, say=None):
         super().__init__()
         self.steps = steps
         self.tokens = tokens
         self.file = sys.stderr if file is None else file
         self.first_step = first_step
         self.epochs = epochs
+        self.say = say
         self.first_epoch = None
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -69,8 +71,13 @@ class Progress(keras.callbacks.Callback):
             f"epoch {epoch + 1}/{self.epochs}  {_format(logs or {})}  "
             f"{self.tokens * self.epoch_steps / self.steps / seconds:,.0f} tokens/s  {total_seconds:.0f} s"
         )
-        self.bar.write(line, file=self.file)
-        self.file.flush()
+        with tqdm.tqdm.external_write_mode(
+            self.file
+        ):  # without the bar, which is drawn again behind the line
+            (self.say or self._write)(line)
+
+    def _write(self, line):
+        print(line, file=self.file, flush=True)
 
     def on_train_end(self, logs=None):
         self.close()

@@ -2,10 +2,13 @@
 
 import json
 import logging
+import sys
+import types
 
 import pytest
+import tqdm
 
-from keras_transformer.cli import main
+from keras_transformer.cli import commands, main
 from keras_transformer.cli.logs import log_to_stderr, progress
 
 # Python hides these warnings of C++ modules, pytest shows them.
@@ -24,6 +27,13 @@ def stderr_of(capsys):
 
 
 @pytest.fixture
+def events_of(stderr_of):
+    """Runs a command and returns the events that it logs, a list of dicts."""
+    options = "--log-level", "info", "--log-format", "json"
+    return lambda *arguments, **code: list(map(json.loads, stderr_of(*arguments, *options, **code)))
+
+
+@pytest.fixture
 def versions(tmp_path):
     """A folder with a version, for a command that takes no time."""
     extra = tmp_path / "model" / "1" / "assets.extra"
@@ -35,20 +45,48 @@ def versions(tmp_path):
 
 def test_a_good_run_is_silent_unless_its_events_are_asked_for(stderr_of, versions):
     assert stderr_of("server-files", versions) == []
-    (line,) = stderr_of("server-files", versions, "--log-level", "info")
-    assert line.startswith("finished  command=server-files  exit_code=0  seconds=")
+    started, finished = stderr_of("server-files", versions, "--log-level", "info")
+    assert started == "started  command=server-files"
+    assert finished.startswith("finished  command=server-files  exit_code=0  seconds=")
 
 
-def test_json_has_one_object_for_each_event(stderr_of, versions):
-    (line,) = stderr_of("server-files", versions, "--log-level", "info", "--log-format", "json")
-    event = json.loads(line)
-    assert (event["message"], event["level"], event["logger"]) == (
-        "finished",
-        "info",
-        "keras_transformer.cli",
-    )
-    assert (event["command"], event["exit_code"]) == ("server-files", 0)
-    assert event["time"].endswith("+00:00") and event["seconds"] >= 0
+def test_json_has_one_object_for_each_event(events_of, versions):
+    started, finished = events_of("server-files", versions)
+    assert (started["message"], started["command"]) == ("started", "server-files")
+    assert (finished["message"], finished["level"]) == ("finished", "info")
+    assert finished["logger"] == "keras_transformer.cli" and finished["time"].endswith("+00:00")
+    assert (finished["command"], finished["exit_code"]) == ("server-files", 0) and finished["seconds"] >= 0
+
+
+def test_a_command_that_fails_logs_its_exit_code(events_of):
+    started, error, finished = events_of("server-files", "none", code=2)
+    assert error["level"] == "error" and "none" in error["message"]
+    assert started["command"] == finished["command"] == "server-files" and finished["exit_code"] == 2
+
+
+def test_scores_are_fields_of_an_event(events_of, tmp_path, monkeypatch):
+    copying = types.SimpleNamespace(translate=lambda sentences, *_, **__: sentences)
+    monkeypatch.setattr(commands, "_load_servable", lambda *_: copying)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a b c d e f\ta b c d e g\n")
+    _, scores, _ = events_of("evaluate", "run", "--pairs", pairs)
+    assert (scores["message"], scores["folder"], scores["sentences"]) == ("evaluated", "run", 1)
+    assert round(scores["bleu"], 2) == 75.98 and "version" in scores["chrf_signature"]
+
+
+def test_json_holds_nothing_but_events(capsys):
+    with log_to_stderr() as configure:
+        configure("error", "json")
+        print("Exception in thread 1:\n  a cause\n", file=sys.stderr)
+        for _ in tqdm.tqdm(range(2), "tokenizing"):
+            pass
+        print("no end of a line", file=sys.stderr, end="")
+        progress.info("epoch 1")
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    messages = [event["message"] for event in events]
+    assert messages[:2] == ["Exception in thread 1:", "a cause"] and messages[-1] == "no end of a line"
+    assert any("tokenizing: 100%" in message for message in messages)
+    assert {event["logger"] for event in events} == {"keras_transformer.stderr"}
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])
@@ -77,6 +115,7 @@ def test_a_command_leaves_no_handler(stderr_of, versions):
     before = list(logger.handlers), logger.level, logger.propagate
     stderr_of("server-files", versions, "--log-level", "debug")
     assert (list(logger.handlers), logger.level, logger.propagate) == before
+    assert not logging.getLogger("keras_transformer.cli").isEnabledFor(logging.INFO)
 
 
 def test_an_unknown_level_is_refused(capsys):

@@ -9,14 +9,14 @@ import numpy as np
 from keras_transformer.training import Progress, progress
 
 
-def fit(file, epochs=2, initial_epoch=0, validate=False):
+def fit(file, epochs=2, initial_epoch=0, validate=False, say=None):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", run_eagerly=True)
     x = np.ones((4, 3), "float32")
     data = (x, x[:, :2])
     model.fit(
         *data, batch_size=2, epochs=epochs, initial_epoch=initial_epoch, verbose=0,
-        validation_data=data if validate else None, callbacks=[Progress(2, 123_456, file)],
+        validation_data=data if validate else None, callbacks=[Progress(2, 123_456, file, say=say)],
     )  # fmt: skip
 
 
@@ -45,6 +45,13 @@ def test_a_terminal_gets_a_bar_too():
     fit(file, epochs=2)
     assert "/4" in file.getvalue() and "\r" in file.getvalue()
     assert file.getvalue().count("epoch ") == 2
+
+
+def test_the_lines_can_go_elsewhere_than_the_bar():
+    file, lines = Terminal(), []
+    fit(file, say=lines.append)
+    assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
+    assert "\r" in file.getvalue() and "epoch" not in file.getvalue()
 
 
 def test_the_bar_shows_the_time_left_and_tokens_a_second(monkeypatch):
