@@ -220,14 +220,12 @@ def _spaced_words(strings, lower_case, strip_accents):
 
 
 def _read_lines(path):
-    """Reads the lines of a vocab.txt; only a newline ends a line."""
+    """Reads the lines of a vocab.txt; only a newline ends a line. `data` reads lines too, but `text` may not use it."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            lines = file.read().split("\n")
+        with open(path, encoding="utf-8-sig", newline="\n") as file:  # without a byte order mark
+            return [line.removesuffix("\n").removesuffix("\r") for line in file]
     except (OSError, ValueError) as error:
         raise ValueError(f"`vocabulary` cannot be read: {error}") from None
-    lines = [line.removesuffix("\r") for line in lines]
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _check_pieces(pieces, special):

@@ -259,10 +259,11 @@ def test_save_and_load_keep_every_id(subwords, sentences, tmp_path):
     assert (again.lower_case, again.strip_accents) == (subwords.lower_case, subwords.strip_accents)
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_vocabulary_file_is_read_line_by_line(end, tmp_path):
+def test_a_vocabulary_file_is_read_line_by_line(end, start, tmp_path):
     pieces = [*PIECES, "\u2028", "x\x85y"]  # lines only to others
-    (tmp_path / "vocab.txt").write_bytes((end.join(pieces) + end).encode())
+    (tmp_path / "vocab.txt").write_bytes((start + end.join(pieces) + end).encode())
     tokenizer = made(tmp_path / "vocab.txt")
     assert tokenizer.pieces(range(tokenizer.vocab_size)) == pieces
 
