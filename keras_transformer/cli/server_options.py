@@ -43,7 +43,7 @@ def fill_ask(parser):
     options.add_argument("--prefix", metavar="TEXT", help="begin of every answer")
     options.add_argument("--max-length", type=int, help="largest number of tokens in an answer")
     options.add_argument("--min-length", type=int, help="smallest number of tokens in an answer")
-    options.add_argument("--temperature", type=float, help="0 for greedy search; above 0, answers are drawn")
+    options.add_argument("--temperature", type=float, help="0 for greedy search; above 0, tokens are drawn")
     options.add_argument("--top-p", type=float, help="share of the probability that is drawn from")
     options.add_argument(
         "--seed", type=int, help="number that decides what is drawn (default: a new one each time)"

@@ -76,13 +76,14 @@ class TextGeneratorSignatures(SearcherSignatures):
 
         Args:
             text: string `(batch,)`.
-            prefix: The begin of each continuation, string `(batch,)`. It is read as a part of the prompt, so lengths
-                and score do not count it.
-            max_length: Largest numbers of tokens, int32 `(batch,)`; 0 for the default.
-            min_length: Smallest numbers of tokens, int32 `(batch,)`.
-            temperature: float32 `(batch,)`; 0 for greedy search.
-            top_p: float32 `(batch,)`, as the argument of `Sample`.
-            seed: int64 `(batch,)`.
+            prefix: The begin of each continuation, string `(batch,)`. It is read as a part of the prompt, so it counts
+                neither for the lengths nor for the score.
+            max_length: Largest number of tokens of each continuation, eos included, int32 `(batch,)`; 0 for the
+                generator's `max_length`.
+            min_length: Smallest number of tokens of each continuation, eos included, int32 `(batch,)`.
+            temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
+            top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
+            seed: The same seed and prompt draw the same continuation, int64 `(batch,)`.
 
         Returns:
             A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `error`, string,
@@ -146,10 +147,10 @@ class TextGenerator(Searcher):
 
     Args:
         model: A `LanguageModel`.
-        tokenizer: From `keras_transformer.text`.
+        tokenizer: The tokenizer, from `keras_transformer.text`.
         strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
-        max_source_length: Largest number of tokens of a prompt. None for 256, or for half of the model's positions if
-            that is smaller.
+        max_source_length: Largest number of tokens of a prompt, bos included; a longer prompt loses its first tokens.
+            None for 256, or for half of the model's positions if that is smaller.
         max_length: Largest number of tokens of a continuation, eos included. None for twice the length of each prompt
             plus 16.
         constraints: List of constraints that every continuation must satisfy, such as `[NoRepeatNgram(3)]`.

@@ -21,17 +21,18 @@ class OptionsSignatures(Signatures):
     def search_with_options(self, source, prefix, max_length, min_length, temperature, top_p, seed):
         """Searches outputs. The options of a row change no other row.
 
-        A row with an unusable option gets no token, and `error` names the option.
+        A row with an unusable option gets no token, and its error names the option.
 
         Args:
             source: int32 `(batch, source_len)`.
             prefix: The begin of each output, int32 `(batch, prefix_len)`, and which of them were cut, bool `(batch,)`.
                 None for a language model.
-            max_length: Largest numbers of tokens, int32 `(batch,)`; 0 for the default.
-            min_length: Smallest numbers of tokens, int32 `(batch,)`.
-            temperature: float32 `(batch,)`; 0 for greedy search.
-            top_p: float32 `(batch,)`, as the argument of `Sample`.
-            seed: int64 `(batch,)`.
+            max_length: Largest number of tokens of each output, prefix and eos included, int32 `(batch,)`; 0 for the
+                servable's `max_length`.
+            min_length: Smallest number of tokens of each output, eos included, int32 `(batch,)`.
+            temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
+            top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
+            seed: The same seed and source draw the same output, int64 `(batch,)`.
 
         Returns:
             Tokens, int32 `(batch, 1, target_len)`; scores, float32 `(batch,)`; errors, string `(batch,)`, empty for a

@@ -138,11 +138,12 @@ class TranslatorSignatures(SearcherSignatures):
         Args:
             text: string `(batch,)`.
             prefix: The begin of each translation, string `(batch,)`.
-            max_length: Largest numbers of tokens, int32 `(batch,)`; 0 for the default.
-            min_length: Smallest numbers of tokens, int32 `(batch,)`.
-            temperature: float32 `(batch,)`; 0 for greedy search.
-            top_p: float32 `(batch,)`, as the argument of `Sample`.
-            seed: int64 `(batch,)`.
+            max_length: Largest number of tokens of each translation, prefix and eos included, int32 `(batch,)`; 0 for
+                the translator's `max_length`.
+            min_length: Smallest number of tokens of each translation, eos included, int32 `(batch,)`.
+            temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
+            top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
+            seed: The same seed and text draw the same translation, int64 `(batch,)`.
 
         Returns:
             A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `error`, string,
@@ -259,15 +260,15 @@ class Translator(Searcher):
         source_tokenizer: The tokenizer of the sources, from `keras_transformer.text`.
         target_tokenizer: The tokenizer of the translations; None for `source_tokenizer`.
         strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
-        max_source_length: Largest number of tokens of a source, eos included; the rest is cut off.
-        max_length: Largest number of tokens of a translation, eos included. None for twice the length of each source
-            plus 16.
+        max_source_length: Largest number of tokens of a source, `source_start` and `source_end` included; the rest is
+            cut off.
+        max_length: Largest number of tokens of a translation, `target_start` and eos included. None for twice the
+            length of each source plus 16.
         constraints: List of constraints that every translation must satisfy, such as `[NoRepeatNgram(3)]`.
-        source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int. The
-            ids around a source count for `max_source_length`.
+        source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int.
         source_end: Ids after the tokens of each source. None for the model's `eos_id` alone.
         target_start: Ids that every translation begins with, such as the id of its language. They are no part of the
-            text. They count for `max_length`, for the score and for the outputs `tokens` and `target_pieces`.
+            text. They count for the score, and the outputs `tokens` and `target_pieces` hold them.
 
     Raises:
         ValueError: If the backend of Keras is not TensorFlow, a tokenizer has more ids than the model or other special
