@@ -95,11 +95,18 @@ class BatchingServer:
         program: Path of the program.
         export: Folder of an exported version.
         config: Text of a `batching.config`.
+        intra_op: Number of threads of one operation, the flag `--tensorflow_intra_op_parallelism`; 0 for all cores.
+        inter_op: Number of operations at the same time, `--tensorflow_inter_op_parallelism`; 0 for all cores.
     """
 
-    def __init__(self, program, export, config):
+    def __init__(self, program, export, config, intra_op=0, inter_op=0):
         text = pathlib.Path(importlib.util.find_spec("tensorflow_text").origin).parent
-        command = [str(program), str(export), *settings_of(config), *glob.glob(f"{text}/python/ops/*.so")]
+        settings = [
+            f"tensorflow_intra_op_parallelism={intra_op}",
+            f"tensorflow_inter_op_parallelism={inter_op}",
+        ]
+        settings += settings_of(config)
+        command = [str(program), str(export), *settings, *glob.glob(f"{text}/python/ops/*.so")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._writing = threading.Lock()
         self._loaded = Future()

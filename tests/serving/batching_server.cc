@@ -10,7 +10,9 @@
 // answers INTERNAL.
 //
 // usage: batching_server MODEL_DIR KEY=VALUE... LIBRARY.so...
-// The keys are those of BatchingParameters. The libraries hold operations, such as those of tensorflow-text.
+// The keys are those of BatchingParameters, and the flags tensorflow_intra_op_parallelism and
+// tensorflow_inter_op_parallelism of TensorFlow Serving. The libraries hold operations, such as those of
+// tensorflow-text.
 //
 // Standard input and standard output hold frames: 4 bytes of length, 8 bytes of number (both little-endian), and a
 // NodeDef, the message of TensorFlow that maps names to tensors. In a request `op` names the signature, and `attr`
@@ -64,6 +66,7 @@ using Scheduler = SharedBatchScheduler<Task>;
 struct Options {
   Scheduler::Options scheduler;
   Scheduler::QueueOptions queue;
+  SessionOptions session;
   bool pad_variable_length_inputs = false;
 };
 
@@ -283,6 +286,8 @@ absl::Status ReadOptions(const std::map<std::string, std::vector<int64_t>>& sett
                                        ? get("max_execution_batch_size", queue.input_batch_size_limit)
                                        : queue.input_batch_size_limit;
   options->scheduler.num_batch_threads = get("num_batch_threads", options->scheduler.num_batch_threads);
+  options->session.config.set_intra_op_parallelism_threads(get("tensorflow_intra_op_parallelism", 0));
+  options->session.config.set_inter_op_parallelism_threads(get("tensorflow_inter_op_parallelism", 0));
   auto sizes = settings.find("allowed_batch_sizes");
   if (sizes != settings.end()) {
     queue.allowed_batch_sizes.assign(sizes->second.begin(), sizes->second.end());
@@ -333,7 +338,7 @@ absl::Status Serve(int count, char** arguments) {
   Options options;
   TF_RETURN_IF_ERROR(ReadOptions(settings, &options));
   SavedModelBundle bundle;
-  TF_RETURN_IF_ERROR(LoadSavedModel(SessionOptions(), RunOptions(), arguments[1], {"serve"}, &bundle));
+  TF_RETURN_IF_ERROR(LoadSavedModel(options.session, RunOptions(), arguments[1], {"serve"}, &bundle));
   std::shared_ptr<Scheduler> scheduler;
   TF_RETURN_IF_ERROR(Scheduler::Create(options.scheduler, &scheduler));
   std::map<std::string, std::unique_ptr<BatchedSignature>> signatures;
