@@ -1,6 +1,7 @@
 """The folder of a training run: its description, its tokenizers, its checkpoints."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -121,11 +122,8 @@ class RunFolder:
         # A mean that ends with the newest epoch counts, however many epochs `average` was asked for.
         return not averaged or averaged[-1] != self.epochs_done
 
-    def restore(self, say):
-        """Loads the newest checkpoint that can be read.
-
-        Args:
-            say: A function that is called with a warning, a str, for each checkpoint that cannot be read.
+    def restore(self):
+        """Loads the newest checkpoint that can be read. Warns of each that cannot be read.
 
         Returns:
             The compiled model, and the checkpoint's `SavedState`.
@@ -139,7 +137,7 @@ class RunFolder:
                 model = load_model(saved.path, compile=True)
             except ValueError as error:
                 errors.append(str(error))
-                say(f"warning: {error} Going back to the checkpoint before it.")
+                warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)
             else:
                 # Keras creates the metrics with the first batch. A checkpoint within an epoch restores them earlier.
                 model.compute_metrics(

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import logging
 import platform
+import warnings
 
 import keras
 import tensorflow as tf
@@ -139,7 +140,7 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
 
 def _restore(folder, say):
     """Loads the model of the newest checkpoint, and reports how far the run is."""
-    model, saved = folder.restore(say)
+    model, saved = folder.restore()
     middle = f" and {saved.steps} steps of the next" if saved.steps else ""
     say(f"{folder}: {saved.epochs} epochs{middle} done, going on.")
     return model, saved
@@ -190,10 +191,11 @@ def _report(recipe, model, tokenizers, batches, say):
         say(f"the vocabulary is made from {recipe.vocab_sample:,} of {read:,} pairs (vocab_sample)")
     updates = recipe.epochs * batches.steps // recipe.accumulation
     if updates <= recipe.warmup_steps:
-        say(
-            f"warning: the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
+        warnings.warn(
+            f"the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
             f"learn little. Use about {max(1, updates // 4)} warm-up steps and a highest learning rate of about "
-            "0.002, or more epochs, or smaller batches."
+            "0.002, or more epochs, or smaller batches.",
+            stacklevel=2,
         )
 
 
@@ -232,9 +234,10 @@ def _average_last(recipe, folder, say):
     """Averages the last epochs, or as many of them as have a checkpoint."""
     last = min(recipe.average_last, len(folder.whole_epochs()))
     if last < recipe.average_last:
-        say(
-            f"warning: `average_last` is {recipe.average_last}, but {folder} keeps the checkpoints of only {last} "
-            "epochs. The translator gets their mean."
+        warnings.warn(
+            f"`average_last` is {recipe.average_last}, but {folder} keeps the checkpoints of only {last} "
+            "epochs. The translator gets their mean.",
+            stacklevel=2,
         )
     average_in_locked_folder(folder, last, say)
 
