@@ -8,7 +8,7 @@
 # **먼저 읽을 것:** 4장부터 7장까지.
 
 # %% [markdown]
-# ## 단어 주머니
+# ## 단어 가방(bag of words)
 #
 # 순환 모델은 단어를 차례로 읽으므로 순서를 압니다. 어텐션은 모든 단어를 한꺼번에 받습니다. 점수는 두 단어의 *내용*을
 # 견줄 뿐, 어디에 있는지는 보지 않습니다. 그래서 어텐션은 {home, go, I}와 {I, go, home}을 구별하지 못합니다. 입력의
@@ -35,7 +35,7 @@ attention = kt.MultiHeadAttention(num_heads=2, key_dim=8)
 
 
 def outputs(*sentence, positions=None):
-    """문장의 셀프 어텐션을 계산합니다. 단어마다 출력 하나씩인 사전을 돌려줍니다."""
+    """문장의 셀프 어텐션을 계산합니다. 단어마다 출력이 하나씩 있는 딕셔너리를 돌려줍니다."""
     x = np.array([[words[word] for word in sentence]], "float32")
     x = x if positions is None else positions(x)
     return dict(zip(sentence, attention(x, x)[0].numpy(), strict=True))
@@ -58,14 +58,14 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 #
 # 자리에 번호를 어떻게 매길까요? "17"이라는 수 하나를 덧붙이면 곤란한 점이 있습니다. 수는 끝없이 커지고, 500번째 자리는
 # 학습 때 나온 적이 없을 수 있습니다. 논문은 임베딩에 벡터를 하나 *더합니다*. 텍스트가 아무리 길어도 벡터의 수는 −1과 1
-# 사이에 있습니다. 채널 $2i$는 사인, 채널 $2i + 1$은 코사인이고, 두 채널이 한 쌍으로 진동수 하나를 나눕니다.
+# 사이에 있습니다. 채널 $2i$는 사인, 채널 $2i + 1$은 코사인이고, 한 쌍인 두 채널은 진동수(frequency)가 같습니다.
 #
 # $$PE_{(pos, 2i)} = \sin\!\left(\frac{pos}{10000^{2i / d}}\right) \qquad
 # PE_{(pos, 2i+1)} = \cos\!\left(\frac{pos}{10000^{2i / d}}\right)$$
 #
 # 시계를 떠올려 보십시오. 첫 번째 쌍은 빠른 바늘입니다. $2\pi \approx 6.3$칸마다 한 바퀴를 돕니다. 다음 쌍은 조금
-# 느립니다. 마지막 쌍은 한 바퀴에 거의 $2\pi \cdot 10000 = 62{,}832$칸이 걸립니다. 빠른 바늘 하나만으로는 정오와 자정을
-# 구별할 수 없지만, 바늘을 모두 보면 자리마다 모양이 다릅니다.
+# 느립니다. $d = 128$이면 마지막 쌍은 한 바퀴에 약 54,000칸이 걸립니다(한계는 $2\pi \cdot 10000 = 62{,}832$칸입니다).
+# 빠른 바늘 하나만으로는 정오와 자정을 구별할 수 없지만, 바늘을 모두 보면 자리마다 모양이 다릅니다.
 
 # %%
 length, d_model, longest = 50, 128, 10_000
@@ -95,9 +95,9 @@ assert nearest > 1  # 똑같은 자리는 없습니다
 kt.plots.positions(encoding, length=50, d_model=128)
 
 # %% [markdown]
-# ## 왜 사인입니까? 한 걸음 뒤는 회전입니다
+# ## 왜 사인일까요? 자리를 옮기는 것은 회전입니다
 #
-# 두 바늘이 위치 $p$를 가리킨다고 합시다. $(\sin \omega p, \cos \omega p)$입니다. 위치 $p + k$는 같은 쌍을 각 $\omega
+# 두 바늘이 위치 $p$를 가리킨다고 합시다. $(\sin \omega p, \cos \omega p)$입니다. 위치 $p + k$는 같은 쌍을 각도 $\omega
 # k$만큼 돌린 것입니다. 이 회전은 $k$에만 달려 있고 $p$와는 상관이 없습니다. 그러므로 행렬 하나가 *모든* 자리를 $k$칸
 # 옮깁니다. 어텐션 층은 쿼리에서 이 행렬을 배울 수 있고, 그러면 어디에 있든 $k$칸 앞을 볼 수 있습니다(논문 3.5절).
 
@@ -112,8 +112,8 @@ np.testing.assert_allclose(table[:-k] @ turn, table[k:], atol=1e-9)
 print("행렬 하나가 모든 자리를 옮기는 칸 수:", k)
 
 # %% [markdown]
-# 두 위치의 내적은 둘 사이의 거리를 말해 줍니다. 내적은 $\sum_i \cos(\omega_i (p - q))$이고, 거리에만 달려 있습니다.
-# 곡선을 보면 거리 0에서 가장 높고 양쪽으로 낮아집니다.
+# 두 위치의 내적은 둘 사이의 거리를 알려 줍니다. 내적은 $\sum_i \cos(\omega_i (p - q))$이고, 거리에만 달려 있습니다.
+# 곡선을 보면 거리 0에서 가장 높고, 작은 물결을 그리며 양쪽으로 낮아집니다.
 
 # %%
 products = table @ table.T
@@ -132,7 +132,7 @@ plt.show()
 # | 위치 | 방법 | 라이브러리 |
 # | --- | --- | --- |
 # | 사인파 (논문) | 정해진 벡터를 더합니다 | `PositionalEncoding` |
-# | 학습되는 위치 (BERT, GPT-2) | 학습한 벡터를 더합니다. 마지막 자리가 정해져 있습니다 | `LearnedPositions` |
+# | 학습되는 위치 (BERT, GPT-2) | 학습한 벡터를 더합니다. 최대 길이가 정해져 있습니다 | `LearnedPositions` |
 # | 회전 (Llama) | 쿼리와 키를 위에서 본 것처럼 돌립니다 | `RotaryPositions` |
 # | 편향 (T5, ALiBi) | 거리에 따른 수를 점수에 더합니다 | `RelativePositionBias`, `ALiBi` |
 
