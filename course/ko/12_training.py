@@ -373,8 +373,8 @@ np.testing.assert_allclose(bleu_by_hand("She does not drink the coffee every day
 # %% [markdown]
 # $\frac{7}{8} \cdot \frac{5}{7} \cdot \frac{3}{6} \cdot \frac{1}{5} = \frac{1}{16}$이고, 네제곱근은 2분의 1입니다.
 # 말뭉치의 실제 BLEU는 모든 문장에서 센 개수를 더한 다음에 나누고, 정해진 표준에 따라 문장을 단어로 자릅니다.
-# `sacrebleu`가 두 가지를 모두 하고, 선택한 방법을 *서명*(signature)으로 알려 줍니다. 서명이 없는 BLEU는 서로 비교할 수
-# 없습니다. 실제 언어에서 번역 서비스의 점수는 대개 20~40입니다.
+# `sacrebleu`가 두 가지를 모두 하고, 선택한 방법을 *시그니처*(signature)로 알려 줍니다. 시그니처가 없는 BLEU는 서로
+# 비교할 수 없습니다. 실제 언어에서 번역 서비스의 점수는 대개 20~40입니다.
 
 # %% [markdown]
 # ## 그리디 탐색과 빔 서치
