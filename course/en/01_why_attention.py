@@ -174,10 +174,10 @@ plt.show()
 # %% [markdown]
 # ## Where do the shares come from?
 #
-# We chose 0.8 ourselves. A model must compute it, anew for each word. It gives each state a **score**: any number,
+# We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state a **score**: any number,
 # larger for a more useful state. A function named *softmax* turns the scores into shares. The shares are positive, and
-# their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by
-# $\ln 8 \approx 2.08$, the share is 8 times as large.
+# their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by $\ln 8 \approx
+# 2.08$, the share is 8 times as large.
 #
 # The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
 # is the number 1, and each key is a score, so that query times key is this score.
@@ -198,10 +198,10 @@ print("shares:", np.round(computed[0, 0, 0], 2))
 # Attention began as an addition to recurrent networks (Bahdanau et al., 2015). It cured the second and the third
 # problem. The first one stayed: the states were still computed one after another.
 #
-# "Attention Is All You Need" (2017) went one step further. If attention can fetch any word from anywhere, the recurrent
-# network is not needed to carry it. The **Transformer** has no recurrent layer: only attention moves information from
-# word to word. All words of a known sentence are computed at the same time. (When it writes, it still writes one word
-# after another: chapter 10.)
+# "Attention Is All You Need" (2017) went one step further. If attention can fetch any word from anywhere, no recurrent
+# network is needed to carry words along. The **Transformer** has no recurrent layer: only attention moves information
+# from word to word. All words of a known sentence are computed at the same time. (When it writes, it still writes one
+# word after another: chapter 10.)
 #
 # | | recurrent, one state | recurrent with attention | Transformer |
 # | --- | --- | --- | --- |

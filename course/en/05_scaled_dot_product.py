@@ -156,8 +156,8 @@ outputs, weights = attention(queries, keys, values)
 print("without scaling", softmax(queries @ keys.T).round(3), "with scaling", weights.round(3), sep="\n")
 
 # %% [markdown]
-# These are the numbers of chapter 4. The order of the shares in a row is the same as before. But the second row,
-# which was nearly a yes or no, now leaves a tenth to the third token.
+# These are the numbers of chapter 4. The order of the shares in a row is the same as before. But in the second row,
+# where one token got nearly everything, the third token now gets about a tenth.
 
 # %%
 np.testing.assert_allclose(weights[1], [0.001, 0.909, 0.090], atol=1e-3)
@@ -190,10 +190,10 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # %% [markdown]
 # ## Does it matter in a trained model?
 #
-# A model could learn the factor: it only has to make its query matrix smaller. But it must first get there, through
-# those small gradients. So the division is no new ability. It is a good place to start from. The paper found that for
-# large $d_k$ attention without it does worse than additive attention, the older kind that has a small network in place
-# of the dot product (section 3.2.1).
+# A model could learn the factor: it only has to make its query matrix smaller. But first it must learn this with those
+# small gradients. So the division adds no new ability. It makes a good start. The paper found that for large $d_k$
+# attention without it does worse than additive attention, the older kind that has a small network in place of the dot
+# product (section 3.2.1).
 
 # %% [markdown]
 # ## Exercise

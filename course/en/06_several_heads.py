@@ -50,7 +50,7 @@ np.testing.assert_array_equal(one_head, swapped)  # one head cannot tell the two
 # \text{MultiHead}(Q, K, V) = \text{Concat}(\text{head}_1, \ldots, \text{head}_h)\, W^O$$
 #
 # Each $W_i^Q$ has 512 rows and 64 columns. The eight outputs of 64 numbers lie side by side: 512 numbers again. Then
-# $W^O$, 512 by 512, mixes what the heads found. Without it the first 64 numbers would only ever know of head 1.
+# $W^O$, 512 by 512, mixes what the heads found. Without it the first 64 numbers would hold only what head 1 found.
 #
 # Nobody multiplies eight small matrices one by one. Side by side they are one matrix of 512 by 512. One product
 # computes all heads, and a `reshape` cuts it into pieces.
@@ -175,7 +175,7 @@ assert error_two < 0.5 * error_one
 # %% [markdown]
 # Look at the maps. Each row is a position that asks, each column a position that is read. The single head reads the
 # first number (the first column) and never the number just before. Two heads read both: the first column, and the cells
-# just below the diagonal. They do not share the work as neatly as one might hope. For some positions head 1 reads the
+# just below the diagonal. They do not share the work as neatly as you might hope. For some positions head 1 reads the
 # first number, for others head 2. Nothing in the training asks for tidy heads; keep that in mind when you read
 # attention (chapter 13).
 

@@ -17,10 +17,10 @@
 # | --- | --- | --- | --- | --- | --- |
 # | **answer** | I | am | a | student | `<EOS>` |
 #
-# There is a catch. Self-attention lets each place see all others. At the place of "I" the model could look one place to
-# the right and read the answer, "am". It would learn to copy, and it could not write: when it writes there is nothing
-# on the right. So every place must see only itself and what comes before it. The mask that does this is called the
-# *look-ahead mask* or the causal mask.
+# There is a problem. Self-attention lets each place see all others. At the place of "I" the model could look one place
+# to the right and read the answer, "am". It would learn to copy, and it could not write: when it writes there is
+# nothing on the right. So every place must see only itself and what comes before it. The mask that does this is called
+# the *look-ahead mask* or the causal mask.
 
 # %%
 import os

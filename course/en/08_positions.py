@@ -155,7 +155,7 @@ np.testing.assert_allclose(
 vectors = random.normal(size=(1000, 128)) / np.sqrt(128)
 before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (1, np.sqrt(128)))
 print(f"word before {before:.2f}, after {after:.2f}, position 8.00")
-# Before: 1 against 8, the word would drown. After: 11.3 against 8.
+# Before: 1 against 8, the word would hardly count. After: 11.3 against 8.
 np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
 
 # %% [markdown]

@@ -15,7 +15,7 @@
 #
 # - Jain and Wallace, 2019, "Attention is not Explanation", say no. An explanation should agree with other
 #   measures of importance, and other weights should lead to another answer. In their models both often fail.
-# - Wiegreffe and Pinter, 2019, "Attention is not not Explanation", answer: not so fast. First ask whether the
+# - Wiegreffe and Pinter, 2019, "Attention is not not Explanation", answer that this is too quick. First ask whether the
 #   model needs its attention at all. And a second possible explanation does not make the first one wrong.
 #
 # We repeat their experiments. For that we need a model, and a task whose truth we know.
@@ -282,8 +282,8 @@ assert 0 < moves.max() <= 1
 #
 # 1. Train the same model with *uniform* weights. If it is as good, the task does not need this attention, and
 #    nobody should look for an explanation there.
-# 2. Train the same model from another seed. If its weights differ as much, then differences between weights prove
-#    little.
+# 2. Train the same model from another seed. If it gives the same answers with other weights, then a difference between
+#    weights proves little.
 
 # %%
 other = trained(seed=2)

@@ -175,8 +175,8 @@ plt.show()
 # %% [markdown]
 # ## 라이브러리로 똑같이
 #
-# `kt.layers.dot_product_attention`이 3단계부터 5단계까지입니다. 배열에 축이 두 개 더 있는데, 하나는 여러 시퀀스를 묶은
-# 배치(batch)이고 하나는 헤드(head, 6장)입니다. 여기서는 둘 다 하나씩입니다. `scale=1.0`은 점수를 그대로 쓰라는
+# `kt.layers.dot_product_attention`이 3단계부터 5단계까지 계산합니다. 배열에 축이 두 개 더 있는데, 하나는 여러 시퀀스를
+# 묶은 배치(batch)이고 하나는 헤드(head, 6장)입니다. 여기서는 둘 다 하나씩입니다. `scale=1.0`은 점수를 그대로 쓰라는
 # 뜻입니다.
 
 # %%
@@ -190,8 +190,8 @@ np.testing.assert_allclose(shares[0, 0], weights, atol=1e-6)
 # 모델이 실제로 쓰는 층은 `kt.layers.MultiHeadAttention`입니다. 세 행렬을 안에 가지고 있고, 다섯 단계를 모두 합니다.
 # 여기에 우리 행렬을 넣습니다. 종이의 계산과 다른 점은 두 가지입니다.
 #
-# - 이 층은 점수를 $\sqrt{d_k}$로, 여기서는 $\sqrt 3$으로 나눕니다(5장). 쿼리 행렬에 $\sqrt 3$을 곱해 두면 서로
-#   지워집니다.
+# - 이 층은 점수를 $\sqrt{d_k}$로, 여기서는 $\sqrt 3$으로 나눕니다(5장). 쿼리 행렬에 $\sqrt 3$을 곱해 두면 두 계산이
+#   상쇄됩니다.
 # - 이 층의 끝에는 헤드를 합치는 네 번째 행렬 $W^O$가 있습니다(6장). 아무것도 바꾸지 않도록 단위행렬을 넣습니다.
 
 # %%
@@ -215,8 +215,8 @@ np.testing.assert_allclose(layer_weights[0, 0], weights, atol=1e-6)
 print(np.round(result[0], 2))
 
 # %% [markdown]
-# `layer(inputs, inputs)`에 모든 것이 담겨 있습니다. 같은 시퀀스를 한 번은 쿼리용으로, 한 번은 키와 밸류용으로
-# 넣었습니다. 이것이 셀프 어텐션의 "셀프"입니다. 2장에서는 서로 다른 두 시퀀스였습니다.
+# `layer(inputs, inputs)`를 보십시오. 같은 시퀀스를 한 번은 쿼리용으로, 한 번은 키와 밸류용으로 넣었습니다. 이것이 셀프
+# 어텐션의 "셀프"입니다. 2장에서는 서로 다른 두 시퀀스였습니다.
 
 # %% [markdown]
 # ## 연습 문제
@@ -245,5 +245,5 @@ np.testing.assert_allclose(swapped_outputs, outputs[[2, 1, 0]])
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.2.1절: 위의 코드 세 줄을 식
 #   하나로 씁니다
 # - 이 라이브러리의 문서: *Building blocks*, 그리고 `MultiHeadAttention`과 `dot_product_attention`의 레퍼런스
-# - 다음 장: **5. 스케일드 닷 프로덕트 어텐션**. 그림의 둘째 행은 거의 전부 아니면 전무였습니다. 이것이 왜 학습을
-#   방해하는지, $\sqrt{d_k}$가 어떻게 고치는지 알아봅니다.
+# - 다음 장: **5. 스케일드 닷 프로덕트 어텐션**. 그림의 둘째 행에서는 토큰 하나가 거의 모든 비율을 가져갔습니다. 이것이
+#   왜 학습을 방해하는지, $\sqrt{d_k}$가 어떻게 고치는지 알아봅니다.

@@ -152,7 +152,7 @@ np.testing.assert_allclose(
 vectors = random.normal(size=(1000, 128)) / np.sqrt(128)
 before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (1, np.sqrt(128)))
 print(f"곱하기 전 {before:.2f}, 곱한 뒤 {after:.2f}, 위치 8.00")
-# 곱하기 전에는 1 대 8로 단어가 묻힙니다. 곱한 뒤에는 11.3 대 8입니다.
+# 곱하기 전에는 1 대 8이므로 단어의 영향이 거의 없습니다. 곱한 뒤에는 11.3 대 8입니다.
 np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
 
 # %% [markdown]
