@@ -176,8 +176,8 @@ plt.show()
 #
 # We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state a **score**: any number,
 # larger for a more useful state. A function named *softmax* turns the scores into shares. The shares are positive, and
-# their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by $\ln 8 \approx
-# 2.08$, the share is 8 times as large.
+# their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by
+# $\ln 8 \approx 2.08$, the share is 8 times as large.
 #
 # The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
 # is the number 1, and each key is a score, so that query times key is this score.

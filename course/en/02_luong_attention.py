@@ -16,7 +16,7 @@
 # the model is about to write. $h_0, h_1, h_2$ are the states of the encoder: they say what is in the source. Where the
 # two fit, the model should look.
 #
-# We take states of three numbers, chosen so that one can see through them. Each $h$ has its own direction. Each $s$
+# We take states of three numbers, chosen so that they are easy to follow. Each $h$ has its own direction. Each $s$
 # points towards the $h$ that it needs. In a real model an LSTM computes both.
 
 # %%
@@ -84,7 +84,7 @@ np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0
 # ## Step 4: join with the decoder's state
 #
 # Now there are two vectors: $a$ says what the source holds here, $s$ says what has been written so far. The decoder
-# writes them one after the other, multiplies by a matrix that it learns, and squeezes the result between −1 and 1:
+# writes them one after the other, multiplies by a matrix that it learns, and brings the result between −1 and 1:
 #
 # $$\tilde s = \tanh(W_c [a; s] + b_c)$$
 #

@@ -64,8 +64,8 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 # PE_{(pos, 2i+1)} = \cos\!\left(\frac{pos}{10000^{2i / d}}\right)$$
 #
 # Think of clocks. The first pair is a quick hand: it goes round once in $2\pi \approx 6.3$ positions. The next one is a
-# little slower. With $d = 128$, the last pair needs about 54,000 positions for one round (the limit is $2\pi \cdot
-# 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name each position.
+# little slower. With $d = 128$, the last pair needs about 54,000 positions for one round (the limit is
+# $2\pi \cdot 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name each position.
 
 # %%
 length, d_model, longest = 50, 128, 10_000

@@ -65,8 +65,8 @@ kt.plots.schedule(widths)
 #
 # In the usual target the right word has probability 1, and all others have 0. A softmax can never reach that. So the
 # model pushes its scores apart without end, and becomes too sure of itself. Label smoothing takes a small share
-# $\varepsilon$ away from the right word and spreads it over the whole vocabulary (section 5.4 takes $\varepsilon =
-# 0.1$). For $V = 5$ words:
+# $\varepsilon$ away from the right word and spreads it over the whole vocabulary (section 5.4 takes
+# $\varepsilon = 0.1$). For $V = 5$ words:
 #
 # $$q = (1 - \varepsilon) \cdot [0, 0, 1, 0, 0] + \varepsilon / V = [0.02, 0.02, 0.92, 0.02, 0.02]$$
 #

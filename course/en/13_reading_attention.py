@@ -150,8 +150,9 @@ draw_heads(axes, example, looks, place, title)
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The lines go from *making* (the model sees only `[MASK]` there) to *more* and *difficult*, over
-# the words in between. The heads share the work: some read *more*, some read *difficult*.
+# **What to look at.** The thick lines go from *making* (the model sees only `[MASK]` there) to *more* and *difficult*,
+# over the words in between. The heads share the work: in our run three of them read *difficult*, and one reads *more*.
+# Thin lines go to all words.
 #
 # One picture proves little, so we measure it on all test sentences: which share of the attention of the hidden word
 # falls on the two words that decide? If it were spread evenly, it would be a quarter at most.

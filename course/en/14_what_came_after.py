@@ -170,9 +170,9 @@ for name, (head, inputs, shape) in tasks.items():
 # GPT does not hide words. It guesses the next word, again and again. So it needs no labels, only text. `LanguageModel`
 # is a decoder without a memory.
 #
-# Our text is about agreement: "the dogs that chased the cat are tired". The verb must agree with *dogs*, not with
-# the nearer *cat*. A model that looks at the last words only gets that wrong in half of the cases. We train on
-# most sentences. The test has the other sentences: pairs of nouns that training never puts together.
+# Our text is about agreement: "the dogs that chased the cat are tired". The verb must agree with *dogs*, not with the
+# nearer *cat*. A model that looks at the last words only gets that wrong in half of the cases. We train on most
+# sentences. The test has the other sentences: their two nouns never occur in this order in training.
 
 # %%
 NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")

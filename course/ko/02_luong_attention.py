@@ -71,7 +71,7 @@ np.testing.assert_allclose(weights, [0.8, 0.1, 0.1], atol=0.005)
 # %% [markdown]
 # ## 3단계: 문맥 벡터
 #
-# 문맥 벡터(context) $a$는 인코더의 상태를 비율대로 섞은 것입니다. $a = \sum_j w_j h_j$.
+# 문맥 벡터(context vector) $a$는 인코더의 상태를 비율대로 섞은 것입니다. $a = \sum_j w_j h_j$.
 
 # %%
 context = weights @ h
@@ -82,7 +82,7 @@ np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0
 # ## 4단계: 디코더의 상태와 합칩니다
 #
 # 이제 벡터가 두 개입니다. $a$는 원문의 이 부분에 무엇이 있는지, $s$는 지금까지 무엇을 썼는지 알려 줍니다. 디코더는 둘을
-# 이어 붙이고, 학습하는 행렬을 곱한 다음, 결과를 −1과 1 사이로 누릅니다.
+# 이어 붙이고, 학습하는 행렬을 곱한 다음, 결과를 −1과 1 사이의 값으로 만듭니다.
 #
 # $$\tilde s = \tanh(W_c [a; s] + b_c)$$
 #
@@ -241,6 +241,6 @@ print("정렬:", general.shape)
 # - Luong, Pham, Manning, 2015, ["Effective Approaches to Attention-based Neural Machine
 #   Translation"](https://arxiv.org/abs/1508.04025), 3절: 네 줄의 식과 다른 점수들
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
-#   Translate"](https://arxiv.org/abs/1409.0473): 최초의 어텐션, 그림 3에 정렬이 있습니다
+#   Translate"](https://arxiv.org/abs/1409.0473): 최초의 어텐션. 그림 3에 정렬이 있습니다
 # - 이 라이브러리의 문서: `LuongAttention`과 `RecurrentSeq2Seq`의 레퍼런스
 # - 다음 장: **3. 쿼리·키·밸류: 부드러운 조회**

@@ -46,8 +46,8 @@ np.testing.assert_array_equal(one_head, swapped)  # 헤드 하나로는 두 문�
 # %% [markdown]
 # ## 수 512개를 64개씩 헤드 8개로
 #
-# 헤드가 많아진다고 비용이 늘어서는 안 됩니다. 그래서 논문은 헤드마다 512개를 주지 않고 나누어 줍니다. $d_{model} =
-# 512$이고 헤드가 $h = 8$개이면, 헤드마다 쿼리와 키와 밸류의 크기는 $d_k = 512 / 8 = 64$입니다.
+# 헤드가 많아진다고 비용이 늘어서는 안 됩니다. 그래서 논문은 헤드마다 512개를 주지 않고 나누어 줍니다.
+# $d_{model} = 512$이고 헤드가 $h = 8$개이면, 헤드마다 쿼리와 키와 밸류의 크기는 $d_k = 512 / 8 = 64$입니다.
 #
 # $$\text{head}_i = \text{Attention}(Q W_i^Q,\ K W_i^K,\ V W_i^V) \qquad
 # \text{MultiHead}(Q, K, V) = \text{Concat}(\text{head}_1, \ldots, \text{head}_h)\, W^O$$

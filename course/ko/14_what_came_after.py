@@ -172,7 +172,7 @@ for name, (head, inputs, shape) in tasks.items():
 #
 # 우리의 글은 영어의 수 일치를 다룹니다. "the dogs that chased the cat are tired"에서 동사는 가까운 *cat*이 아니라
 # *dogs*와 일치해야 합니다. 바로 앞 단어만 보는 모델은 절반을 틀립니다. 대부분의 문장으로 학습하고 나머지 문장으로
-# 테스트합니다. 테스트 문장에는 학습에서 함께 나온 적이 없는 명사 쌍이 들어 있습니다.
+# 테스트합니다. 테스트 문장의 두 명사는 학습에서 이 순서로 함께 나온 적이 없습니다.
 
 # %%
 NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")
