@@ -88,9 +88,9 @@ print(f"smallest distance between two of 50 positions: {nearest:.2f}")
 assert nearest > 1  # no two positions are alike
 
 # %% [markdown]
-# The heat map shows 50 positions and 128 channels. Read a row: it is what is added to the word at this place. Read a
-# column: it is one hand of the clock. On the left the colours change from row to row, on the right they hardly change:
-# the cosines stay near 1, the sines near 0.
+# The heat map shows 50 positions and 128 channels. Read a row: it is what is added to the word at this place. Read two
+# columns side by side, a sine and its cosine: they are one hand of the clock. On the left the colours change from row
+# to row, on the right they hardly change: the cosines stay near 1, the sines near 0.
 
 # %%
 kt.plots.positions(encoding, length=50, d_model=128)

@@ -199,7 +199,7 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # 2. $\sqrt{d_k}$로 나눈 뒤에는 얼마입니까? 문제가 됩니까?
 # 3. 무엇으로 나누어야 합니까?
 #
-# 종이에서 먼저 구하고, 난수로 확인해 보십시오.
+# 종이에 먼저 풀어 보고, 난수로 확인해 보십시오.
 
 # %% tags=["hide-cell"]
 q, k = 2 * random.normal(size=(2, 50_000, 64))
