@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = ("index", "installation", "quickstart", "learn/index")
+PAGES = ("index", "installation", "quickstart", "troubleshooting", "learn/index")
 LANGUAGES = ("ko",)
 
 

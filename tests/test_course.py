@@ -12,6 +12,8 @@ ENGLISH = sorted((COURSE / "en").glob("*.py"))
 NAMES = [file.stem for file in ENGLISH]
 HEADINGS = {"en": ("Exercise", "What to read next"), "ko": ("연습 문제", "더 읽을거리")}
 HANGUL = re.compile("[가-힣]")
+PLAIN_STYLE = re.compile(r"(?<![니시])다[.](?=[\s)]|$)")  # the course says -니다
+OTHER_TERMS = re.compile("에폭|케라스|파이썬|피드포워드|빔 탐색|그래디언트|레이블|부분층")
 
 
 def cells(text):
@@ -59,6 +61,13 @@ def test_both_languages_have_the_same_cells_and_the_same_program(name):
             assert HANGUL.search(translated), f"not translated: {translated[:80]}"
         else:
             assert program(code) == program(translated)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_korean_has_one_style_and_the_terms_of_the_course(name):
+    text = (COURSE / "ko" / f"{name}.py").read_text(encoding="utf-8")
+    found = [*PLAIN_STYLE.finditer(text), *OTHER_TERMS.finditer(text)]
+    assert not [text[max(match.start() - 20, 0) : match.end()] for match in found]
 
 
 @pytest.mark.parametrize("language", HEADINGS)

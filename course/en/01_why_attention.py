@@ -13,8 +13,9 @@
 # Take the Korean sentence 저는 학생입니다. It has three pieces: 저는 (I), 학생 (student) and 입니다 (am). The English
 # translation is *I am a student*.
 #
-# Before 2017, translators were **recurrent** networks. Such a network reads word by word. It has a state, a vector that
-# holds what it has read so far. Each new state is made from the state before and the next word:
+# Before 2017, most neural translators were **recurrent** networks. Such a network reads word by word. It has a *hidden
+# state*, in short: a state. This is a vector that holds what it has read so far. Each new state is made from the state
+# before and the next word:
 #
 # $$h_t = \tanh(x_t W + h_{t-1} U)$$
 #
@@ -57,8 +58,8 @@ for i, word in enumerate(words):
 
 # %% [markdown]
 # The library's recurrent layer does the same with an LSTM, a better kind of cell. It returns all states, and the last
-# one once more. The classic translator (*sequence to sequence*, Sutskever et al., 2014) throws all states away but the
-# last one. The second network, the decoder, writes the whole translation from this one vector.
+# one once more. The classic translator (*sequence to sequence*, Sutskever et al., 2014) keeps only the last state. The
+# second network, the decoder, writes the whole translation from this one vector.
 
 # %%
 sentence = embeddings[None, [0, 1, 2]].astype("float32")
@@ -75,8 +76,8 @@ print("all states", states.shape, "- the one that is handed over", last[0, 0, 0]
 # 3. **It forgets.** Each step mixes the state with a new word, so the first words fade.
 #
 # We can measure the third problem. We make sentences of random words, and ask: which was the **first** word? We give
-# the last state to the best linear read-out that least squares can find. If even this read-out cannot tell the first
-# word, the state has lost it in any form that is easy to use.
+# the last state to the best linear read-out that least squares can find (a *linear probe*). If even this read-out
+# cannot tell the first word, the state no longer holds it in a form that is easy to use.
 
 
 # %%
@@ -173,10 +174,10 @@ plt.show()
 # %% [markdown]
 # ## Where do the shares come from?
 #
-# We chose 0.8 ourselves. A model must compute it, anew for each word. It gives each state a **score**: any number,
-# larger for a more useful state. A function named *softmax* turns the scores into shares that are positive and sum to
-# 1. The difference of two scores decides the ratio of
-# their shares: with a score larger by $\ln 8 \approx 2.08$, the share is 8 times as large.
+# We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state a **score**: any number,
+# larger for a more useful state. A function named *softmax* turns the scores into shares. The shares are positive, and
+# their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by
+# $\ln 8 \approx 2.08$, the share is 8 times as large.
 #
 # The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
 # is the number 1, and each key is a score, so that query times key is this score.
@@ -197,13 +198,14 @@ print("shares:", np.round(computed[0, 0, 0], 2))
 # Attention began as an addition to recurrent networks (Bahdanau et al., 2015). It cured the second and the third
 # problem. The first one stayed: the states were still computed one after another.
 #
-# "Attention Is All You Need" (2017) went one step further. If attention can fetch any word from anywhere, the recurrent
-# network is not needed to carry it. The **Transformer** has attention only. All words of a sentence are computed at the
-# same time.
+# "Attention Is All You Need" (2017) went one step further. If attention can fetch any word from anywhere, no recurrent
+# network is needed to carry words along. The **Transformer** has no recurrent layer: only attention moves information
+# from word to word. All words of a known sentence are computed at the same time. (When it writes, it still writes one
+# word after another: chapter 10.)
 #
 # | | recurrent, one state | recurrent with attention | Transformer |
 # | --- | --- | --- | --- |
-# | steps that wait for each other, $n$ words | $n$ | $n$ | 1 in each layer |
+# | steps that wait for each other, to read or train on $n$ words | $n$ | $n$ | 1 in each layer |
 # | what the decoder sees of the source | one vector | all states | all states |
 # | way from the first word to the last | $n$ steps | $n$ steps in the encoder | 1 step |
 # | chapter | this one | 2 | 3 to 10 |

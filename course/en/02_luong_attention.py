@@ -12,11 +12,11 @@
 # Chapter 1 ended with a mixture: for the word "I", the encoder's state $h_0$ (저는) counts 0.8, and $h_1$ and $h_2$
 # count 0.1 each. There we chose the shares. Now the model shall compute them, for each word that it writes.
 #
-# Luong, Pham and Manning (2015) compare two things. $s$ is the state of the decoder: it says what the model is about to
-# write. $h_0, h_1, h_2$ are the states of the encoder: they say what is in the source. Where the two fit, the model
-# should look.
+# The attention of Luong, Pham and Manning (2015) compares two vectors. $s$ is the state of the decoder: it says what
+# the model is about to write. $h_0, h_1, h_2$ are the states of the encoder: they say what is in the source. Where the
+# two fit, the model should look.
 #
-# We take states of three numbers, chosen so that one can see through them. Each $h$ has its own direction. Each $s$
+# We take states of three numbers, chosen so that they are easy to follow. Each $h$ has its own direction. Each $s$
 # points towards the $h$ that it needs. In a real model an LSTM computes both.
 
 # %%
@@ -84,7 +84,7 @@ np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0
 # ## Step 4: join with the decoder's state
 #
 # Now there are two vectors: $a$ says what the source holds here, $s$ says what has been written so far. The decoder
-# writes them one after the other, multiplies by a matrix that it learns, and squeezes the result between −1 and 1:
+# writes them one after the other, multiplies by a matrix that it learns, and brings the result between −1 and 1:
 #
 # $$\tilde s = \tanh(W_c [a; s] + b_c)$$
 #
@@ -121,7 +121,9 @@ for word, row in zip(target, alignment.round(2), strict=True):
 # %% [markdown]
 # ## The same with the library
 #
-# `kt.layers.LuongAttention` is this layer. Like the paper of Luong et al., it has no $b_c$.
+# `kt.layers.LuongAttention` is this layer. Like the paper of Luong et al., it has no $b_c$. Keras calls the shares
+# *attention scores*: with `return_attention_scores=True` the layer returns them, too. So Keras's word means the numbers
+# after the softmax. In this course a score is the number before it.
 
 # %%
 layer = kt.layers.LuongAttention()
@@ -135,9 +137,9 @@ np.testing.assert_allclose(shares[0, 0], alignment, atol=1e-5)
 # %% [markdown]
 # ## The names of today
 #
-# The Transformer's paper calls $s$ the **query**, and the $h$ are **key** and **value** at the same time: keys when
-# they are compared with $s$, values when they are mixed. With these names, steps 1 to 3 are one call. `scale=1.0` says
-# that the scores stay as they are (chapter 5).
+# In the words of the Transformer's paper, $s$ is the **query**. Each $h$ is **key** and **value** at the same time: a
+# key when it is compared with $s$, a value when it is mixed. With these names, steps 1 to 3 are one call. `scale=1.0`
+# says that the scores stay as they are (chapter 5).
 
 # %%
 by_names, _ = kt.layers.dot_product_attention(queries[:, None], memory[:, None], memory[:, None], scale=1.0)

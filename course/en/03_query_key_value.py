@@ -120,7 +120,7 @@ np.testing.assert_allclose(differences, [3, 7], atol=0.1)
 # %% [markdown]
 # ## All three steps
 #
-# `sharpness` multiplies the scores. A large one makes the look-up hard, a small one makes it soft. (In chapter 5 the
+# `sharpness` multiplies the scores. A large one makes the look-up sharp, a small one makes it soft. (In chapter 5 the
 # factor has the value $1 / \sqrt{d_k}$.)
 
 
@@ -136,7 +136,7 @@ for sharpness in (0, 2, 6, 1000):
     print(f"sharpness {sharpness:4}: {answer[0]:5.2f} degrees, shares {shares.round(3)}")
 
 at_nine, _ = look_up(hand(9), keys, values, 1000)
-np.testing.assert_allclose(at_nine, temperatures[9])  # as hard as a dict
+np.testing.assert_allclose(at_nine, temperatures[9])  # as sharp as a dict
 mean, _ = look_up(hand(10), keys, values, 0)
 np.testing.assert_allclose(mean, values.mean())  # a query that does not matter
 
@@ -174,11 +174,11 @@ for axes in (left, right):
 plt.show()
 
 # %% [markdown]
-# **What to look at.** On the left, the orange line is a hard look-up: it jumps from value to value. The blue line is
-# smooth. The light line is so soft that it stays near the mean of the day, and misses the values of the table. No line
-# leaves the range from 11 to 22 degrees: a mixture cannot be more than its largest part. On the right, each colour is
-# the share of one table entry. At 9:00 most of the height belongs to the value at 9:00; at 12:00 the values at 9:00 and
-# 15:00 share equally.
+# **What to look at.** On the left, the orange line is a very sharp look-up: it jumps from value to value. The blue line
+# is smooth. The light line is so soft that it stays near the mean of the day, and misses the values of the table. No
+# line leaves the range from 11 to 22 degrees: a mixture lies between its smallest and its largest part. On the right,
+# each colour is the share of one table entry. At 9:00 most of the height belongs to the value at 9:00; at 12:00 the
+# values at 9:00 and 15:00 share equally.
 
 # %%
 for answer, _ in answers.values():

@@ -10,10 +10,10 @@
 # ## One sequence asks itself
 #
 # In chapter 2 the decoder asked and the encoder answered. There were two sequences. In *self-attention* there is one
-# sequence, and each token of it asks all tokens of it, itself included. The result is a new vector for each token, in
-# which the other tokens have left their mark.
+# sequence, and each token of it asks all tokens of it, itself included. The result is a new vector for each token. It
+# also holds information from the other tokens.
 #
-# A token plays three parts, and it needs a vector for each of them:
+# A token has three roles, and it needs a vector for each of them:
 #
 # - as **query** it asks: what do I need to know?
 # - as **key** it says: this is what I know about.
@@ -92,8 +92,8 @@ np.testing.assert_array_equal(first_scores, [2, 4, 4])
 # ## Step 4: softmax
 #
 # Softmax turns scores into shares: it takes $e^{\text{score}}$ of each, and divides by the sum. All shares are
-# positive, and together they make 1. On paper we round generously: $[0, 0.5, 0.5]$. The computer keeps a little for
-# the first token.
+# positive, and together they make 1. On paper we round roughly: $[0, 0.5, 0.5]$. The computer keeps a little for the
+# first token.
 
 
 # %%
@@ -176,7 +176,7 @@ plt.show()
 # %% [markdown]
 # ## The same with the library
 #
-# `kt.layers.dot_product_attention` is steps 3 to 5. Its arrays have two more axes: a batch of sequences, and heads
+# `kt.layers.dot_product_attention` does steps 3 to 5. Its arrays have two more axes: a batch of sequences, and heads
 # (chapter 6). We have one of each. `scale=1.0` says that the scores stay as they are.
 
 # %%
@@ -216,8 +216,8 @@ np.testing.assert_allclose(layer_weights[0, 0], weights, atol=1e-6)
 print(np.round(result[0], 2))
 
 # %% [markdown]
-# `layer(inputs, inputs)` says it: the same sequence is handed in twice, once for the queries, once for the keys and
-# values. That is the "self" of self-attention. In chapter 2 they were two sequences.
+# `layer(inputs, inputs)` shows it: you pass the same sequence twice, once for the queries, once for the keys and
+# values. That is the "self" of self-attention. In chapter 2 there were two sequences.
 
 # %% [markdown]
 # ## Exercise
@@ -247,5 +247,5 @@ np.testing.assert_allclose(swapped_outputs, outputs[[2, 1, 0]])
 #   lines as one formula
 # - The documents of this library: *Building blocks*, and the reference of `MultiHeadAttention` and
 #   `dot_product_attention`
-# - Next chapter: **5. Scaled dot-product attention**. The second row of the picture is nearly a yes or no. The
-#   chapter shows why this harms learning, and how $\sqrt{d_k}$ repairs it.
+# - Next chapter: **5. Scaled dot-product attention**. In the second row of the picture, one token gets nearly
+#   everything. The chapter shows why this harms learning, and how $\sqrt{d_k}$ repairs it.

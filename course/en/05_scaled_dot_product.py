@@ -21,7 +21,8 @@
 # | $QK^\top$ | (target_len, source_len) | the scores of one query for all keys |
 # | the result | (target_len, $d_v$) | the mixture for one query |
 #
-# $d_k$ is the length of a query. In the paper it is 64, so the scores are divided by 8. Why?
+# $d_k$ is the dimension of a query: how many numbers it has. In the paper it is 64, so the scores are divided by 8.
+# Why?
 
 # %%
 import os
@@ -46,10 +47,10 @@ def softmax(scores):
 
 
 # %% [markdown]
-# ## Long vectors have large dot products
+# ## More dimensions make larger dot products
 #
 # At the start of training, the numbers in a query and in a key are much like random numbers, with mean 0 and standard
-# deviation 1. How large is their dot product? Let us draw 20,000 pairs for some lengths, and look.
+# deviation 1. How large is their dot product? Let us draw 20,000 pairs for some dimensions, and look.
 
 # %%
 lengths = [4, 16, 64, 256]
@@ -67,8 +68,8 @@ for d_k in lengths:
 # Each product has mean 0 and variance 1. The variances of independent terms add up, so the sum has variance $d_k$,
 # and its standard deviation is $\sqrt{d_k}$. (This is the footnote of section 3.2.1 in the paper.)
 #
-# For $d_k = 64$ the scores of two keys differ by about 11 ($8 \cdot \sqrt 2$). Softmax turns a difference of 11 into
-# a factor of $e^{11} \approx 60{,}000$. One key takes all.
+# For $d_k = 64$ the scores of two keys typically differ by about 11 ($8 \cdot \sqrt 2$). Softmax turns a difference of
+# 11 into a factor of $e^{11} \approx 60{,}000$. One key takes all.
 
 # %% [markdown]
 # ## A softmax that is sure learns nothing
@@ -104,7 +105,7 @@ measured = {
 }
 names, axis_labels = (
     list(measured),
-    ["d_k, length of a query", "largest of 16 shares", "size of the gradient"],
+    ["d_k, dimension of a query", "largest of 16 shares", "size of the gradient"],
 )
 titles = ["How much one key takes", "How much flows back"]
 plt.rcParams["font.family"] = font_families(*names, *axis_labels, *titles)
@@ -123,10 +124,11 @@ left.legend()
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The blue lines are flat: after division by $\sqrt{d_k}$ it does not matter how long the vectors
-# are. Without division (orange) one key takes more and more as the vectors grow, and the gradient on the right goes
-# towards zero. Division by $d_k$ (grey) goes too far: all keys get nearly the same share, close to the dotted line at
-# $1/16$, whatever the query asks. The gradient is not small there, but attention cannot tell the keys apart.
+# **What to look at.** The blue lines are flat: after division by $\sqrt{d_k}$ it does not matter how many dimensions
+# the vectors have. Without division (orange) one key takes more and more as the dimension grows, and the gradient on
+# the right goes towards zero. Division by $d_k$ (grey) goes too far: all keys get nearly the same share, close to the
+# dotted line at $1/16$, whatever the query asks. The gradient is not small there, but attention cannot tell the keys
+# apart.
 
 # %%
 not_divided, by_root, by_length = (dict(zip(widths, measured[name], strict=True)) for name in names)
@@ -154,8 +156,8 @@ outputs, weights = attention(queries, keys, values)
 print("without scaling", softmax(queries @ keys.T).round(3), "with scaling", weights.round(3), sep="\n")
 
 # %% [markdown]
-# These are the numbers of chapter 4. The order of the shares in a row is the same as before. But the second row,
-# which was nearly a yes or no, now leaves a tenth to the third token.
+# These are the numbers of chapter 4. The order of the shares in a row is the same as before. But in the second row,
+# where one token got nearly everything, the third token now gets about a tenth.
 
 # %%
 np.testing.assert_allclose(weights[1], [0.001, 0.909, 0.090], atol=1e-3)
@@ -188,10 +190,10 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # %% [markdown]
 # ## Does it matter in a trained model?
 #
-# A model could learn the factor: it only has to make its query matrix smaller. But it must first get there, through
-# those small gradients. So the division is no new ability. It is a good place to start from. The paper found that for
-# large $d_k$ attention without it does worse than additive attention, the older kind that has a small network in place
-# of the dot product (section 3.2.1).
+# A model could learn the factor: it only has to make its query matrix smaller. But first it must learn this with those
+# small gradients. So the division adds no new ability. It makes a good start. The paper found that for large $d_k$
+# attention without it does worse than additive attention, the older kind that has a small network in place of the dot
+# product (section 3.2.1).
 
 # %% [markdown]
 # ## Exercise

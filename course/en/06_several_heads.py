@@ -43,14 +43,14 @@ np.testing.assert_array_equal(one_head, swapped)  # one head cannot tell the two
 # %% [markdown]
 # ## 512 numbers, 8 heads of 64
 #
-# More heads must not cost more. So the paper does not give each head 512 numbers: it shares them out. With $d_{model}
-# = 512$ and $h = 8$ heads, each head has queries, keys and values of $d_k = 512 / 8 = 64$ numbers:
+# More heads should not cost more. So the paper does not give 512 numbers to each head: it shares them out. With
+# $d_{model} = 512$ and $h = 8$ heads, each head has queries, keys and values of $d_k = 512 / 8 = 64$ numbers:
 #
 # $$\text{head}_i = \text{Attention}(Q W_i^Q,\ K W_i^K,\ V W_i^V) \qquad
 # \text{MultiHead}(Q, K, V) = \text{Concat}(\text{head}_1, \ldots, \text{head}_h)\, W^O$$
 #
 # Each $W_i^Q$ has 512 rows and 64 columns. The eight outputs of 64 numbers lie side by side: 512 numbers again. Then
-# $W^O$, 512 by 512, mixes what the heads found. Without it the first 64 numbers would only ever know of head 1.
+# $W^O$, 512 by 512, mixes what the heads found. Without it the first 64 numbers would hold only what head 1 found.
 #
 # Nobody multiplies eight small matrices one by one. Side by side they are one matrix of 512 by 512. One product
 # computes all heads, and a `reshape` cuts it into pieces.
@@ -93,8 +93,8 @@ assert w_query[:, :d_k].shape == (512, 64)
 assert joined.shape == (5, 512)
 
 # %% [markdown]
-# The second head alone, with its own small matrices, gives the same numbers as slice 1 of the big product. So cutting
-# after the product is the same as multiplying with cut matrices.
+# The second head alone, with its own small matrices, gives the same numbers as the second slice of the big product. So
+# cutting after the product is the same as multiplying with cut matrices.
 
 # %%
 second = slice(d_k, 2 * d_k)
@@ -104,7 +104,7 @@ np.testing.assert_allclose(softmax(q @ k.T / np.sqrt(64)) @ v, heads[1], atol=1e
 # %% [markdown]
 # ## The library's layer
 #
-# `kt.MultiHeadAttention(8, 64)` is Keras's layer of the same name, with what decoding needs beside it. It keeps each
+# `kt.MultiHeadAttention(8, 64)` is Keras's layer of the same name, extended by what decoding needs. It keeps each
 # matrix with an axis for the heads: the kernel of the queries is `(512, 8, 64)`. We give it our matrices.
 
 # %%
@@ -122,8 +122,8 @@ np.testing.assert_allclose(found[0], outputs, atol=1e-4)
 np.testing.assert_allclose(found_weights[0], weights, atol=1e-5)
 
 # %% [markdown]
-# How many weights is that? Four matrices of 512 by 512, with 1 head, with 8 or with 64. Heads cost nothing: they only
-# share out what is there.
+# How many weights is that? Four matrices of 512 by 512, with 1 head, with 8 or with 64. More heads need no more
+# weights: they only share out what is there.
 
 # %%
 for count in (1, 8, 64):
@@ -133,18 +133,18 @@ for count in (1, 8, 64):
     assert layer.count_params() == 4 * 512 * 512
 
 # %% [markdown]
-# ## Two questions at once, learnt
+# ## Two heads learn two questions
 #
-# Do heads really learn to look at different places? Here is a task that needs two of them. A text has numbers, and the
-# answer for each position is the number at the *begin* of the text minus the number *just before* it. We train two
-# layers of the same size: one with a single head, one with two.
+# Do heads really learn to look at different places? Here is a task that needs two of them. A sequence holds eight
+# random numbers. The answer for each position is the *first* number of the sequence minus the number *just before* the
+# position. We train two layers of the same size: one with a single head, one with two.
 
 # %%
 steps, size = 8, 32
 
 
 def batch(number):
-    """Draws texts of random numbers, with their positions, and the answers."""
+    """Draws sequences of random numbers, with their positions, and the answers."""
     numbers = random.normal(size=(number, steps))
     places = np.broadcast_to(np.eye(steps), (number, steps, steps))
     before = np.roll(numbers, 1, axis=1)
@@ -152,7 +152,7 @@ def batch(number):
 
 
 def train(count):
-    """Trains a layer with so many heads; returns its maps and its error on new texts."""
+    """Trains a layer with so many heads; returns its maps and its error on new sequences."""
     keras.utils.set_random_seed(6)
     inputs = keras.Input((steps, 1 + steps))
     widen = keras.layers.Dense(size)
@@ -162,8 +162,8 @@ def train(count):
     model = keras.Model(inputs, answers[:, 1:, 0])
     model.compile(keras.optimizers.Adam(5e-3), "mse")
     model.fit(*batch(24_000), batch_size=64, verbose=0)
-    texts = widen(batch(200)[0])
-    _, maps = layer(texts, texts, return_attention_scores=True)
+    sequences = widen(batch(200)[0])
+    _, maps = layer(sequences, sequences, return_attention_scores=True)
     return maps.numpy().mean(axis=0), model.evaluate(*batch(2000), verbose=0)
 
 
@@ -173,10 +173,10 @@ print(f"mean squared error: one head {error_one:.3f}, two heads {error_two:.3f}"
 assert error_two < 0.5 * error_one
 
 # %% [markdown]
-# Look at the maps. Each row is a position that asks, each column a position that is read. The single head has decided
-# for the begin, the first column, and never reads the number before. Two heads read both: the first column, and the
-# cells just below the diagonal. They do not share the work as neatly as one might hope. For some positions head 1
-# reads the begin, for others head 2. Nothing in the training asks for tidy heads; keep that in mind when you read
+# Look at the maps. Each row is a position that asks, each column a position that is read. The single head reads the
+# first number (the first column) and never the number just before. Two heads read both: the first column, and the cells
+# just below the diagonal. They do not share the work as neatly as you might hope. For some positions head 1 reads the
+# first number, for others head 2. Nothing in the training asks for tidy heads; keep that in mind when you read
 # attention (chapter 13).
 
 # %%

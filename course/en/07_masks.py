@@ -17,9 +17,10 @@
 # | --- | --- | --- | --- | --- | --- |
 # | **answer** | I | am | a | student | `<EOS>` |
 #
-# There is a catch. Self-attention lets each place see all others. At the place of "I" the model could look one place
+# There is a problem. Self-attention lets each place see all others. At the place of "I" the model could look one place
 # to the right and read the answer, "am". It would learn to copy, and it could not write: when it writes there is
-# nothing on the right. So every place must see only itself and what comes before it.
+# nothing on the right. So every place must see only itself and what comes before it. The mask that does this is called
+# the *look-ahead mask* or the causal mask.
 
 # %%
 import os
@@ -166,6 +167,6 @@ print(near.astype(int), last.round(4), sep="\n")
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 3.2.3: the three
 #   uses of attention, and the $-\infty$
-# - In this library: [Masks](https://keras.io/guides/understanding_masking_and_padding/) as Keras passes them on, and
-#   the page "Masks" of the documents
+# - How Keras passes masks on: [its guide](https://keras.io/guides/understanding_masking_and_padding/). How this library
+#   does it: the page "Masks" of its documents
 # - The next chapter: **8. Positions**

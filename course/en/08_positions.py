@@ -10,8 +10,9 @@
 # ## A bag of words
 #
 # A recurrent model reads one word after another, so it knows the order. Attention takes all words at once. A score
-# compares two *contents*; where they stand is no part of it. So attention cannot tell {home, go, I} from {I, go,
-# home}. We exchange the words of an input, and the outputs are exchanged in the same way. Nothing else changes.
+# compares the *contents* of two words. It does not depend on where they stand. So attention cannot tell {home, go, I}
+# from {I, go, home}. We exchange the words of an input, and the outputs are exchanged in the same way. Nothing else
+# changes.
 
 # %%
 import os
@@ -55,16 +56,16 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 # %% [markdown]
 # ## Hands of a clock
 #
-# How does one number a place? "17" as one more number has drawbacks: it grows without end, and position 500 never came
+# How do we number the places? "17" as one more number has drawbacks: it grows without end, and position 500 never came
 # in training. The paper *adds* a vector to each embedding. Its numbers stay between −1 and 1, however long the text.
 # Channel $2i$ is a sine and channel $2i + 1$ a cosine, of one frequency for each pair:
 #
 # $$PE_{(pos, 2i)} = \sin\!\left(\frac{pos}{10000^{2i / d}}\right) \qquad
 # PE_{(pos, 2i+1)} = \cos\!\left(\frac{pos}{10000^{2i / d}}\right)$$
 #
-# Think of clocks. The first pair is a quick hand: it goes round once in $2\pi \approx 6.3$ positions. The next one is
-# a little slower. The last pair needs almost $2\pi \cdot 10000 = 62{,}832$ positions for one round. One quick hand
-# cannot tell noon from midnight; all hands together name each position.
+# Think of clocks. The first pair is a quick hand: it goes round once in $2\pi \approx 6.3$ positions. The next one is a
+# little slower. With $d = 128$, the last pair needs about 54,000 positions for one round (the limit is
+# $2\pi \cdot 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name each position.
 
 # %%
 length, d_model, longest = 50, 128, 10_000
@@ -87,15 +88,15 @@ print(f"smallest distance between two of 50 positions: {nearest:.2f}")
 assert nearest > 1  # no two positions are alike
 
 # %% [markdown]
-# The heat map shows 50 positions and 128 channels. Read a row: it is what is added to the word at this place. Read a
-# column: it is one hand of the clock. On the left the colours change from row to row, on the right they hardly change:
-# the cosines stay near 1, the sines near 0.
+# The heat map shows 50 positions and 128 channels. Read a row: it is what is added to the word at this place. Read two
+# columns side by side, a sine and its cosine: they are one hand of the clock. On the left the colours change from row
+# to row, on the right they hardly change: the cosines stay near 1, the sines near 0.
 
 # %%
 kt.plots.positions(encoding, length=50, d_model=128)
 
 # %% [markdown]
-# ## Why sines? A step back is a rotation
+# ## Why sines? A step is a rotation
 #
 # Let two hands show position $p$: $(\sin \omega p, \cos \omega p)$. Position $p + k$ is the same pair, turned by the
 # angle $\omega k$. The turn depends on $k$ alone, not on $p$. So one matrix moves *every* position by $k$. An
@@ -113,8 +114,8 @@ np.testing.assert_allclose(table[:-k] @ turn, table[k:], atol=1e-9)
 print("one matrix moves all positions by", k)
 
 # %% [markdown]
-# The product of two positions tells how far apart they are: it is $\sum_i \cos(\omega_i (p - q))$, which depends on
-# the distance alone. Look at the curve: it is highest at 0, and it falls on both sides.
+# The product of two positions tells how far apart they are: it is $\sum_i \cos(\omega_i (p - q))$, which depends on the
+# distance alone. Look at the curve: it is highest at 0, and it falls on both sides, with small ripples.
 
 # %%
 products = table @ table.T
@@ -154,7 +155,7 @@ np.testing.assert_allclose(
 vectors = random.normal(size=(1000, 128)) / np.sqrt(128)
 before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (1, np.sqrt(128)))
 print(f"word before {before:.2f}, after {after:.2f}, position 8.00")
-# Before: 1 against 8, the word would drown. After: 11.3 against 8.
+# Before: 1 against 8, the word would hardly count. After: 11.3 against 8.
 np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
 
 # %% [markdown]

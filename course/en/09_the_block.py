@@ -15,8 +15,8 @@
 #
 # $$x + \text{Sublayer}(x)$$
 #
-# The input has a straight road through all layers, and so has the gradient on its way back. We measure that: the
-# gradient at the first of 30 layers, with the road and without it.
+# The input has a straight road through all layers (a *shortcut* or skip connection), and so has the gradient on its way
+# back. We measure that: the gradient at the first of 30 layers, with the road and without it.
 
 # %%
 import os
@@ -93,13 +93,14 @@ for axes, table, name in ((middle, batch_norm(rows), names[0]), (right, layer_no
 plt.show()
 
 # %% [markdown]
-# Left: without the road the gradient dies within 30 layers. Right: the same table, normalised in two ways. Each column
-# of the middle table has mean 0, each row of the right one.
+# Left: without the road the gradient vanishes within 30 layers. Right: the same table, normalised in two ways. Each
+# column of the middle table has mean 0, each row of the right one.
 #
 # ## The feed-forward network
 #
-# Attention mixes tokens, but each output is a weighted mean of values: nothing new is computed. That is the work of
-# two dense layers with a ReLU between them, the same at each position:
+# Attention mixes tokens: each output is a weighted mean of values. What each token makes of the mixture is the work of
+# two dense layers with a ReLU between them. They are the same at each position, so the paper calls them
+# *position-wise*:
 #
 # $$\text{FFN}(x) = \max(0,\ x W_1 + b_1)\, W_2 + b_2$$
 #
@@ -127,14 +128,15 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 
 # %% [markdown]
 # The output has the shape of the input. So layers can be stacked: the paper stacks 6. `normalize_first=True` gives
-# *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up; most models since GPT-2 use
-# it.
+# *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up. Most language models since
+# GPT-2 use it.
 #
 # ## The decoder layer
 #
 # A decoder layer has three sublayers. The first is *masked* self-attention over what is written so far. The second is
-# **cross-attention**: the queries come from the decoder, the keys and values from the encoder's output. So each word
-# that is written looks at the whole source. The third is the feed-forward network.
+# **cross-attention** (the paper says encoder-decoder attention): the queries come from the decoder, the keys and values
+# from the encoder's output. So each word that is written looks at the whole source. The third is the feed-forward
+# network.
 
 # %%
 decoder = kt.DecoderLayer(num_heads, d_ff)

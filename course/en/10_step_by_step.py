@@ -96,15 +96,16 @@ assert x.shape == (1, n, d_model)
 memory = x
 for i, layer in enumerate(model.encoder.layers):
     memory, scores = layer(memory, return_attention_scores=True)
-    print(f"encoder layer {i + 1}: vectors {tuple(memory.shape)}, attention scores {tuple(scores.shape)}")
+    print(f"encoder layer {i + 1}: vectors {tuple(memory.shape)}, attention weights {tuple(scores.shape)}")
 np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 
 # %% [markdown]
 # ## Step 4: the decoder writes one word
 #
-# The target so far is `<s>` alone: it is the output shifted right (chapter 7). The decoder embeds it, looks at itself
-# with the look-ahead mask, asks the memory by cross-attention, and gives one vector for each position. The product
-# with the embedding gives a score for each of the ids, and a softmax makes probabilities.
+# The target so far is `<s>` alone: it is the output shifted right (chapter 7, where the mark was called `<SOS>`). The
+# decoder embeds it, looks at itself with the look-ahead mask, asks the memory by cross-attention, and gives one vector
+# for each position. The product with the embedding gives a score for each of the ids, and a softmax makes
+# probabilities.
 
 # %%
 encoded = model.encode(source)
@@ -140,9 +141,9 @@ assert translation == "I am a student."
 # %% [markdown]
 # ## The cache: no word is read twice
 #
-# The loop above computes every position again at each step, although a look-ahead mask keeps them from changing. A
-# *cache* keeps the keys and values of what is written. Then each step reads one new position only. The numbers are the
-# same.
+# The loop above computes every position again at each step, although the look-ahead mask keeps the earlier ones from
+# changing. A *cache* keeps the keys and values of what is written. Then each step reads one new position only. The
+# numbers are the same.
 
 # %%
 cache = model.decoder.empty_cache(1, len(written))
@@ -170,8 +171,9 @@ kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title=
 # %% [markdown]
 # ## The beam: several drafts at once
 #
-# Greedy search cannot take a word back. A *beam* of width 4 keeps the four best drafts at each step, and returns the
-# one whose whole probability is best. The score is the sum of the logarithms.
+# Greedy search cannot take a word back. A *beam* of width 4 keeps the four best drafts, called *hypotheses*, at each
+# step. At the end it returns the one whose whole probability is best, with a small bonus for longer sentences (the
+# length penalty, chapter 12). The score is the sum of the log probabilities.
 
 # %%
 beams = model.generate(source, kt.Beam(4, n_best=4))
@@ -189,13 +191,13 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 # %% [markdown]
 # ## Exercise
 #
-# `base` translates a sentence of 20 pieces into 20 pieces, with 6 decoder layers. Count positions that go through a
+# `base` translates a sentence of 20 pieces into 20 pieces, with 6 decoder layers. Count the positions that go through a
 # decoder layer.
 #
-# 1. How many are it without a cache, if each step computes all positions so far?
-# 2. How many with a cache?
-# 3. The cache keeps keys and values of 512 numbers for each position and layer, in float32. How many bytes are it at
-#    the end?
+# 1. How many are there without a cache, if each step computes all positions so far?
+# 2. How many are there with a cache?
+# 3. For self-attention, the cache keeps keys and values of 512 numbers for each position and layer, in float32. How
+#    many bytes does it hold at the end?
 
 # %% tags=["hide-cell"]
 without_cache = 6 * sum(range(1, 21))

@@ -146,9 +146,9 @@ for name, count in counts.items():
     print(f"{name:16}{count.multiplications:8,} multiplications in {count.rounds:3} rounds")
 
 # %% [markdown]
-# The order of the table is right, and the factors that it leaves out are small: attention multiplies twice
-# (scores and mixture), and so does the recurrent layer (input and state). At both ends of the sentence the
-# restricted layer has fewer neighbours, so it needs a little less than $2 r n d$.
+# The orders of the table are right, and the constant factors that it leaves out are small: attention multiplies twice
+# (scores and mixture), and so does the recurrent layer (input and state). At both ends of the sentence the restricted
+# layer has fewer neighbours, so it needs a little less than $2 r n d$.
 #
 # Look at the rounds. Attention needs two, whatever the length. The recurrent layer needs one for each token, and
 # no machine with more cores can change that.
@@ -194,10 +194,10 @@ np.testing.assert_allclose(convolved(batch)[0], by_hand["convolutional"], atol=1
 # %% [markdown]
 # ## Which one is cheaper?
 #
-# Divide the two costs: $\frac{n^2 d}{n d^2} = \frac{n}{d}$. Self-attention is cheaper than a recurrent layer
-# while the sentence is shorter than the vectors are wide. The paper's base model has $d = 512$, and a sentence
-# has some 30 tokens: then attention needs a seventeenth. A book of 100,000 tokens turns this around. That is why
-# there are windows.
+# Divide the two costs: $\frac{n^2 d}{n d^2} = \frac{n}{d}$. Self-attention is cheaper than a recurrent layer while the
+# sentence is shorter than the vectors are wide. The paper's base model has $d = 512$, and a sentence has some 30
+# tokens: then attention needs a seventeenth of the multiplications. A book of 100,000 tokens turns this around. That is
+# why there are windows.
 #
 # This counts the scores and the mixture only. A whole attention layer also has four projections (query, key,
 # value, output), which cost $4 n d^2$. Below $n = 2d$ they are the larger part.

@@ -29,8 +29,8 @@ keras.utils.set_random_seed(12)
 # %% [markdown]
 # ## A learning rate that rises, then falls
 #
-# The first updates of a Transformer are dangerous: its weights are random, its gradients point anywhere, and Adam
-# does not know yet how large they usually are. So the paper starts with tiny steps and makes them larger for
+# The first updates of a Transformer are dangerous. Its weights are random, its gradients point anywhere, and Adam does
+# not know yet how large the gradients usually are. So the paper starts with tiny steps and makes them larger for
 # `warmup` steps. Then it makes them smaller again (section 5.3, equation 3):
 #
 # $$\text{rate} = d_\text{model}^{-0.5} \cdot \min(\text{step}^{-0.5},\; \text{step} \cdot \text{warmup}^{-1.5})$$
@@ -63,14 +63,14 @@ kt.plots.schedule(widths)
 # %% [markdown]
 # ## Label smoothing by hand
 #
-# The usual target says: the right word has probability 1, all others 0. A softmax can never reach that, so the
-# model pushes its scores apart for ever and becomes too sure of itself. Label smoothing takes a small share
+# In the usual target the right word has probability 1, and all others have 0. A softmax can never reach that. So the
+# model pushes its scores apart without end, and becomes too sure of itself. Label smoothing takes a small share
 # $\varepsilon$ away from the right word and spreads it over the whole vocabulary (section 5.4 takes
 # $\varepsilon = 0.1$). For $V = 5$ words:
 #
 # $$q = (1 - \varepsilon) \cdot [0, 0, 1, 0, 0] + \varepsilon / V = [0.02, 0.02, 0.92, 0.02, 0.02]$$
 #
-# The loss is the cross-entropy $-\sum_i q_i \log p_i$.
+# The loss is the cross-entropy $-\sum_i q_i \log p_i$. With the natural logarithm its unit is called *nat*.
 
 # %%
 epsilon, right = 0.1, 2
@@ -199,8 +199,8 @@ def generated():
 
 
 # %% [markdown]
-# We keep one in ten (subject, verb, object) combinations for the test, with all their tenses. So each word of the
-# test is known, and no test sentence is. Otherwise a model that learns by heart would look good. 저는 학생입니다
+# We keep one in ten (subject, verb, object) combinations for the test, with all their tenses. So the model knows each
+# word of the test, but none of its sentences. Otherwise a model that learns by heart would look good. 저는 학생입니다
 # is in the test.
 
 # %%
@@ -332,10 +332,10 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The start and the end. The large steps win at first. Then the careful start overtakes: in
-# our run its loss was 1.1 after 120 steps, against 1.4. With a lower rate, such as 0.004, this little model does
-# as well without a warm-up. Deep models do not: the warm-up lets them bear a rate that would break them at the
-# start (Xiong et al., 2020, explain why, and why pre-norm needs it less).
+# **What to look at.** The start and the end. The large steps win at first. Then the careful start overtakes: in our run
+# its loss was 1.1 after 120 steps, against 1.4 without a warm-up. With a lower rate, such as 0.004, this little model
+# does as well without a warm-up. Deep models do not: the warm-up lets them bear a rate that would break them at the
+# start. Xiong et al. (2020) explain why, and why pre-norm (chapter 9) needs it less.
 
 # %% [markdown]
 # ## BLEU by hand

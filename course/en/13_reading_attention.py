@@ -150,11 +150,12 @@ draw_heads(axes, example, looks, place, title)
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The lines go from *making* (the model sees only `[MASK]` there) to *more* and *difficult*,
-# over four words in between. The heads share the work: some read *more*, some read *difficult*.
+# **What to look at.** The thick lines go from *making* (the model sees only `[MASK]` there) to *more* and *difficult*,
+# over the words in between. The heads share the work: in our run three of them read *difficult*, and one reads *more*.
+# Thin lines go to all words.
 #
-# One picture proves little, so we measure it on all test sentences: which share of the attention of the hidden
-# word falls on the two words that decide? If it were spread evenly, it would be a fifth at most.
+# One picture proves little, so we measure it on all test sentences: which share of the attention of the hidden word
+# falls on the two words that decide? If it were spread evenly, it would be a quarter at most.
 
 # %%
 deciding = np.isin(ids[800:], [number[word] for word in ("more", "too", *sum(ADJECTIVES.values(), ()))])
@@ -197,12 +198,12 @@ assert other_degree > 0.9 and other_noun < 0.1
 # %% [markdown]
 # ## Alignment: which word translates which
 #
-# In a translator, cross-attention connects each written word with the source. Its first picture (Bahdanau et al.,
-# 2015, figure 3) showed that a model learns, from sentence pairs alone, which word translates which. Linguists
-# call this an *alignment*.
+# In a translator, cross-attention connects each written word with the source. Its first picture (Bahdanau et al., 2015,
+# figure 3) showed that a model learns, from sentence pairs alone, which word translates which. This is called an
+# *alignment*.
 #
-# Korean puts the verb last, English second. So the lines must cross. We train a tiny translator on sentences in
-# the past tense. Each has a subject, an object and a verb, and some have a place and a time.
+# Korean puts the verb last. English puts it after the subject. So the lines must cross. We train a tiny translator on
+# sentences in the past tense. Each has a subject, an object and a verb, and some have a place and a time.
 
 # %%
 people = "저는=I, 우리는=we, 그는=he, 그녀는=she, 민수는=Minsu, 지영은=Jiyoung, 학생은=the student, 의사는=the doctor"
@@ -322,7 +323,7 @@ assert best > 2 * chance
 # - No head is *the* alignment. A single head is often wrong, and the mean of the heads of one layer is usually
 #   better than most of them. Garg et al. (2019) take the mean of the last layer but one in large models, and so
 #   does `model.score`.
-# - Even the best row is not perfect, while the translations are. The state above a Korean word already holds
+# - Even the best row is not perfect, while nearly all translations are. The state above a Korean word already holds
 #   parts of its neighbours: the encoder has mixed them. A head can read 편지를 at the place of another word.
 
 # %% [markdown]
@@ -342,12 +343,12 @@ np.testing.assert_allclose(contributions, [0.008, 0.6])
 assert alphas.argmax() == 0 and contributions.argmax() == 1
 
 # %% [markdown]
-# ## What one can read, and what not
+# ## What you can read, and what you cannot
 #
 # | you see | you may say | you may not say |
 # | --- | --- | --- |
-# | a thick line | in this layer, this head reads from this place | this word is the reason of the output |
-# | no line | this head does not read from there | the word has no influence: it may come by another head or layer |
+# | a thick line | in this layer, this head reads from this place | this word is the reason for the output |
+# | no line | this head does not read from there | the word has no influence (it may come by another head or layer) |
 # | the same line in many sentences | this head has a habit; count how often | the head is "the grammar head" |
 # | a line that vanishes after training again | there are several ways to the same answer | attention is meaningless |
 #

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 14. What came after: BERT, GPT, vision
 #
-# Afterwards you can say how three famous families follow from one layer: BERT reads, GPT writes, the Vision
-# Transformer sees. You add up BERT's input by hand, train a small GPT and a small Vision Transformer, and see
-# that a mask is the whole difference between the first two.
+# Afterwards you can say how three famous families follow from one layer: BERT reads, GPT writes, the Vision Transformer
+# sees. You add up BERT's input by hand, train a small GPT and a small Vision Transformer, and see that the layers of
+# the first two differ only by a mask.
 #
 # **Before:** chapters 7 (masks), 8 (positions) and 9 (the block).
 
@@ -136,16 +136,16 @@ plt.show()
 # %% [markdown]
 # ## One encoder, many tasks
 #
-# BERT is trained once on plain text, by hidden words (the guesser of chapter 13 did the same). Then a small
-# *head* is put on it for a task, and the whole model is trained a little more. The state of `[CLS]` serves as the
-# vector of the text.
+# BERT is trained once on plain text: it guesses hidden words (as the guesser of chapter 13 did), and whether text B
+# follows text A. This is *pre-training*. Then a small *head* is put on it for a task, and the whole model is trained a
+# little more. This is *fine-tuning*. The state of `[CLS]` serves as the vector of the text.
 #
 # | task | input | head | output |
 # | --- | --- | --- | --- |
-# | classification: is the review good? | A | `ClassificationHead(2)` | one score a class |
+# | classification: is the review good? | A | `ClassificationHead(2)` | one score per class |
 # | entailment: does B follow from A? | A and B | `ClassificationHead(3)` | yes, no, perhaps |
 # | similarity: how near are A and B? | A and B | `ClassificationHead(1)` | one number |
-# | multiple choice: which B goes on A? | A with each B | `MultipleChoiceHead()` | one score a choice |
+# | multiple choice: which B goes on A? | A with each B | `MultipleChoiceHead()` | one score per choice |
 
 # %%
 one_text = kt.text.pack(tokenizer, ["My dog is cute"])
@@ -167,12 +167,12 @@ for name, (head, inputs, shape) in tasks.items():
 # %% [markdown]
 # ## GPT: the next word
 #
-# GPT guesses no hidden words. It guesses the next word, again and again. So it needs no labels, only text.
-# `LanguageModel` is a decoder without a memory.
+# GPT does not hide words. It guesses the next word, again and again. So it needs no labels, only text. `LanguageModel`
+# is a decoder without a memory.
 #
-# Our text is about agreement: "the dogs that chased the cat are tired". The verb must agree with *dogs*, not with
-# the nearer *cat*. A model that looks at the last words only gets that wrong in half of the cases. We train on
-# most sentences. The test has the other sentences: pairs of nouns that training never puts together.
+# Our text is about agreement: "the dogs that chased the cat are tired". The verb must agree with *dogs*, not with the
+# nearer *cat*. A model that looks at the last words only gets that wrong in half of the cases. We train on most
+# sentences. The test has the other sentences: their two nouns never occur in this order in training.
 
 # %%
 NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")

@@ -15,7 +15,7 @@
 #
 # - Jain and Wallace, 2019, "Attention is not Explanation", say no. An explanation should agree with other
 #   measures of importance, and other weights should lead to another answer. In their models both often fail.
-# - Wiegreffe and Pinter, 2019, "Attention is not not Explanation", answer: not so fast. First ask whether the
+# - Wiegreffe and Pinter, 2019, "Attention is not not Explanation", answer that this is too quick. First ask whether the
 #   model needs its attention at all. And a second possible explanation does not make the first one wrong.
 #
 # We repeat their experiments. For that we need a model, and a task whose truth we know.
@@ -23,9 +23,9 @@
 # %% [markdown]
 # ## Reviews that a program writes
 #
-# A review has three clauses, such as "the plot was not good". An adjective is good or bad, and *not* turns it
-# round. A review is positive if at least two clauses are. So we know which words *decide*: the adjectives and
-# *not*. The nouns say nothing.
+# A review has three clauses, such as "the plot was not good". An adjective is good or bad, and *not* reverses it. A
+# review is positive if at least two clauses are positive. So we know which words *decide*: the adjectives and *not*.
+# The nouns say nothing.
 
 # %%
 import os
@@ -76,9 +76,9 @@ print(" ".join(reviews[0][0]), "->", reviews[0][1])
 #
 # $$\alpha = \text{softmax}(s_1, \ldots, s_n), \qquad z = w^\top \sum_j \alpha_j h_j + b$$
 #
-# where the score $s_j$ comes from a small network that reads the state $h_j$. $z$ is the logit: positive means "a
-# good review". We write the steps as methods, because we shall put other weights $\alpha$ into `answer`. With
-# `uniform=True` all scores are 0, so all words get the same weight.
+# where the score $s_j$ comes from a small network that reads the state $h_j$. $z$ is the logit: positive means "a good
+# review". We write the steps as methods, because later we put other weights $\alpha$ into `answer`. With `uniform=True`
+# all scores are 0, so all words get the same weight.
 
 
 # %%
@@ -138,8 +138,8 @@ model = trained(seed=1)
 # 1. **Attention**: its weight $\alpha_j$.
 # 2. **Leave-one-out**: hide the word, and see how far the logit moves. This is an experiment on the model. It
 #    says what *happens* without the word.
-# 3. **Gradient × input**: $|\nabla_{x_j} z \cdot x_j|$ for the embedding $x_j$: how far the logit would move, by
-#    its slope, if the embedding shrank to zero.
+# 3. **Gradient × input**: $|\nabla_{x_j} z \cdot x_j|$ for the embedding $x_j$. From its slope it estimates how far the
+#    logit would move if the embedding shrank to zero.
 
 
 # %%
@@ -239,10 +239,10 @@ plt.show()
 assert agreements[f"{a}, {o}"].mean() < 0.8
 
 # %% [markdown]
-# **What to look at.** How far each outline lies to the right. If attention were the explanation, its outlines
-# would stand at 1. They lie between 0 and 1: attention has something to do with importance, and it is not the
-# same thing. The two other measures agree with each other somewhat better, as Jain and Wallace found on real
-# reviews. They are not perfect either.
+# **What to look at.** Look how far each outline lies to the right. If attention were the explanation, its outlines
+# would stand at 1. They lie between 0 and 1: attention has something to do with importance, and it is not the same
+# thing. The two other measures agree with each other somewhat better, as Jain and Wallace found on real reviews. They
+# are not perfect either.
 
 # %% [markdown]
 # ## Shuffle the weights
@@ -282,8 +282,8 @@ assert 0 < moves.max() <= 1
 #
 # 1. Train the same model with *uniform* weights. If it is as good, the task does not need this attention, and
 #    nobody should look for an explanation there.
-# 2. Train the same model from another seed. If its weights differ as much, then differences between weights prove
-#    little.
+# 2. Train the same model from another seed. If it gives the same answers with other weights, then a difference between
+#    weights proves little.
 
 # %%
 other = trained(seed=2)

@@ -16,8 +16,8 @@
 # 상태인지 알려면 "tired"가 필요합니다.
 #
 # 어텐션 하나가 둘에게 0.5씩 주면 되지 않을까요? 그럴 수는 있지만 그 결과는 두 밸류의 *평균*입니다. 평균만 보아서는
-# 무엇이 어느 단어에서 왔는지 알 수 없습니다. 어텐션 두 개가 결과를 따로 내면 섞이지 않습니다. 이 어텐션 하나하나를
-# *헤드*라고 합니다.
+# 무엇이 어느 단어에서 왔는지 알 수 없습니다. 어텐션 두 개가 결과를 따로 내면 두 밸류가 섞이지 않습니다. 이 어텐션
+# 하나하나를 *헤드*라고 합니다.
 
 # %%
 import os
@@ -46,15 +46,15 @@ np.testing.assert_array_equal(one_head, swapped)  # 헤드 하나로는 두 문�
 # %% [markdown]
 # ## 수 512개를 64개씩 헤드 8개로
 #
-# 헤드가 많아진다고 비용이 늘어서는 안 됩니다. 그래서 논문은 헤드마다 512개를 주지 않고 나누어 줍니다. $d_{model} =
-# 512$이고 헤드가 $h = 8$개이면, 헤드마다 쿼리와 키와 밸류의 크기는 $d_k = 512 / 8 = 64$입니다.
+# 헤드가 많아진다고 비용이 늘어서는 안 됩니다. 그래서 논문은 헤드마다 512개를 주지 않고 나누어 줍니다.
+# $d_{model} = 512$이고 헤드가 $h = 8$개이면, 헤드마다 쿼리와 키와 밸류의 크기는 $d_k = 512 / 8 = 64$입니다.
 #
 # $$\text{head}_i = \text{Attention}(Q W_i^Q,\ K W_i^K,\ V W_i^V) \qquad
 # \text{MultiHead}(Q, K, V) = \text{Concat}(\text{head}_1, \ldots, \text{head}_h)\, W^O$$
 #
 # $W_i^Q$ 하나는 512행 64열입니다. 64개씩인 결과 여덟 개를 나란히 이어 붙이면(concatenate) 다시 512개가 됩니다. 그다음
-# 512×512 행렬인 $W^O$가 헤드들이 찾은 것을 섞습니다. 이 행렬이 없으면 앞의 64개는 언제까지나 첫 번째 헤드밖에
-# 모릅니다.
+# 512×512 행렬인 $W^O$가 헤드들이 찾은 것을 섞습니다. 이 행렬이 없으면 앞의 64개에는 첫 번째 헤드가 찾은 것만 들어
+# 있습니다.
 #
 # 작은 행렬 여덟 개를 하나씩 곱하지는 않습니다. 나란히 놓으면 512×512 행렬 하나입니다. 곱셈 한 번으로 모든 헤드를
 # 계산하고 `reshape`로 자릅니다.
@@ -97,8 +97,8 @@ assert w_query[:, :d_k].shape == (512, 64)
 assert joined.shape == (5, 512)
 
 # %% [markdown]
-# 두 번째 헤드를 자기의 작은 행렬로 따로 계산해도 큰 곱셈의 1번 조각과 같은 수가 나옵니다. 곱한 뒤에 자르는 것과, 자른
-# 행렬로 곱하는 것은 같습니다.
+# 두 번째 헤드를 자기의 작은 행렬로 따로 계산해도 큰 곱셈의 두 번째 조각과 같은 수가 나옵니다. 곱한 뒤에 자르는 것과,
+# 자른 행렬로 곱하는 것은 같습니다.
 
 # %%
 second = slice(d_k, 2 * d_k)
@@ -108,7 +108,7 @@ np.testing.assert_allclose(softmax(q @ k.T / np.sqrt(64)) @ v, heads[1], atol=1e
 # %% [markdown]
 # ## 라이브러리의 층
 #
-# `kt.MultiHeadAttention(8, 64)`는 케라스에 있는 같은 이름의 층에 디코딩에 필요한 기능을 더한 것입니다. 행렬에는 헤드를
+# `kt.MultiHeadAttention(8, 64)`는 Keras에 있는 같은 이름의 층에 디코딩에 필요한 기능을 더한 것입니다. 행렬에는 헤드를
 # 위한 축이 있습니다. 쿼리의 커널(kernel)은 `(512, 8, 64)`입니다. 이 층에 우리의 행렬을 넣어 봅시다.
 
 # %%
@@ -126,29 +126,29 @@ np.testing.assert_allclose(found[0], outputs, atol=1e-4)
 np.testing.assert_allclose(found_weights[0], weights, atol=1e-5)
 
 # %% [markdown]
-# 가중치는 모두 몇 개일까요? 헤드가 1개이든 8개이든 64개이든 512×512 행렬 네 개입니다. 헤드를 늘려도 비용은
+# 가중치는 모두 몇 개일까요? 헤드가 1개이든 8개이든 64개이든 512×512 행렬 네 개입니다. 헤드를 늘려도 가중치의 수는
 # 그대로입니다. 있는 것을 나누어 쓸 뿐입니다.
 
 # %%
 for count in (1, 8, 64):
     layer = kt.MultiHeadAttention(count, d_model // count, use_bias=False)
     layer.build((1, length, d_model), (1, length, d_model))
-    print(f"{count:2d} 헤드: {layer.count_params():,}")
+    print(f"헤드 {count:2d}개: {layer.count_params():,}")
     assert layer.count_params() == 4 * 512 * 512
 
 # %% [markdown]
-# ## 한꺼번에 두 가지를 묻는 법을 배웁니다
+# ## 헤드 두 개가 두 가지 질문을 배웁니다
 #
-# 헤드는 정말 서로 다른 곳을 보도록 학습될까요? 헤드가 두 개 필요한 과제를 만들어 봅시다. 텍스트는 수로 되어 있고, 각
-# 자리의 답은 텍스트의 *맨 앞* 수에서 *바로 앞* 수를 뺀 값입니다. 크기가 같은 층 두 개를 학습시킵니다. 하나는 헤드가
-# 하나, 다른 하나는 두 개입니다.
+# 헤드는 정말 서로 다른 곳을 보도록 학습될까요? 헤드가 두 개 필요한 과제를 만들어 봅시다. 무작위 수 여덟 개로 된 수열이
+# 있습니다. 각 자리의 답은 수열의 *첫* 수에서 그 자리의 *바로 앞* 수를 뺀 값입니다. 크기가 같은 층 두 개를 학습합니다.
+# 하나는 헤드가 하나, 다른 하나는 두 개입니다.
 
 # %%
 steps, size = 8, 32
 
 
 def batch(number):
-    """무작위 수로 된 텍스트와 자리, 그리고 답을 만듭니다."""
+    """무작위 수로 된 수열과 자리, 그리고 답을 만듭니다."""
     numbers = random.normal(size=(number, steps))
     places = np.broadcast_to(np.eye(steps), (number, steps, steps))
     before = np.roll(numbers, 1, axis=1)
@@ -156,7 +156,7 @@ def batch(number):
 
 
 def train(count):
-    """헤드가 count개인 층을 학습시키고, 어텐션 지도와 새 텍스트에서의 오차를 돌려줍니다."""
+    """헤드가 count개인 층을 학습하고, 어텐션 맵과 새 수열에서의 오차를 돌려줍니다."""
     keras.utils.set_random_seed(6)
     inputs = keras.Input((steps, 1 + steps))
     widen = keras.layers.Dense(size)
@@ -166,8 +166,8 @@ def train(count):
     model = keras.Model(inputs, answers[:, 1:, 0])
     model.compile(keras.optimizers.Adam(5e-3), "mse")
     model.fit(*batch(24_000), batch_size=64, verbose=0)
-    texts = widen(batch(200)[0])
-    _, maps = layer(texts, texts, return_attention_scores=True)
+    sequences = widen(batch(200)[0])
+    _, maps = layer(sequences, sequences, return_attention_scores=True)
     return maps.numpy().mean(axis=0), model.evaluate(*batch(2000), verbose=0)
 
 
@@ -177,10 +177,10 @@ print(f"평균 제곱 오차: 헤드 하나 {error_one:.3f}, 헤드 둘 {error_t
 assert error_two < 0.5 * error_one
 
 # %% [markdown]
-# 지도를 봅시다. 행은 묻는 자리이고 열은 읽히는 자리입니다. 헤드가 하나뿐이면 첫째 열, 곧 맨 앞만 읽고 바로 앞의 수는
-# 읽지 않습니다. 헤드가 둘이면 첫째 열과 대각선 바로 아래를 모두 읽습니다. 다만 일을 바라는 만큼 깔끔하게 나누지는
-# 않습니다. 어떤 자리에서는 헤드 1이 맨 앞을 읽고, 다른 자리에서는 헤드 2가 읽습니다. 학습은 헤드에게 정돈을 요구하지
-# 않습니다. 어텐션을 읽을 때 이 점을 기억하십시오(13장).
+# 어텐션 맵(attention map)을 봅시다. 행은 묻는 자리이고 열은 읽히는 자리입니다. 헤드가 하나뿐이면 첫째 열, 곧 첫 수만
+# 읽고 바로 앞의 수는 읽지 않습니다. 헤드가 둘이면 첫째 열과 대각선 바로 아래를 모두 읽습니다. 다만 일을 바라는 만큼
+# 깔끔하게 나누지는 않습니다. 어떤 자리에서는 헤드 1이 첫 수를 읽고, 다른 자리에서는 헤드 2가 읽습니다. 헤드가 일을
+# 깔끔하게 나누도록 학습하는 것은 아니기 때문입니다. 어텐션을 읽을 때 이 점을 기억하십시오(13장).
 
 # %%
 tables = [*maps_one, *maps_two]

@@ -50,14 +50,14 @@ assert without < 1e-6 < 1 < with_road
 # ## 층 정규화
 #
 # 지름길이 있으면 수가 층마다 *커집니다*. 그래서 더한 값을 정규화합니다. 벡터의 평균은 0, 표준편차는 1이 됩니다. 그다음
-# 모델이 학습하는 배율 $\gamma$와 이동 $\beta$가 알맞은 크기를 정합니다.
+# 모델이 학습하는 배율 $\gamma$를 곱하고 편향 $\beta$를 더해 알맞은 크기로 만듭니다.
 #
 # $$\text{LayerNorm}(x) = \gamma \cdot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# *배치* 정규화(batch normalization)는 채널마다 배치의 예들에서 평균을 냅니다. *층* 정규화는 토큰마다 혼자서, 채널들의
+# *배치* 정규화(batch normalization)는 채널마다 배치 전체에서 평균을 냅니다. *층* 정규화는 토큰 하나 안에서 모든 채널의
 # 평균을 냅니다. 행이 토큰이고 열이 채널인 표에서, 배치 정규화는 열을 따라 내려가고 층 정규화는 행을 따라갑니다. 그래서
-# 층 정규화에는 이웃이 필요 없습니다. 문장은 혼자 있을 때나 배치 안에 있을 때나, 학습 중에나 그 뒤에나 같은 수를
-# 받습니다.
+# 층 정규화에는 이웃이 필요 없습니다. 문장은 혼자 있을 때나 배치 안에 있을 때나, 학습 중에나 그 뒤에나 같은 결과를
+# 얻습니다.
 
 
 # %%
@@ -69,7 +69,7 @@ def layer_norm(x, epsilon=1e-6):
 rows = random.normal(3, 5, size=(4, 6))
 np.testing.assert_allclose(layer_norm(rows).mean(axis=1), 0, atol=1e-9)
 np.testing.assert_allclose(layer_norm(rows).std(axis=1), 1, atol=1e-5)
-np.testing.assert_allclose(layer_norm(rows)[:1], layer_norm(rows[:1]))  # 혼자일 때도 같습니다
+np.testing.assert_allclose(layer_norm(rows)[:1], layer_norm(rows[:1]))  # 혼자일 때도 배치 안에서와 같습니다
 
 
 def batch_norm(x):
@@ -93,13 +93,13 @@ for axes, table, name in ((middle, batch_norm(rows), names[0]), (right, layer_no
 plt.show()
 
 # %% [markdown]
-# 왼쪽: 지름길이 없으면 기울기가 30층 안에 사라집니다. 오른쪽: 같은 표를 두 가지로 정규화했습니다. 가운데 표는 열마다,
-# 오른쪽 표는 행마다 평균이 0입니다.
+# 왼쪽: 지름길이 없으면 30층을 지나는 동안 기울기가 사라집니다(기울기 소실, vanishing gradient). 오른쪽: 같은 표를 두
+# 가지로 정규화했습니다. 가운데 표는 열마다, 오른쪽 표는 행마다 평균이 0입니다.
 #
 # ## 피드 포워드 신경망
 #
-# 어텐션은 토큰을 섞지만, 출력은 밸류의 가중 평균일 뿐 새로 계산되는 것이 없습니다. 그 일은 ReLU를 사이에 둔
-# 밀집층(dense layer) 두 개가 합니다. 자리마다 똑같이 적용합니다.
+# 어텐션은 토큰을 섞습니다. 출력은 밸류의 가중 평균입니다. 섞인 정보를 토큰마다 가공하는 일은 ReLU를 사이에 둔
+# 밀집층(dense layer) 두 개가 합니다. 자리마다 똑같이 적용하므로 논문에서는 *포지션 와이즈*(position-wise)라고 부릅니다.
 #
 # $$\text{FFN}(x) = \max(0,\ x W_1 + b_1)\, W_2 + b_2$$
 #
@@ -128,13 +128,13 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 # %% [markdown]
 # 출력은 입력과 모양이 같습니다. 그래서 층을 쌓을 수 있습니다. 논문은 여섯 층을 쌓습니다. `normalize_first=True`로 하면
 # *사전 정규화*(pre-norm), 곧 $x + \text{Sublayer}(\text{LayerNorm}(x))$가 됩니다. 워밍업 없이도 학습되며, GPT-2 이후의
-# 모델은 대부분 이것을 씁니다.
+# 언어 모델은 대부분 이것을 씁니다.
 #
 # ## 디코더 층
 #
 # 디코더 층에는 서브층이 세 개 있습니다. 첫째는 지금까지 쓴 것을 보는, *마스크가 있는* 셀프 어텐션입니다. 둘째는 **교차
-# 어텐션**입니다. 쿼리는 디코더에서, 키와 밸류는 인코더의 출력에서 옵니다. 그래서 쓰는 단어마다 원문 전체를 봅니다.
-# 셋째는 피드 포워드 신경망입니다.
+# 어텐션**입니다. 논문에서는 인코더-디코더 어텐션이라고 합니다. 쿼리는 디코더에서, 키와 밸류는 인코더의 출력에서 옵니다.
+# 그래서 쓰는 단어마다 원문 전체를 봅니다. 셋째는 피드 포워드 신경망입니다.
 
 # %%
 decoder = kt.DecoderLayer(num_heads, d_ff)
@@ -156,7 +156,7 @@ assert (self_scores.numpy()[0, :, 0, 1:] == 0).all()  # 첫 단어는 미래를 
 # | --- | --- |
 # | $d_{model}$ | 512 |
 # | 층 | 6 + 6 |
-# | 헤드 | 64짜리 8개 |
+# | 헤드 | 크기 64인 헤드 8개 |
 # | $d_{ff}$ | 2,048 |
 #
 # 가중치는 어디에 있습니까? 인코더 층 하나에서 3분의 2가 피드 포워드 신경망에 있습니다.

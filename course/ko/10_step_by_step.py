@@ -2,17 +2,16 @@
 # # 10. 한 문장을 따라 한 걸음씩
 #
 # 이 장을 마치면 "저는 학생입니다."라는 문장 하나를 따라 트랜스포머 전체를 지나가게 됩니다. 번호, 임베딩, 위치, 인코더,
-# 마스크가 있는 어텐션, 교차 어텐션, 그리고 다음 단어까지입니다. 걸음마다 텐서의 모양이 어떤지, 캐시(cache)가 왜 일을
-# 덜어 주는지, 빔 서치(beam search)가 무엇을 하는지 알게 됩니다.
+# 마스크가 있는 어텐션, 교차 어텐션, 그리고 다음 단어까지입니다. 단계마다 텐서의 모양이 어떤지, 캐시(cache)가 왜 계산을
+# 줄여 주는지, 빔 서치(beam search)가 무엇을 하는지 알게 됩니다.
 #
 # **먼저 읽을 것:** 6장부터 9장까지.
 
 # %% [markdown]
 # ## 작은 번역기
 #
-# 진짜 문장을 따라가려면 정말로 번역하는 모델이 필요합니다. 작은 모델에는 문장 수십 개면 충분합니다. 누가 무엇인지,
-# 또는 무엇이 아닌지를 말하는 문장들입니다. 몇 초 만에 학습시킵니다. 학습은 12장에서 설명하므로 여기서는 도구로만
-# 씁니다.
+# 진짜 문장을 따라가려면 정말로 번역하는 모델이 필요합니다. 작은 모델에는 문장 수십 개면 충분합니다. 누가 무엇인지, 또는
+# 무엇이 아닌지를 말하는 문장들입니다. 몇 초 만에 학습합니다. 학습은 12장에서 설명하므로 여기서는 도구로만 씁니다.
 
 # %%
 import os
@@ -58,13 +57,13 @@ model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=32, num_heads
 model.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
 batches = kt.data.Batches(pairs, tokenizer, batch_tokens=1024, num_buckets=1)
 history = model.fit(batches.dataset(), steps_per_epoch=batches.steps, epochs=60, shuffle=False, verbose=0)
-print("손실: 처음, 마지막 에폭", [round(history.history["loss"][i], 3) for i in (0, -1)])
+print("손실: 처음, 마지막 에포크", [round(history.history["loss"][i], 3) for i in (0, -1)])
 
 # %% [markdown]
-# ## 1단계: 글이 번호가 됩니다
+# ## 1단계: 텍스트가 번호(id)가 됩니다
 #
 # 토크나이저(tokenizer)는 문장을 자기가 아는 조각으로 자릅니다. `▁`는 단어가 시작되는 곳입니다. 조각마다 번호가 있고,
-# `</s>`는 문장이 끝났다는 뜻입니다.
+# `</s>`는 문장의 끝을 나타냅니다.
 
 # %%
 sentence = "저는 학생입니다."
@@ -97,15 +96,16 @@ assert x.shape == (1, n, d_model)
 memory = x
 for i, layer in enumerate(model.encoder.layers):
     memory, scores = layer(memory, return_attention_scores=True)
-    print(f"인코더 층 {i + 1}: 벡터 {tuple(memory.shape)}, 어텐션 점수 {tuple(scores.shape)}")
+    print(f"인코더 층 {i + 1}: 벡터 {tuple(memory.shape)}, 어텐션 가중치 {tuple(scores.shape)}")
 np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 
 # %% [markdown]
 # ## 4단계: 디코더가 단어 하나를 씁니다
 #
-# 지금까지 쓴 것은 `<s>`뿐입니다. 출력을 오른쪽으로 한 칸 민 것입니다(7장). 디코더는 이것을 임베딩으로 바꿉니다. 이어서
-# 룩어헤드 마스크가 있는 셀프 어텐션으로 앞자리를 보고, 교차 어텐션으로 메모리에 묻고, 자리마다 벡터를 하나 내놓습니다.
-# 이 벡터를 임베딩과 곱하면 번호마다 점수가 나오고, 소프트맥스가 그 점수를 확률로 바꿉니다.
+# 지금까지 쓴 것은 `<s>`뿐입니다. 출력을 오른쪽으로 한 칸 민 것입니다(7장에서는 이 표시를 `<SOS>`로 썼습니다). 디코더는
+# 이것을 임베딩으로 바꿉니다. 이어서 룩어헤드 마스크가 있는 셀프 어텐션으로 앞자리를 보고, 교차 어텐션으로 메모리에
+# 묻고, 자리마다 벡터를 하나 내놓습니다. 이 벡터를 임베딩과 곱하면 번호마다 점수가 나오고, 소프트맥스가 그 점수를 확률로
+# 바꿉니다.
 
 # %%
 encoded = model.encode(source)
@@ -141,8 +141,8 @@ assert translation == "I am a student."
 # %% [markdown]
 # ## 캐시: 같은 단어를 두 번 읽지 않습니다
 #
-# 위의 반복문은 걸음마다 모든 자리를 다시 계산합니다. 룩어헤드 마스크가 있어서 앞자리는 변하지 않는데도 말입니다.
-# *캐시*는 이미 쓴 것의 키와 밸류를 간직합니다. 그러면 걸음마다 새 자리 하나만 읽으면 됩니다. 수는 똑같습니다.
+# 위의 반복문은 단계마다 모든 자리를 다시 계산합니다. 룩어헤드 마스크가 있어서 앞자리는 변하지 않는데도 말입니다.
+# *캐시*는 이미 쓴 것의 키와 밸류를 저장합니다. 그러면 단계마다 새 자리 하나만 읽으면 됩니다. 결과는 똑같습니다.
 
 # %%
 cache = model.decoder.empty_cache(1, len(written))
@@ -170,8 +170,9 @@ kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title=
 # %% [markdown]
 # ## 빔: 초안을 여러 개 함께
 #
-# 그리디 탐색은 한번 쓴 단어를 무르지 못합니다. 폭이 4인 *빔*은 걸음마다 가장 좋은 초안 네 개를 간직하고, 전체 확률이
-# 가장 높은 것을 돌려줍니다. 점수는 로그 확률의 합입니다.
+# 그리디 탐색은 한번 쓴 단어를 되돌리지 못합니다. 폭이 4인 *빔*은 단계마다 가장 좋은 초안 네 개를 남깁니다. 이 초안을
+# *가설*(hypothesis)이라고 합니다. 마지막에는 전체 확률이 가장 높은 것을 돌려주되, 긴 문장에 조금 유리하게 셉니다(길이
+# 페널티, 12장). 점수는 로그 확률의 합입니다.
 
 # %%
 beams = model.generate(source, kt.Beam(4, n_best=4))
@@ -192,9 +193,9 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 # `base`가 조각 20개짜리 문장을 조각 20개로 번역합니다. 디코더는 6층입니다. 디코더 층을 지나가는 자리의 수를 세어
 # 봅시다.
 #
-# 1. 캐시가 없어서 걸음마다 지금까지의 자리를 모두 계산한다면 몇 개입니까?
+# 1. 캐시가 없어서 단계마다 지금까지의 자리를 모두 계산한다면 몇 개입니까?
 # 2. 캐시가 있으면 몇 개입니까?
-# 3. 캐시는 자리와 층마다 수 512개짜리 키와 밸류를 float32로 간직합니다. 끝났을 때 몇 바이트입니까?
+# 3. 셀프 어텐션의 캐시는 자리와 층마다 수 512개짜리 키와 밸류를 float32로 저장합니다. 번역이 끝났을 때 몇 바이트입니까?
 
 # %% tags=["hide-cell"]
 without_cache = 6 * sum(range(1, 21))
@@ -209,5 +210,5 @@ print(without_cache, with_cache, f"{size:,}")
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.1절, 그리고 빔에 관한
 #   6.1절
-# - 이 라이브러리의 문서: "Decoding"과 "Attention viewer". 뷰어는 여러분이 만든 번역기의 모든 헤드와 걸음을 보여 줍니다
+# - 이 라이브러리의 문서: "Decoding"과 "Attention viewer". 뷰어는 여러분이 만든 번역기의 모든 헤드와 단계를 보여 줍니다
 # - 다음 장: **11. 왜 셀프 어텐션인가**
