@@ -1,4 +1,4 @@
-"""Fonts that can draw a text. Needs matplotlib (`pip install keras3-transformer[plots]`)."""
+"""Fonts that can draw a text. Needs matplotlib (the extra `plots`)."""
 
 import contextlib
 import functools
@@ -46,7 +46,7 @@ def font_families(*texts):
         shown = "".join(sorted(missing)[:20])
         warnings.warn(
             f"No installed font has {shown!r}; a picture shows boxes there. For Hangul run "
-            "`pip install keras3-transformer[plots]`, or install a font such as Noto Sans KR or NanumGothic.",
+            "`pip install koreanize-matplotlib`, or install a font such as Noto Sans KR or NanumGothic.",
             stacklevel=2,
         )
     return families

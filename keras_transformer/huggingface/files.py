@@ -160,7 +160,7 @@ def _open(path):
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise ImportError(
-            "Checkpoints are read with safetensors: pip install keras3-transformer[huggingface]"
+            "Checkpoints are read with safetensors: pip install safetensors"
         ) from error
     try:
         return safe_open(path, framework="numpy")

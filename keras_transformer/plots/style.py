@@ -31,7 +31,7 @@ def styled(function):
             import matplotlib
         except ImportError:
             raise ImportError(
-                f"`plots.{function.__name__}` needs matplotlib. Run `pip install keras3-transformer[plots]`."
+                f"`plots.{function.__name__}` needs matplotlib. Run `pip install matplotlib`."
             ) from None
         with matplotlib.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # `font_families` has warned

@@ -1,4 +1,4 @@
-"""Attention weights as images. Needs matplotlib (`pip install keras3-transformer[plots]`)."""
+"""Attention weights as images. Needs matplotlib (the extra `plots`)."""
 
 import warnings
 

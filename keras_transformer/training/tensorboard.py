@@ -92,7 +92,7 @@ class TensorBoard(keras.callbacks.Callback):
         if self.val_pairs and not self._draws:
             warnings.warn(
                 "TensorBoard gets no attention maps, because matplotlib is missing. Install it with "
-                "`pip install keras3-transformer[plots]`.",
+                "`pip install matplotlib`.",
                 stacklevel=2,
             )
         self._writers, self._maps = {}, {}

@@ -456,7 +456,7 @@ def test_indices_that_lead_nowhere_are_refused(folder, places, expected):
 
 def test_without_safetensors_the_error_says_what_to_install(written, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(ImportError, match=r"pip install keras3-transformer\[huggingface\]"):
+    with pytest.raises(ImportError, match=r"pip install safetensors"):
         from_huggingface(written[1])
 
 

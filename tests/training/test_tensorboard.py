@@ -326,7 +326,7 @@ def test_without_matplotlib_only_the_attention_is_missing(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     model = small_model()
     callback = TensorBoard(tmp_path, translator=Translator(model, TOKENIZER), val_pairs=PAIRS)
-    with pytest.warns(UserWarning, match=r"no attention maps, .*`pip install keras3-transformer\[plots\]`"):
+    with pytest.warns(UserWarning, match=r"no attention maps, .*`pip install matplotlib`"):
         fit(model, callback)
     assert set(written(tmp_path / "validation")) == {"quality/bleu", "quality/chrf", "translations/samples"}
     assert "training/gradient_norm" in written(tmp_path / "train")
