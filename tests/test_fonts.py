@@ -33,7 +33,5 @@ def test_a_font_that_matplotlib_does_not_know_yet_is_found(installed):
 
 def test_a_missing_font_is_named(installed):
     installed({"DejaVu Sans": LATIN})
-    with pytest.warns(
-        UserWarning, match=r"No installed font has '가나'.*pip install koreanize-matplotlib"
-    ):
+    with pytest.warns(UserWarning, match=r"No installed font has '가나'.*pip install koreanize-matplotlib"):
         assert fonts.font_families("나가") == ["DejaVu Sans"]

@@ -159,9 +159,7 @@ def _open(path):
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise ImportError(
-            "Checkpoints are read with safetensors: pip install safetensors"
-        ) from error
+        raise ImportError("Checkpoints are read with safetensors: pip install safetensors") from error
     try:
         return safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:
