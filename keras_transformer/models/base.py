@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.backend import constant_weights, unchanged
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
@@ -15,6 +16,9 @@ class BaseModel(Configured, keras.Model):
     The configuration is the constructor's arguments, and beside them the sublayers that are frozen or quantized. A
     subclass may add layers before or after `super().__init__()`.
     """
+
+    # Says whether the int8 weights are those that the function of `predict` was made for; None before the first.
+    _unchanged = None
 
     def built_part(self, value, name, shape, kind=keras.layers.Layer):
         """Returns a layer that the constructor was given, built; or deserialises its configuration and builds it.
@@ -89,6 +93,17 @@ class BaseModel(Configured, keras.Model):
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
+
+    def make_predict_function(self, force=False):
+        """Makes Keras's function of `predict`, anew where int8 weights have new values: it packs them once."""
+        force = force or (self._unchanged is not None and not self._unchanged())
+        if force or self.predict_function is None:
+            self._unchanged = unchanged(self.variables)
+        return super().make_predict_function(force)
+
+    def predict_step(self, *args):
+        with constant_weights():
+            return super().predict_step(*args)
 
     def load_weights(self, *args, **kwargs):
         """Loads weights as Keras does, and makes `fit`, `evaluate` and `predict` trace anew: a function that was traced

@@ -126,6 +126,19 @@ def test_new_weights_are_used_however_they_came(how, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_predict_follows_new_weights():
+    """The function of `predict` keeps an ordered copy of each kernel."""
+    model, other = (EncoderModel(VOCAB, 16, Encoder(1, 2, 32), dropout=0.0) for _ in range(2))
+    for each in (model, other):
+        each.quantize("int8")
+        each.compile(jit_compile=False)
+    before, expected = (each.predict(SOURCE, verbose=0) for each in (model, other))
+    assert np.abs(before - expected).max() > 1e-3
+    for mine, theirs in zip(model.weights, other.weights, strict=True):
+        mine.assign(theirs.value)
+    np.testing.assert_allclose(model.predict(SOURCE, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_predict_follows_weights_that_the_fast_product_cannot_hold(tmp_path):
     """CPUs without VNNI add up such products wrongly; the run with AVX2 would see that."""
     model, other = (EncoderModel(VOCAB, 16, Encoder(1, 2, 32), dropout=0.0) for _ in range(2))
