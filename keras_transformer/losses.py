@@ -88,6 +88,50 @@ def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
     return targets, weights
 
 
+def mean_of_tokens(values, weights):
+    """Returns the weighted mean over the tokens of a batch, or of all replicas' batches under `tf.distribute`.
+
+    Args:
+        values: float `(batch, target_len)`.
+        weights: float `(batch, target_len)`.
+
+    Returns:
+        A scalar; 0 where all weights are 0.
+
+    >>> float(mean_of_tokens(np.array([[2.0, 4.0, 9.0]]), np.array([[1.0, 1.0, 0.0]])))
+    3.0
+    """
+    total, count = ops.sum(values * weights), ops.sum(weights)
+    sums, replicas = summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
+    if replicas == 1:
+        return ops.divide_no_nan(total, count)
+    # Keras adds up the gradients of the replicas. It reports `replicas` times their values, averaged over rows. So
+    # the gradient must be this replica's share of the joint mean, and the value an equal part of it.
+    share, mean = ops.divide_no_nan(total, sums[1]), ops.divide_no_nan(sums[0], sums[1])
+    return share + ops.stop_gradient(mean / replicas - share)
+
+
+def token_divergence(logits, others):
+    """Returns how far two distributions of each token are apart: `(KL(p || q) + KL(q || p)) / 2`.
+
+    Liang et al., 2021, "R-Drop: Regularized Dropout for Neural Networks", section 2.1, equation 2.
+
+    Args:
+        logits: float `(batch, target_len, vocab_size)`.
+        others: float `(batch, target_len, vocab_size)`.
+
+    Returns:
+        float32 `(batch, target_len)`, in nats; float64 for float64 logits.
+
+    >>> token_divergence(np.log([[[0.5, 0.5]]]), np.log([[[0.25, 0.75]]])).numpy().round(4).tolist()
+    [[0.1373]]
+    """
+    logits, others = (ops.cast(x, at_least_float32(logits.dtype)) for x in (logits, others))
+    # log(p / q) is the difference of the logits plus a number that is the same for all ids. As `p - q` sums to 0, that
+    # number does not count.
+    return 0.5 * ops.sum((ops.softmax(logits) - ops.softmax(others)) * (logits - others), axis=-1)
+
+
 def _per_token(x, name, tokens, shapes):
     """Gives `x`, which must have one of the shapes, the shape `(batch, target_len)` or `(batch, 1)`."""
 
@@ -156,14 +200,7 @@ class MaskedCrossentropy(keras.losses.Loss):
             return ops.sum(losses * weights)
         if self.reduction in ("none", None):
             return losses * weights
-        total, count = ops.sum(losses * weights), ops.sum(weights)
-        sums, replicas = summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
-        if replicas == 1:
-            return ops.divide_no_nan(total, count)
-        # Keras adds up the gradients of the replicas. It reports `replicas` times their values, averaged over rows. So
-        # the gradient must be this replica's share of the joint mean, and the value an equal part of it.
-        share, mean = ops.divide_no_nan(total, sums[1]), ops.divide_no_nan(sums[0], sums[1])
-        return share + ops.stop_gradient(mean / replicas - share)
+        return mean_of_tokens(losses, weights)
 
     def call(self, y_true, y_pred):
         """Returns the cross-entropy of each token, `(batch, target_len)`; the arguments are those of the loss."""

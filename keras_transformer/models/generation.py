@@ -24,6 +24,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.layers.projection import held_operands
+from keras_transformer.models.r_drop import RDrop
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
@@ -48,7 +49,7 @@ class Scores(NamedTuple):
     alignments: Any
 
 
-class Generation:
+class Generation(RDrop):
     """Adds `generate`, `score` and `search` to a model.
 
     The model has `pad_id`, `bos_id`, `eos_id`, `source_vocab_size` and `target_vocab_size`, and defines `start` and
@@ -269,16 +270,10 @@ class Generation:
         raise NotImplementedError
 
     def compile(self, *args, **kwargs):
-        """Configures the model for training, as Keras's `compile`, and forgets the functions that `generate`
+        """Configures the model for training, as `RDrop.compile`, and forgets the functions that `generate`
         compiled."""
         super().compile(*args, **kwargs)
         self._functions.clear()
-
-    def compile_from_config(self, config):
-        """Compiles a loaded model as it was saved; Keras leaves a class with its own `compile` uncompiled."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None:
-            self.optimizer.build(self.trainable_variables)
 
     @functools.cached_property
     def _functions(self):

@@ -114,6 +114,11 @@ class Recipe:
         "out (default: none)",
     )
     label_smoothing: float = _option(0.1, "share of probability spread over the vocabulary, in [0, 1)")
+    r_drop: float = _option(
+        0.0,
+        "weight of R-Drop: each batch is computed twice, with two dropouts, and the divergence of the two is part of "
+        "the loss; 0 for none, 5 in the paper",
+    )
     precision: str = _option(
         "float32",
         "number format of the training; the saved model is always float32",
@@ -145,6 +150,7 @@ class Recipe:
                 "attention_dropout", "activation_dropout", "label_smoothing", "weight_decay", "dropout", "ema"
             )
         )
+        check_range(0, r_drop=self.r_drop)
         check_range(0, above=True, **self._values("adam_epsilon", "clip_norm", "learning_rate"))
         for field in dataclasses.fields(self):
             choices, value = field.metadata.get("choices"), getattr(self, field.name)
@@ -268,6 +274,7 @@ class Recipe:
             loss=MaskedCrossentropy(self.label_smoothing, pad_id=model.pad_id),
             metrics=[MaskedAccuracy(pad_id=model.pad_id), Perplexity(pad_id=model.pad_id)],
             jit_compile=compiles(self.xla),
+            r_drop=self.r_drop,
         )
         return model
 
