@@ -4,7 +4,9 @@ import json
 import re
 
 METRICS = "/monitoring/prometheus/metrics"
-CPUS = 4  # of a container in Kubernetes
+# CPUs of a container in Kubernetes. A portable export answers more requests for each CPU with one (docs/serving.md).
+CPUS = 1
+XLA_CPUS = 4
 MEMORY = "4Gi"
 
 
@@ -51,16 +53,17 @@ def kubernetes(name, image, xla):
     """
     label = _label(name)
     probe = {"exec": {"command": ["bash", "-c", health(name)]}, "periodSeconds": 10, "timeoutSeconds": 5}
+    cpus = XLA_CPUS if xla else CPUS
     # TensorFlow makes a thread for each core of the node, whatever the limit of the container.
-    threads = [f"--tensorflow_{kind}_op_parallelism={CPUS}" for kind in ("intra", "inter")]
+    threads = [f"--tensorflow_{kind}_op_parallelism={cpus}" for kind in ("intra", "inter")]
     container = {
         "name": "server",
         "image": image,
         "args": [*_command(name, xla), *threads],
         "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],
         "resources": {
-            "requests": {"cpu": str(CPUS), "memory": MEMORY},
-            "limits": {"cpu": str(CPUS), "memory": MEMORY},
+            "requests": {"cpu": str(cpus), "memory": MEMORY},
+            "limits": {"cpu": str(cpus), "memory": MEMORY},
         },
         "startupProbe": {**probe, "failureThreshold": 60},  # ten minutes for the warm-up
         "readinessProbe": probe,
