@@ -32,6 +32,7 @@ from keras_transformer.layers import (
     PositionalEncoding,
     Residual,
 )
+from keras_transformer.models import EncoderDecoder
 from keras_transformer.schedules import InverseSquareRootSchedule
 from keras_transformer.training import Adam, Progress, corpus_scores
 
@@ -132,7 +133,7 @@ def model_of(settings, vocab_size, precision):
         "learned": lambda dtype: LearnedPositions(512, dtype=dtype),
     }
     make_positions = positions.get(settings["positions"])
-    model = kt.EncoderDecoder(
+    model = EncoderDecoder(
         vocab_size,
         None,
         settings["d_model"],

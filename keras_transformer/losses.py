@@ -1,5 +1,7 @@
 """Label-smoothed, masked cross-entropy."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -16,7 +18,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     the gather would cost up to a fifth of a training step (docs/decisions.md).
 
     Args:
-        targets: int `(batch, target_len)`; an id outside the vocabulary counts as id 0.
+        targets: int `(batch, target_len)`; an id outside the vocabulary gives NaN.
         logits: float `(batch, target_len, vocab_size)`.
         label_smoothing: The share `e` of probability that is spread over the vocabulary.
 
@@ -30,8 +32,8 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     vocab_size = logits.shape[-1]
     shape = ops.shape(targets)
     ids = ops.reshape(ops.cast(targets, "int32"), (-1, 1))
-    # A `pad_id` such as -1 is not an id of the vocabulary.
-    ids = ops.where((ids >= 0) & (ids < vocab_size), ids, 0)
+    inside = ops.logical_and(ids >= 0, ids < vocab_size)
+    ids = ops.where(inside, ids, 0)
     at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
 
     @written_gradient
@@ -51,7 +53,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
         return losses, gradient
 
     flat = ops.reshape(ops.cast(logits, at_least_float32(logits.dtype)), (-1, vocab_size))
-    return ops.reshape(cross_entropy(flat), shape)
+    return ops.reshape(ops.where(inside[:, 0], cross_entropy(flat), math.nan), shape)
 
 
 def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
@@ -161,7 +163,8 @@ class MaskedCrossentropy(keras.losses.Loss):
     in a full row and in a padded one. A batch that is all padding gives 0. Under `tf.distribute` the tokens of all
     replicas count: the gradients are those of the joint batch.
 
-    The loss is float32, or float64 for float64 logits, whatever the dtype policy.
+    The loss is float32, or float64 for float64 logits, whatever the dtype policy. It is NaN where a target that counts
+    is not in the vocabulary.
 
     Args:
         label_smoothing: Share of probability that is spread over the vocabulary, in `[0, 1)`; the paper uses 0.1.
@@ -195,7 +198,9 @@ class MaskedCrossentropy(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         # Keras would divide by the number of positions, with padding.
         targets, weights = targets_and_weights(y_true, y_pred, sample_weight, self.pad_id)
-        losses = self.call(targets, y_pred)
+        losses = ops.where(
+            weights == 0, 0.0, self.call(targets, y_pred)
+        )  # a `pad_id` may be no id, such as -1
         if self.reduction == "sum":
             return ops.sum(losses * weights)
         if self.reduction in ("none", None):

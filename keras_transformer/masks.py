@@ -1,6 +1,7 @@
 """Attention masks: boolean, True = may attend, broadcastable to (batch, num_heads, target_len, source_len)."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_positive
@@ -130,10 +131,20 @@ def as_attention_mask(mask):
         bool of rank 4, or None.
 
     Raises:
-        ValueError: If the rank is none of these.
+        ValueError: If the rank is none of these; or, outside of a graph, if there are floats other than 0 and 1: an
+            additive mask (0 = may attend) would be read the other way round.
     """
     if mask is None:
         return None
+    mask = ops.convert_to_tensor(mask)
+    if "float" in keras.backend.standardize_dtype(mask.dtype):
+        values = _known_values(mask)
+        if values is not None and not np.isin(values, (0, 1)).all():
+            raise ValueError(
+                "`attention_mask` must be boolean or 0 and 1, 1 where a query may attend. "
+                f"Received: floats from {values.min()} to {values.max()}."
+            )
+        mask = mask > 0.5
     mask = ops.cast(mask, "bool")
     rank = len(mask.shape)
     if rank == 2:
@@ -146,6 +157,14 @@ def as_attention_mask(mask):
         "`attention_mask` must have shape `(target_len, source_len)`, `(batch, target_len, source_len)` or "
         f"`(batch, num_heads, target_len, source_len)`. Received: shape={tuple(mask.shape)}."
     )
+
+
+def _known_values(x):
+    """Returns a tensor as a NumPy array; None where it is a tensor of a graph, whose values are not known yet."""
+    try:
+        return np.asarray(x, dtype="float64")
+    except (TypeError, NotImplementedError, ValueError):
+        return None
 
 
 def as_token_mask(mask, name="padding_mask"):

@@ -12,8 +12,7 @@ class _RiseAndFall(keras.optimizers.schedules.LearningRateSchedule):
     """Base class of schedules that rise linearly from `initial` to `peak`, then fall as `_fallen` computes it."""
 
     def __init__(self, peak, warmup_steps, initial):
-        if not peak > 0:
-            raise ValueError(f"`peak` must be positive. Received: peak={peak}.")
+        check_range(0, above=True, peak=peak)
         check_range(0, warmup_steps=warmup_steps, initial=initial)
         self.peak = peak
         self.warmup_steps = warmup_steps
@@ -94,9 +93,7 @@ class WarmupSchedule(InverseSquareRootSchedule):
     """
 
     def __init__(self, d_model, warmup_steps=4000, scale=1.0):
-        for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps), ("scale", scale)):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+        check_range(0, above=True, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
         super().__init__(scale * (d_model * max(warmup_steps, 1)) ** -0.5, warmup_steps)
         self.d_model = d_model
         self.scale = scale

@@ -27,6 +27,7 @@ FLOORS = {
     "files": 0,
     "fonts": 0,
     "keras_internals": 0,
+    "fields": 0,
     "lazy": 0,
     "request_options": 0,
     "termination": 0,

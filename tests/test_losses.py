@@ -289,3 +289,11 @@ def test_config_round_trip():
 def test_smoothing_must_leave_something_to_the_target(smoothing):
     with pytest.raises(ValueError, match=rf"must be in \[0, 1\). Received: label_smoothing={smoothing}\."):
         MaskedCrossentropy(smoothing)
+
+
+@pytest.mark.parametrize("target", [99, -7])
+def test_a_target_outside_the_vocabulary_gives_nan(target):
+    logits = np.eye(4, dtype="float32")[None, [1, 3]]
+    assert np.isnan(float(MaskedCrossentropy()(np.array([[1, target]]), logits)))
+    weights = np.array([[1.0, 0.0]], "float32")  # a token that does not count does no harm
+    assert np.isfinite(float(MaskedCrossentropy()(np.array([[1, target]]), logits, weights)))

@@ -197,3 +197,10 @@ def test_segment_mask_shows_each_text_itself_alone():
     assert mask.shape == (2, 1, 4, 4)
     np.testing.assert_array_equal(mask[0, 0], matrix("1 1 0 0\n1 1 0 0\n0 0 1 0\n0 0 0 1"))
     assert mask[1].all()
+
+
+def test_an_additive_mask_is_refused_and_one_of_ones_is_not():
+    ones = np.tril(np.ones((3, 3)))
+    np.testing.assert_array_equal(as_numpy(masks.as_attention_mask(ones))[0, 0], ones.astype(bool))
+    with pytest.raises(ValueError, match=r"`attention_mask` must be boolean or 0 and 1"):
+        masks.as_attention_mask(np.triu(np.full((3, 3), -1e9), 1))

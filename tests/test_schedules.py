@@ -84,7 +84,7 @@ def test_config_round_trip():
 @pytest.mark.parametrize("wrong", [{"d_model": 0}, {"warmup_steps": 0}, {"scale": -1.0}])
 def test_sizes_must_be_positive(wrong):
     name, value = next(iter(wrong.items()))
-    with pytest.raises(ValueError, match=f"`{name}` must be positive. Received: {name}={value}"):
+    with pytest.raises(ValueError, match=f"`{name}` must be a number above 0. Received: {name}={value}"):
         WarmupSchedule(**{"d_model": 4, **wrong})
 
 
@@ -138,7 +138,7 @@ def test_other_schedules_come_back_from_their_config(schedule):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: InverseSquareRootSchedule(0.0), "`peak` must be positive. Received: peak=0.0"),
+        (lambda: InverseSquareRootSchedule(0.0), "`peak` must be a number above 0. Received: peak=0.0"),
         (
             lambda: InverseSquareRootSchedule(0.1, -1),
             "`warmup_steps` must be a number at least 0. Received: warmup_steps=-1",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -165,7 +166,7 @@ class Beam(Strategy):
         """Takes one step of one group. Returns its `_Open` and its `_Finished`."""
         width = self._group_width
         sums, parents, tokens = candidates = self._candidates(beams, sums, prediction, taken, search)
-        possible = sums > NEVER
+        possible, broken = sums > NEVER, ops.isnan(sums)
         if prediction.allowed_normalizer is None:  # without penalties the sums are the model's
             scores, written = sums, select(beams.tokens, parents)
         else:
@@ -179,6 +180,7 @@ class Beam(Strategy):
         ends = ops.logical_and(ends, possible)
         lengths = ops.broadcast_to(lengths, ops.shape(tokens))
         ranks = ops.where(ends, sums / self.divisor(lengths), NEVER)
+        ranks = ops.where(broken, math.inf, ranks)  # logits of NaN end the row with the score NaN
         new = _columns(_Finished(written, lengths, scores, ranks), 0, width)
         finished = _best((finished, new), finished.ranks.shape[1])
 

@@ -8,12 +8,13 @@ from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, one_of
+from keras_transformer.fields import Fields
 
 ROUNDING = 1e-3  # so that 1.3 times 90 is 117, although 1.3 is no exact binary fraction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Constraint:
+class Constraint(Fields):
     """Base class of constraints. A constraint limits lengths, changes logits, or forbids tokens.
 
     A constraint of your own overrides one of the three methods. Several constraints work together: the lowest limit
@@ -47,13 +48,6 @@ class Constraint:
             vocab_size: int.
         """
         return None
-
-    def get_config(self):
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.fields import Fields
+
 NEVER = -math.inf  # the log probability of an impossible token
 
 
@@ -80,14 +82,14 @@ class Beams(NamedTuple):
 
 
 class RowOptions(NamedTuple):
-    """Options of single rows. They win over those of the whole search. None for the search's own.
+    """Options of single rows. They win over those of the whole search. None for the search's or the strategy's own.
 
     Attributes:
         max_length: int32 `(batch,)`, the longest outputs. A row that is not positive gets no token. It can shorten an
             output, but the `max_length` of the search still holds.
         min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. A lower limit of a row wins over it.
         temperature: float32 `(batch,)`, for `Sample`; 0 for the likeliest token at each step, as `Greedy` takes it.
-        top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1. Give it with `temperature`, and only then.
+        top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1.
         seed: int32 `(batch,)`, for `Sample`.
 
     >>> RowOptions(max_length=np.array([3, 5])).max_length.tolist()
@@ -154,7 +156,7 @@ class Prediction(NamedTuple):
         shape = (-1, width * vocab_size)
         flat = ops.reshape(self.logits, shape), ops.reshape(self.allowed, shape)
         logits, allowed = select(flat, parents * vocab_size + tokens)
-        return ops.where(allowed > NEVER, logits - select(self.normalizer, parents), NEVER)
+        return ops.where(ops.equal(allowed, NEVER), NEVER, logits - select(self.normalizer, parents))
 
 
 def select(nest, indices):
@@ -211,7 +213,7 @@ def top_k(x, k):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Strategy:
+class Strategy(Fields):
     """Base class of strategies: small frozen objects that choose the tokens of a search.
 
     A search has `width` hypotheses for each row and returns the best `n_best`. It calls `begin` once, `advance` at
@@ -248,7 +250,8 @@ class Strategy:
     def end(self, beams, extra, search):
         """Returns the `Hypotheses` of a finished search, best first.
 
-        A hypothesis with the score -inf becomes empty: the constraints left it no token.
+        A hypothesis with the score -inf becomes empty: the constraints left it no token. So does one with the score
+        NaN: the model's logits were NaN.
 
         Args:
             beams: `Beams`.
@@ -259,13 +262,6 @@ class Strategy:
         tokens = ops.where(found[..., None], beams.tokens, search.pad_id)
         hypotheses = Hypotheses(tokens, ops.where(found, beams.lengths, 0), beams.scores)
         return hypotheses if self.width == 1 else select(hypotheses, top_k(beams.scores, self.n_best)[1])
-
-    def get_config(self):
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -1,5 +1,6 @@
 """The decoding loop, which every strategy, every constraint and every model uses."""
 
+import numbers
 from typing import Any, NamedTuple
 
 import keras
@@ -51,7 +52,7 @@ def decode(
     row_limits=None,
     source_lengths=None,
     keys=None,
-    seed=0,
+    seed=None,
     eos_id=3,
     pad_id=0,
     row_options=RowOptions(),  # noqa: B008
@@ -99,6 +100,9 @@ def decode(
     >>> decode(step, (), Greedy(), prompt=[1], max_length=4).tokens.numpy().tolist()
     [[[2, 3, 0, 0]]]
     """
+    constraints = tuple(constraints)
+    if seed is None:
+        seed = getattr(strategy, "seed", None) or 0
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
@@ -120,7 +124,7 @@ def decode(
             limits = ops.minimum(limits, ops.cast(limit, "int32"))
     if keys is None:
         keys = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
-    eos_ids = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+    eos_ids = (int(eos_id),) if isinstance(eos_id, numbers.Integral) else tuple(eos_id)
     search = Search(limits, source_lengths, keys, ops.cast(row_seed, "int32"), eos_ids, pad_id, row_options)
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(

@@ -72,11 +72,15 @@ class Sample(Strategy):
         batch_size, width, vocab_size = ops.shape(prediction.allowed)
         logits = ops.reshape(prediction.allowed, (-1, vocab_size))
         uniform = ops.reshape(_uniform(beams, search), (-1, 1))
-        if search.rows.temperature is None:
+        if search.rows.temperature is None and search.rows.top_p is None:
             tokens = self._drawn(logits, uniform, self.temperature, self.top_p)
         else:
-            options = (search.rows.temperature, search.rows.top_p)
-            temperature, top_p = (ops.repeat(ops.cast(x, "float32"), width)[:, None] for x in options)
+            options = ((search.rows.temperature, self.temperature), (search.rows.top_p, self.top_p))
+            rows = (
+                ops.full((batch_size,), own) if row is None else ops.cast(row, "float32")
+                for row, own in options
+            )
+            temperature, top_p = (ops.repeat(x, width)[:, None] for x in rows)
             tokens = self._drawn_by_row(logits, uniform, temperature, top_p)
         tokens = ops.reshape(tokens, (batch_size, width))
         return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None

@@ -7,7 +7,8 @@ from keras import ops
 
 from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_positive, check_range, check_share
-from keras_transformer.layers.cache import KVCache, check_no_index
+from keras_transformer.keras_internals import implicit_mask
+from keras_transformer.layers.cache import KVCache, known_int
 from keras_transformer.layers.dot_product import dot_product_attention, masked_softmax, zero_unless
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.positions import AttentionPositions
@@ -241,10 +242,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
                 query, value, key, query_mask, value_mask, key_mask, attention_mask,
                 return_attention_scores, training, use_causal_mask,
             )  # fmt: skip
-        if index is None:
-            index = 0
-        elif cache is None:
-            check_no_index(index)
+        index = 0 if index is None else index
+        if cache is None and known_int(index) != 0:
+            raise ValueError(f"`index` needs a `cache`. Received: index={index}, cache=None.")
         if cache is None:
             key_positions = positions if key_positions is None else key_positions
             new_positions = key_positions
@@ -267,10 +267,11 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         queries = self._query_dense(query) if projected is None else projected[0]
         mask = as_attention_mask(attention_mask)
         if cache is None:
-            for token_mask in (value_mask, key_mask):
+            for name, token_mask in (("value_mask", value_mask), ("key_mask", key_mask)):
                 if token_mask is not None:
-                    mask = combine(mask, as_token_mask(token_mask, "value_mask")[:, None, None, :])
+                    mask = combine(mask, as_token_mask(token_mask, name)[:, None, None, :])
         else:
+            self._check_implicit(query_mask=(query, query_mask), value_mask=(value, value_mask))
             memory = cache = cache.write(memory, index)
             query_mask = None
         if use_causal_mask:
@@ -295,6 +296,15 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             context = context * self._gate_dense(query)
         return pack(self._output_dense(context), scores if return_attention_scores else None, cache)
 
+    def _check_implicit(self, **masks):
+        """Raises `ValueError` for a token mask beside a cache that is not Keras's own of the tensor."""
+        for name, (x, mask) in masks.items():
+            if mask is not None and mask is not implicit_mask(x):
+                raise ValueError(
+                    f"`{name}` cannot be given with a `cache`, which holds more tokens. Use `attention_mask`, whose "
+                    f"`source_len` is the length of the cache. Received: {name}={mask!r:.200}."
+                )
+
     def _check_absent(self, **arguments):
         """Raises `ValueError` for an argument of this class's own, where Keras's way computes the attention."""
         for name, value in arguments.items():
@@ -310,9 +320,18 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
     ):  # fmt: skip
         """Computes the attention as Keras's layer does, for inputs of any rank."""
         key = value if key is None else key
+        by_head = attention_mask is not None and len(attention_mask.shape) == 4 and len(query.shape) == 3
         mask = self._compute_attention_mask(
-            query, value, query_mask, value_mask, key_mask, attention_mask, use_causal_mask
+            query,
+            value,
+            query_mask,
+            value_mask,
+            key_mask,
+            None if by_head else attention_mask,
+            use_causal_mask,
         )
+        if by_head:  # Keras would read the batch of its own masks as heads
+            mask = combine(as_attention_mask(mask), as_attention_mask(attention_mask))
         context, scores = self._compute_attention(
             self._query_dense(query),
             self._key_dense(key),

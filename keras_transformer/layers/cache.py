@@ -221,12 +221,6 @@ def known_int(index):
         return None
 
 
-def check_no_index(index):
-    """Raises `ValueError` for an index other than 0 that is given without a cache."""
-    if known_int(index) != 0:
-        raise ValueError(f"`index` needs a `cache`. Received: index={index}, cache=None.")
-
-
 def written(old, new, index, write_rows=ops.scatter_update):
     """Returns `old`, `(batch, heads, length, dim)`, with `new` in the slots from `index` on, which must exist.
 

@@ -3,7 +3,7 @@
 import keras
 
 from keras_transformer.keras_internals import implicit_mask
-from keras_transformer.layers.attention import pack, unpack
+from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.cache import KVCache, empty_cache
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, to_config
@@ -83,11 +83,18 @@ class DecoderLayer(EncoderLayer):
 
     def project_memory(self, memory):
         """Projects a memory to keys and values, once for each source; its implicit mask is not in them."""
+        if self.cross_attention is None:
+            raise ValueError("The layer was built without a memory, so there is nothing to project one with.")
         return self.cross_attention.project_memory(memory)
 
     def empty_cache(self, batch_size, length):
         """Returns a cache for `length` target positions."""
         attention = self.self_attention
+        if not isinstance(attention, MultiHeadAttention):
+            raise ValueError(
+                "Decoding needs this library's `MultiHeadAttention`, which has a cache. "
+                f"Received: attention={attention!r:.200}."
+            )
         return empty_cache(
             batch_size,
             attention.num_key_value_heads,
@@ -119,11 +126,8 @@ class DecoderLayer(EncoderLayer):
                 f"it. Received: {'none' if memory is None else 'a memory'}."
             )
         # Only what is given goes on to `self_attention`, so that Keras's own attention serves where none of it is.
-        place = {}
-        if cache is not None or index is not None:
-            place.update(cache=cache, index=index)
-        if positions is not None or key_positions is not None:
-            place.update(positions=positions, key_positions=key_positions)
+        place = {"cache": cache, "index": index, "positions": positions, "key_positions": key_positions}
+        place = {name: value for name, value in place.items() if value is not None}
         masks = {}
         if cache is None:
             padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)

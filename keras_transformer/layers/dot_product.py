@@ -150,7 +150,8 @@ def distances_between(positions, key_positions):
         int32 `(batch or 1, 1, target_len, source_len)`, positive where a key comes after a query.
     """
     queries, keys = (
-        x if len(x.shape) == 2 else x[None] for x in map(ops.convert_to_tensor, (positions, key_positions))
+        x if len(x.shape) == 2 else x[None]
+        for x in (ops.cast(each, "int32") for each in (positions, key_positions))
     )
     return (keys[:, None, :] - queries[:, :, None])[:, None]
 

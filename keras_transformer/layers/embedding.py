@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import keras_internals
-from keras_transformer.backend import at_least_float32, multiplies_int8
+from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.layers.projection import (
     LARGEST_WEIGHT,
@@ -66,13 +66,15 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         **kwargs,
     ):
         check_positive(vocab_size=vocab_size, d_model=d_model)
+        if kwargs.get("mask_zero") or kwargs.get("reverse_dtype"):
+            raise ValueError(
+                "`pad_id=0` takes the place of `mask_zero`, and logits are float32 or wider without `reverse_dtype`. "
+                f"Received: {kwargs}."
+            )
         if embeddings_initializer is None:
             embeddings_initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         super().__init__(vocab_size, d_model, tie_weights, embeddings_initializer, **kwargs)
-        self.soft_cap, self.logit_soft_cap = (
-            self.logit_soft_cap,
-            None,
-        )  # Keras would cap before the bias is added
+        self.soft_cap, self.logit_soft_cap = self.logit_soft_cap, None  # Keras caps before the bias
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if scale is None else scale
         self.output_scale = output_scale
@@ -97,7 +99,14 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         operands = held(self) or self.operands()
         if operands is not None:
             return self._logits(inputs, operands)
-        return self._finished(super().quantized_call(inputs * self.output_scale, reverse=True))
+        states = inputs * self.output_scale
+        logits = super().quantized_call(states, reverse=True)
+        if self.lora_enabled and self.tie_weights:  # Keras adds it to the embeddings alone
+            low = ops.matmul(states, ops.transpose(self.lora_embeddings_b)) * (
+                self.lora_alpha / self.lora_rank
+            )
+            logits = logits + ops.matmul(low, ops.transpose(self.lora_embeddings_a))
+        return self._finished(logits)
 
     def _finished(self, logits):
         """Adds the bias, then caps the logits."""
@@ -109,11 +118,8 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         """Scores every id for each state `(..., d_model)`."""
         states = ops.cast(states, self.compute_dtype)
         states = states if self.output_scale == 1.0 else states * self.output_scale
-        rows = states if len(states.shape) == 2 else ops.reshape(states, (-1, self.output_dim))
-        logits = self._finished(operands.product(rows))
-        return (
-            ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim)) if rows is not states else logits
-        )
+        logits = self._finished(operands.product(ops.reshape(states, (-1, self.output_dim))))
+        return ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim))
 
     def _marked(self, vectors, ids):
         """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""
@@ -130,12 +136,10 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         if self.quantization_mode is None:
             kernel = ops.transpose(self.embeddings) if self.tie_weights else self.reverse_embeddings
             return Operands(ops.cast(kernel, self.compute_dtype))
-        if self.quantization_mode != "int8" or self.quantization_config is not None or self.lora_enabled:
-            return None
         kernel = self.embeddings if self.tie_weights else self.reverse_embeddings
-        scale = self.embeddings_scale if self.tie_weights else self.reverse_embeddings_scale
-        if not multiplies_int8(kernel, LARGEST_WEIGHT):
+        if not self.is_plain_int8(kernel):
             return None
+        scale = self.embeddings_scale if self.tie_weights else self.reverse_embeddings_scale
         return Operands(
             ops.convert_to_tensor(kernel), ops.convert_to_tensor(scale), transposed=self.tie_weights
         )
@@ -210,6 +214,8 @@ def sinusoidal_positions(
     >>> sinusoidal_positions(np.array([0]), 4).numpy().tolist()
     [[0.0, 1.0, 0.0, 1.0]]
     """
+    if endpoint and d_model <= 2:
+        raise ValueError(f"`endpoint=True` needs more than 2 channels. Received: d_model={d_model}.")
     channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
     channels = ops.convert_to_tensor(channels, "int32")
     even = ops.cast(channels - channels % 2, dtype)

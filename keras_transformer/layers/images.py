@@ -3,6 +3,7 @@
 import operator
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_positive, check_range, height_and_width
@@ -147,7 +148,8 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
     def call(self, images):
         x = ops.cast(images, "float32")
         if self.size is not None and tuple(x.shape[1:3]) != self.size:
-            shades = 255.0 if "int" in keras.backend.standardize_dtype(images.dtype) else None
+            dtype = keras.backend.standardize_dtype(images.dtype)
+            shades = float(np.iinfo(dtype).max) if "int" in dtype else None
             x = self._resized(x, shades)
         mean, deviation = (ops.convert_to_tensor(part, "float32") for part in (self.mean, self.deviation))
         return (x * self.scale - mean) / deviation
@@ -181,4 +183,4 @@ def _shares(old, new, kernel):
 
 def _numbers(value):
     """Turns one number or several into a tuple of float."""
-    return tuple(map(float, value)) if isinstance(value, (list, tuple)) else (float(value),)
+    return tuple(map(float, value)) if np.ndim(value) else (float(value),)

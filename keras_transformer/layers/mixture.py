@@ -104,6 +104,7 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
             real = ops.ones_like(probabilities[..., 0], dtype="bool")
         real = ops.cast(real, probabilities.dtype)[..., None]
         count = ops.maximum(ops.sum(real), 1.0)
-        choices = ops.sum(chosen * real, axis=(0, 1)) / (count * self.top_k)
-        mean = ops.sum(probabilities * real, axis=(0, 1)) / count
+        axes = tuple(range(len(chosen.shape) - 1))
+        choices = ops.sum(chosen * real, axis=axes) / (count * self.top_k)
+        mean = ops.sum(probabilities * real, axis=axes) / count
         return self.num_experts * ops.sum(choices * mean)

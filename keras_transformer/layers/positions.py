@@ -9,7 +9,8 @@ from keras import ops
 
 from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_positive, check_range
-from keras_transformer.layers.sublayers import Configured
+from keras_transformer.fields import Fields
+from keras_transformer.layers.sublayers import Configured, from_config_or_layer
 
 
 class AttentionPositions(Configured, keras.layers.Layer):
@@ -190,9 +191,7 @@ class RotaryPositions(AttentionPositions):
         super().__init__(**kwargs)
         check_range(0, above=True, max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
-        self.scaling = (
-            keras.saving.deserialize_keras_object(scaling) if isinstance(scaling, dict) else scaling
-        )
+        self.scaling = from_config_or_layer(scaling, self, "scaling", Scaling)
         self.supports_masking = True
 
     def check_heads(self, num_heads, key_dim):
@@ -225,19 +224,12 @@ class RotaryPositions(AttentionPositions):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling:
+class Scaling(Fields):
     """Base class of the changes that let rotary positions reach further than the texts of the training."""
 
     def scaled(self, rates):
         """Changes the rates, a list of float, in radians a position."""
         raise NotImplementedError
-
-    def get_config(self):
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

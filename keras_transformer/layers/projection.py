@@ -33,6 +33,11 @@ _HELD = contextvars.ContextVar("held", default=None)
 class HasOperands:
     """Base of layers whose `operands()` are the weights of one product, which `held_operands` can hold."""
 
+    def is_plain_int8(self, kernel):
+        """Returns whether the layer is quantized as the library does it, and the backend multiplies by its kernel."""
+        plain = not self.lora_enabled and self.quantization_config is None
+        return self.quantization_mode == "int8" and plain and multiplies_int8(kernel, LARGEST_WEIGHT)
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Projection(HasOperands, keras.layers.EinsumDense):
@@ -90,9 +95,9 @@ class Projection(HasOperands, keras.layers.EinsumDense):
 
     def operands(self):
         """Returns the `Operands` of the product; None where this class does not compute it."""
-        if not self.contracted or (self.quantization_mode is not None and not self.multiplies_int8()):
+        quantized = self.quantization_mode is not None
+        if not self.contracted or (quantized and not self.is_plain_int8(self.kernel)):
             return None
-        quantized = self.quantization_mode == "int8"
         kernel = (
             ops.convert_to_tensor(self.kernel) if quantized else ops.cast(self.kernel, self.compute_dtype)
         )
@@ -101,16 +106,6 @@ class Projection(HasOperands, keras.layers.EinsumDense):
             ops.reshape(kernel, (k, -1)),
             ops.reshape(self.kernel_scale, (-1,)) if quantized else None,
             None if self.bias is None else ops.reshape(ops.cast(self.bias, self.compute_dtype), (-1,)),
-        )
-
-    def multiplies_int8(self):
-        """Returns whether the layer is quantized, and the backend has a fast product for its kernel."""
-        return (
-            self.quantization_mode == "int8"
-            and bool(self.contracted)
-            and not self.lora_enabled
-            and self.quantization_config is None
-            and multiplies_int8(self.kernel, LARGEST_WEIGHT)
         )
 
     def _projected(self, inputs, operands):

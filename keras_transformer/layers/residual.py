@@ -241,9 +241,9 @@ NORMS = {
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout`, at a fraction of its time: it draws one random byte for each element, not one float.
 
-    So the share that is dropped is rounded to a multiple of 1/256 (at least 1/256, unless `rate` is 0). What is kept is
-    scaled by that rounded share, so the expected value is the input. Saving keeps the random state, which Keras's layer
-    does not save: a resumed training draws the numbers that come next.
+    So the share that is dropped is rounded to a multiple of 1/256, from 1/256 to 255/256 unless `rate` is 0 or 1. What
+    is kept is scaled by that rounded share, so the expected value is the input. Saving keeps the random state, which
+    Keras's layer does not save: a resumed training draws the numbers that come next.
 
     Args:
         rate: Share of the elements to drop, in [0, 1].
@@ -268,7 +268,9 @@ class Dropout(keras.layers.Dropout):
     @property
     def dropped_levels(self):
         """How many of the 256 values of a byte drop their element."""
-        return max(1, round(self.rate * LEVELS)) if self.rate else 0
+        if self.rate in (0, 1):
+            return self.rate * LEVELS
+        return min(max(1, round(self.rate * LEVELS)), LEVELS - 1)
 
     def call(self, inputs, training=False):
         if not training or not self.rate:

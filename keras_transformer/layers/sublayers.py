@@ -1,5 +1,6 @@
 """What layers with sublayers share: sublayers that are handed in, and their configuration."""
 
+import gc
 import inspect
 import re
 import weakref
@@ -13,8 +14,9 @@ class Configured:
     """Base of layers and models whose configuration is the arguments of their constructors.
 
     Every argument that is kept under its own name is in it, serialised. So a subclass that keeps its further arguments
-    needs no `get_config`. It also remembers, by path, which sublayers are quantized. A layer that is frozen before it
-    is built, as a layer from a file is, freezes the sublayers that it makes. Keras freezes only those that exist.
+    needs no `get_config`. It also remembers which sublayers are quantized, and how, and which are frozen. A layer that
+    is frozen before it is built, as a layer from a file is, freezes the sublayers that it makes. Keras freezes only
+    those that exist.
 
     Attributes:
         derived: Names of arguments of base classes that the class computes from its own arguments.
@@ -22,22 +24,50 @@ class Configured:
 
     derived = ()
 
+    # What a configuration says of sublayers that the constructor or `build` makes, by their numbers.
+    saved_frozen = ()
+    saved_quantization_configs = ()
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        frozen, quantized = (config.pop(name, ()) for name in ("frozen", "quantization_configs"))
+        layer = cls._of_config(config)
+        layer.saved_frozen, layer.saved_quantization_configs = frozen, quantized
+        if layer.built:
+            layer.restore_sublayers()
+        return layer
+
+    @classmethod
+    def _of_config(cls, config):
+        return super().from_config(config)
+
     def build_from_config(self, config):
         super().build_from_config(config)
         if not all(each.built for each in sublayers(self)):  # a subclass added them
-            shapes = config.get("shapes_dict") or {"x_shape": config["input_shape"]}
-            shapes = {
-                name.removesuffix("_shape"): shape for name, shape in shapes.items() if shape is not None
+            first = next(iter(inspect.signature(self.call).parameters))
+            shapes = config.get("shapes_dict") or {first: config["input_shape"]}
+            inputs = {
+                name.removesuffix("_shape"): keras.KerasTensor(shape, dtype=self.compute_dtype)
+                for name, shape in shapes.items()
+                if shape is not None
             }
-            self(
-                **{name: keras.KerasTensor(shape, dtype=self.compute_dtype) for name, shape in shapes.items()}
-            )
+            # A call would be a node of a functional model.
+            keras.Operation.compute_output_spec(self, **inputs)
 
     def _post_build(self):
         super()._post_build()
-        if not self.trainable:
-            for layer in sublayers(self):
-                layer.trainable = False
+        self.restore_sublayers()
+
+    def restore_sublayers(self):
+        """Freezes and configures the sublayers as the configuration of this layer said."""
+        layers = sublayers(self)
+        for i in self.saved_frozen if self.trainable else range(len(layers)):
+            layers[i].trainable = False
+        for i, config in self.saved_quantization_configs:
+            layer = layers[i]
+            layer.quantization_config = keras.saving.deserialize_keras_object(config)
+            layer.inputs_quantizer = layer.quantization_config.activation_quantizer
 
     def get_config(self):
         config = super().get_config()
@@ -49,8 +79,12 @@ class Configured:
                         config[name] = to_config(getattr(self, name))
         policy_map = keras.dtype_policies.DTypePolicyMap
         policy, outside = self.dtype_policy, len((self.path or "").rpartition("/")[0])
-        quantized = {}
-        for layer in sublayers(self):
+        quantized, frozen, configs = {}, [], []
+        for i, layer in enumerate(sublayers(self)):
+            if self.trainable and not layer.trainable:
+                frozen.append(i)
+            if getattr(layer, "quantization_config", None) is not None:
+                configs.append([i, keras.saving.serialize_keras_object(layer.quantization_config)])
             if layer.quantization_mode:
                 # The same layer has another path while it is loaded than inside its model.
                 path = "(.*/)?" + re.escape(layer.path[outside:].removeprefix("/"))
@@ -59,7 +93,8 @@ class Configured:
         if quantized:
             policy = policy.default_policy if isinstance(policy, policy_map) else policy
             config["dtype"] = keras.dtype_policies.serialize(policy_map(policy, quantized))
-        return config
+        noted = {"frozen": frozen, "quantization_configs": configs}
+        return {**config, **{name: value for name, value in noted.items() if value}}
 
 
 class KeepsShape(Configured):
@@ -111,7 +146,7 @@ def from_config_or_layer(value, holder, name, kind=keras.layers.Layer):
     if not isinstance(value, kind):
         raise ValueError(f"`{name}` must be a `{kind.__name__}`. Received: {name}={value!r:.200}.")
     if isinstance(value, keras.layers.Layer):
-        _HOLDERS.setdefault(value, weakref.WeakSet()).add(holder)
+        _HOLDERS.setdefault(value, set()).add((weakref.ref(holder), name))
     return value
 
 
@@ -124,24 +159,35 @@ def to_config(value):
     """Serialises an argument of a constructor: a layer, another object of Keras, a function, or a list of them.
 
     Raises:
-        ValueError: If several layers hold this layer and it has weights, outside of saving. Keras keeps such sharing in
-            a file. `clone_model` and a lone `get_config` cannot: each copy would have weights of its own.
+        ValueError: If several arguments hold this layer and it has weights, outside of saving. Keras keeps such sharing
+            in a file. `clone_model` and a lone `get_config` cannot: each copy would have weights of its own.
     """
     if isinstance(value, (list, tuple)):
         return [to_config(each) for each in value]
     if not hasattr(value, "get_config"):
         return keras.activations.serialize(value) if callable(value) else value
     config = keras.saving.serialize_keras_object(value)
-    if isinstance(value, keras.layers.Layer) and len(_HOLDERS.get(value, ())) > 1 and value.weights:
+    if isinstance(value, keras.layers.Layer) and value.weights and _number_of_uses(value) > 1:
         # Only while Keras saves a model does the second description of one layer carry an id.
         config = keras.saving.serialize_keras_object(value)
         if "shared_object_id" not in config:
             raise ValueError(
-                f"The layer {value.name!r} is shared by {len(_HOLDERS[value])} layers. A configuration alone cannot "
+                f"The layer {value.name!r} is used in {_number_of_uses(value)} places. A configuration alone cannot "
                 "express that, and a clone would have more weights. Save the model and load it instead of cloning it."
             )
     return config
 
 
-# Which layers hold a layer that was handed in.
+def _number_of_uses(layer):
+    """Returns how many arguments of living layers hold a layer."""
+
+    def count():
+        return sum(holder() is not None for holder, _ in _HOLDERS.get(layer, ()))
+
+    if count() > 1:
+        gc.collect()  # a model that was replaced by another lives on until then
+    return count()
+
+
+# The layers, and the names of their arguments, that hold a layer that was handed in.
 _HOLDERS = weakref.WeakKeyDictionary()

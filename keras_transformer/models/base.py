@@ -3,7 +3,6 @@
 import keras
 
 from keras_transformer.backend import constant_weights, unchanged
-from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.sublayers import Configured, ensure_built, from_config_or_layer
@@ -37,12 +36,13 @@ class BaseModel(Configured, keras.Model):
             ensure_built(layer, shape)
         return layer
 
-    def built_encoder(self, value, shape):
-        """Returns an `Encoder` that is no `Decoder`, as `built_part` returns any layer."""
-        encoder = self.built_part(value, "encoder", shape, Encoder)
-        if isinstance(encoder, Decoder):
+    def built_encoder(self, value, shape, kind=Encoder):
+        """Returns an encoder, which is no `Decoder` and not None, as `built_part` returns any layer."""
+        encoder = self.built_part(value, "encoder", shape, kind)
+        if encoder is None or isinstance(encoder, Decoder):
             raise ValueError(
-                "`encoder` must not be causal: each position sees all others. Received: a `Decoder`."
+                f"`encoder` must be of class `{kind.__name__}`, in which each position sees all others. "
+                f"Received: encoder={value!r:.200}."
             )
         return encoder
 
@@ -129,18 +129,9 @@ class BaseModel(Configured, keras.Model):
         """
         return layout_map(self, mesh, axis)
 
-    def get_config(self):
-        config = super().get_config()
-        frozen = [i for i, layer in enumerate(sublayers(self)) if not layer.trainable]
-        return {**config, "frozen": frozen} if frozen else config
-
     @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        frozen = config.pop("frozen", ())
+    def _of_config(cls, config):
         model = cls(**config)
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
-        for i in frozen:
-            sublayers(model)[i].trainable = False
         return model

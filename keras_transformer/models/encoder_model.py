@@ -5,12 +5,8 @@ from keras import ops
 
 from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_ids, check_positive, check_share
-from keras_transformer.layers import (
-    Dropout,
-    LayerNormalization,
-    SegmentEmbedding,
-    TokenEmbedding,
-)
+from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.models.base import BaseModel
@@ -216,22 +212,41 @@ class EncoderModel(BaseModel):
             pooler: A pooler, which is used as it is; None for a copy of this model's.
         """
         config = self.get_config()
+        config = {
+            name: value for name, value in config.items() if name not in ("frozen", "quantization_configs")
+        }
         config["head"] = head
         config["pooler"] = config["pooler"] if pooler is None else pooler
         model = type(self).from_config(config)
-        copied = (
-            "positions",
-            "segments",
-            "norm",
-            "widen",
-            "encoder",
-            *(["pooler"] if pooler is None else []),
-        )
-        for name in copied:
-            if getattr(self, name) is not None:
-                getattr(model, name).set_weights(getattr(self, name).get_weights())
-        model.token_embedding.embeddings.assign(self.token_embedding.embeddings)
+        own_pooler = ["pooler"] if pooler is None else []
+        for name in ("token_embedding", "positions", "segments", "norm", "widen", "encoder", *own_pooler):
+            part, copy = getattr(self, name), getattr(model, name)
+            if part is not None:
+                _copy(part, copy)
         return model
+
+
+def _copy(part, copy):
+    """Gives a copy of a layer the weights of the original, but for an output bias, and freezes what is frozen there."""
+    copies = [part, *sublayers(part)], [copy, *sublayers(copy)]
+    for layer, other in zip(*copies, strict=True):
+        if getattr(layer, "lora_enabled", False):
+            raise ValueError(
+                "`with_head` cannot copy LoRA's weights. Save the model, or begin with a model without LoRA. "
+                f"Received: LoRA in the layer {layer.path!r}."
+            )
+        other.trainable = layer.trainable
+        if getattr(layer, "quantization_config", None) is not None:
+            other.quantization_config, other.inputs_quantizer = (
+                layer.quantization_config,
+                layer.inputs_quantizer,
+            )
+    if not isinstance(part, TokenEmbedding):
+        return copy.set_weights(part.get_weights())
+    copies = {weight.name: weight for weight in copy.weights}
+    for weight in part.weights:
+        if weight.name != "bias":
+            copies[weight.name].assign(weight)
 
 
 def _read(inputs):
@@ -244,7 +259,16 @@ def _read(inputs):
     token_ids, segment_ids = (inputs.get(name) for name in INPUTS)
     token_ids = ops.cast(token_ids, "int32")
     *axes, length = ops.shape(token_ids)
-    token_ids = token_ids if len(axes) == 1 else ops.reshape(token_ids, (-1, length))
     if segment_ids is not None:
-        segment_ids = ops.reshape(ops.cast(segment_ids, "int32"), ops.shape(token_ids))
+        segment_ids = ops.cast(segment_ids, "int32")
+        shapes = tuple(segment_ids.shape), tuple(token_ids.shape)
+        if len(shapes[0]) != len(shapes[1]) or any(
+            None not in sizes and sizes[0] != sizes[1] for sizes in zip(*shapes, strict=True)
+        ):
+            raise ValueError(
+                f"`segment_ids` must have the shape of `token_ids`, {shapes[1]}. Received: shape={shapes[0]}."
+            )
+    if len(axes) > 1:
+        token_ids = ops.reshape(token_ids, (-1, length))
+        segment_ids = None if segment_ids is None else ops.reshape(segment_ids, (-1, length))
     return token_ids, segment_ids, axes

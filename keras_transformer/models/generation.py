@@ -6,8 +6,6 @@ import operator
 import random
 from typing import Any, NamedTuple
 
-import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.backend import compiled, compiles, unchanged
@@ -24,6 +22,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.layers.projection import held_operands
+from keras_transformer.models.ids import as_ids, check_all_ids, lengths_of, matrix_of_ids
 from keras_transformer.models.r_drop import RDrop
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
@@ -58,7 +57,20 @@ class Generation(RDrop):
     """
 
     max_positions = None
+    max_source_positions = None
     stop_ids = ()
+
+    def _checked_source(self, source):
+        """Returns `source` as int32: ids of the vocabulary, within the positions of the source."""
+        source = matrix_of_ids(source, "source", "(batch, source_len)")
+        check_all_ids("source", source, self.source_vocab_size)
+        longest = int(ops.max(lengths_of(source, self.pad_id)))
+        if self.max_source_positions is not None and longest > self.max_source_positions:
+            raise ValueError(
+                f"`source` must be within the model's {self.max_source_positions} positions. "
+                f"Received: {longest} tokens."
+            )
+        return source
 
     def generate(
         self,
@@ -94,13 +106,8 @@ class Generation(RDrop):
                 is not positive or beyond the last position; `prefix` holds no ids, is padded on the left or too long;
                 or the constraints contradict one another.
         """
-        source = _matrix(source, "source", "(batch, source_len)")
+        source = self._checked_source(source)
         ids = ops.convert_to_numpy(source)
-        if ids.min() < 0 or ids.max() >= self.source_vocab_size:
-            raise ValueError(
-                f"`source` must hold ids from 0 to {self.source_vocab_size - 1}. "
-                f"Received: ids from {ids.min()} to {ids.max()}."
-            )
         if not isinstance(strategy, Strategy):
             raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
         if max_length is not None:
@@ -110,7 +117,7 @@ class Generation(RDrop):
         jit_compile = compiles(jit_compile)
         if jit_compile:
             length = source.shape[1]
-            padded = _at_most(length + -length % SOURCE_LENGTH_STEP, self.max_positions)
+            padded = at_most(length + -length % SOURCE_LENGTH_STEP, self.max_source_positions)
             source = ops.pad(source, ((0, 0), (0, max(padded - length, 0))), constant_values=self.pad_id)
         inputs = {"source": source}
         prefix_len = 0
@@ -168,7 +175,7 @@ class Generation(RDrop):
         if max_length is None:
             max_length = default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
             row_limits = default_limit(lengths, prefix_lengths, constraints)
-        row_limits = self.row_limits(_at_most(row_limits, self.max_positions), lengths, prefix_lengths)
+        row_limits = self.row_limits(at_most(row_limits, self.max_positions), lengths, prefix_lengths)
         with held_operands(self):
             step, cache, prompt, starts = self.start(source, strategy.width, prefix)
             return decode(
@@ -198,13 +205,13 @@ class Generation(RDrop):
         """
         return ops.where(lengths > 0, limits, prefix_lengths)
 
-    def room(self, source):
-        """Returns how long the output of each source may get: int NumPy `(batch,)`, or None for any length.
+    def room(self, lengths):
+        """Returns how long the output of each source may get: int32 `(batch,)`, or None for any length.
 
         Args:
-            source: int NumPy `(batch, source_len)`.
+            lengths: int32 `(batch,)`, lengths of the sources.
         """
-        return None if self.max_positions is None else np.full(len(source), self.max_positions)
+        return None if self.max_positions is None else ops.full_like(lengths, self.max_positions)
 
     def start(self, source, width=1, prefix=None):
         """Reads sources, and prepares the steps that write their outputs.
@@ -235,22 +242,25 @@ class Generation(RDrop):
             `Scores(scores, token_scores, alignments)`.
 
         Raises:
-            ValueError: If a shape does not fit, or a target goes beyond the last position of a model that learned them.
+            ValueError: If a shape does not fit, an id is outside the vocabulary, or a source or a target goes beyond
+                the last position of a model that learned them.
         """
-        source = _matrix(source, "source", "(batch, source_len)")
-        target = ops.convert_to_tensor(target, "int32")
+        source = self._checked_source(source)
+        target = as_ids(target, "target")
         if len(target.shape) not in (2, 3) or 0 in target.shape or target.shape[0] != source.shape[0]:
             raise ValueError(
                 "`target` must have shape `(batch, target_len)` or `(batch, n, target_len)`, without an empty axis, "
                 f"and the batch of `source`. Received: shape={tuple(target.shape)} for {source.shape[0]} sources."
             )
+        check_all_ids("target", target, self.target_vocab_size)
         several = target if len(target.shape) == 3 else target[:, None]
-        room, ids = self.room(ops.convert_to_numpy(source)), ops.convert_to_numpy(several)
-        lengths = ((ids != self.pad_id) * np.arange(1, ids.shape[2] + 1)).max(axis=(1, 2))
-        if room is not None and (lengths > room).any():
+        room = self.room(lengths_of(source, self.pad_id))
+        lengths = ops.max(lengths_of(several, self.pad_id), axis=1)
+        if room is not None and ops.any(lengths > room):
+            lengths, room = (ops.convert_to_numpy(x).tolist() for x in (lengths, room))
             raise ValueError(
                 f"`source` and `target` must be within the model's {self.max_positions} positions. "
-                f"Received: targets of {lengths.tolist()} tokens, where there is room for {room.tolist()}."
+                f"Received: targets of {lengths} tokens, where there is room for {room}."
             )
         scores = self._compiled("score_all", compiles(jit_compile))({"source": source, "target": several})
         if several is target:
@@ -301,10 +311,10 @@ class Generation(RDrop):
         Raises:
             ValueError: If the model has no positions for them.
         """
-        room = self.room(ids)
+        room = self.room(lengths_of(ids, self.pad_id))
         if room is None:
             return max_length
-        room = int(room.min())
+        room = int(ops.min(room))
         if room < 1 or (max_length is not None and max_length > room):
             raise ValueError(
                 f"`source` and `max_length` must leave all tokens within the model's {self.max_positions} positions. "
@@ -314,7 +324,7 @@ class Generation(RDrop):
 
     def _checked_prefix(self, prefix, batch_size, max_length):
         """Returns `prefix` as int32, without columns of padding alone."""
-        prefix = _matrix(prefix, "prefix", "(batch, prefix_len)")
+        prefix = matrix_of_ids(prefix, "prefix", "(batch, prefix_len)")
         ids = ops.convert_to_numpy(prefix)
         real = ids != self.pad_id
         lengths = real.sum(axis=1)
@@ -397,52 +407,6 @@ def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
     return step, TreeCache(decoder.empty_cache(batch_size, trunk), ancestors)
 
 
-def lengths_of(token_ids, pad_id):
-    """Returns the length of each row up to its last token that is no padding: int32 `(batch,)`."""
-    places = ops.arange(1, ops.shape(token_ids)[1] + 1, dtype="int32")
-    return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=1)
-
-
-def log_probs_of(target, logits, pad_id):
-    """Returns the log probability of each token, 0 for padding, and which tokens are real: `(batch, target_len)`
-    each."""
-    log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), target[..., None], axis=-1)[..., 0]
-    real = ops.arange(ops.shape(target)[1], dtype="int32") < lengths_of(target, pad_id)[:, None]
-    return ops.where(real, log_probs, 0.0), real
-
-
-def left_padded(tokens, lengths, pad_id):
-    """Moves each row's tokens, int32 `(batch, length)`, to its right end; returns them and the slots where they
-    start."""
-    length = ops.shape(tokens)[1]
-    starts = length - lengths
-    places = ops.arange(length, dtype="int32") - starts[:, None]
-    moved = ops.take_along_axis(tokens, ops.maximum(places, 0), axis=1)
-    return ops.where(places >= 0, moved, pad_id), starts
-
-
-def _matrix(x, name, shape):
-    """Returns `x` as int32 of rank 2.
-
-    Raises:
-        ValueError: If it holds no ints, has another rank, or has an empty axis.
-    """
-    ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
-    if ragged:
-        raise ValueError(
-            f"`{name}` must be dense, padded on the right: `x.to_tensor()`. Received: a ragged tensor."
-        )
-    x = ops.convert_to_tensor(x)
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    if "int" not in dtype:
-        raise ValueError(f"`{name}` must hold ids, ints. Received: dtype={dtype}.")
-    if len(x.shape) != 2 or 0 in x.shape:
-        raise ValueError(
-            f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."
-        )
-    return ops.cast(x, "int32")
-
-
 def default_limit(source_len, prefix_len, constraints, max_positions=None):
     """Returns the longest output where none was asked for: enough for any pair of languages, but finite.
 
@@ -453,10 +417,10 @@ def default_limit(source_len, prefix_len, constraints, max_positions=None):
         if isinstance(constraint, MinLength):
             least = constraint.of(source_len)
             limit = max(limit, least) if isinstance(limit, int) else ops.maximum(limit, least)
-    return _at_most(limit, max_positions)
+    return at_most(limit, max_positions)
 
 
-def _at_most(limit, max_positions):
+def at_most(limit, max_positions):
     """Returns the lesser of two lengths, ints or tensors; None is no limit."""
     if limit is None or max_positions is None:
         return max_positions if limit is None else limit

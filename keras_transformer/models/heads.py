@@ -239,7 +239,7 @@ class TaggingHead(_Scores):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class SpanHead(_Scores):
+class SpanHead(TaggingHead):
     """Two scores for each token: that the answer to a question starts there, and that it ends there.
 
     Devlin et al., 2019, "BERT", section 4.2.
@@ -266,6 +266,3 @@ class SpanHead(_Scores):
 
     def __init__(self, dropout=0.0, **kwargs):
         super().__init__(2, dropout, **kwargs)
-
-    def call(self, states, pooled=None, training=None):
-        return self._scores(states, training)

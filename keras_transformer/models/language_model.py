@@ -12,14 +12,8 @@ from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.generation import (
-    Generation,
-    Scores,
-    left_padded,
-    lengths_of,
-    log_probs_of,
-    tree_step,
-)
+from keras_transformer.models.generation import Generation, Scores, at_most, tree_step
+from keras_transformer.models.ids import left_padded, lengths_of, log_probs_of
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -85,6 +79,8 @@ class LanguageModel(Generation, BaseModel):
         self.autocast = False  # token ids keep their dtype
         check_positive(vocab_size=vocab_size, d_model=d_model)
         check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        if not isinstance(stop_ids, (list, tuple)):
+            raise ValueError(f"`stop_ids` must be a list of ids. Received: stop_ids={stop_ids!r}.")
         for stop_id in stop_ids:
             check_ids(vocab_size, stop_ids=stop_id)
         check_share(dropout=dropout)
@@ -107,9 +103,11 @@ class LanguageModel(Generation, BaseModel):
             ensure_built(embedding, (None, None))
         shape = (None, None, d_model)
         self.positions = self.built_positions(positions, "positions", shape)
-        self.max_positions = getattr(self.positions, "max_length", None)
+        self.max_positions = self.max_source_positions = getattr(self.positions, "max_length", None)
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
         self.decoder = self.built_part(decoder, "decoder", shape, Decoder)
+        if self.decoder is None:
+            raise ValueError("`decoder` must be a `Decoder`. Received: decoder=None.")
         self.built = True
 
     def hidden(
@@ -158,15 +156,7 @@ class LanguageModel(Generation, BaseModel):
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(x, None if scores is None else [own for own, _ in scores], cache)
 
-    def decode(
-        self,
-        token_ids,
-        cache=None,
-        index=None,
-        *,
-        return_attention_scores=False,
-        **options,
-    ):
+    def decode(self, token_ids, cache=None, index=None, *, return_attention_scores=False, **options):
         """Scores the next token after each position: all at once, in chunks or step by step.
 
         Args:
@@ -208,16 +198,22 @@ class LanguageModel(Generation, BaseModel):
         return [keras.KerasTensor((None, None), "int32")]
 
     def row_limits(self, limits, lengths, prefix_lengths):
-        if self.max_positions is None:
-            return limits
-        # The last token of an output needs no position.
-        return ops.minimum(limits, self.max_positions + 1 - ops.maximum(lengths, 1))
+        return at_most(limits, self.room(lengths))
 
-    def room(self, source):
-        if self.max_positions is None:
-            return None
-        lengths = ops.convert_to_numpy(lengths_of(source, self.pad_id))
-        return self.max_positions + 1 - lengths.clip(1)
+    def room(self, lengths):
+        # The last token of an output needs no position.
+        return None if self.max_positions is None else self.max_positions + 1 - ops.maximum(lengths, 1)
+
+    def _checked_source(self, source):
+        source = super()._checked_source(source)
+        if self.pad_id not in (self.bos_id, self.eos_id, *self.stop_ids):
+            ids = ops.convert_to_numpy(source)
+            if ((ids[:, 0] == self.pad_id) & (ids != self.pad_id).any(axis=1)).any():
+                raise ValueError(
+                    "`source` must be padded on the right: padding on the left would be read as tokens. "
+                    f"Received: {ids.tolist()!s:.200}."
+                )
+        return source
 
     def start(self, source, width=1, prefix=None):
         if prefix is not None:
@@ -249,19 +245,15 @@ class LanguageModel(Generation, BaseModel):
         prompt, starts = (ops.repeat(x, n, axis=0) for x in self._prompts(source))
         flat = ops.reshape(target, (batch_size * n, target_len))
         slots = ops.arange(ops.shape(source)[1] + target_len - 1, dtype="int32")
-        x = self.hidden(
+        logits = self.decode(
             ops.concatenate([prompt, flat[:, :-1]], axis=1),
             positions=ops.maximum(slots - starts[:, None], 0),
             attention_mask=(slots >= starts[:, None])[:, None, None],
             training=False,
         )
-        logits = self.output_embedding(x[:, ops.shape(source)[1] - 1 :], reverse=True)
-        log_probs, _ = log_probs_of(flat, logits, self.pad_id)
-        return Scores(
-            ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
-            ops.reshape(log_probs, (batch_size, n, target_len)),
-            None,
-        )
+        log_probs, _ = log_probs_of(flat, logits[:, ops.shape(source)[1] - 1 :], self.pad_id)
+        log_probs = ops.reshape(log_probs, (batch_size, n, target_len))
+        return Scores(ops.sum(log_probs, axis=-1), log_probs, None)
 
 
 def positions_in_segments(segment_ids):

@@ -66,6 +66,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
     """
 
     derived = ("encoder", "decoder", "positions", "embedding_scale")
+    encoder_class = decoder_class = LSTMStack
 
     def __init__(
         self,
@@ -163,13 +164,6 @@ class RecurrentSeq2Seq(EncoderDecoder):
             [(None, scores)] if return_attention_scores else None,
             None if cache is None else ops.reshape(state, (*shape[:-1], *rest)),
         )
-
-    def call(self, inputs, training=None, return_attention_scores=False):
-        results = super().call(inputs, training, return_attention_scores)
-        if not return_attention_scores:
-            return results
-        logits, scores = results
-        return logits, {**scores, "decoder": []}
 
     def start(self, source, width=1, prefix=None):
         prompt, starts = self._prompt(source, prefix)

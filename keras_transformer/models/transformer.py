@@ -12,14 +12,8 @@ from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, pop_keras_arguments
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.generation import (
-    Generation,
-    Scores,
-    left_padded,
-    lengths_of,
-    log_probs_of,
-    tree_step,
-)
+from keras_transformer.models.generation import Generation, Scores, tree_step
+from keras_transformer.models.ids import left_padded, lengths_of, log_probs_of
 
 PRESETS = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3},
@@ -78,12 +72,14 @@ class EncoderDecoder(Generation, BaseModel):
 
     Raises:
         ValueError: If a size is not positive, an id is not in the vocabulary, embeddings are shared between
-            vocabularies of different sizes, or `positions` act inside attention.
+            vocabularies of different sizes, a stack has another class, or `positions` act inside attention.
 
     >>> model = EncoderDecoder(11, None, 4, Encoder(1, 2, 8), Decoder(2, 2, 8), PositionalEncoding())
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
+
+    encoder_class, decoder_class = Encoder, Decoder
 
     def __init__(
         self,
@@ -140,9 +136,14 @@ class EncoderDecoder(Generation, BaseModel):
         self.source_norm = self.built_part(source_norm, "source_norm", shape)
         self.target_norm = self.built_part(target_norm, "target_norm", shape)
         self.max_positions = getattr(self._target_positions, "max_length", None)
+        self.max_source_positions = getattr(self.positions, "max_length", None)
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
-        self.encoder = self.built_part(encoder, "encoder", shape)
-        self.decoder = from_config_or_layer(decoder, self, "decoder")
+        self.encoder = self.built_encoder(encoder, shape, self.encoder_class)
+        self.decoder = from_config_or_layer(decoder, self, "decoder", self.decoder_class)
+        if self.decoder is None:
+            raise ValueError(
+                f"`decoder` must be of class `{self.decoder_class.__name__}`. Received: decoder=None."
+            )
         ensure_built(self.decoder, shape, shape)
         self.built = True
 
@@ -249,7 +250,7 @@ class EncoderDecoder(Generation, BaseModel):
             return self.decode(target, self.encode(source, training), training=training)
         memory, encoder = self.encode(source, training, return_attention_scores=True)
         logits, pairs = self.decode(target, memory, training=training, return_attention_scores=True)
-        decoder, cross = map(list, zip(*pairs, strict=True))
+        decoder, cross = ([own for own in scores if own is not None] for scores in zip(*pairs, strict=True))
         return logits, {"encoder": encoder, "decoder": decoder, "cross": cross}
 
     def input_signature(self):
@@ -259,7 +260,7 @@ class EncoderDecoder(Generation, BaseModel):
     def start(self, source, width=1, prefix=None):
         prompt, starts = self._prompt(source, prefix)
         memory = self.encode(source, training=False)
-        memory = Memory(self.decoder.project_memory(memory.states), memory.mask)
+        memory = memory._replace(states=self.decoder.project_memory(memory.states))
         decode = functools.partial(self.decode, memory=memory, training=False)
         trunk = ops.shape(prompt)[1] - 1
         return *tree_step(decode, self.decoder, ops.shape(source)[0], width, trunk, starts), prompt, starts
@@ -282,10 +283,10 @@ class EncoderDecoder(Generation, BaseModel):
         log_probs, real = log_probs_of(flat, logits, self.pad_id)
         _, cross = attention[-2:][0]  # of the last layer but one, or of the only one
         alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
+        shape = (batch_size, n, target_len)
+        log_probs = ops.reshape(log_probs, shape)
         return Scores(
-            ops.reshape(ops.sum(log_probs, axis=1), (batch_size, n)),
-            ops.reshape(log_probs, (batch_size, n, target_len)),
-            ops.reshape(alignments, (batch_size, n, target_len, ops.shape(source)[1])),
+            ops.sum(log_probs, axis=-1), log_probs, ops.reshape(alignments, (*shape, ops.shape(source)[1]))
         )
 
 

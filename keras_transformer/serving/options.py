@@ -5,7 +5,8 @@ import dataclasses
 import tensorflow as tf
 
 from keras_transformer.decoding import RowOptions, Sample
-from keras_transformer.models.generation import default_limit, lengths_of
+from keras_transformer.models.generation import default_limit
+from keras_transformer.models.ids import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.rows import Output, Signatures
 

@@ -11,7 +11,7 @@ from keras import ops
 from reference import log_softmax
 
 from keras_transformer.backend import compiled
-from keras_transformer.decoding import STRATEGIES, Greedy, decode
+from keras_transformer.decoding import STRATEGIES, Beam, Greedy, RowOptions, Sample, SuppressTokens, decode
 
 PAD, BOS, EOS, A, B, C, VOCAB = 0, 2, 3, 4, 5, 6, 7
 START = np.array([BOS, BOS, BOS], "int32")
@@ -208,3 +208,46 @@ def test_strategies_are_frozen_values(name):
     assert again == strategy
     with pytest.raises(dataclasses.FrozenInstanceError):
         strategy.width = 2
+
+
+def level(tokens, cache, index):
+    """A step after which all of nine tokens are equally likely."""
+    return ops.zeros((*tokens.shape, 9)), cache
+
+
+def test_the_seed_of_the_strategy_counts():
+    found = [
+        as_numpy(decode(level, (), Sample(seed=s), prompt=[1], max_length=9).tokens).tolist()
+        for s in (1, 2, 1)
+    ]
+    assert found[0] == found[2] != found[1]
+
+
+def test_constraints_may_come_from_a_generator():
+    constraints = (c for c in [SuppressTokens([0])])
+    assert 0 not in as_numpy(
+        decode(level, (), Greedy(), prompt=[1], max_length=3, constraints=constraints).tokens
+    )
+
+
+@pytest.mark.parametrize("options", [{"top_p": 1e-6}, {"temperature": 0.0}])
+def test_one_option_of_rows_is_enough(options):
+    rows = RowOptions(**{name: np.array([value], "float32") for name, value in options.items()})
+    found = decode(level, (), Sample(seed=1), prompt=[1], max_length=4, row_options=rows)
+    assert as_numpy(found.tokens).tolist() == [[[0, 0, 0, 0]]]
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(2), Sample(seed=1)], ids=["greedy", "beam", "sample"])
+def test_logits_of_nan_give_the_score_nan(strategy):
+    """-inf would say that the constraints allowed nothing."""
+
+    def broken(tokens, cache, index):
+        return ops.full((*tokens.shape, 9), float("nan")), cache
+
+    found = decode(broken, (), strategy, prompt=[1], max_length=3)
+    assert np.isnan(as_numpy(found.scores)).all()
+
+
+def test_an_end_may_be_an_integer_of_numpy():
+    found = decode(level, (), Greedy(), prompt=[1], max_length=3, eos_id=np.int64(0))
+    assert as_numpy(found.lengths).tolist() == [[1]]

@@ -636,3 +636,45 @@ def test_the_output_may_lack_the_bias_of_the_other_projections():
     assert layer.output_dense.bias is None
     assert layer.query_dense.bias is not None
     assert type(layer).from_config(layer.get_config()).output_bias is False
+
+
+def test_masks_for_each_head_and_for_tokens_combine_where_a_subclass_computes_the_attention():
+    """As many heads as rows: Keras would read the rows of its mask as heads."""
+
+    class Own(MultiHeadAttention):
+        def _compute_attention(self, *args, **kwargs):
+            return super()._compute_attention(*args, **kwargs)
+
+    x = normal(2, 3, 8)
+    plain, own = MultiHeadAttention(2, 4), Own(2, 4)
+    plain(x, x), own(x, x)
+    own.set_weights(plain.get_weights())
+    masks = {
+        "value_mask": np.array([[True] * 3, [True, False, False]]),
+        "attention_mask": np.ones((2, 2, 3, 3), bool),
+    }
+    found, expected = (layer(x, x, return_attention_scores=True, **masks)[1] for layer in (own, plain))
+    assert_close(found, expected)
+
+
+def test_a_mask_of_tokens_beside_a_cache_is_refused():
+    attention, x = MultiHeadAttention(2, 4), normal(1, 5, 8)
+    attention(x, x)
+    cache = empty_cache(1, 2, 5, 4, 4, "float32")
+    with pytest.raises(ValueError, match=r"`value_mask` cannot be given with a `cache`"):
+        attention(x, x, cache=cache, use_causal_mask=True, value_mask=np.ones((1, 5), bool))
+    marked = with_mask(x, np.ones((1, 5), bool))  # Keras's own is not read, as ever
+    attention(marked, marked, cache=cache, use_causal_mask=True)
+
+
+def test_positions_may_be_numpys():
+    x = normal(1, 5, 8)
+    attention = MultiHeadAttention(2, 4, positions=ALiBi())
+    expected = attention(x, x)
+    assert_close(attention(x, x, positions=np.arange(5), key_positions=np.arange(5)), expected)
+
+
+def test_a_wrong_key_mask_is_named():
+    x = normal(1, 3, 8)
+    with pytest.raises(ValueError, match=r"`key_mask` must be boolean"):
+        MultiHeadAttention(2, 4)(x, x, key_mask=np.ones((1, 3), "float32"))

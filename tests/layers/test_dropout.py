@@ -59,3 +59,8 @@ def test_a_saved_model_draws_the_numbers_that_come_next(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     for _ in range(2):
         np.testing.assert_array_equal(as_numpy(loaded(x, training=True)), as_numpy(model(x, training=True)))
+
+
+def test_a_rate_near_one_keeps_the_expected_value():
+    x = np.ones((400, 400), "float32")
+    assert abs(float(as_numpy(Dropout(0.999, seed=1)(x, training=True)).mean()) - 1.0) < 0.2

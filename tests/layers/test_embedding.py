@@ -153,3 +153,21 @@ def test_low_rank_adapters_start_as_nothing_and_serve_both_ends():
     randomized(layer)
     assert_close(layer(x, reverse=True), x.astype("float64") @ as_numpy(layer.embeddings).T)
     assert_close(layer(IDS), as_numpy(layer.embeddings)[IDS] * np.sqrt(D_MODEL))
+
+
+def test_lora_counts_in_the_logits_of_a_quantized_embedding():
+    layer, states = TokenEmbedding(11, 8), normal(2, 3, 8)
+    layer.build((None, None))
+    layer.enable_lora(2)
+    layer.lora_embeddings_b.assign(normal(*layer.lora_embeddings_b.shape, seed=1))
+    expected = as_numpy(layer(states, reverse=True))
+    layer.quantize("int8")
+    np.testing.assert_allclose(
+        as_numpy(layer(states, reverse=True)), expected, atol=0.03 * np.abs(expected).max()
+    )
+
+
+@pytest.mark.parametrize("argument", [{"mask_zero": True}, {"reverse_dtype": "float64"}])
+def test_arguments_of_keras_that_others_replace_are_refused(argument):
+    with pytest.raises(ValueError, match=r"`pad_id=0` takes the place of `mask_zero`"):
+        TokenEmbedding(11, 4, **argument)

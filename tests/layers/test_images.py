@@ -87,3 +87,9 @@ def test_as_many_numbers_as_channels(name):
         ValueError, match=rf"`{name}` must be .* 1 channels. Received: {name}=\(0.1, 0.2, 0.3\)"
     ):
         layer(pixels(2, 4, 4, 1))
+
+
+def test_images_of_16_bits_keep_their_shades_when_resized():
+    image = np.full((1, 4, 4, 3), 30000, "uint16")
+    plain, resized = (ImagePreprocessing(size, scale=1 / 65535)(image) for size in (None, 2))
+    np.testing.assert_allclose(as_numpy(resized)[0, 0, 0], as_numpy(plain)[0, 0, 0], rtol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 from contracts import as_numpy, normal
 from keras import ops
 
-from keras_transformer.layers import Encoder, embedding, projection
+from keras_transformer.layers import Encoder, projection
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection, held_operands
 from keras_transformer.models import EncoderModel, Transformer
@@ -36,7 +36,7 @@ def as_keras(monkeypatch):
 
 def test_a_product_has_the_numbers_of_the_path_of_keras(monkeypatch):
     layer, x = quantized(), normal(2, 7, 64)
-    assert layer.multiplies_int8()
+    assert layer.is_plain_int8(layer.kernel)
     found = as_numpy(layer(x))
     with held_operands(keras.Sequential([layer])):
         in_a_search = as_numpy(layer(x))
@@ -57,7 +57,7 @@ def test_weights_are_as_small_as_every_cpu_needs():
 def test_larger_weights_from_elsewhere_go_the_path_of_keras():
     layer, x = quantized(), normal(2, 7, 64)
     layer._kernel.assign(ops.ones(layer._kernel.shape, "int8") * 127)
-    assert not layer.multiplies_int8()
+    assert not layer.is_plain_int8(layer.kernel)
     scale = 127 / (np.abs(x).max(axis=-1, keepdims=True) + keras.config.epsilon())
     sums = np.round(x * scale).sum(axis=-1)[..., None, None] * 127.0
     expected = sums / (scale[..., None] * as_numpy(layer.kernel_scale)[0]) + as_numpy(layer.bias)
@@ -190,7 +190,10 @@ def test_other_policies_compute_int8_with_exact_scales(policy):
     x = normal(3, 64)
     found = as_numpy(ops.cast(layer(x), "float32"))
     floats = as_numpy(ops.cast(layer.kernel, "float32")) / as_numpy(layer.kernel_scale)
-    assert layer.multiplies_int8() and keras.backend.standardize_dtype(layer(x).dtype) == layer.compute_dtype
+    assert (
+        layer.is_plain_int8(layer.kernel)
+        and keras.backend.standardize_dtype(layer(x).dtype) == layer.compute_dtype
+    )
     np.testing.assert_allclose(found, x @ floats, atol=0.03 * np.abs(x @ floats).max())
 
 
@@ -206,7 +209,7 @@ def test_a_quantizer_of_the_user_is_used():
     layer = Projection("...x,xy->...y", 5)
     layer.build((None, 64))
     layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig(None, Coarse()))
-    assert not layer.multiplies_int8() and not as_numpy(layer(normal(3, 64))).any()
+    assert not layer.is_plain_int8(layer.kernel) and not as_numpy(layer(normal(3, 64))).any()
 
 
 @pytest.mark.parametrize("tie_weights", [True, False])
@@ -221,7 +224,7 @@ def test_a_cap_comes_after_the_bias_on_both_paths(tie_weights, monkeypatch):
     layer.quantize("int8")
     assert layer.operands() is not None
     fast = as_numpy(layer(x, reverse=True))
-    monkeypatch.setattr(embedding, "multiplies_int8", lambda kernel, largest: False)
+    monkeypatch.setattr(projection, "multiplies_int8", lambda kernel, largest: False)
     np.testing.assert_allclose(fast, as_numpy(layer(x, reverse=True)), atol=1e-5)
     np.testing.assert_allclose(fast, expected, atol=0.05)
 

@@ -318,3 +318,13 @@ def test_an_expert_must_keep_the_shape():
     message = r"`experts\[1\]` must keep .*shape=\(2, 7, 5\), which becomes \(2, 7, 4\)\."
     with pytest.raises(ValueError, match=message):
         layer.build(X.shape)
+
+
+def test_the_balance_loss_is_that_of_the_tokens_whatever_their_rank():
+    x, losses = normal(6, 8), []
+    for shape in ((6, 8), (2, 3, 8), (1, 2, 3, 8)):
+        keras.utils.set_random_seed(0)
+        layer = MixtureOfExperts([FeedForward(8), FeedForward(8)], top_k=1, balance=1.0)
+        layer(x.reshape(shape), training=True)
+        losses.append(float(layer.losses[0]))
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)

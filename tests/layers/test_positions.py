@@ -120,3 +120,8 @@ def test_offsets_and_the_last_wavelength():
     found = as_numpy(learned(np.zeros((1, 5, 3), "float32")))[0]
     np.testing.assert_array_equal(found, as_numpy(learned.embeddings)[2:])
     assert learned.embeddings.shape == (7, 3)
+
+
+def test_an_endpoint_needs_more_than_two_channels():
+    with pytest.raises(ValueError, match=r"`endpoint=True` needs more than 2 channels"):
+        PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2), "float32"))

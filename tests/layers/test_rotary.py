@@ -72,3 +72,8 @@ def test_llama3_scaling_in_its_three_regimes():
 def test_wrong_arguments_are_named(make, named):
     with pytest.raises(ValueError, match=named):
         make()
+
+
+def test_a_scaling_must_be_one():
+    with pytest.raises(ValueError, match=r"`scaling` must be a `Scaling`"):
+        RotaryPositions(scaling="linear")

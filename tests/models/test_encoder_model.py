@@ -373,7 +373,9 @@ def test_two_classes_may_have_one_name():
 
 
 def test_a_causal_stack_is_no_encoder():
-    with pytest.raises(ValueError, match=r"must not be causal: .*\. Received: a `Decoder`"):
+    with pytest.raises(
+        ValueError, match=r"`encoder` must be of class `Encoder`, in which.*Received: encoder=<Decoder"
+    ):
         made(encoder=layers.Decoder(1, 3, 7))
 
 
@@ -399,3 +401,36 @@ def test_embeddings_may_be_narrower_than_the_model():
     assert_close(again(INPUTS), model(INPUTS), 0)
     bare = model.with_head(None)
     assert_close(bare(INPUTS), model.encode(INPUTS), 0)
+
+
+@pytest.mark.parametrize("name", ["encoder", "token_embedding"])
+def test_another_head_leaves_frozen_what_is_frozen(name):
+    model = EncoderModel(11, 4, layers.Encoder(2, 2, 8))
+    getattr(model, name).trainable = False
+    other = model.with_head(ClassificationHead(2))
+    for part in ("encoder", "token_embedding", "norm"):
+        flags = [[w.trainable for w in getattr(each, part).weights][:2] for each in (model, other)]
+        assert flags[0] == flags[1]
+    assert all(w.trainable for w in other.head.weights)
+
+
+def test_another_head_has_the_numbers_of_a_quantized_model():
+    model = EncoderModel(11, 4, layers.Encoder(1, 2, 8), dropout=0.0)
+    model.quantize("int8")
+    ids = np.array([[5, 7, 3]])
+    assert_close(model.with_head(ClassificationHead(2)).encode(ids), model.encode(ids))
+
+
+def test_another_head_refuses_lora():
+    model = EncoderModel(11, 4, layers.Encoder(1, 2, 8))
+    model.encoder.layers[0].feed_forward.inner.enable_lora(2)
+    with pytest.raises(ValueError, match=r"`with_head` cannot copy LoRA's weights"):
+        model.with_head(ClassificationHead(2))
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (3, 4), (12,)])
+def test_segments_of_another_shape_are_refused(shape):
+    model = EncoderModel(11, 4, layers.Encoder(1, 2, 8), num_segments=2)
+    inputs = {"token_ids": np.ones((2, 6), "int32"), "segment_ids": np.zeros(shape, "int32")}
+    with pytest.raises(ValueError, match=r"`segment_ids` must have the shape of `token_ids`"):
+        model(inputs)

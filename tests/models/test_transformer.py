@@ -1,3 +1,5 @@
+from typing import Any, NamedTuple
+
 import keras
 import numpy as np
 import pytest
@@ -616,3 +618,68 @@ def test_weights_keep_their_names(arguments):
 def test_positions_of_the_attention_are_sent_there():
     with pytest.raises(ValueError, match=r"Received: RotaryPositions.*attention=MultiHeadAttention\("):
         Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8, positions=layers.RotaryPositions())
+
+
+def small_model(**arguments):
+    return EncoderDecoder(
+        TARGET_VOCAB, None, 4, layers.Encoder(1, 2, 8), layers.Decoder(1, 2, 8), **arguments
+    )
+
+
+def test_sources_beyond_the_positions_are_refused_whatever_came_before():
+    model, target = small_model(positions=layers.LearnedPositions(10)), np.array([[5, 6]])
+    for length in (5, 6):
+        model.score(np.full((1, length), 5), target)
+    for ask in (lambda ids: model.score(ids, target), lambda ids: model.generate(ids, max_length=2)):
+        with pytest.raises(ValueError, match=r"`source` must be within the model's 10 positions.*12 tokens"):
+            ask(np.full((1, 12), 5))
+
+
+def test_padding_for_xla_stays_within_the_positions_of_the_source():
+    tables = (layers.LearnedPositions(10), layers.LearnedPositions(40))
+    model = small_model(positions=tables[0], target_positions=tables[1])
+    assert model.generate(np.full((1, 5), 5), max_length=2, jit_compile=True).tokens.shape == (1, 1, 2)
+
+
+@pytest.mark.parametrize("target", [[[5, -1]], [[5, 99]], [[5.9, 4.2]]])
+def test_score_refuses_what_are_no_ids(target):
+    with pytest.raises(ValueError, match=r"`target` must hold ids"):
+        small_model().score([[5, 7]], target)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "wrong"),
+    [
+        (lambda: layers.Decoder(1, 2, 8), lambda: layers.Decoder(1, 2, 8), "encoder"),
+        (lambda: None, lambda: layers.Decoder(1, 2, 8), "encoder"),
+        (lambda: layers.Encoder(1, 2, 8), lambda: layers.Encoder(1, 2, 8), "decoder"),
+        (lambda: layers.Encoder(1, 2, 8), lambda: None, "decoder"),
+    ],
+)
+def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
+    with pytest.raises(ValueError, match=rf"`{wrong}` must be (a|of class) `{wrong.title()}`"):
+        EncoderDecoder(11, None, 4, encoder(), decoder())
+
+
+def test_generate_keeps_what_a_subclass_adds_to_the_memory():
+    class Marked(NamedTuple):
+        states: Any
+        mask: Any
+        shift: Any
+
+    class Mine(Transformer):
+        def encode(self, source, training=None, **options):
+            memory = super().encode(source, training, **options)
+            return Marked(*memory, 100.0 * ops.one_hot(source[:, :1], TARGET_VOCAB))
+
+        def decode(self, target, memory, **options):
+            results = super().decode(target, memory, **options)
+            return (
+                (results[0] + memory.shift, *results[1:])
+                if isinstance(results, tuple)
+                else results + memory.shift
+            )
+
+    model = Mine(TARGET_VOCAB, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    found = model.generate(np.array([[5, 7], [8, 6]]), max_length=2, jit_compile=False)
+    assert as_numpy(found.tokens)[:, 0].tolist() == [[5, 5], [8, 8]]

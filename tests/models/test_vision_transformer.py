@@ -207,7 +207,7 @@ def test_dropout_acts_in_training_alone():
         ({"channels": 0}, "channels=0"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"encoder": layers.FeedForward(5)}, "`encoder` must be .*`Encoder`"),
-        ({"encoder": layers.Decoder(1, 2, 5)}, "Received: a `Decoder`"),
+        ({"encoder": layers.Decoder(1, 2, 5)}, "Received: encoder=<Decoder"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, named):

@@ -1,0 +1,65 @@
+"""Batches of token ids: what is checked of them, their lengths, their padding."""
+
+import keras
+from keras import ops
+
+
+def lengths_of(token_ids, pad_id):
+    """Returns the length of each row up to its last token that is no padding: int32 `(batch,)`."""
+    places = ops.arange(1, ops.shape(token_ids)[-1] + 1, dtype="int32")
+    return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=-1)
+
+
+def log_probs_of(target, logits, pad_id):
+    """Returns the log probability of each token, 0 for padding, and which tokens are real: `(batch, target_len)`
+    each."""
+    log_probs = ops.take_along_axis(ops.log_softmax(logits, axis=-1), target[..., None], axis=-1)[..., 0]
+    real = ops.arange(ops.shape(target)[1], dtype="int32") < lengths_of(target, pad_id)[:, None]
+    return ops.where(real, log_probs, 0.0), real
+
+
+def left_padded(tokens, lengths, pad_id):
+    """Moves each row's tokens, int32 `(batch, length)`, to its right end; returns them and the slots where they
+    start."""
+    length = ops.shape(tokens)[1]
+    starts = length - lengths
+    places = ops.arange(length, dtype="int32") - starts[:, None]
+    moved = ops.take_along_axis(tokens, ops.maximum(places, 0), axis=1)
+    return ops.where(places >= 0, moved, pad_id), starts
+
+
+def matrix_of_ids(x, name, shape):
+    """Returns `x` as int32 of rank 2.
+
+    Raises:
+        ValueError: If it holds no ints, has another rank, or has an empty axis.
+    """
+    ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
+    if ragged:
+        raise ValueError(
+            f"`{name}` must be dense, padded on the right: `x.to_tensor()`. Received: a ragged tensor."
+        )
+    x = as_ids(x, name)
+    if len(x.shape) != 2 or 0 in x.shape:
+        raise ValueError(
+            f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."
+        )
+    return x
+
+
+def as_ids(x, name):
+    """Returns `x` as int32. Raises `ValueError` unless it holds ints."""
+    x = ops.convert_to_tensor(x)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must hold ids, ints. Received: dtype={dtype}.")
+    return ops.cast(x, "int32")
+
+
+def check_all_ids(name, ids, vocab_size):
+    """Raises `ValueError` for an id that is outside the vocabulary."""
+    lowest, highest = int(ops.min(ids)), int(ops.max(ids))
+    if lowest < 0 or highest >= vocab_size:
+        raise ValueError(
+            f"`{name}` must hold ids from 0 to {vocab_size - 1}. Received: ids from {lowest} to {highest}."
+        )

@@ -1,0 +1,94 @@
+"""What a file keeps of the sublayers that a layer makes: added, frozen, quantized and shared ones."""
+
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, normal
+
+from keras_transformer.layers import Decoder, Encoder, EncoderLayer, FeedForward, LayerNormalization
+from keras_transformer.models import EncoderDecoder, LanguageModel
+
+IDS = np.array([[5, 7, 3]])
+
+
+@keras.saving.register_keras_serializable("test_saving_parts")
+class Widened(EncoderLayer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.extra = keras.layers.Dense(4)
+
+    def call(self, x, padding_mask=None, attention_mask=None, training=None, return_attention_scores=False):
+        return super().call(self.extra(x), padding_mask, attention_mask, training, return_attention_scores)
+
+
+@keras.saving.register_keras_serializable("test_saving_parts")
+class Renamed(FeedForward):
+    """Its `call` names the input as Keras's layers do."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.extra = keras.layers.Dense(4)
+
+    def call(self, inputs, training=None):
+        return super().call(self.extra(inputs), training=training)
+
+
+def reloaded(model, path):
+    model.save(path / "model.keras")
+    return keras.models.load_model(path / "model.keras")
+
+
+@pytest.mark.parametrize("make", [lambda: Widened(2, 8), lambda: Renamed(8)], ids=["encoder", "feed_forward"])
+def test_a_functional_model_with_a_layer_that_adds_layers_is_loaded(make, tmp_path):
+    inputs = keras.Input((3, 4))
+    model = keras.Model(inputs, make()(inputs))
+    x = normal(2, 3, 4)
+    np.testing.assert_array_equal(as_numpy(reloaded(model, tmp_path)(x)), as_numpy(model(x)))
+
+
+def test_what_is_frozen_inside_a_layer_stays_frozen_in_any_model(tmp_path):
+    encoder, inputs = Encoder(2, 2, 8), keras.Input((3, 4))
+    model = keras.Model(inputs, encoder(inputs))
+    encoder.layers[0].trainable = False
+    again = reloaded(model, tmp_path)
+    assert [w.trainable for w in again.weights] == [w.trainable for w in model.weights]
+    assert 0 < len(again.trainable_weights) < len(again.weights)
+    clone = keras.models.clone_model(model)
+    assert len(clone.trainable_weights) == len(model.trainable_weights)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [keras.quantizers.Int4QuantizationConfig, keras.quantizers.Int8QuantizationConfig],
+    ids=["int4", "int8"],
+)
+def test_a_loaded_model_quantizes_what_the_saved_one_does(config, tmp_path):
+    """Weights alone are quantized here, not what goes into the products."""
+    model = LanguageModel(11, 8, Decoder(1, 2, 16))
+    model.quantize(config=config(activation_quantizer=None))
+    again = reloaded(model, tmp_path)
+    np.testing.assert_allclose(as_numpy(again(IDS)), as_numpy(model(IDS)), atol=1e-6)
+
+
+def test_a_layer_in_several_places_of_one_stack_is_not_cloned_but_saved(tmp_path):
+    layer, inputs = EncoderLayer(2, 8), keras.Input((3, 4))
+    model = keras.Model(inputs, Encoder([layer, layer, layer])(inputs))
+    with pytest.raises(ValueError, match=r"is used in 3 places"):
+        keras.models.clone_model(model)
+    assert len(reloaded(model, tmp_path).weights) == len(model.weights) == 16
+
+
+def test_one_norm_for_two_arguments_is_not_cloned():
+    norm = LayerNormalization()
+    stacks = (Encoder(1, 2, 8), Decoder(1, 2, 8))
+    model = EncoderDecoder(11, None, 4, *stacks, source_norm=norm, target_norm=norm)
+    with pytest.raises(ValueError, match=r"is used in 2 places"):
+        model.get_config()
+
+
+def test_a_replaced_model_does_not_count():
+    """A cell of a notebook that makes a model with a given encoder may run twice."""
+    encoder, decoder = Encoder(1, 2, 8), Decoder(1, 2, 8)
+    for _ in range(2):
+        model = EncoderDecoder(11, None, 4, encoder, decoder)
+    assert EncoderDecoder.from_config(model.get_config()).count_params() == model.count_params()
