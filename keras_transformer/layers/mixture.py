@@ -11,6 +11,13 @@ from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_co
 from keras_transformer.masks import as_token_mask
 
 
+class _Router(Projection):
+    """Scores the experts. It stays in floats when a model is quantized: its product is small, and decides much."""
+
+    def quantize(self, *args, **kwargs):
+        pass
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class MixtureOfExperts(KeepsShape, keras.layers.Layer):
     """`sum_i share_i(x) expert_i(x)` over the `top_k` experts with the highest scores of the router.
@@ -64,7 +71,7 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, x_shape):
-        self.router = Projection(
+        self.router = _Router(
             "...x,xe->...e",
             self.num_experts,
             kernel_initializer=self.kernel_initializer,
