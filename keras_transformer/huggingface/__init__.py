@@ -20,6 +20,7 @@ from keras_transformer.huggingface import (
     marian,
     mbart,
     mistral,
+    modernbert,
     mpnet,
     pegasus,
     phi3,
@@ -41,7 +42,7 @@ from keras_transformer.huggingface.tokenizers import check_read_back
 from keras_transformer.keras_internals import sublayers
 
 # A model that several families can describe is written as the first of them.
-ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet)
+ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet, modernbert)
 DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3)
 ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus)
 MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit)

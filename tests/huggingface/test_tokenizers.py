@@ -20,6 +20,8 @@ from keras_transformer.text import (
 transformers = pytest.importorskip("transformers")
 
 from compare_byte_level import trained  # noqa: E402  (it needs tokenizers)
+from tokenizers import AddedToken, normalizers  # noqa: E402
+from tokenizers.processors import BertProcessing  # noqa: E402
 
 DATA = pathlib.Path(__file__).parents[3] / "shared" / "data"
 ODD = ["", "🎉", "two  blanks", "1984 and 3.14", "naïve Ｆｕｌｌ ﬁne", "a\tb", "Garten 🎉🎉 Straße"]
@@ -230,6 +232,12 @@ SMALL = {
     "gpt2": {"n_embd": 6, "n_head": 2, "n_layer": 1},
     "t5": {"d_model": 6, "d_kv": 3, "d_ff": 5, "num_layers": 1, "num_heads": 2},
     "llama": {"hidden_size": 6, "intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 3},
+    "modernbert": {
+        "hidden_size": 6,
+        "intermediate_size": 5,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+    },
     "marian": {
         "d_model": 6,
         "encoder_layers": 1,
@@ -333,6 +341,46 @@ def test_byte_level_tokenizers_are_written(family, pattern, texts, tmp_path):
     text = "Two dogs<|endoftext|> run <tool_call>"
     assert parsing.tokenize(text).numpy().tolist() == theirs.encode(text, add_special_tokens=False)
     assert theirs.encode("a") == [bos_id] * (family == "llama") + again.tokenize("a").numpy().tolist()
+
+
+def test_modernberts_tokenizer_is_read_and_written(texts, tmp_path):
+    """In NFC, with pieces of several blanks that are found before a text is normalised, `[CLS]` and `[SEP]`."""
+    tokenizer = trained("gpt2", texts, 900)
+    tokenizer.normalizer = normalizers.NFC()
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", AddedToken("[MASK]", lstrip=True)]
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(
+        [AddedToken(each, normalized=True) for each in ("   ", "  ", "|||EMAIL|||", "[unused0]")]
+    )
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[SEP]", "[CLS]")]
+    tokenizer.post_processor = BertProcessing(*ends)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    described(tmp_path, "modernbert", tokenizer_class="PreTrainedTokenizerFast", **names)
+    first = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    (given,) = tokenizers_from_huggingface(tmp_path)
+    ids = {"pad_token_id": given.pad_id, "bos_token_id": given.bos_id, "eos_token_id": given.eos_id}
+    theirs, (again,) = written("modernbert", (given,), tmp_path / "new", **ids)
+    lines = [*texts, *ODD, "a    b  c", "[unused0]\u0308|||EMAIL|||\u0301 ", "e\u0301 \u212b   \u0338"]
+    for their_tokenizer in (first, theirs):
+        their_tokenizer.split_special_tokens = True
+        assert_same(again, their_tokenizer, lines)
+        found = (their_tokenizer.pad_token_id, their_tokenizer.cls_token_id, their_tokenizer.sep_token_id)
+        assert found == (again.pad_id, again.bos_id, again.eos_id)
+        ends = [again.bos_id, *again.tokenize("a  b").numpy().tolist(), again.eos_id]
+        assert their_tokenizer("a  b")["input_ids"] == ends
+    assert again.get_config() == given.get_config()
+
+
+@pytest.mark.parametrize("token", ["me", "a<", "K ", "; "])
+def test_pieces_that_normalisation_may_change_are_refused(token, texts, tmp_path):
+    tokenizer = trained("gpt2", texts, 300)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken(token, normalized=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    described(tmp_path, "modernbert")
+    with pytest.raises(ValueError, match=r"`normalized` of tokenizer\.json must be False"):
+        tokenizers_from_huggingface(tmp_path)
 
 
 def test_tokenizers_without_a_form_there_are_refused(t5, llama, sentences, tmp_path):
