@@ -73,6 +73,7 @@ def gated_layers(
     thetas=None,
     dtype=None,
     first_norm=True,
+    dropout=0.0,
     **options,
 ):
     """Makes pre-norm layers with gated feed-forward networks.
@@ -87,6 +88,7 @@ def gated_layers(
         thetas: As `rope_of_kind` takes them; None for one wavelength.
         dtype: The dtype of all parts.
         first_norm: Whether attention has a norm in the first layer too.
+        dropout: Share of each sublayer's output dropped in training.
         **options: The other arguments of each layer.
     """
     return [
@@ -103,6 +105,7 @@ def gated_layers(
             dtype=dtype,
             name=f"layer_{i}",
             attention_norm=first_norm or i > 0,
+            dropout=dropout,
             **options,
         )
         for i, kind in enumerate(kinds)

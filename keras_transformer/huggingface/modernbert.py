@@ -72,7 +72,7 @@ class ModernBertNames(EncoderNames):
         attention = {**arguments_from(config, ATTENTION), "key_dim": words["d_model"] // words["num_heads"]}
         feed_forward = arguments_from(config, FEED_FORWARD)
         norms = {"norm": self._norm_kind(config), "layer_norm_epsilon": epsilon, "first_norm": False}
-        options = {**norms, "dropout": 0.0, "dtype": dtype}
+        options = {**norms, "dtype": dtype}
         layers = gated_layers(EncoderLayer, config, kinds, attention, feed_forward, window, THETAS, **options)
         return Encoder(layers, dtype=dtype, name="encoder")
 
@@ -82,8 +82,8 @@ class ModernBertNames(EncoderNames):
         check_parts(family, model=(model, EncoderModel))
         check_parts(family, encoder=(model.encoder, Encoder), norm=(model.norm, LayerNormalization))
         first, max_length = model.encoder.layers[0], self.defaults["max_position_embeddings"]
-        config = {
-            "model_type": family,
+        config = {"model_type": family, "cls_token_id": model.cls_id, "sep_token_id": model.sep_id}
+        config |= {
             **layer_keys(family, model.encoder, window_keys, max_length, THETAS),
             **keys_of(family, model, {**MODEL, **ID_KEYS}),
             **keys_of(family, model.norm, NORM),
