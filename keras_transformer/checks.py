@@ -58,6 +58,12 @@ def check_ids(vocab_size, **token_ids):
         _check(_is_int(token_id, 0, vocab_size - 1), name, token_id, rule)
 
 
+def check_choice(choices, **values):
+    """Raises `ValueError` for a value that is not one of some choices, a list or a tuple."""
+    for name, value in values.items():
+        _check(value in choices, name, value, f"one of {choices}")
+
+
 def check_labels(count, **labels):
     """Raises `ValueError` for labels that are not one str for each of `count` classes. Labels may be equal."""
     for name, given in labels.items():

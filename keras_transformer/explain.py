@@ -237,7 +237,8 @@ def _log_probs(model, source, target, vectors=None):
         memory = model.encode(source, training=False, vectors=vectors)
         logits = model.decode(_shifted(model, target), memory, training=False)
         return log_probs_of(ops.convert_to_tensor(target), logits, model.pad_id)[0]
-    logits = model.read(model.encode(source, training=False, vectors=vectors), training=False)
+    states = model.encode(source, training=False, vectors=vectors)
+    logits = model.read(states, training=False, padding_mask=model.padding_mask(source))
     return ops.take(ops.log_softmax(logits, axis=-1), target, axis=-1)
 
 

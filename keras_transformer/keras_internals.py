@@ -8,6 +8,7 @@ it keeps the names of Keras's sublayers (`_query_dense` and so on) and the metho
 documents.
 """
 
+from keras import dtype_policies
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
@@ -26,6 +27,19 @@ def set_implicit_mask(x, mask):
         mask: bool `(batch, length)`.
     """
     set_keras_mask(x, mask)
+
+
+def take_own_policies(model):
+    """Gives a built model and each of its layers the policy of its path, where it has a policy for each path.
+
+    Keras gives a quantized model from a file one `DTypePolicyMap` for all layers. They compute with the policies of
+    their paths. But Keras's `save_own_variables` and `quantize` read the map as if it were the policy of the layer: the
+    model could not be saved again. The public setter keeps the map.
+    """
+    for layer in (model, *sublayers(model)):
+        policy = layer.dtype_policy
+        if isinstance(policy, dtype_policies.DTypePolicyMap):
+            layer._dtype_policy = policy[layer.path] if layer.path else policy.default_policy
 
 
 def keep_precision(variable):

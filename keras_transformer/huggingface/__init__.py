@@ -20,6 +20,7 @@ from keras_transformer.huggingface import (
     marian,
     mbart,
     mistral,
+    modernbert,
     mpnet,
     pegasus,
     phi3,
@@ -34,14 +35,14 @@ from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.languages import translator_options, with_stop_ids
-from keras_transformer.huggingface.quantized import QuantizedMatrices, quantizing
+from keras_transformer.huggingface.quantized import QuantizedMatrices, dtype_of
 from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
-from keras_transformer.keras_internals import sublayers
+from keras_transformer.keras_internals import sublayers, take_own_policies
 
 # A model that several families can describe is written as the first of them.
-ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet)
+ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet, modernbert)
 DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3)
 ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus)
 MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit)
@@ -143,17 +144,18 @@ def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
     """
     config, family = _read_config_and_family(folder)
     check_config(config, quantization_config=None)
+    kwargs["dtype"] = dtype_of(precision, kwargs.get("dtype"), family.matrices)
     stored = stored_tensors(folder)
     _check_sizes(config, family, stored)
     try:
         config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
-        with quantizing(precision):
-            model = family.make_model(config, **kwargs)
+        model = family.make_model(config, **kwargs)
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
             f"or a key that is missing: {error!r:.200}."
         ) from error
+    take_own_policies(model)
     fill_weights(
         family.make_tensors(model),
         stored,

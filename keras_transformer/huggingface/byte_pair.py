@@ -43,11 +43,12 @@ EXPECTED_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False}
 EXPECTED_SPECIAL = {"single_word": False, "rstrip": False}
 
 
-def read_byte_pair(folder, **default_tokens):
+def read_byte_pair(folder, names=None, **default_tokens):
     """Reads the `BytePairTokenizer` of a folder.
 
     Args:
         folder: A `pathlib.Path`.
+        names: A dict from names of special tokens to those that tokenizer_config.json has for them, where they differ.
         **default_tokens: The tokens that the special tokens of these names are where tokenizer_config.json says
             nothing of them: `pad`, `unk`, `bos`, `eos`. Those that are not in the vocabulary do not count.
 
@@ -58,6 +59,7 @@ def read_byte_pair(folder, **default_tokens):
 
     path = folder / TOKENIZER_CONFIG
     config = read_json(path) if path.is_file() else {}
+    config |= {f"{own}_token": config.get(f"{name}_token") for own, name in (names or {}).items()}
     path = folder / FILE
     if path.is_file():
         parts = read_json(path)
@@ -91,7 +93,8 @@ def _arguments(parts, config, default_tokens):
     added = parts.get("added_tokens") or []
     for token in added:
         expected = EXPECTED_SPECIAL if token.get("special") else EXPECTED_TOKEN
-        check_config(token, FILE, **expected, **({"normalized": False} if normalizer else {}))
+        changes = normalizer and not _is_same_in_nfc(token["content"])
+        check_config(token, FILE, **expected, **({"normalized": False} if changes else {}))
     ids = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"The ids of its {len(ids)} pieces must be those from 0 to {len(ids) - 1}.")
@@ -109,6 +112,15 @@ def _arguments(parts, config, default_tokens):
         "added_tokens": [token["content"] for token in added if token["content"] not in special],
         **names,
     }
+
+
+def _is_same_in_nfc(text):
+    """Whether a text contains a piece of ASCII before it is normalised to NFC just where it contains it afterwards.
+
+    No mark joins the piece's last character, and no other character becomes one of the piece.
+    """
+    joined_by_marks = text[-1:].isalpha() or text[-1:] in "<=>"
+    return text.isascii() and not joined_by_marks and not {*"K;`"} & {*text}
 
 
 def _content(token):
@@ -147,7 +159,7 @@ def _read_merges(path):
     return [line for i, line in enumerate(lines) if line and not (i == 0 and line.startswith("#version"))]
 
 
-def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=None):
+def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=None, names=None):
     """Writes tokenizer.json and tokenizer_config.json.
 
     Args:
@@ -155,6 +167,7 @@ def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=Non
         folder: A `pathlib.Path`.
         starts_with_bos: Whether transformers puts `bos_token` before each text.
         post_processor: That part of tokenizer.json, a dict; None for one that `starts_with_bos` describes.
+        names: As in `read_byte_pair`.
     """
     config = tokenizer.get_config()
     vocabulary = config["vocabulary"]
@@ -194,25 +207,46 @@ def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=Non
     }
     write_json(folder / FILE, parts)
     tokens = {name: config[f"{name}_token"] for name in TOKENS if config[f"{name}_token"] is not None}
+    tokens = {(names or {}).get(name, name): token for name, token in tokens.items()}
     write_tokenizer_config(folder, "PreTrainedTokenizerFast", tokens, clean_up_tokenization_spaces=False)
 
 
-def _read_roberta(folder):
-    return (read_byte_pair(folder, **SENTENCE_PIECE_TOKENS),)
+def _kind_with_ends(family, processor, files, names=None, **default_tokens):
+    """Makes the `TokenizerKind` of byte-level pieces with a token before each text and one after it.
 
+    Args:
+        family: The `model_type`.
+        processor: The part of tokenizer.json that adds these tokens, but for the tokens themselves: a dict.
+        files: Names that the file of the pieces may have.
+        names: As in `read_byte_pair`.
+        **default_tokens: As in `read_byte_pair`.
+    """
 
-def _write_roberta(tokenizers, folder, model):
-    from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
+    def write(tokenizers, folder, model):
+        from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
 
-    (tokenizer,) = check_tokenizers("roberta", tokenizers, BytePairTokenizer, model)
-    config = tokenizer.get_config()
-    ends = {"cls": [config["bos_token"], tokenizer.bos_id], "sep": [config["eos_token"], tokenizer.eos_id]}
-    parts = {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": False}
-    write_byte_pair(tokenizer, folder, post_processor=parts)
+        (tokenizer,) = check_tokenizers(family, tokenizers, BytePairTokenizer, model)
+        config = tokenizer.get_config()
+        ends = {
+            "cls": [config["bos_token"], tokenizer.bos_id],
+            "sep": [config["eos_token"], tokenizer.eos_id],
+        }
+        write_byte_pair(tokenizer, folder, post_processor={**processor, **ends}, names=names)
+
+    return TokenizerKind((files,), lambda folder: (read_byte_pair(folder, names, **default_tokens),), write)
 
 
 # The tokenizer of RoBERTa and BART: `<s>` before each text, `</s>` after it.
-ROBERTA_BYTE_PAIR = TokenizerKind((("tokenizer.json", "vocab.json"),), _read_roberta, _write_roberta)
+ROBERTA_BYTE_PAIR = _kind_with_ends(
+    "roberta",
+    {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False},
+    ("tokenizer.json", "vocab.json"),
+    **SENTENCE_PIECE_TOKENS,
+)
+# The same with `[CLS]` and `[SEP]`.
+MODERNBERT_BYTE_PAIR = _kind_with_ends(
+    "modernbert", {"type": "BertProcessing"}, ("tokenizer.json",), {"bos": "cls", "eos": "sep"}
+)
 
 
 def _write_plain(tokenizers, folder, model):

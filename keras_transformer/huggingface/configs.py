@@ -5,6 +5,7 @@ import keras
 from keras_transformer.checks import check_labels, check_positive
 from keras_transformer.layers import FeedForward, LayerNormalization, MultiHeadAttention, Residual
 from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.layers.sublayers import to_config
 
 # Hugging Face's names of activations, and this library's. Of several names for one function, the first is written.
 ACTIVATIONS = {
@@ -16,6 +17,21 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
+POOLINGS = {"cls": "first", "mean": "mean"}
+OWN_VALUES = {"activation": ACTIVATIONS, "pooling": POOLINGS}
+
+# Options of layers that change no number of a trained model.
+WITHOUT_NUMBERS = (
+    "name",
+    "dtype",
+    "trainable",
+    "attention_axes",  # of inputs of rank 3 it is always the second
+    "kernel_initializer",
+    "bias_initializer",
+    "dropout",
+    "seed",
+    "labels",
+)
 
 
 def check_config(config, file="config.json", /, **expected):
@@ -51,11 +67,39 @@ def check_divisible(config, width, num_heads):
 
 def activation_from(config, key):
     """Returns this library's name of the activation at a key of config.json."""
-    if config[key] not in ACTIVATIONS:
+    return _own_value(config, key, ACTIVATIONS)
+
+
+def _own_value(config, key, names):
+    """Returns this library's name of the value at a key of config.json, from a dict of such names."""
+    if config[key] not in names:
         raise ValueError(
-            f"`{key}` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {key}={config[key]!r}."
+            f"`{key}` of config.json must be one of {sorted(names)}. Received: {key}={config[key]!r}."
         )
-    return ACTIVATIONS[config[key]]
+    return names[config[key]]
+
+
+def arguments_from(config, keys):
+    """Returns the arguments of a layer from config.json, a dict.
+
+    Args:
+        config: The config.json, a dict.
+        keys: A dict of the key of each argument. The values of "activation" and "pooling" are translated.
+    """
+    return {
+        name: _own_value(config, key, OWN_VALUES[name]) if name in OWN_VALUES else config[key]
+        for name, key in keys.items()
+    }
+
+
+def keys_of(family, layer, keys):
+    """Returns the keys of config.json for the arguments of a layer, a dict; it undoes `arguments_from`."""
+    found = {key: getattr(layer, name) for name, key in keys.items()}
+    if "activation" in keys:
+        found[keys["activation"]] = activation_name(family, layer)
+    if "pooling" in keys:
+        found[keys["pooling"]] = {own: name for name, own in POOLINGS.items()}[layer.pooling]
+    return found
 
 
 def activation_name(family, layer):
@@ -88,6 +132,43 @@ def check_parts(family, **parts):
             fits, rule = received == expected, repr(expected)
         if not fits:
             raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
+
+
+def check_made(family, name, part, made):
+    """Raises `ValueError` for a part of a model that is not the one that the model's config.json makes.
+
+    Args:
+        family: The `model_type`.
+        name: Name of the part.
+        part: A layer, or None.
+        made: The layer, unbuilt, that is made from the config.json; or None.
+    """
+    options, expected = (dict(_options_of(to_config(each), name)) for each in (part, made))
+    changed = [each for each in sorted({**options, **expected}) if options.get(each) != expected.get(each)]
+    changed = changed[:1] if name in changed else changed  # layers of two classes have other options too
+    if changed:
+        rule, received = (
+            ", ".join(f"{option}={found.get(option)!r:.100}" for option in changed)
+            for found in (expected, options)
+        )
+        raise ValueError(f"`{name}` of a {family!r} model must have {rule}. Received: {received}.")
+
+
+def _options_of(config, path):
+    """Returns the options in a layer's configuration that decide its numbers: pairs of a path and a value."""
+    pairs = []
+    if isinstance(config, dict) and "class_name" in config:
+        pairs, config = [(path, config["class_name"])], config["config"]
+    if isinstance(config, list):
+        config = dict(enumerate(config))
+    if not isinstance(config, dict):
+        return [*pairs, (path, config)]
+    for key, value in config.items():
+        if key == "axis":  # a built norm has a list of axes of `(batch, length, d_model)`
+            value = [axis % 3 for axis in (value if isinstance(value, list) else [value])]
+        if key not in WITHOUT_NUMBERS:
+            pairs += _options_of(value, f"{path}.{key}")
+    return pairs
 
 
 def check_norm(family, norm, kind=LayerNormalization):

@@ -16,14 +16,19 @@ from keras_transformer.huggingface.configs import (
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.rotary import positions_from, rope_keys
-from keras_transformer.huggingface.tensors import dense, matrix, norm
+from keras_transformer.huggingface.gated_layers import (
+    FULL,
+    SLIDING,
+    gated_layer_tensors,
+    gated_layers,
+    kinds_from,
+    layer_keys,
+)
+from keras_transformer.huggingface.tensors import matrix, norm
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
     GatedFeedForward,
-    MultiHeadAttention,
-    RotaryPositions,
 )
 from keras_transformer.layers.residual import NORMS
 from keras_transformer.models import LanguageModel
@@ -46,7 +51,6 @@ DEFAULTS = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-SLIDING, FULL = "sliding_attention", "full_attention"  # transformers' kinds of layers
 
 
 def no_windows(config):
@@ -70,9 +74,8 @@ class DecoderNames:
         layer_types: `layer_types(config)` gives the kind of each layer where config.json has no `layer_types`.
         writes_layer_types: Whether config.json has the key `layer_types`. If not, all layers are of one kind.
         window_keys: `window_keys(window)` gives the keys of config.json for a window, an int or None.
-        positions: `positions(config, kind)` makes the positions of a layer of this kind.
-        position_keys: `position_keys(family, by_kind, max_length)` gives their keys of config.json, from a dict of the
-            positions of each kind of layers.
+        thetas: For each kind of layers with a wavelength of its own, as `rope_of_kind` takes them; None for one
+            wavelength.
         activation: Key of the activation.
         output_bias: Whether the output of attention has a bias where queries, keys and values have one.
         norm: Name of the norms.
@@ -90,10 +93,7 @@ class DecoderNames:
     layer_types: Callable = no_windows
     writes_layer_types: bool = False
     window_keys: Callable = lambda window: {}
-    positions: Callable = lambda config, kind: positions_from(config)
-    position_keys: Callable = lambda family, by_kind, max_length: rope_keys(
-        family, next(iter(by_kind.values())), max_length
-    )
+    thetas: dict | None = None
     activation: str = "hidden_act"
     output_bias: bool = True
     norm: str = "rms"
@@ -124,54 +124,40 @@ class DecoderNames:
 
     def _layers(self, config, dtype=None):
         """Makes the layers that a config.json describes, unbuilt."""
-        (num_layers,) = sizes_of(config, "num_hidden_layers")
-        kinds = config.get("layer_types") or self.layer_types(config)
-        if len(kinds) != num_layers or not {*kinds} <= {SLIDING, FULL}:
-            raise ValueError(
-                f"`layer_types` of config.json must be {SLIDING!r} or {FULL!r} for each of its {num_layers} layers. "
-                f"Received: layer_types={kinds!r:.200}."
-            )
+        kinds = kinds_from(config, self.layer_types)
         if not self.writes_layer_types:
-            check_config(config, layer_types=[kinds[0]] * num_layers)
-        return [self._layer(config, kind, dtype, f"layer_{i}") for i, kind in enumerate(kinds)]
-
-    def _layer(self, config, kind, dtype, name):
+            check_config(config, layer_types=[kinds[0]] * len(kinds))
         d_model, d_ff, num_heads = sizes_of(config, "hidden_size", "intermediate_size", "num_attention_heads")
-        epsilon, attention_bias = config["rms_norm_eps"], config.get("attention_bias") or False
-        window = config.get("sliding_window") if kind == SLIDING else None
-        attention = MultiHeadAttention(
-            num_heads,
-            config.get("head_dim") or d_model // num_heads,
-            dropout=config["attention_dropout"],
-            use_bias=attention_bias,
-            output_bias=None if self.output_bias else False,
-            num_key_value_heads=config["num_key_value_heads"],
-            positions=self.positions(config, kind),
-            query_key_norm=self.norm if self.query_key_norm else None,
-            norm_epsilon=epsilon,
-            scale=config["query_pre_attn_scalar"] ** -0.5 if self.scaled else None,
-            soft_cap=config["attn_logit_softcapping"] if self.caps else None,
-            sliding_window=window,
-            dtype=dtype,
-            name="self_attention",
-        )
-        feed_forward = GatedFeedForward(
-            d_ff,
-            activation_from(config, self.activation),
-            use_bias=config.get("mlp_bias") or False,
-            dtype=dtype,
-            name="feed_forward",
-        )
-        return DecoderLayer(
-            attention=attention,
-            feed_forward=feed_forward,
+        attention = {
+            "num_heads": num_heads,
+            "key_dim": config.get("head_dim") or d_model // num_heads,
+            "dropout": config["attention_dropout"],
+            "use_bias": config.get("attention_bias") or False,
+            "output_bias": None if self.output_bias else False,
+            "num_key_value_heads": config["num_key_value_heads"],
+            "query_key_norm": self.norm if self.query_key_norm else None,
+            "norm_epsilon": config["rms_norm_eps"],
+            "scale": config["query_pre_attn_scalar"] ** -0.5 if self.scaled else None,
+            "soft_cap": config["attn_logit_softcapping"] if self.caps else None,
+        }
+        feed_forward = {
+            "d_ff": d_ff,
+            "activation": activation_from(config, self.activation),
+            "use_bias": config.get("mlp_bias") or False,
+        }
+        return gated_layers(
+            DecoderLayer,
+            config,
+            kinds,
+            attention,
+            feed_forward,
+            config.get("sliding_window"),
+            self.thetas,
+            dtype,
             dropout=config.get("resid_pdrop", 0.0),
-            normalize_first=True,
-            layer_norm_epsilon=epsilon,
+            layer_norm_epsilon=config["rms_norm_eps"],
             norm=self.norm,
             sandwich_norm=len(self.norms) == 4,
-            dtype=dtype,
-            name=name,
         )
 
     def make_config(self, model):
@@ -200,8 +186,6 @@ class DecoderNames:
         check_parts(
             family, logit_soft_cap=(model.logit_soft_cap, model.logit_soft_cap if self.caps else None)
         )
-        for layer in model.decoder.layers:
-            check_parts(family, attention_positions=(layer.self_attention.positions, RotaryPositions))
         if model.d_model % attention.num_heads and not self.scaled:
             raise ValueError(
                 f"`d_model` of a {family!r} model must be divisible by `num_heads`. "
@@ -213,7 +197,6 @@ class DecoderNames:
             "vocab_size": model.vocab_size,
             "hidden_size": model.d_model,
             "intermediate_size": feed_forward.d_ff,
-            "num_hidden_layers": model.decoder.num_layers,
             "num_attention_heads": attention.num_heads,
             "num_key_value_heads": attention.num_key_value_heads,
             "head_dim": attention.key_dim,
@@ -222,7 +205,7 @@ class DecoderNames:
             "attention_dropout": attention.dropout,
             "tie_word_embeddings": model.tie_embeddings,
             **self._option_keys(model, attention, feed_forward),
-            **self._layer_keys(model.decoder.layers),
+            **self._layer_keys(model.decoder),
             **token_id_keys(model),
         }
         self._check_made(model, config)
@@ -242,18 +225,11 @@ class DecoderNames:
             keys["attn_logit_softcapping"] = attention.soft_cap
         return keys
 
-    def _layer_keys(self, layers):
+    def _layer_keys(self, decoder):
         """Returns the keys of config.json for the windows and positions of the layers."""
-        windows = [attention_options(layer.self_attention)["sliding_window"] for layer in layers]
-        kinds = [FULL if window is None else SLIDING for window in windows]
-        widths = sorted({window for window in windows if window is not None})
-        check_parts(self.model_type, number_of_windows=(len(widths), min(len(widths), 1)))
-        by_kind = {kind: layer.self_attention.positions for kind, layer in zip(kinds, layers, strict=True)}
-        return {
-            **({"layer_types": kinds} if self.writes_layer_types else {}),
-            **self.window_keys(widths[0] if widths else None),
-            **self.position_keys(self.model_type, by_kind, self.defaults["max_position_embeddings"]),
-        }
+        max_length = self.defaults["max_position_embeddings"]
+        keys = layer_keys(self.model_type, decoder, self.window_keys, max_length, self.thetas)
+        return {key: keys[key] for key in keys if key != "layer_types" or self.writes_layer_types}
 
     def _check_made(self, model, config):
         """Raises `ValueError` where the config.json would make other layers than the model's."""
@@ -280,25 +256,19 @@ class DecoderNames:
         yield matrix("model.embed_tokens.weight", model.token_embedding.embeddings)
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
         for i, layer in enumerate(model.decoder.layers):
-            name, attention, feed_forward = f"model.layers.{i}", layer.self_attention, layer.feed_forward
-            residuals = layer.self_attention_residual, layer.feed_forward_residual
-            norms = [each for residual in residuals for each in (residual.norm, residual.norm_after) if each]
-            for norm_name, each in zip(self.norms, norms, strict=True):
-                yield from norm(f"{name}.{norm_name}", each)
-            parts = attention.query_dense, attention.key_dense, attention.value_dense
-            if self.fused:
-                yield from dense(f"{name}.self_attn.qkv_proj", *parts)
-                yield from dense(f"{name}.mlp.gate_up_proj", feed_forward.gate, feed_forward.inner)
-            else:
-                for letter, part in zip("qkv", parts, strict=True):
-                    yield from dense(f"{name}.self_attn.{letter}_proj", part)
-                yield from dense(f"{name}.mlp.gate_proj", feed_forward.gate)
-                yield from dense(f"{name}.mlp.up_proj", feed_forward.inner)
+            name, attention = f"model.layers.{i}", layer.self_attention
+            yield from gated_layer_tensors(
+                name,
+                layer,
+                self.norms,
+                ["self_attn.qkv_proj"] if self.fused else [f"self_attn.{letter}_proj" for letter in "qkv"],
+                ["mlp.gate_up_proj"] if self.fused else ["mlp.gate_proj", "mlp.up_proj"],
+                "self_attn.o_proj",
+                "mlp.down_proj",
+            )
             if self.query_key_norm:
                 yield from norm(f"{name}.self_attn.q_norm", attention.query_norm)
                 yield from norm(f"{name}.self_attn.k_norm", attention.key_norm)
-            yield from dense(f"{name}.self_attn.o_proj", attention.output_dense, input_axes=2)
-            yield from dense(f"{name}.mlp.down_proj", feed_forward.outer)
         yield from norm("model.norm", model.decoder.norm)
 
 

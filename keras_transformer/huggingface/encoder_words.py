@@ -1,5 +1,6 @@
 """The words of encoders' checkpoints: BERT's keys of config.json, and the names of heads."""
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 # This library's words for the keys of config.json, and BERT's.
@@ -41,7 +42,8 @@ class HeadNames(NamedTuple):
     pooler_activation: Name of the pooler's activation.
     pooler_drops: Whether the pooler's input is dropped too, with the head's share.
     dropout: Keys of config.json for the head's dropout; the first one that is there counts. None for no dropout.
-    norm: Beginning of the names of the tensors of the norm before the scores of ids.
+    keys: Arguments of the pooler, or of the head for words, that config.json has keys for, with these keys.
+    norm: Beginning of the names of the tensors of the norm before the scores of ids, or after the pooler.
     biases: Names of the bias of the scores, which may be stored several times.
     output: Name of the matrix of the scores, which is the embedding's.
     activation: Name of the activation before the scores; None for that of config.json.
@@ -57,3 +59,4 @@ class HeadNames(NamedTuple):
     biases: tuple = ()
     output: str = ""
     activation: str | None = None
+    keys: dict = MappingProxyType({})

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from keras_transformer.huggingface.configs import (
     activation_from,
     activation_name,
+    arguments_from,
     check_config,
     check_divisible,
     check_layers,
-    check_norm,
+    check_made,
     check_parts,
     check_plain_attention,
+    keys_of,
     label_keys,
     labels_of,
     sizes_of,
@@ -28,7 +30,6 @@ from keras_transformer.layers import (
     RelativePositionBias,
     SegmentEmbedding,
 )
-from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.models import (
     ClassificationHead,
     EncoderModel,
@@ -40,7 +41,7 @@ from keras_transformer.models import (
 )
 
 # BERT's config.json knows no ids of [CLS] and [SEP]. `make_config` writes them at the keys of other models.
-ID_KEYS = {"cls_id": "bos_token_id", "sep_id": "eos_token_id"}
+ID_KEYS = {"pad_id": "pad_token_id", "cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 EPSILON = 1e-12  # of families whose config.json has no key for it
 COUNTED = re.compile(
     r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
@@ -67,6 +68,7 @@ class EncoderNames:
         base: Beginning of the names of the tensors that all classes share.
         fixed: Keys of config.json that must have one value.
         offset: Whether positions begin after the id of padding, as in RoBERTa.
+        norm_bias: Key of config.json that says whether norms have a bias; "" for a family whose norms have one.
         separators: How many ids of `[SEP]` stand between the texts of a pair.
         biases: Name of the table of relative biases; "" for a family without one.
         widened: Name of the dense layer between embeddings and layers; "" for a family without one.
@@ -87,6 +89,7 @@ class EncoderNames:
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     fixed: dict = field(default_factory=dict)
     offset: bool = False
+    norm_bias: str = ""
     separators: int = 1
     biases: str = ""
     widened: str = ""
@@ -110,6 +113,10 @@ class EncoderNames:
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
+        return EncoderModel(**self.arguments(config, **kwargs))
+
+    def arguments(self, config, **kwargs):
+        """Returns the arguments of the model that a config.json describes, whose layers are not built."""
         config = {**self.defaults, **config}
         check_config(
             config,
@@ -124,26 +131,36 @@ class EncoderNames:
         sizes_of(config, *(self.keys[word] for word in required if word in self.keys))
         check_divisible(config, self.keys["d_model"], self.keys["num_heads"])
         epsilon, dtype = words.get("epsilon", EPSILON), kwargs.get("dtype")
-        pad_id, width = config["pad_token_id"], words.get("embedding_dim", words["d_model"])
-        offset = pad_id + 1 if self.offset else 0
-        return EncoderModel(
-            words["vocab_size"],
-            words["d_model"],
-            self._encoder(config, words, epsilon, dtype),
-            LearnedPositions(words["positions"] - offset, offset, dtype=dtype, name="positions"),
-            embedding_dim=None if width == words["d_model"] else width,
-            num_segments=words.get("num_segments", 0),
-            norm=LayerNormalization(epsilon=epsilon, dtype=dtype, name="norm"),
-            dropout=words["dropout"],
-            pooler=self._pooler(config, dtype),
-            head=self._head(config, words, epsilon, dtype),
-            **{
-                "pad_id": pad_id,
-                "num_separators": 1 if config.get("tokenizer_class") == "BertTokenizer" else self.separators,
-                **{name: config.get(key) for name, key in ID_KEYS.items()},
-                **kwargs,
-            },
-        )
+        width = words.get("embedding_dim", words["d_model"])
+        return {
+            "vocab_size": words["vocab_size"],
+            "d_model": words["d_model"],
+            "encoder": self._encoder(config, words, epsilon, dtype),
+            "positions": self._positions(config, words, dtype),
+            "embedding_dim": None if width == words["d_model"] else width,
+            "num_segments": words.get("num_segments", 0),
+            "norm": LayerNormalization(
+                epsilon=epsilon, center=self._norm_center(config), dtype=dtype, name="norm"
+            ),
+            "dropout": words["dropout"],
+            "pooler": self._pooler(config, epsilon, dtype),
+            "head": self._head(config, words, epsilon, dtype),
+            "num_separators": 1 if config.get("tokenizer_class") == "BertTokenizer" else self.separators,
+            **{name: config.get(key) for name, key in ID_KEYS.items()},
+            **kwargs,
+        }
+
+    def _norm_center(self, config):
+        return not self.norm_bias or config[self.norm_bias]
+
+    def _norm_kind(self, config):
+        return "layer" if self._norm_center(config) else "layer_without_bias"
+
+    def _positions(self, config, words, dtype):
+        if "positions" not in words:
+            return None
+        offset = config["pad_token_id"] + 1 if self.offset else 0
+        return LearnedPositions(words["positions"] - offset, offset, dtype=dtype, name="positions")
 
     def _encoder(self, config, words, epsilon, dtype):
         arguments = {name: words[name] for name in ("num_heads", "d_ff", "dropout")} | {
@@ -174,12 +191,15 @@ class EncoderNames:
         ]
         return Encoder(layers, dtype=dtype, name="encoder")
 
-    def _pooler(self, config, dtype):
+    def _pooler(self, config, epsilon, dtype):
         names = self.heads_of(config)
         if names.pooler is None or (names.kind is type(None) and not config.get(POOLED, True)):
             return None
+        options = {"activation": names.pooler_activation, **arguments_from(config, names.keys)}
+        if names.norm:
+            options |= {"norm": self._norm_kind(config), "layer_norm_epsilon": epsilon}
         dropout = self._head_dropout(config, names) if names.pooler_drops else 0.0
-        return Pooler(names.pooler_activation, dropout, dtype=dtype, name="pooler")
+        return Pooler(dropout=dropout, **options, dtype=dtype, name="pooler")
 
     def _head_dropout(self, config, names):
         given = [config[key] for key in names.dropout or () if config.get(key) is not None]
@@ -191,8 +211,17 @@ class EncoderNames:
             return None
         if names.kind is MaskedLanguageHead:
             check_config(config, tie_word_embeddings=True)
-            activation = names.activation or activation_from(config, self.keys["activation"])
-            return MaskedLanguageHead(activation, epsilon, words.get("embedding_dim"), **arguments)
+            keys = {"activation": self.keys.get("activation"), **names.keys}
+            options = {"norm": self._norm_kind(config), **arguments_from(config, keys)}
+            if names.activation is not None:
+                options["activation"] = names.activation
+            width = words.get("embedding_dim")
+            return MaskedLanguageHead(
+                layer_norm_epsilon=epsilon,
+                width=None if width == words["d_model"] else width,
+                **options,
+                **arguments,
+            )
         dropout = self._head_dropout(config, names)
         if names.kind in (MultipleChoiceHead, SpanHead):
             return names.kind(dropout, **arguments)
@@ -210,11 +239,6 @@ class EncoderNames:
             segments=(model.segments, SegmentEmbedding if "num_segments" in self.keys else None),
         )
         check_parts(family, pad_id=(model.pad_id, self.fixed.get("pad_token_id", model.pad_id)))
-        check_parts(family, position_offset=(model.positions.offset, model.pad_id + 1 if self.offset else 0))
-        check_parts(
-            family, embedding_dim=(model.embedding_dim, model.embedding_dim if self.widened else None)
-        )
-        check_norm(family, model.norm)
         attention, feed_forward, residual = check_layers(family, model.encoder, normalize_first=False)
         biases = attention.positions
         if self.biases:
@@ -226,11 +250,8 @@ class EncoderNames:
             check_parts(family, one_table_of_biases=(shared, True))
         check_plain_attention(family, attention, model.d_model, positions=biases if self.biases else None)
         epsilon = residual.norm.epsilon
-        check_parts(
-            family,
-            feed_forward_bias=(feed_forward.use_bias, True),
-            epsilon=(model.norm.epsilon, epsilon if "epsilon" in self.keys else EPSILON),
-        )
+        check_parts(family, feed_forward_bias=(feed_forward.use_bias, True))
+        check_parts(family, epsilon=(epsilon, epsilon if "epsilon" in self.keys else EPSILON))
         words = {
             "vocab_size": model.vocab_size,
             "d_model": model.d_model,
@@ -246,13 +267,20 @@ class EncoderNames:
             "embedding_dim": model.token_embedding.output_dim,
             "num_buckets": biases.num_buckets if self.biases else None,
         }
-        return {
+        config = {
             "model_type": family,
             **{key: words[word] for word, key in self.keys.items()},
-            "pad_token_id": model.pad_id,
-            **{key: getattr(model, name) for name, key in ID_KEYS.items()},
-            **self._head_keys(model, feed_forward, residual),
+            **keys_of(family, model, ID_KEYS),
+            **self._head_keys(model),
         }
+        self._check_made(model, config)
+        return config
+
+    def _check_made(self, model, config, *more_parts):
+        """Raises `ValueError` for a part of the model that is not the one that its config.json makes."""
+        made = self.arguments(config)
+        for part in ("positions", "num_segments", "embedding_dim", "norm", "pooler", "head", *more_parts):
+            check_made(self.model_type, part, getattr(model, part), made[part])
 
     def _names_of(self, model):
         """Returns the class of transformers for a model's head, and its `HeadNames`."""
@@ -265,34 +293,14 @@ class EncoderNames:
             f"`head` of a {self.model_type!r} model must be one of {kinds}. Received: head={head!r}."
         )
 
-    def _head_keys(self, model, feed_forward, residual):
-        """Returns the keys of config.json for a model's head."""
-        head, family = model.head, self.model_type
+    def _head_keys(self, model):
+        """Returns the keys of config.json for a model's head and pooler."""
+        head, pooler = model.head, model.pooler
         name, names = self._names_of(model)
-        check_parts(family, pooler=(model.pooler, Pooler if names.pooler else type(None)))
-        dropout = 0.0 if head is None or names.kind is MaskedLanguageHead else head.dropout
-        if names.pooler:
-            check_parts(
-                family,
-                pooler_activation=(model.pooler.activation, get_activation(names.pooler_activation)),
-                pooler_dropout=(model.pooler.dropout, dropout if names.pooler_drops else 0.0),
-            )
-        if names.kind is MaskedLanguageHead:
-            activation = (
-                feed_forward.activation if names.activation is None else get_activation(names.activation)
-            )
-            check_parts(
-                family,
-                head_activation=(head.activation, activation),
-                head_epsilon=(head.layer_norm_epsilon, residual.norm.epsilon),
-                head_width=(head.dense.units, model.token_embedding.output_dim),
-            )
-        keys = {"architectures": [name]}
-        own = {*self.keys.values()}
-        if names.dropout and names.dropout[0] not in own:
-            keys[names.dropout[0]] = dropout
-        elif head is not None:
-            check_parts(family, head_dropout=(dropout, residual.dropout if names.dropout else 0.0))
+        check_parts(self.model_type, pooler=(pooler, Pooler if names.pooler else type(None)))
+        keys = {"architectures": [name], **keys_of(self.model_type, pooler or head, names.keys)}
+        if names.dropout and names.dropout[0] not in self.keys.values():
+            keys[names.dropout[0]] = head.dropout
         if names.kind in (ClassificationHead, TaggingHead):
             keys |= label_keys(head.num_classes, head.labels)
         return keys
@@ -318,18 +326,23 @@ class EncoderNames:
             yield from dense(name + self.inner, layer.feed_forward.inner)
             yield from dense(name + self.outer, layer.feed_forward.outer)
             yield from norm(name + self.norm, layer.feed_forward_residual.norm)
+        yield from self._head_tensors(model)
+
+    def _head_tensors(self, model):
         _, names = self._names_of(model)
         if model.pooler is not None:
             yield from dense(names.pooler, model.pooler.dense)
+            if model.pooler.norm is not None:
+                yield from norm(names.norm, model.pooler.norm)
         if model.head is not None:
             yield from dense(names.dense, model.head.dense)
         if type(model.head) is MaskedLanguageHead:
             yield from norm(names.norm, model.head.norm)
-            yield from (vector(name, embeddings.bias) for name in names.biases)
-            yield matrix(names.output, embeddings.embeddings)
+            yield from (vector(name, model.token_embedding.bias) for name in names.biases)
+            yield matrix(names.output, model.token_embedding.embeddings)
 
 
-def encoder_family(names, tokenizer, ignored=(), renamed=None):
+def encoder_family(names, tokenizer, ignored=(), renamed=None, guessed_keys=()):
     """Makes the `Family` of encoders with these `EncoderNames`.
 
     Args:
@@ -337,6 +350,7 @@ def encoder_family(names, tokenizer, ignored=(), renamed=None):
         tokenizer: The `TokenizerKind`.
         ignored: Compiled patterns of the names of stored tensors that are no weights.
         renamed: A dict from the end of a tensor's name in old checkpoints to its end now; or None.
+        guessed_keys: Keys of config.json that the model does not know.
     """
     return Family(
         names.model_type,
@@ -347,6 +361,7 @@ def encoder_family(names, tokenizer, ignored=(), renamed=None):
         prefix=names.base,
         ignored=(COUNTED, *ignored),
         renamed=renamed or {},
+        guessed_keys=guessed_keys,
         complete_config=names.complete_config,
         tokenizer=tokenizer,
     )

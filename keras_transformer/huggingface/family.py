@@ -38,6 +38,7 @@ class Family:
         make_tables: `make_tables(model)` gives a `ComputedTable` for each tensor that a checkpoint may hold and the
             model computes.
         writes_tables: Whether these tables are written too, with `max_position_embeddings` rows.
+        matrices: Names of layers with matrices that `quantized.NAMES` does not have.
         tokenizer: The `TokenizerKind` of its tokenizers; None where the models read no text.
     """
 
@@ -53,4 +54,5 @@ class Family:
     complete_config: Callable = _unchanged
     make_tables: Callable = _no_tables
     writes_tables: bool = False
+    matrices: tuple = ()
     tokenizer: TokenizerKind | None = None

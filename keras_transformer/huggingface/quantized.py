@@ -1,11 +1,9 @@
 """Models that are quantized while they are made and read, so that memory never holds all of their floats."""
 
-import contextlib
-import functools
-
 import keras
 import numpy as np
 
+from keras_transformer.checks import check_choice
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection
@@ -16,38 +14,35 @@ MATRICES = {
     TokenEmbedding: ("embeddings", "embeddings_scale"),
     keras.layers.Dense: ("kernel", "kernel_scale"),
 }
-POLICY = "int8_from_float32"  # Keras's name
+# Names of these layers in the library's layers and models.
+NAMES = (
+    *("query", "key", "value", "gate", "attention_output", "inner", "outer", "dense", "widen", "projection"),
+    *("token_embedding", "target_embedding", "output_embedding"),
+)
 PRECISIONS = ("float32", "int8")
 ROWS = 8192  # of an embedding at once
 
 
-@contextlib.contextmanager
-def quantizing(precision):
-    """Builds the matrices of layers that are made inside a `with` statement as int8; does nothing for "float32".
+def dtype_of(precision, dtype=None, more_names=()):
+    """Returns the `dtype` that gives a model matrices of this precision when they are built.
+
+    Keras describes a quantized model in its files in the same way: by a policy for each path.
+
+    Args:
+        precision: "float32", or "int8" to build the matrices of the layers in `NAMES` as int8.
+        dtype: The dtype of everything else; None for Keras's default.
+        more_names: Names of more layers with matrices.
 
     Raises:
-        ValueError: If `precision` is neither "float32" nor "int8".
+        ValueError: If `precision` is neither.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
-    originals = {kind: kind.build for kind in MATRICES} if precision == "int8" else {}
-
-    def as_int8(kind, build):
-        @functools.wraps(build)  # Keras reads its signature
-        def built(layer, *shapes, **named):
-            if type(layer) is kind:
-                layer.dtype_policy = POLICY
-            return build(layer, *shapes, **named)
-
-        return built
-
-    try:
-        for kind, build in originals.items():
-            kind.build = as_int8(kind, build)
-        yield
-    finally:
-        for kind, build in originals.items():
-            kind.build = build
+    check_choice(PRECISIONS, precision=precision)
+    if precision == "float32":
+        return dtype
+    policy = keras.dtype_policies.get(dtype)
+    paths = f"(.*/)?({'|'.join((*NAMES, *more_names))})"
+    quantized = keras.dtype_policies.QuantizedDTypePolicy("int8", policy.name)
+    return keras.dtype_policies.DTypePolicyMap(policy, {paths: quantized})
 
 
 class QuantizedMatrices:

@@ -151,12 +151,13 @@ def attention_projections(attention, query, key, value, output):
 
 
 def norm(name, layer):
-    """Describes the tensors of a norm: `name.weight`, and `name.bias` for a `LayerNormalization`."""
+    """Describes the tensors of a norm: `name.weight`, and `name.bias` for a `LayerNormalization` with a bias."""
     if isinstance(layer, RMSNormalization):
         yield vector(f"{name}.weight", layer.scale)
     else:
         yield vector(f"{name}.weight", layer.gamma)
-        yield vector(f"{name}.bias", layer.beta)
+        if layer.beta is not None:
+            yield vector(f"{name}.bias", layer.beta)
 
 
 def without_copies(tensors):

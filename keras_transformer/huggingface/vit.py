@@ -191,4 +191,5 @@ FAMILY = Family(
     prefix=PREFIX,
     guessed_keys=("id2label", "label2id"),  # a model knows only the number of its classes
     complete_config=complete_config,
+    matrices=("pooler", "head"),
 )

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_positive, check_range, check_share
+from keras_transformer.checks import check_choice, check_positive, check_range, check_share
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.cache import KVCache, known_int
 from keras_transformer.layers.dot_product import dot_product_attention, masked_softmax, zero_unless
@@ -119,11 +119,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         self.positions = from_config_or_layer(positions, self, "positions", AttentionPositions)
         if self.positions is not None:
             self.positions.check_heads(num_heads, key_dim)
-        if query_key_norm not in (None, *NORMS):
-            raise ValueError(
-                f"`query_key_norm` must be None or one of {sorted(NORMS)}. "
-                f"Received: query_key_norm={query_key_norm!r}."
-            )
+        check_choice([None, *NORMS], query_key_norm=query_key_norm)
         self.query_key_norm = query_key_norm
         # A subclass may compute the attention itself, at the place that Keras names for it.
         self._computes_itself = type(self)._compute_attention is not MultiHeadAttention._compute_attention

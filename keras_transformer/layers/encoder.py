@@ -1,7 +1,5 @@
 """The encoder layer and the stack of them."""
 
-import inspect
-
 import keras
 
 from keras_transformer.checks import check_positive, check_range, check_share
@@ -14,6 +12,7 @@ from keras_transformer.layers.sublayers import (
     ensure_built,
     from_config_or_layer,
     pop_keras_arguments,
+    takes_padding_mask,
     to_config,
 )
 from keras_transformer.masks import as_token_mask
@@ -34,13 +33,16 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         activation: Activation of the feed-forward network that `d_ff` describes: a name or a function.
         normalize_first: True for pre-norm, False for the paper's post-norm.
         layer_norm_epsilon: Number added to the variance in the norms.
-        norm: "layer" for layer normalisation, "rms" for root-mean-square normalisation.
+        norm: "layer" for layer normalisation, "layer_without_bias" for the same with a scale alone, "rms" for
+            root-mean-square normalisation.
         sandwich_norm: Whether each sublayer's output is normalised too; needs `normalize_first=True`.
         attention_dropout: Share of the attention scores dropped in training; 0 when None. Must be
             None when `attention` is given.
         activation_dropout: Share of the feed-forward network's inner activations dropped in training; 0 when None. Must
             be None when `feed_forward` is given.
         kernel_initializer: Initializer of the matrices that the layer creates itself.
+        attention_norm: Whether self-attention has a norm. False for the first layer of a stack whose input is
+            normalised already (ModernBERT); needs `normalize_first=True`.
         attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
             is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=)`.
         feed_forward: A layer for the feed-forward network, such as `GatedFeedForward(2048)`. If its `call` has an
@@ -84,6 +86,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         attention_dropout=None,
         activation_dropout=None,
         kernel_initializer="glorot_uniform",
+        attention_norm=True,
         attention=None,
         feed_forward=None,
         **kwargs,
@@ -95,6 +98,10 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             activation_dropout=activation_dropout or 0.0,
         )
         check_range(0, layer_norm_epsilon=layer_norm_epsilon)
+        if not (attention_norm or normalize_first):
+            raise ValueError(
+                "`attention_norm=False` needs `normalize_first=True`. Received: normalize_first=False."
+            )
         _check_either("attention", attention, num_heads=num_heads, attention_dropout=attention_dropout)
         _check_either("feed_forward", feed_forward, d_ff=d_ff, activation_dropout=activation_dropout)
         self.num_heads = num_heads
@@ -105,6 +112,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.norm = norm
         self.sandwich_norm = sandwich_norm
+        self.attention_norm = attention_norm
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -118,11 +126,12 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
 
     def make_residual(self, name):
         """Makes the residual connection of one sublayer."""
+        without = name == "self_attention_residual" and not self.attention_norm
         return Residual(
             self.dropout,
             self.normalize_first,
             self.layer_norm_epsilon,
-            norm=self.norm,
+            norm=None if without else self.norm,
             sandwich_norm=self.sandwich_norm,
             dtype=self.dtype_policy,
             name=name,
@@ -144,7 +153,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.self_attention_residual.build(x_shape)
         ensure_built(self.feed_forward, x_shape)
         self.feed_forward_residual.build(x_shape)
-        self.masks_feed_forward = "padding_mask" in inspect.signature(self.feed_forward.call).parameters
+        self.masks_feed_forward = takes_padding_mask(self.feed_forward)
 
     def _attention(self, name, d_model):
         """Makes the attention that `num_heads` describes."""

@@ -1,12 +1,13 @@
 """What surrounds every sublayer: its norm, its dropout and its skip connection."""
 
+import functools
 import math
 
 import keras
 from keras import ops
 
 from keras_transformer.backend import at_least_float32, custom_gradient
-from keras_transformer.checks import check_range, check_share
+from keras_transformer.checks import check_choice, check_range, check_share
 from keras_transformer.layers.projection import check_dense
 from keras_transformer.layers.sublayers import Configured, ensure_built
 
@@ -32,8 +33,9 @@ class Residual(Configured, keras.layers.Layer):
         dropout: Share of the sublayer's output that is dropped in training.
         normalize_first: True for pre-norm, False for post-norm.
         layer_norm_epsilon: Number added to the variance.
-        norm: "layer" for `LayerNormalization`, "rms" for `RMSNormalization`, "zero_centered_rms" for
-            `ZeroCenteredRMSNormalization`.
+        norm: "layer" for `LayerNormalization`, "layer_without_bias" for the same with a scale alone, "rms" for
+            `RMSNormalization`, "zero_centered_rms" for `ZeroCenteredRMSNormalization`. None for no norm, with
+            `normalize_first=True` alone.
         sandwich_norm: Whether the sublayer's output is normalised too; needs `normalize_first=True`.
 
     Call arguments:
@@ -46,7 +48,7 @@ class Residual(Configured, keras.layers.Layer):
 
     Raises:
         ValueError: If `dropout` is not in [0, 1), `layer_norm_epsilon` is negative, `norm` is unknown, or
-            `sandwich_norm` comes without `normalize_first`.
+            `sandwich_norm=True` or `norm=None` comes without `normalize_first=True`, or both come together.
 
     >>> residual, x = Residual(normalize_first=True), np.ones((2, 3, 4))
     >>> residual(x, 0.5 * residual.before(x)).shape
@@ -68,12 +70,12 @@ class Residual(Configured, keras.layers.Layer):
         super().__init__(**kwargs)
         check_share(dropout=dropout)
         check_range(0, layer_norm_epsilon=layer_norm_epsilon)
-        if norm not in NORMS:
-            raise ValueError(f"`norm` must be one of {sorted(NORMS)}. Received: norm={norm!r}.")
-        if sandwich_norm and not normalize_first:
-            raise ValueError(
-                "`sandwich_norm=True` needs `normalize_first=True`. Received: normalize_first=False."
-            )
+        check_choice([None, *NORMS], norm=norm)
+        for name, asked in (("sandwich_norm=True", sandwich_norm), ("norm=None", norm is None)):
+            if asked and not normalize_first:
+                raise ValueError(f"`{name}` needs `normalize_first=True`. Received: normalize_first=False.")
+        if sandwich_norm and norm is None:
+            raise ValueError("`sandwich_norm=True` needs a norm. Received: norm=None.")
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -85,7 +87,9 @@ class Residual(Configured, keras.layers.Layer):
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def make_norm(self, name):
-        """Makes a norm: a layer that keeps the shape of its input."""
+        """Makes a norm: a layer that keeps the shape of its input; or None where there is no norm."""
+        if self.norm_kind is None:
+            return None
         return NORMS[self.norm_kind](epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, x_shape, y_shape=None):
@@ -94,7 +98,7 @@ class Residual(Configured, keras.layers.Layer):
 
     def before(self, x):
         """Returns the input of the sublayer: `norm(x)` with pre-norm, else `x`."""
-        return self.norm(x) if self.normalize_first else x
+        return self.norm(x) if self.normalize_first and self.norm is not None else x
 
     def call(self, x, y, training=None):
         y = self.drop(y, training=training)
@@ -141,7 +145,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs):
         check_dense(inputs)
         features = inputs.shape[-1]
-        if self.gamma is None or self.beta is None or list(self.axis) not in ([-1], [len(inputs.shape) - 1]):
+        if self.gamma is None or list(self.axis) not in ([-1], [len(inputs.shape) - 1]):
             return super().call(inputs)
 
         @custom_gradient
@@ -161,7 +165,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
         dtype = at_least_float32(inputs.dtype)
         rows = ops.cast(ops.reshape(inputs, (-1, features)), dtype)
-        outputs = normalized(rows, ops.cast(self.gamma, dtype), ops.cast(self.beta, dtype))
+        gamma = ops.cast(self.gamma, dtype)
+        beta = ops.zeros_like(gamma) if self.beta is None else ops.cast(self.beta, dtype)
+        outputs = normalized(rows, gamma, beta)
         return ops.cast(ops.reshape(outputs, ops.shape(inputs)), self.compute_dtype)
 
 
@@ -232,6 +238,7 @@ class ZeroCenteredRMSNormalization(RMSNormalization):
 
 NORMS = {
     "layer": LayerNormalization,
+    "layer_without_bias": functools.partial(LayerNormalization, center=False),
     "rms": RMSNormalization,
     "zero_centered_rms": ZeroCenteredRMSNormalization,
 }

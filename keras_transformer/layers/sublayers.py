@@ -150,6 +150,11 @@ def from_config_or_layer(value, holder, name, kind=keras.layers.Layer):
     return value
 
 
+def takes_padding_mask(layer):
+    """Whether the `call` of a layer has an argument `padding_mask`."""
+    return "padding_mask" in inspect.signature(layer.call).parameters
+
+
 def pop_keras_arguments(kwargs):
     """Removes Keras's own arguments of a layer from `kwargs`, and returns them as a dict."""
     return {name: kwargs.pop(name) for name in ("name", "dtype", "trainable") if name in kwargs}

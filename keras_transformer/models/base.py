@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer.backend import constant_weights, unchanged
+from keras_transformer.keras_internals import take_own_policies
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.sublayers import Configured, ensure_built, from_config_or_layer
@@ -134,4 +135,5 @@ class BaseModel(Configured, keras.Model):
         model = cls(**config)
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
+        take_own_policies(model)
         return model

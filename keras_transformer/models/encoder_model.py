@@ -4,16 +4,15 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_ids, check_positive, check_share
+from keras_transformer.checks import check_choice, check_ids, check_positive, check_share
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.layers.sublayers import ensure_built, takes_padding_mask
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.heads import Head
+from keras_transformer.models.heads import POOLINGS, Head, mean_of_tokens
 
 INPUTS = ("token_ids", "segment_ids")
-POOLINGS = ("mean", "first")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -124,6 +123,10 @@ class EncoderModel(BaseModel):
             ensure_built(layer, embedded)
         self.built = True
 
+    def padding_mask(self, inputs):
+        """Returns which tokens of the inputs of a call are real, bool `(rows, length)`."""
+        return ops.not_equal(_read(inputs)[0], self.pad_id)
+
     def encode(self, inputs, training=None, return_attention_scores=False, vectors=None):
         """Computes the states of all tokens, before the head.
 
@@ -149,18 +152,24 @@ class EncoderModel(BaseModel):
             return_attention_scores=return_attention_scores,
         )
 
-    def read(self, states, training=None):
-        """Computes the head's output from the states that `encode` returns; without a head it is the states."""
+    def read(self, states, training=None, padding_mask=None):
+        """Computes the head's output from the states that `encode` returns; without a head it is the states.
+
+        Args:
+            states: `(rows, length, d_model)`.
+            training: Whether to drop.
+            padding_mask: bool `(rows, length)`, True where a token is real; all are when None. A pooler may read it.
+        """
         if self.head is None:
             return states
-        pooled = None if self.pooler is None else self.pooler(states)
+        pooled = None if self.pooler is None else self._pooled(states, padding_mask)
         y = self.head(states, pooled, training=training)
         return self.token_embedding(y, reverse=True) if self.head.scores_ids else y
 
     def call(self, inputs, training=None, return_attention_scores=False):
         results = self.encode(inputs, training, return_attention_scores)
         y, scores, _ = unpack(results, return_attention_scores, cache=False)
-        y = self.read(y, training)
+        y = self.read(y, training, self.padding_mask(inputs))
         *_, axes = _read(inputs)
         y = y if len(axes) == 1 else ops.reshape(y, (*axes, *ops.shape(y)[1:]))
         return pack(y, scores)
@@ -179,7 +188,11 @@ class EncoderModel(BaseModel):
         """
         if self.pooler is None:
             raise ValueError("`pooled` needs a pooler, such as `pooler=Pooler()`. Received: pooler=None.")
-        return self.pooler(self.encode(inputs, training=False))
+        return self._pooled(self.encode(inputs, training=False), self.padding_mask(inputs))
+
+    def _pooled(self, states, padding_mask):
+        masks = {"padding_mask": padding_mask} if takes_padding_mask(self.pooler) else {}
+        return self.pooler(states, **masks)
 
     def embed(self, inputs, pooling="mean"):
         """Makes a vector for each text, to compare texts by or to search.
@@ -195,14 +208,13 @@ class EncoderModel(BaseModel):
         Raises:
             ValueError: If `pooling` is neither.
         """
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
+        check_choice(POOLINGS, pooling=pooling)
         states = self.encode(inputs, training=False)
         states = ops.cast(states, at_least_float32(states.dtype))
-        real = ops.cast(ops.not_equal(_read(inputs)[0], self.pad_id), states.dtype)[..., None]
+        real = self.padding_mask(inputs)
         if pooling == "first":
-            return states[:, 0] * real[:, 0]
-        return ops.divide_no_nan(ops.sum(states * real, axis=1), ops.sum(real, axis=1))
+            return states[:, 0] * ops.cast(real, states.dtype)[:, :1]
+        return mean_of_tokens(states, real)
 
     def with_head(self, head, pooler=None):
         """Returns a model with copies of these weights under another head.

@@ -1,18 +1,22 @@
 """Heads: layers that read the states of an encoder.
 
 A model calls each as `head(states, pooled, training=training)`: with the states of all positions, `(batch, length,
-d_model)`, and with the pooler's vector of the whole text, `(batch, d_model)`, or None.
+d_model)`, and with the pooler's vector of the whole text, `(batch, d_model)`, or None. A pooler whose `call` has an
+argument `padding_mask` gets the mask of real tokens, bool `(batch, length)`.
 """
 
 import keras
 from keras import ops
 
 from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_labels, check_positive, check_share
-from keras_transformer.layers import Dropout, LayerNormalization
+from keras_transformer.checks import check_choice, check_labels, check_positive, check_share
+from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.layers.residual import NORMS
 from keras_transformer.layers.sublayers import Configured
+from keras_transformer.masks import as_token_mask
 
+POOLINGS = ("mean", "first")
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
 
@@ -28,17 +32,42 @@ class Head(Configured, keras.layers.Layer):
     def build(self, states_shape, pooled_shape=None):
         """Creates the weights; `states_shape` is `(batch, length, d_model)`."""
 
-    def _add_dense(self, name, features, d_model, activation=None):
+    def _add_dense(self, name, features, d_model, activation=None, use_bias=True):
         """Makes and builds a dense layer over vectors of `d_model`."""
         dense = keras.layers.Dense(
             features,
             activation,
+            use_bias,
             kernel_initializer=keras.initializers.get(INITIALIZER),
             dtype=self.dtype_policy,
             name=name,
         )
         dense.build((None, d_model))
         return dense
+
+    def _add_norm(self, kind, epsilon, width):
+        """Makes and builds a norm over vectors; None for none."""
+        if kind is None:
+            return None
+        norm = NORMS[kind](epsilon=epsilon, dtype=self.dtype_policy, name="norm")
+        norm.build((None, width))
+        return norm
+
+
+def mean_of_tokens(states, padding_mask=None):
+    """Computes the mean of the states of the real tokens.
+
+    Args:
+        states: `(batch, length, d_model)`.
+        padding_mask: bool `(batch, length)`, True where a token is real; None for all.
+
+    Returns:
+        `(batch, d_model)`; 0 for a text of padding alone.
+    """
+    if padding_mask is None:
+        return ops.mean(states, axis=1)
+    real = ops.cast(padding_mask, states.dtype)[..., None]
+    return ops.divide_no_nan(ops.sum(states * real, axis=1), ops.sum(real, axis=1))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -49,35 +78,68 @@ class Pooler(Head):
 
     Args:
         activation: Name or function of the activation: "tanh" as in BERT, "gelu" in ELECTRA, "relu" in DistilBERT.
-        dropout: Share of the first position's state dropped in training.
+        dropout: Share of the pooled state dropped in training.
+        use_bias: Whether there is `b`.
+        norm: Norm of the result, one of `layers.residual.NORMS`, such as "layer_without_bias" in ModernBERT; None for
+            none.
+        layer_norm_epsilon: Number added in the norm.
+        pooling: "first" for the state of the first position, "mean" for the mean of the states of the real tokens.
 
     Call arguments:
-        states: `(batch, length, d_model)`; the first position, `[CLS]`, is read.
+        states: `(batch, length, d_model)`.
         pooled: Not read.
         training: Whether to drop.
+        padding_mask: bool `(batch, length)`, True where a token is real; all are when None. Only the mean reads it.
 
     Returns:
         `(batch, d_model)`.
 
     Raises:
-        ValueError: If `dropout` is not in [0, 1).
+        ValueError: If `dropout` is not in [0, 1), or `norm` or `pooling` is unknown.
 
     >>> Pooler()(np.ones((2, 3, 4))).shape
     TensorShape([2, 4])
     """
 
-    def __init__(self, activation="tanh", dropout=0.0, **kwargs):
+    derived = ("norm",)  # the attribute of this name holds the layer, not the argument
+
+    def __init__(
+        self,
+        activation="tanh",
+        dropout=0.0,
+        *,
+        use_bias=True,
+        norm=None,
+        layer_norm_epsilon=1e-6,
+        pooling="first",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         check_share(dropout=dropout)
+        check_choice([None, *NORMS], norm=norm)
+        check_choice(POOLINGS, pooling=pooling)
         self.activation = get_activation(activation)
         self.dropout = dropout
+        self.use_bias = use_bias
+        self.norm_kind = norm
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.pooling = pooling
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, states_shape, pooled_shape=None):
-        self.dense = self._add_dense("dense", states_shape[-1], states_shape[-1], self.activation)
+        width = states_shape[-1]
+        self.dense = self._add_dense("dense", width, width, self.activation, self.use_bias)
+        self.norm = self._add_norm(self.norm_kind, self.layer_norm_epsilon, width)
 
-    def call(self, states, pooled=None, training=None):
-        return self.dense(self.drop(states[:, 0], training=training))
+    def call(self, states, pooled=None, training=None, padding_mask=None):
+        pooled = (
+            states[:, 0] if self.pooling == "first" else mean_of_tokens(states, as_token_mask(padding_mask))
+        )
+        y = self.dense(self.drop(pooled, training=training))
+        return y if self.norm is None else self.norm(y)
+
+    def get_config(self):
+        return {**super().get_config(), "norm": self.norm_kind}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -90,6 +152,8 @@ class MaskedLanguageHead(Head):
         activation: Name or function of the activation: one of Keras's, or "gelu_tanh".
         layer_norm_epsilon: Number added to the variance.
         width: Width of the token embedding; `d_model` when None. ELECTRA's generators have a smaller one.
+        use_bias: Whether there is `b`.
+        norm: One of `layers.residual.NORMS`: "layer", or "layer_without_bias" as in ModernBERT.
 
     Call arguments:
         states: `(batch, length, d_model)`; every position is read.
@@ -105,21 +169,36 @@ class MaskedLanguageHead(Head):
     """
 
     scores_ids = True
+    derived = ("norm",)  # the attribute of this name holds the layer, not the argument
 
-    def __init__(self, activation="gelu", layer_norm_epsilon=1e-12, width=None, **kwargs):
+    def __init__(
+        self,
+        activation="gelu",
+        layer_norm_epsilon=1e-12,
+        width=None,
+        *,
+        use_bias=True,
+        norm="layer",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
+        check_choice([*NORMS], norm=norm)
         self.width = width
+        self.use_bias = use_bias
+        self.norm_kind = norm
         self.activation = get_activation(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
 
     def build(self, states_shape, pooled_shape=None):
         width = self.width or states_shape[-1]
-        self.dense = self._add_dense("dense", width, states_shape[-1])
-        self.norm = LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm")
-        self.norm.build((*states_shape[:-1], width))
+        self.dense = self._add_dense("dense", width, states_shape[-1], use_bias=self.use_bias)
+        self.norm = self._add_norm(self.norm_kind, self.layer_norm_epsilon, width)
 
     def call(self, states, pooled=None, training=None):
         return self.norm(self.activation(self.dense(states)))
+
+    def get_config(self):
+        return {**super().get_config(), "norm": self.norm_kind}
 
 
 class _Scores(Head):

@@ -39,6 +39,8 @@ RELATIVES = {
         "mpnet-ForSequenceClassification",
         "distilbert-ForQuestionAnswering",
         "electra-ForTokenClassification",
+        "modernbert-mean",
+        "modernbert-biases",
         "mistral",
         "qwen2-windows",
         "qwen3-biases",

@@ -37,6 +37,17 @@ FAMILY_SIZES = {
         "max_position_embeddings": 17,
     },
     "electra": {**SIZES, "embedding_size": 7, "type_vocab_size": 3},
+    "modernbert": {
+        "vocab_size": VOCAB,
+        "hidden_size": 18,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 3,
+        "intermediate_size": 19,
+        "local_attention": 4,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
 }
 CLASSES = {
     "bert": "Bert",
@@ -45,6 +56,7 @@ CLASSES = {
     "mpnet": "MPNet",
     "distilbert": "DistilBert",
     "electra": "Electra",
+    "modernbert": "ModernBert",
 }
 HEADS = {
     "Model": {},
@@ -79,6 +91,32 @@ CONFIGS["roberta-odd"] = {
     "num_attention_heads": 1,
 }
 CONFIGS["mpnet-one-layer"] = {**CONFIGS["mpnet-Model"], "num_hidden_layers": 1, "num_attention_heads": 3}
+CONFIGS["modernbert-mean"] = {
+    **CONFIGS["modernbert-ForSequenceClassification"],
+    "classifier_pooling": "mean",
+    "classifier_bias": True,
+    "classifier_activation": "relu",
+    "num_attention_heads": 1,
+    "local_attention": 2,
+}
+CONFIGS["modernbert-biases"] = {
+    **CONFIGS["modernbert-ForMaskedLM"],
+    "norm_bias": True,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "hidden_activation": "silu",
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 3.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    "layer_types": [
+        "sliding_attention",
+        "full_attention",
+        "full_attention",
+        "sliding_attention",
+        "full_attention",
+    ],
+}
 CONFIGS["distilbert-relu"] = {**CONFIGS["distilbert-ForMaskedLM"], "activation": "relu", "n_heads": 1}
 EACH = pytest.mark.parametrize("case", CONFIGS)
 

@@ -3,13 +3,15 @@
 import re
 import warnings
 
+import keras
 import numpy as np
 import pytest
-from families import LLAMA, MARIAN, T5, ours
-from relatives import DECODERS
+from families import CONFIGS, LLAMA, MARIAN, T5, ours
+from relatives import DECODERS, ENCODER_DECODERS
 from test_encoders import CONFIGS as ENCODERS
+from test_vit import VIT
 
-from keras_transformer.huggingface import from_huggingface, quantized, to_huggingface
+from keras_transformer.huggingface import FAMILIES, from_huggingface, quantized, to_huggingface
 from keras_transformer.keras_internals import sublayers
 
 CASES = {
@@ -47,6 +49,34 @@ def test_quantized_while_reading_is_quantized_afterwards(case, tmp_path, monkeyp
         assert value.dtype == values[1][name].dtype, name
         np.testing.assert_array_equal(value, values[1][name], name)
     assert {layer.name for layer in sublayers(model) if layer.quantization_mode == "int8"}
+
+
+ALL = [*CONFIGS.values(), *DECODERS.values(), *ENCODER_DECODERS.values(), *ENCODERS.values(), VIT]
+EACH = {(config["model_type"], *config.get("architectures", ())): config for config in ALL}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", EACH, ids="-".join)
+def test_no_matrix_of_a_family_is_made_of_floats(family):
+    found = FAMILIES[family[0]]
+    dtype = quantized.dtype_of("int8", more_names=found.matrices)
+    model = found.make_model(found.complete_config(EACH[family], set()), dtype=dtype)
+    for layer in sublayers(model):
+        assert (layer.quantization_mode == "int8") == (type(layer) in quantized.MATRICES), layer.path
+
+
+def test_the_rest_has_the_dtype_that_is_asked_for_and_a_file_keeps_it(tmp_path):
+    to_huggingface(ours(LLAMA), tmp_path / "new")
+    model = from_huggingface(tmp_path / "new", precision="int8", dtype="mixed_bfloat16")
+    model.save(tmp_path / "model.keras")
+    ids = np.array([[5, 7, 3]])
+    expected = np.asarray(model(ids))
+    for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        layer = each.decoder.layers[0].feed_forward
+        assert (layer.inner.quantization_mode, layer.inner.kernel.dtype) == ("int8", "int8")
+        assert layer.inner.compute_dtype == layer.compute_dtype == "bfloat16"
+        assert each.decoder.norm.quantization_mode is None
+        np.testing.assert_array_equal(np.asarray(each(ids)), expected)
 
 
 def test_another_precision_is_refused(tmp_path):

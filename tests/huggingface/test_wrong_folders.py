@@ -85,6 +85,6 @@ def test_a_family_that_does_not_exist_or_fit_is_not_written(tmp_path):
     model = ours(CASES["roberta-Model"])
     with pytest.raises(ValueError, match=r"`family` must be one of .*family='bird'"):
         to_huggingface(model, tmp_path / "new", family="bird")
-    with pytest.raises(ValueError, match="`position_offset` of a 'bert' model"):
+    with pytest.raises(ValueError, match=r"`positions` of a 'bert' model must have .*positions\.offset=0"):
         to_huggingface(model, tmp_path / "new", family="bert")
     assert not list(tmp_path.iterdir())

@@ -466,7 +466,7 @@ def test_projected_parts_make_the_whole():
         ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)\. Received: dropout=1\.0\."),
         ({"num_key_value_heads": 0}, r"`num_key_value_heads` must be a positive integer.*=0\."),
         ({"scale": -1.0}, r"`scale` must be .* Received: scale=-1\.0\."),
-        ({"query_key_norm": "batch"}, r"`query_key_norm` must be None or one of .* Received: .*'batch'\."),
+        ({"query_key_norm": "batch"}, r"`query_key_norm` must be one of .* Received: .*'batch'\."),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments, message):

@@ -40,6 +40,17 @@ def test_layer_agrees_with_numpy(normalize_first, real):
     assert_close(made(X, padding_mask=real), expected, 3e-5)
 
 
+def test_the_first_layer_may_leave_its_input_as_it_is():
+    made = layer(normalize_first=True, attention_norm=False)
+    assert len(made.weights) == len(layer(normalize_first=True).weights) - 2
+    attended = X + as_numpy(made.self_attention(X, X))
+    expected = attended + as_numpy(made.feed_forward(made.feed_forward_residual.norm(attended)))
+    assert_close(made(X), expected)
+    assert type(made).from_config(made.get_config()).attention_norm is False
+    with pytest.raises(ValueError, match="`attention_norm=False` needs `normalize_first=True`"):
+        layer(attention_norm=False)
+
+
 @BOTH_NORMS
 def test_stack_agrees_with_numpy(normalize_first):
     made = stack(normalize_first=normalize_first)

@@ -57,10 +57,25 @@ def test_the_norm_may_be_of_root_mean_squares(normalize_first):
     assert_close(found, rms_norm(own, (X if normalize_first else X + Y).astype("float64"), 0.3))
 
 
-@pytest.mark.parametrize("norm", ["batch", RMSNormalization, None])
+@pytest.mark.parametrize("norm", ["batch", RMSNormalization])
 def test_an_unknown_norm_is_refused(norm):
-    with pytest.raises(ValueError, match=r"`norm` must be one of \['layer', 'rms', .*\]. Received: norm="):
+    with pytest.raises(ValueError, match=r"`norm` must be one of \[None, 'layer', .*\]. Received: norm="):
         Residual(norm=norm)
+
+
+def test_the_norm_may_have_no_bias_or_be_absent():
+    layer = built(normalize_first=True, norm="layer_without_bias", layer_norm_epsilon=0.3)
+    weights = weights_of(layer)
+    assert list(weights) == ["norm/gamma"]
+    scale = weights["norm/gamma"]
+    assert_close(layer.before(X), layer_norm({"gamma": scale, "beta": 0 * scale}, X.astype("float64"), 0.3))
+    layer = built(normalize_first=True, norm=None)
+    assert layer.weights == []
+    assert_close(layer.before(X), X, 0)
+    assert_close(layer(X, Y), X + Y)
+    for arguments, named in (({}, "needs `normalize_first=True`"), ({"sandwich_norm": True}, "needs a norm")):
+        with pytest.raises(ValueError, match=named):
+            Residual(norm=None, normalize_first=bool(arguments), **arguments)
 
 
 def test_an_overridden_make_norm_makes_every_norm():

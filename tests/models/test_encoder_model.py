@@ -169,6 +169,20 @@ def test_the_pooled_vector_is_what_the_classes_are_scored_from():
         made().pooled(INPUTS)
 
 
+def test_a_pooler_may_read_the_mean_of_the_real_tokens_and_end_with_a_norm():
+    pooler = Pooler("relu", use_bias=False, norm="layer_without_bias", layer_norm_epsilon=0.1, pooling="mean")
+    model = made(head=ClassificationHead(CLASSES, 0.0), pooler=pooler)
+    assert [weight.name for weight in pooler.weights] == ["kernel", "gamma"]
+    hidden = np.maximum(as_numpy(model.embed(INPUTS)) @ as_numpy(pooler.dense.kernel), 0.0)
+    gamma = as_numpy(pooler.norm.gamma)
+    pooled = reference.layer_norm({"gamma": gamma, "beta": 0 * gamma}, hidden.astype("float64"), 0.1)
+    assert_close(model.pooled(INPUTS), pooled)
+    dense = model.head.dense
+    assert_close(model(INPUTS), pooled @ as_numpy(dense.kernel) + as_numpy(dense.bias), 1e-5)
+    more = {name: np.pad(ids, ((0, 0), (0, 2))) for name, ids in INPUTS.items()}
+    assert_close(model(more), model(INPUTS), 1e-5)
+
+
 def test_embeddings_are_means_over_real_tokens_or_the_first_state():
     model = made(**HEADS["classification"]())
     states = reference_states(model)
@@ -311,8 +325,16 @@ def test_another_head_keeps_what_was_learnt():
 @pytest.mark.parametrize(
     ("head", "default", "shape"),
     [
-        (Pooler("gelu", 0.3), Pooler(), (3, D_MODEL)),
-        (MaskedLanguageHead("relu", 1e-3, 3), MaskedLanguageHead(), (3, 6, 3)),
+        (
+            Pooler("gelu", 0.3, use_bias=False, norm="rms", layer_norm_epsilon=1e-3, pooling="mean"),
+            Pooler(),
+            (3, D_MODEL),
+        ),
+        (
+            MaskedLanguageHead("relu", 1e-3, 3, use_bias=False, norm="layer_without_bias"),
+            MaskedLanguageHead(),
+            (3, 6, 3),
+        ),
         (SpanHead(0.3), SpanHead(), (3, 6, 2)),
         (ClassificationHead(CLASSES, 0.3, list("abcde")), ClassificationHead(4), (3, CLASSES)),
         (MultipleChoiceHead(0.3), MultipleChoiceHead(), (3,)),

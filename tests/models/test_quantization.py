@@ -70,6 +70,8 @@ def test_an_int8_model_is_saved_and_writes_the_same(name, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert_close(again(inputs), found, 1e-6)
+    again.save(tmp_path / "again.keras")
+    assert_close(keras.models.load_model(tmp_path / "again.keras")(inputs), found, 1e-6)
     if hasattr(model, "generate"):
         written, scored = [], []
         for each in (model, again):

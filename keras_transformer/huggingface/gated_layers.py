@@ -1,0 +1,175 @@
+"""Pre-norm layers with gated feed-forward networks and rotary positions, some of them with a window.
+
+`layer_types` of config.json names their kinds.
+"""
+
+from keras_transformer.huggingface.configs import attention_options, check_parts, sizes_of
+from keras_transformer.huggingface.rotary import positions_from, rope_keys, rope_of
+from keras_transformer.huggingface.tensors import dense, norm
+from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
+
+SLIDING, FULL = "sliding_attention", "full_attention"  # transformers' kinds of layers
+
+
+def kinds_from(config, default):
+    """Returns the kind of each layer, a list of str.
+
+    Args:
+        config: The config.json, a dict.
+        default: `default(config)` gives the kinds where config.json has no `layer_types`.
+
+    Raises:
+        ValueError: If `layer_types` has another kind, or not one kind for each layer.
+    """
+    (num_layers,) = sizes_of(config, "num_hidden_layers")
+    kinds = config.get("layer_types") or default(config)
+    if len(kinds) != num_layers or not {*kinds} <= {SLIDING, FULL}:
+        raise ValueError(
+            f"`layer_types` of config.json must be {SLIDING!r} or {FULL!r} for each of its {num_layers} layers. "
+            f"Received: layer_types={kinds!r:.200}."
+        )
+    return kinds
+
+
+def layer_keys(family, stack, window_keys, max_length, thetas=None):
+    """Returns the keys of config.json for the number and kinds of layers, their window and their rotary positions.
+
+    Args:
+        family: The `model_type`.
+        stack: An `Encoder` or a `Decoder`.
+        window_keys: `window_keys(window)` gives the keys for a window, an int or None.
+        max_length: `max_position_embeddings` where the positions do not tell it.
+        thetas: As `rope_of_kind` takes them; None for one wavelength.
+
+    Raises:
+        ValueError: If there are several windows, or a layer has other parts.
+    """
+    for layer in stack.layers:
+        check_parts(family, layer=(layer, stack.layer_class))
+        check_parts(family, attention=(layer.self_attention, MultiHeadAttention))
+        check_parts(family, feed_forward=(layer.feed_forward, GatedFeedForward))
+        check_parts(family, attention_positions=(layer.self_attention.positions, RotaryPositions))
+    attentions = [layer.self_attention for layer in stack.layers]
+    windows = [attention_options(attention)["sliding_window"] for attention in attentions]
+    kinds = [FULL if window is None else SLIDING for window in windows]
+    widths = sorted({window for window in windows if window is not None})
+    check_parts(family, number_of_windows=(len(widths), min(len(widths), 1)))
+    by_kind = {kind: attention.positions for kind, attention in zip(kinds, attentions, strict=True)}
+    if thetas is None:
+        rope = rope_keys(family, attentions[0].positions, max_length)
+    else:
+        rope = _rope_keys_by_kind(family, by_kind, max_length, thetas)
+    kind_keys = {"num_hidden_layers": len(kinds), "layer_types": kinds}
+    return {**kind_keys, **window_keys(widths[0] if widths else None), **rope}
+
+
+def gated_layers(
+    layer_class,
+    config,
+    kinds,
+    attention,
+    feed_forward,
+    window,
+    thetas=None,
+    dtype=None,
+    first_norm=True,
+    dropout=0.0,
+    **options,
+):
+    """Makes pre-norm layers with gated feed-forward networks.
+
+    Args:
+        layer_class: `EncoderLayer` or `DecoderLayer`.
+        config: The config.json, a dict.
+        kinds: The kind of each layer, a list of str.
+        attention: The arguments of each `MultiHeadAttention` that do not depend on the kind, a dict.
+        feed_forward: The arguments of each `GatedFeedForward`, a dict.
+        window: `sliding_window` of the layers with one.
+        thetas: As `rope_of_kind` takes them; None for one wavelength.
+        dtype: The dtype of all parts.
+        first_norm: Whether attention has a norm in the first layer too.
+        dropout: Share of each sublayer's output dropped in training.
+        **options: The other arguments of each layer.
+    """
+    return [
+        layer_class(
+            attention=MultiHeadAttention(
+                **attention,
+                sliding_window=window if kind == SLIDING else None,
+                positions=rope_of_kind(config, kind, thetas) if thetas else positions_from(config),
+                dtype=dtype,
+                name="self_attention",
+            ),
+            feed_forward=GatedFeedForward(**feed_forward, dtype=dtype, name="feed_forward"),
+            normalize_first=True,
+            dtype=dtype,
+            name=f"layer_{i}",
+            attention_norm=first_norm or i > 0,
+            dropout=dropout,
+            **options,
+        )
+        for i, kind in enumerate(kinds)
+    ]
+
+
+def gated_layer_tensors(name, layer, norms, projections, inner, output, outer):
+    """Describes the tensors of such a layer.
+
+    Args:
+        name: Beginning of the names of the layer's tensors.
+        layer: The layer.
+        norms: Names of its norms in the order of their use.
+        projections: Names of the projections of queries, keys and values: three, or one for all of them together.
+        inner: Names of the gate and the inner layer: two, or one for both together.
+        output: Name of the projection of the output.
+        outer: Name of the outer layer.
+    """
+    attention, feed_forward = layer.self_attention, layer.feed_forward
+    residuals = layer.self_attention_residual, layer.feed_forward_residual
+    own = [
+        each for residual in residuals for each in (residual.norm, residual.norm_after) if each is not None
+    ]
+    for norm_name, each in zip(norms[-len(own) :], own, strict=True):
+        yield from norm(f"{name}.{norm_name}", each)
+    for names, parts in (
+        (projections, (attention.query_dense, attention.key_dense, attention.value_dense)),
+        (inner, (feed_forward.gate, feed_forward.inner)),
+    ):
+        groups = [parts] if len(names) == 1 else [(part,) for part in parts]
+        for part_name, group in zip(names, groups, strict=True):
+            yield from dense(f"{name}.{part_name}", *group)
+    yield from dense(f"{name}.{output}", attention.output_dense, input_axes=2)
+    yield from dense(f"{name}.{outer}", feed_forward.outer)
+
+
+def rope_of_kind(config, kind, theta_keys):
+    """Makes the positions of a layer: each kind has a wavelength of its own, and `FULL` perhaps a scaling.
+
+    Args:
+        config: The config.json, a dict.
+        kind: `SLIDING` or `FULL`.
+        theta_keys: For each kind its key of the wavelength in transformers 4, and the wavelength where there is none.
+    """
+    key, theta = theta_keys[kind]
+    given = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") if kind == FULL else None
+    rope = given.get(kind) or scaling or {}
+    return positions_from(config, {"rope_theta": config.get(key, theta), **rope})
+
+
+def _rope_keys_by_kind(family, by_kind, max_length, theta_keys):
+    """Returns the keys of config.json for the positions of each kind: those of transformers 5, and of transformers 4.
+
+    Args:
+        family: The `model_type`.
+        by_kind: A dict of the `RotaryPositions` of each kind.
+        max_length: `max_position_embeddings`.
+        theta_keys: As `rope_of_kind` takes them.
+    """
+    ropes = {kind: {"rope_type": "default", "rope_theta": theta} for kind, (_, theta) in theta_keys.items()}
+    ropes |= {kind: rope_of(family, each) for kind, each in by_kind.items()}
+    return {
+        "max_position_embeddings": max_length,
+        "rope_parameters": ropes,
+        **{key: ropes[kind]["rope_theta"] for kind, (key, _) in theta_keys.items()},
+    }
