@@ -238,9 +238,9 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
                 query, value, key, query_mask, value_mask, key_mask, attention_mask,
                 return_attention_scores, training, use_causal_mask,
             )  # fmt: skip
-        index = 0 if index is None else index
-        if cache is None and known_int(index) != 0:
+        if cache is None and index is not None and known_int(index) != 0:
             raise ValueError(f"`index` needs a `cache`. Received: index={index}, cache=None.")
+        index = 0 if index is None else index
         if cache is None:
             key_positions = positions if key_positions is None else key_positions
             new_positions = key_positions
