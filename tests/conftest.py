@@ -123,8 +123,10 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def freed_graphs():
-    """Frees the graphs of a module's tests: they are in cycles, and Python seldom looks for those here."""
-    yield
+    """Frees the graphs of the module before: they are in cycles, and Python seldom looks for those here.
+
+    Not when that module ends: its last test still holds its arguments then, and `freeze` would keep them for ever.
+    """
     gc.collect()
     gc.freeze()
     if sys.platform == "linux":
