@@ -343,9 +343,7 @@ def test_a_layer_that_holds_an_attention_twice_is_one(tmp_path):
     assert_close(again(x), model(x), 1e-6)
     first, second = (layer.self_attention for layer in again.layers if hasattr(layer, "self_attention"))
     assert first is second
-    with pytest.raises(
-        ValueError, match=r"is shared by 2 layers\. A configuration alone cannot express that"
-    ):
+    with pytest.raises(ValueError, match=r"is used in 2 places\. A configuration alone cannot express that"):
         keras.models.clone_model(model)
 
 
