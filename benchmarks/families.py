@@ -1,12 +1,14 @@
-"""BERT and GPT-2 beside the libraries that people serve them with: the same random weights, the same work.
+"""BERT, GPT-2 and Llama beside the libraries that people serve them with: the same random weights, the same work.
 
     python benchmarks/families.py bert --rounds 5
     python benchmarks/families.py gpt2 --rounds 5
+    python benchmarks/families.py llama --rounds 5
 
 bert (T6): the last states of an encoder of BERT-base's size, 128 tokens, batches of 1 and 32, beside Hugging Face on
 PyTorch and ONNX Runtime (float32, and int8 by its dynamic quantization).
 gpt2 (T7): 64 new tokens after a prompt of 32, greedily, by a decoder of GPT-2's size (124 M weights), batches of 1 and
 16, beside CTranslate2 (float32, int8) and Hugging Face.
+llama: the same by a decoder of TinyLlama's size (1.1 billion weights), batch 1, beside CTranslate2; 16 GB of memory.
 
 It needs torch, transformers, onnx, onnxruntime and ctranslate2. Every contestant runs in a process of its own, and they
 take turns within each round. The table shows medians, and medians of the ratios within a round.
@@ -28,10 +30,11 @@ import numpy as np
 
 THREADS = 2
 LENGTH, PROMPT, NEW = 128, 32, 64
-BATCHES = {"bert": (1, 32), "gpt2": (1, 16)}
+BATCHES = {"bert": (1, 32), "gpt2": (1, 16), "llama": (1,)}
 ROWS = {
     "bert": ("ours-f32", "ours-int8", "hf-f32", "ort-f32", "ort-int8"),
     "gpt2": ("ours-f32", "ours-int8", "ct2-f32", "ct2-int8", "hf-f32"),
+    "llama": ("ours-f32", "ours-int8", "ct2-f32", "ct2-int8"),
 }
 SEED = 1
 
@@ -70,7 +73,15 @@ def write_models(model, folder):
 
         quantization.quantize_dynamic(folder / "f32.onnx", folder / "int8.onnx")
         return
-    transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(folder / "hf")
+    if model == "gpt2":
+        config, kind = transformers.GPT2Config(), transformers.GPT2LMHeadModel
+    else:
+        sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
+        config = transformers.LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=4)
+        kind = transformers.LlamaForCausalLM
+    decoder = kind(config)
+    (decoder.bfloat16() if model == "llama" else decoder).save_pretrained(folder / "hf")
+    del decoder  # gigabytes
     import ctranslate2
 
     class Converter(ctranslate2.converters.TransformersConverter):
@@ -79,8 +90,8 @@ def write_models(model, folder):
         def load_tokenizer(self, *arguments, **options):
             return None
 
-    loader = ctranslate2.converters.transformers._MODEL_LOADERS["GPT2Config"]
-    words = [f"<{i}>" for i in range(transformers.GPT2Config().vocab_size)]
+    loader = ctranslate2.converters.transformers._MODEL_LOADERS[type(config).__name__]
+    words = [f"<{i}>" for i in range(config.vocab_size)]
     loader.get_vocabulary = lambda model, tokenizer: list(words)
     loader.set_vocabulary = lambda spec, tokens: spec.register_vocabulary(tokens)
     loader.set_config = lambda config, model, tokenizer: [
@@ -106,9 +117,7 @@ def contestant(model, row, folder):
         from keras_transformer.decoding import Greedy, SuppressTokens
         from keras_transformer.huggingface import from_huggingface
 
-        network = from_huggingface(folder / "hf")
-        if precision == "int8":
-            network.quantize("int8")
+        network = from_huggingface(folder / "hf", precision={"f32": "float32", "int8": "int8"}[precision])
         if model == "bert":
             return lambda ids: network.predict_on_batch(ids.astype("int32"))
         endless = [SuppressTokens((network.eos_id,))]

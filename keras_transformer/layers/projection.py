@@ -15,7 +15,6 @@ from keras_transformer.backend import (
     int8_product,
     multiplies_int8,
     product_of_vectors,
-    reach_of,
     written_gradient,
 )
 from keras_transformer.keras_internals import keep_precision, sublayers
@@ -141,18 +140,20 @@ class Operands(NamedTuple):
     scale: float32 `(n,)`, the factor that each column of an int8 kernel was multiplied with; None for floats.
     bias: `(n,)`, or None.
     transposed: Whether the axes of the kernel are exchanged; for int8 alone.
-    reach: float32 `(n,)`, what `backend.reach_of` returned for the scale, for a product without a gradient; or None.
+    multiply: What `backend.int8_product` made of an int8 kernel, for products without a gradient; or None.
     """
 
     kernel: Any
     scale: Any = None
     bias: Any = None
     transposed: bool = False
-    reach: Any = None
+    multiply: Any = None
 
     def ready(self):
-        """Returns the operands with the `reach` of an int8 kernel."""
-        return self if self.scale is None else self._replace(reach=reach_of(self.scale))
+        """Returns the operands with what multiplies by an int8 kernel."""
+        if self.scale is None:
+            return self
+        return self._replace(multiply=int8_product(self.kernel, self.scale, self.transposed))
 
     def joined(self, others):
         """Returns the operands of one product for this one and others of the same input, or None if they differ."""
@@ -168,7 +169,7 @@ class Operands(NamedTuple):
         """Multiplies rows `(m, k)` with the kernel and adds the bias: `(m, n)`, of the dtype of the rows."""
         if self.scale is None:
             x = matrix_product(rows, self.kernel)
-        elif self.reach is None:
+        elif self.multiply is None:
             x = self._differentiable_product(rows)
         else:
             x = self.rounded_product(rows)
@@ -182,9 +183,7 @@ class Operands(NamedTuple):
             ops.max(ops.abs(x), axis=-1, keepdims=True, initial=0.0) + keras.config.epsilon()
         )
         quantized = ops.cast(ops.round(x * row_scale), "int8")
-        return ops.cast(
-            int8_product(quantized, self.kernel, self.reach, self.transposed) / row_scale, rows.dtype
-        )
+        return ops.cast(self.multiply(quantized) / row_scale, rows.dtype)
 
     def _differentiable_product(self, rows):
         """Multiplies with an int8 kernel; the gradient is that of a product with its floats, as in Keras."""

@@ -133,6 +133,7 @@ def export(
     signatures = servable.signatures(batch_sizes, lengths if xla else None, weights_function)
     module.tokenizers = list(servable.tokenizers)
     makers = signatures.functions()
+    del signatures
     with (
         tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
         locked(folder),
@@ -140,10 +141,10 @@ def export(
         remove_temporaries(folder)  # of an export that was killed
         functions = {}
         with constant_weights():
-            for name, maker in makers.items():
+            for name in list(makers):
                 bar.set_description(f"tracing {name}")
                 # Concrete functions, or `save` would trace each function once more.
-                functions[name] = maker.get_concrete_function()
+                functions[name] = makers.pop(name).get_concrete_function()
                 bar.update()
         with replaced(path) as temporary:
             bar.set_description("saving")
@@ -162,7 +163,9 @@ def export(
             if check:
                 requests = itertools.islice(servable.warmup_requests(shapes[:1]), 1 if xla else None)
                 draws = getattr(getattr(servable, "strategy", None), "seed", 0) is None
-                check_answers(temporary, functions, requests, draws)
+                check_answers(
+                    temporary, functions, requests, draws, afresh=description["precision"] == "int8"
+                )
     seconds = round(time.monotonic() - started, 3)
     log.info(
         "exported", extra={"folder": str(path), "precision": description["precision"], "seconds": seconds}

@@ -1,5 +1,6 @@
 """Checks exports: their files, their signatures and their answers."""
 
+import gc
 import hashlib
 import json
 import logging
@@ -105,7 +106,7 @@ def _sample(spec):
     return tf.fill(shape, "a" if spec["dtype"] == "string" else tf.zeros((), spec["dtype"]))
 
 
-def check_answers(path, functions, requests, draws=False):
+def check_answers(path, functions, requests, draws=False, afresh=False):
     """Loads an export, and checks that it answers as the functions that it was made of.
 
     Args:
@@ -113,14 +114,21 @@ def check_answers(path, functions, requests, draws=False):
         functions: A dict from a signature's name to its concrete function.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
+        afresh: Whether to load the export anew for each request, and to take each function out of `functions`. A
+            function that has run holds a copy of the int8 weights; so there is one copy at a time.
 
     Raises:
         ValueError: If an answer differs.
     """
-    loaded = tf.saved_model.load(str(path))
+    loaded = None
     for name, inputs in requests:
         inputs = {key: tf.constant(value) for key, value in inputs.items()}
-        expected, found = (each(**inputs) for each in (functions[name], loaded.signatures[name]))
+        expected = (functions.pop if afresh else functions.get)(name)(**inputs)
+        if afresh:
+            loaded = None
+            gc.collect()  # functions are in cycles
+        loaded = loaded or tf.saved_model.load(str(path))
+        found = loaded.signatures[name](**inputs)
         for key in expected:
             if not _equal(expected[key].numpy(), found[key].numpy(), draws):
                 raise ValueError(

@@ -10,6 +10,8 @@ import pytest
 from contracts import as_numpy, normal
 from keras import ops
 
+from keras_transformer import backend
+from keras_transformer.backend import constant_weights
 from keras_transformer.layers import Encoder, projection
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection, held_operands
@@ -43,6 +45,29 @@ def test_a_product_has_the_numbers_of_the_path_of_keras(monkeypatch):
     as_keras(monkeypatch)
     np.testing.assert_allclose(found, as_numpy(layer(x)), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(in_a_search, found)
+
+
+@pytest.mark.parametrize("size, operations", [(64 * 15, 1), (64 * 15 + 1, 2)])
+def test_all_calls_for_a_large_kernel_share_one_copy(size, operations, monkeypatch):
+    """oneDNN copies a kernel for each operation: the loops of a search have one operation together."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(backend, "COPIED_ONCE", size)
+    layer, x = quantized(), normal(4, 1, 64)
+
+    @tf.function(autograph=False)
+    def call_in_a_loop_and_outside(x):
+        with constant_weights(), held_operands(keras.Sequential([layer])):
+            (looped,) = ops.while_loop(
+                lambda y: ops.sum(y) < 0, lambda y: (layer(x),), (-ops.ones((4, 1, 3, 5)),)
+            )
+            return looped, layer(x)
+
+    graph = call_in_a_loop_and_outside.get_concrete_function(tf.TensorSpec((4, 1, 64))).graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    assert sum(node.op == "_QuantizedMatMul" for node in nodes) == operations
+    for found in call_in_a_loop_and_outside(tf.constant(x)):
+        np.testing.assert_array_equal(as_numpy(found), as_numpy(layer(x)))
 
 
 def test_weights_are_as_small_as_every_cpu_needs():
@@ -256,7 +281,7 @@ def test_a_layer_in_the_scope_of_a_strategy_computes_the_path_of_keras():
 
 SUMS = """
 import numpy as np, tensorflow as tf
-from keras_transformer.backend import constant_weights, int8_product, reach_of
+from keras_transformer.backend import constant_weights, int8_product
 rng = np.random.default_rng(0)
 rows = rng.choice([-127, 127], (5, 512)).astype("int8")
 kernel = rng.choice([-63, 63], (512, 48)).astype("int8")
@@ -264,8 +289,8 @@ kernel[:, 0], rows[0] = 63, 127
 with constant_weights():
     for transposed in (False, True):
         given = kernel.T.copy() if transposed else kernel
-        operands = tf.constant(given), reach_of(tf.ones(48))
-        product = tf.function(lambda: int8_product(tf.constant(rows), *operands, transposed))
+        operands = tf.constant(given), tf.ones(48)
+        product = tf.function(lambda: int8_product(*operands, transposed)(tf.constant(rows)))
         assert (product().numpy() == rows.astype(int) @ kernel.astype(int)).all(), "not exact"
 """
 
