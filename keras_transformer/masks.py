@@ -17,10 +17,18 @@ def padding_mask(token_ids, pad_id=0):
     Returns:
         bool `(batch, 1, 1, source_len)`, True where a token is real.
 
+    Raises:
+        ValueError: If `token_ids` has another rank.
+
     >>> padding_mask([[5, 7, 0]]).shape
     TensorShape([1, 1, 1, 3])
     """
-    return ops.not_equal(ops.convert_to_tensor(token_ids), pad_id)[:, None, None, :]
+    token_ids = ops.convert_to_tensor(token_ids)
+    if len(token_ids.shape) != 2:
+        raise ValueError(
+            f"`token_ids` must have shape `(batch, source_len)`. Received: shape={tuple(token_ids.shape)}."
+        )
+    return ops.not_equal(token_ids, pad_id)[:, None, None, :]
 
 
 def look_ahead_mask(length, source_len=None, start_index=0):
