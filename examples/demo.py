@@ -19,6 +19,10 @@ from pathlib import Path
 # Before TensorFlow loads: its notices are not the demo's.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from keras_transformer.cli.tensorflow_import import import_tensorflow
+
+import_tensorflow()
+
 import korean_corpus
 
 from keras_transformer import plots, schedules
@@ -110,7 +114,7 @@ def main(arguments=None):
     words = {word for korean, _ in train_pairs for word in korean.split()}
     print(
         f"A grammar generates {len(train_pairs):,} pairs of {len(words):,} Korean words, such as "
-        f"{' = '.join(train_pairs[0])}. The model learns this mini-language, not Korean.",
+        f'"{train_pairs[0][0]}", "{train_pairs[0][1]}". The model learns this mini-language, not Korean.',
         flush=True,
     )
     recipe = dataclasses.replace(RECIPE, epochs=options.epochs)
@@ -131,6 +135,7 @@ def main(arguments=None):
         )
         return 1
 
+    print("Writes the export, loads it and checks its answers ...", flush=True)
     version = export(translator, output / "export")
     print("A process with TensorFlow and the export alone translates:", flush=True)
     for sentence, translation in zip(SENTENCES, ask(version, SENTENCES), strict=True):
@@ -139,6 +144,7 @@ def main(arguments=None):
         "Other Korean gives nonsense, because the grammar does not have it. To translate a real language, train on "
         "files of your own: keras-transformer train --pairs FILE.tsv --output RUN"
     )
+    print("Draws the pictures ...", flush=True)
     draw(translator, run, output / "pictures")
 
     print(f"corpus {output / 'corpus'}, run {run}, export {version}, pictures {output / 'pictures'}")

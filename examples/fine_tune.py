@@ -76,7 +76,11 @@ def pretrain(texts, folder):
     )
     print(f"Pretrains a BERT of {model.count_params():,} parameters on {len(texts):,} texts.", flush=True)
     history = model.fit(
-        batches.apply(Masking(tokenizer, seed=SEED)), steps_per_epoch=steps, epochs=SMALL_EPOCHS, verbose=0
+        batches.apply(Masking(tokenizer, seed=SEED)),
+        steps_per_epoch=steps,
+        epochs=SMALL_EPOCHS,
+        verbose=0,
+        shuffle=False,  # the dataset shuffles
     )
     first, last = (history.history["accuracy"][i] for i in (0, -1))
     print(f"Masked words guessed right: {first:.0%} in the first epoch, {last:.0%} in the last.", flush=True)

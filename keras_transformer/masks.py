@@ -17,10 +17,18 @@ def padding_mask(token_ids, pad_id=0):
     Returns:
         bool `(batch, 1, 1, source_len)`, True where a token is real.
 
+    Raises:
+        ValueError: If `token_ids` has another rank.
+
     >>> padding_mask([[5, 7, 0]]).shape
     TensorShape([1, 1, 1, 3])
     """
-    return ops.not_equal(ops.convert_to_tensor(token_ids), pad_id)[:, None, None, :]
+    token_ids = ops.convert_to_tensor(token_ids)
+    if len(token_ids.shape) != 2:
+        raise ValueError(
+            f"`token_ids` must have shape `(batch, source_len)`. Received: shape={tuple(token_ids.shape)}."
+        )
+    return ops.not_equal(token_ids, pad_id)[:, None, None, :]
 
 
 def look_ahead_mask(length, source_len=None, start_index=0):
@@ -120,19 +128,21 @@ def combine(*masks):
     return combined
 
 
-def as_attention_mask(mask):
+def as_attention_mask(mask, scores_shape=None):
     """Gives an `attention_mask` the rank of attention scores, with Keras's meaning of each rank.
 
     Args:
         mask: `(target_len, source_len)`, `(batch, target_len, source_len)` or
             `(batch, num_heads, target_len, source_len)`, boolean or 0 and 1; or None.
+        scores_shape: Shape of the attention scores, `(batch, num_heads, target_len, source_len)`; None to compare
+            nothing with it.
 
     Returns:
         bool of rank 4, or None.
 
     Raises:
-        ValueError: If the rank is none of these; or, outside of a graph, if there are floats other than 0 and 1: an
-            additive mask (0 = may attend) would be read the other way round.
+        ValueError: If the rank is none of these, or the sizes do not fit `scores_shape`; or, outside of a graph, if
+            there are floats other than 0 and 1: an additive mask (0 = may attend) would be read the other way round.
     """
     if mask is None:
         return None
@@ -147,16 +157,19 @@ def as_attention_mask(mask):
         mask = mask > 0.5
     mask = ops.cast(mask, "bool")
     rank = len(mask.shape)
+    if rank not in (2, 3, 4):
+        raise ValueError(
+            "`attention_mask` must have shape `(target_len, source_len)`, `(batch, target_len, source_len)` or "
+            f"`(batch, num_heads, target_len, source_len)`. Received: shape={tuple(mask.shape)}."
+        )
+    if scores_shape is not None:
+        batch, heads, *lengths = scores_shape
+        _check_fits(
+            "attention_mask", mask, {2: lengths, 3: [batch, *lengths], 4: [batch, heads, *lengths]}[rank]
+        )
     if rank == 2:
         return mask[None, None]
-    if rank == 3:
-        return mask[:, None]
-    if rank == 4:
-        return mask
-    raise ValueError(
-        "`attention_mask` must have shape `(target_len, source_len)`, `(batch, target_len, source_len)` or "
-        f"`(batch, num_heads, target_len, source_len)`. Received: shape={tuple(mask.shape)}."
-    )
+    return mask[:, None] if rank == 3 else mask
 
 
 def _known_values(x):
@@ -167,19 +180,30 @@ def _known_values(x):
         return None
 
 
-def as_token_mask(mask, name="padding_mask"):
+def _check_fits(name, mask, shape):
+    """Raises `ValueError` for a mask that does not broadcast to a shape. A size that is not known yet fits."""
+    for own, size in zip(mask.shape, shape, strict=True):
+        if None not in (own, size) and own not in (1, size):
+            raise ValueError(
+                f"`{name}` must fit the inputs, so its shape must be {tuple(shape)}, or 1 in place of a size. "
+                f"Received: shape={tuple(mask.shape)}."
+            )
+
+
+def as_token_mask(mask, name="padding_mask", shape=None):
     """Gives a mask of tokens rank 2.
 
     Args:
         mask: bool `(batch, length)`, or `(batch, 1, 1, length)` as `padding_mask` gives it, or None.
         name: Name of the argument, for errors.
+        shape: `(batch, length)` of the tokens; None to compare nothing with it.
 
     Returns:
         bool `(batch, length)`, or None.
 
     Raises:
-        ValueError: If the rank is another, or the mask is of floats: an additive mask (0 = may attend) would be read
-            the other way round.
+        ValueError: If the rank is another, or the sizes do not fit `shape`; or the mask is of floats: an additive mask
+            (0 = may attend) would be read the other way round.
     """
     if mask is None:
         return None
@@ -187,11 +211,13 @@ def as_token_mask(mask, name="padding_mask"):
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if "float" in dtype:
         raise ValueError(f"`{name}` must be boolean, True where a token is real. Received: dtype={dtype}.")
-    shape = tuple(mask.shape)
-    if len(shape) == 4 and shape[1:3] == (1, 1):
+    if len(mask.shape) == 4 and tuple(mask.shape[1:3]) == (1, 1):
         mask = mask[:, 0, 0]
-    elif len(shape) != 2:
+    elif len(mask.shape) != 2:
         raise ValueError(
-            f"`{name}` must have shape `(batch, length)` or `(batch, 1, 1, length)`. Received: shape={shape}."
+            f"`{name}` must have shape `(batch, length)` or `(batch, 1, 1, length)`. "
+            f"Received: shape={tuple(mask.shape)}."
         )
+    if shape is not None:
+        _check_fits(name, mask, shape)
     return ops.cast(mask, "bool")

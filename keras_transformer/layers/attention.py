@@ -261,15 +261,15 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
         else:
             memory = self._memory(*projected[1:], new_positions)
         queries = self._query_dense(query) if projected is None else projected[0]
-        mask = as_attention_mask(attention_mask)
-        if cache is None:
-            for name, token_mask in (("value_mask", value_mask), ("key_mask", key_mask)):
-                if token_mask is not None:
-                    mask = combine(mask, as_token_mask(token_mask, name)[:, None, None, :])
-        else:
+        if cache is not None:
             self._check_implicit(query_mask=(query, query_mask), value_mask=(value, value_mask))
             memory = cache = cache.write(memory, index)
-            query_mask = None
+            query_mask = value_mask = key_mask = None
+        batch, source_len = memory.key.shape[0], memory.key.shape[2]
+        mask = as_attention_mask(attention_mask, (batch, self.num_heads, query.shape[1], source_len))
+        for name, token_mask in (("value_mask", value_mask), ("key_mask", key_mask)):
+            if token_mask is not None:
+                mask = combine(mask, as_token_mask(token_mask, name, (batch, source_len))[:, None, None, :])
         if use_causal_mask:
             mask = combine(mask, look_ahead_mask(ops.shape(query)[1], ops.shape(memory.key)[2], index))
         context, scores = dot_product_attention(
@@ -277,7 +277,7 @@ class MultiHeadAttention(KeepsShape, keras.layers.MultiHeadAttention):
             memory.key,
             memory.value,
             mask,
-            query_mask=as_token_mask(query_mask, "query_mask"),
+            query_mask=as_token_mask(query_mask, "query_mask", query.shape[:2]),
             dropout=self._dropout_layer if self.dropout and training else None,
             return_attention_scores=return_attention_scores,
             bias=None if self.positions is None else self.positions.bias_function(self.num_heads),

@@ -6,7 +6,12 @@ from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.cache import KVCache, empty_cache
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, to_config
+from keras_transformer.layers.sublayers import (
+    ensure_built,
+    from_config_or_layer,
+    own_or_implicit_mask,
+    to_config,
+)
 from keras_transformer.masks import as_attention_mask, as_token_mask, combine
 
 
@@ -53,8 +58,9 @@ class DecoderLayer(EncoderLayer):
 
     Raises:
         ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
-            `feed_forward`) are given, `num_heads` does not divide `d_model`, `index` is given without a cache, or a
-            memory is given to a layer that was built without one.
+            `feed_forward`) are given, `num_heads` does not divide `d_model`, `x` or a mask has another shape, `index`
+            is given without a cache, a memory is given to a layer that was built without one, or
+            `memory_padding_mask` without a memory.
 
     >>> DecoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4)), np.ones((1, 5, 4))).shape
     TensorShape([1, 3, 4])
@@ -125,18 +131,20 @@ class DecoderLayer(EncoderLayer):
                 "`memory` must be given in every call or in none: the first call decides whether there is attention to "
                 f"it. Received: {'none' if memory is None else 'a memory'}."
             )
+        if memory is None and memory_padding_mask is not None:
+            raise ValueError("`memory_padding_mask` needs a `memory`. Received: memory=None.")
         # Only what is given goes on to `self_attention`, so that Keras's own attention serves where none of it is.
         place = {"cache": cache, "index": index, "positions": positions, "key_positions": key_positions}
         place = {name: value for name, value in place.items() if value is not None}
         masks = {}
         if cache is None:
-            padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
+            padding_mask = own_or_implicit_mask(padding_mask, x)
             token_mask = padding_mask if token_mask is None else token_mask
             masks = {"query_mask": padding_mask, "value_mask": padding_mask}
         elif padding_mask is not None:
             keys = as_token_mask(padding_mask)[:, None, None, :]
             attention_mask = combine(as_attention_mask(attention_mask), keys)
-        options = {"return_attention_scores": return_attention_scores}  # Keras passes `training` on
+        options = {"return_attention_scores": return_attention_scores, "training": training}
         h = self.self_attention_residual.before(x)
         results = self.self_attention(
             h, h, attention_mask=attention_mask, use_causal_mask=True, **masks, **place, **options
@@ -146,10 +154,11 @@ class DecoderLayer(EncoderLayer):
 
         cross_scores = None
         if memory is not None:
-            if memory_padding_mask is None and not isinstance(memory, KVCache):
-                memory_padding_mask = implicit_mask(memory)
+            if isinstance(memory, KVCache):
+                memory_mask = as_token_mask(memory_padding_mask, "memory_padding_mask")
+            else:
+                memory_mask = own_or_implicit_mask(memory_padding_mask, memory, "memory_padding_mask")
             h = self.cross_attention_residual.before(x)
-            memory_mask = as_token_mask(memory_padding_mask, "memory_padding_mask")
             results = self.cross_attention(
                 h, memory, query_mask=masks.get("query_mask"), value_mask=memory_mask, **options
             )
@@ -171,7 +180,9 @@ class Decoder(Encoder):
     A stack whose last layer is pre-norm ends with one more norm, since that layer leaves its sum unnormalised.
 
     Args:
-        num_layers: Number of layers, or a list of layers of yours, which are used as they are.
+        num_layers: Number of layers, or a list of layers of yours, which are used as they are. Each is called as
+            `layer(x, memory=, padding_mask=, memory_padding_mask=, return_attention_scores=, cache=, index=,
+            training=)`, and with the other call arguments of the stack that are given.
         num_heads: Number of attention heads of each layer; None when a list is given.
         d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
         **kwargs: The other arguments of `DecoderLayer`, the same for each layer (not beside a list); and Keras's
@@ -203,13 +214,17 @@ class Decoder(Encoder):
         layer; with `cache` then the new cache.
 
     Raises:
-        ValueError: If `num_layers` is neither positive nor a list of layers, or sizes come beside a list.
+        ValueError: If `num_layers` is neither positive nor a list of layers, sizes come beside a list, or the `call` of
+            a layer lacks an argument.
 
     >>> Decoder(2, num_heads=2, d_ff=8)(np.ones((1, 3, 4)), np.ones((1, 5, 4))).shape
     TensorShape([1, 3, 4])
     """
 
     layer_class = DecoderLayer
+    call_arguments = (
+        "memory", "padding_mask", "memory_padding_mask", "return_attention_scores", "cache", "index"
+    )  # fmt: skip
 
     def build(self, x_shape, memory_shape=None):
         super().build(x_shape, *([] if memory_shape is None else [memory_shape]))
@@ -246,6 +261,7 @@ class Decoder(Encoder):
                 memory=memory[i] if projected else memory,
                 padding_mask=padding_mask,
                 memory_padding_mask=memory_padding_mask,
+                training=training,
                 return_attention_scores=return_attention_scores,
                 cache=None if cache is None else cache[i],
                 index=index,

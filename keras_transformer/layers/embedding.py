@@ -231,6 +231,7 @@ class _Added(Configured, keras.layers.Layer):
         super().__init__(**kwargs)
         self.autocast = False
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)  # token ids, of rank 2, come here by mistake
 
     def _sum(self, x, vectors):
         dtype = at_least_float32(self.compute_dtype)

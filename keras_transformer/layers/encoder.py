@@ -3,19 +3,19 @@
 import keras
 
 from keras_transformer.checks import check_positive, check_range, check_share
-from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.feed_forward import FeedForward, get_activation
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sublayers import (
     KeepsShape,
+    check_call_arguments,
     ensure_built,
     from_config_or_layer,
+    own_or_implicit_mask,
     pop_keras_arguments,
     takes_padding_mask,
     to_config,
 )
-from keras_transformer.masks import as_token_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -44,7 +44,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         attention_norm: Whether self-attention has a norm. False for the first layer of a stack whose input is
             normalised already (ModernBERT); needs `normalize_first=True`.
         attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
-            is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=)`.
+            is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=,
+            training=)`.
         feed_forward: A layer for the feed-forward network, such as `GatedFeedForward(2048)`. If its `call` has an
             argument `padding_mask`, it gets the mask of real tokens, bool `(batch, source_len)`.
 
@@ -63,7 +64,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
 
     Raises:
         ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
-            `feed_forward`) are given, or `num_heads` does not divide `d_model`.
+            `feed_forward`) are given, `num_heads` does not divide `d_model`, or `x` or a mask has another shape.
 
     >>> EncoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4))).shape
     TensorShape([1, 3, 4])
@@ -117,6 +118,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(min_ndim=3)
         self.self_attention = from_config_or_layer(attention, self, "attention")
         self.feed_forward = from_config_or_layer(feed_forward, self, "feed_forward")
         self.has_attention = attention is not None
@@ -138,6 +140,9 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         )
 
     def build(self, x_shape):
+        if x_shape[-1] is None:
+            raise ValueError(f"`d_model`, the last axis of `x`, must be known. Received: shape={x_shape}.")
+        self.input_spec = keras.layers.InputSpec(min_ndim=3, axes={-1: x_shape[-1]})
         if self.self_attention is None:
             self.self_attention = self._attention("self_attention", x_shape[-1])
         if self.feed_forward is None:
@@ -179,7 +184,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         training=None,
         return_attention_scores=False,
     ):
-        padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
+        padding_mask = own_or_implicit_mask(padding_mask, x)
         h = self.self_attention_residual.before(x)
         results = self.self_attention(
             h,
@@ -188,6 +193,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             value_mask=padding_mask,
             attention_mask=attention_mask,
             return_attention_scores=return_attention_scores,
+            training=training,
         )
         y, scores, _ = unpack(results, return_attention_scores, cache=False)
         x = self.self_attention_residual(x, y, training=training)
@@ -197,7 +203,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         """Calls the feed-forward network in its residual connection."""
         h = self.feed_forward_residual.before(x)
         masks = {"padding_mask": padding_mask} if self.masks_feed_forward else {}
-        y = self.feed_forward(h, **masks)  # Keras passes `training` on
+        y = self.feed_forward(h, training=training, **masks)
         return self.feed_forward_residual(x, y, training=training)
 
     def get_config(self):
@@ -224,7 +230,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
     A stack whose last layer is pre-norm ends with one more norm, since that layer leaves its sum unnormalised.
 
     Args:
-        num_layers: Number of layers, or a list of layers of yours, which are used as they are.
+        num_layers: Number of layers, or a list of layers of yours, which are used as they are. Each is called as
+            `layer(x, padding_mask=, attention_mask=, return_attention_scores=, training=)`.
         num_heads: Number of attention heads of each layer; None when a list is given.
         d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
         **kwargs: The other arguments of `EncoderLayer`, the same for each layer (not beside a list); and Keras's
@@ -244,13 +251,16 @@ class Encoder(KeepsShape, keras.layers.Layer):
         `(batch, num_heads, source_len, source_len)`.
 
     Raises:
-        ValueError: If `num_layers` is neither positive nor a list of layers, or sizes come beside a list.
+        ValueError: If `num_layers` is neither positive nor a list of layers, sizes come beside a list, or the `call` of
+            a layer lacks an argument.
 
     >>> Encoder(2, num_heads=2, d_ff=8)(np.ones((1, 3, 4))).shape
     TensorShape([1, 3, 4])
     """
 
     layer_class = EncoderLayer
+    # Arguments that every layer of the stack is called with, beside `training`, which Keras takes care of.
+    call_arguments = ("padding_mask", "attention_mask", "return_attention_scores")
 
     def __init__(self, num_layers, num_heads=None, d_ff=None, *args, **kwargs):
         super().__init__(**pop_keras_arguments(kwargs))
@@ -266,6 +276,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
             self.layers = [
                 from_config_or_layer(layer, self, f"num_layers[{i}]") for i, layer in enumerate(num_layers)
             ]
+            for i, layer in enumerate(self.layers):
+                check_call_arguments(layer, self.call_arguments, f"num_layers[{i}]")
         else:
             check_positive(num_layers=num_layers)
             for name in ("attention", "cross_attention", "feed_forward"):
@@ -298,7 +310,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
         training=None,
         return_attention_scores=False,
     ):
-        padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
+        padding_mask = own_or_implicit_mask(padding_mask, x)
         all_scores = []
         for layer in self.layers:
             results = layer(

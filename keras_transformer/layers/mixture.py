@@ -5,10 +5,13 @@ from keras import ops
 
 from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_count, check_range
-from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer
-from keras_transformer.masks import as_token_mask
+from keras_transformer.layers.sublayers import (
+    KeepsShape,
+    ensure_built,
+    from_config_or_layer,
+    own_or_implicit_mask,
+)
 
 
 class _Router(Projection):
@@ -97,7 +100,7 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         if self.top_k > 1:
             shares = shares / ops.sum(shares, axis=-1, keepdims=True)
         if training and self.balance:
-            padding_mask = implicit_mask(x) if padding_mask is None else as_token_mask(padding_mask)
+            padding_mask = own_or_implicit_mask(padding_mask, x)
             self.add_loss(self.balance * self._imbalance(probabilities, chosen, padding_mask))
         # All experts compute all tokens: how many tokens choose an expert is known late, and XLA needs sizes early
         # (on `ops.nonzero` TensorFlow's aborts). That is num_experts / top_k times the products that count.

@@ -101,10 +101,17 @@ class Residual(Configured, keras.layers.Layer):
         return self.norm(x) if self.normalize_first and self.norm is not None else x
 
     def call(self, x, y, training=None):
+        known = [sizes for sizes in zip(x.shape, y.shape, strict=False) if None not in sizes]
+        if len(x.shape) != len(y.shape) or any(before != after for before, after in known):
+            raise ValueError(
+                "The output of a sublayer must have the shape of its input: there is a residual connection around it. "
+                f"Received: input of shape={tuple(x.shape)}, output of shape={tuple(y.shape)}."
+            )
         y = self.drop(y, training=training)
         if self.sandwich_norm:
             y = self.norm_after(y)
-        return x + y if self.normalize_first else self.norm(x + y)
+        y = ops.add(x, y)  # x may hold ints, which TensorFlow's own `+` does not add to floats
+        return y if self.normalize_first else self.norm(y)
 
     def compute_output_shape(self, x_shape, y_shape=None):
         return x_shape

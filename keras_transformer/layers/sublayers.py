@@ -7,7 +7,8 @@ import weakref
 
 import keras
 
-from keras_transformer.keras_internals import sublayers
+from keras_transformer.keras_internals import implicit_mask, sublayers
+from keras_transformer.masks import as_token_mask
 
 
 class Configured:
@@ -153,6 +154,29 @@ def from_config_or_layer(value, holder, name, kind=keras.layers.Layer):
 def takes_padding_mask(layer):
     """Whether the `call` of a layer has an argument `padding_mask`."""
     return "padding_mask" in inspect.signature(layer.call).parameters
+
+
+def check_call_arguments(layer, names, name):
+    """Raises `ValueError` if the `call` of a layer lacks an argument.
+
+    Args:
+        layer: A layer that a constructor was given.
+        names: Names of the arguments that it will be called with.
+        name: Name of the constructor's argument.
+    """
+    signature = inspect.signature(layer.call)
+    any_name = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    missing = [each for each in names if each not in signature.parameters]
+    if missing and not any_name:
+        raise ValueError(
+            f"The `call` of `{name}` must have the arguments {names}; **kwargs takes those that it does not need. "
+            f"Received: {type(layer).__name__}.call{signature}, without {missing}."
+        )
+
+
+def own_or_implicit_mask(mask, x, name="padding_mask"):
+    """Returns the mask of the tokens of `x`, bool `(batch, length)`: the given one, else Keras's implicit one."""
+    return implicit_mask(x) if mask is None else as_token_mask(mask, name, x.shape[:2])
 
 
 def pop_keras_arguments(kwargs):

@@ -32,13 +32,20 @@ def matrix_of_ids(x, name, shape):
     """Returns `x` as int32 of rank 2.
 
     Raises:
-        ValueError: If it holds no ints, has another rank, or has an empty axis.
+        ValueError: If it is no array, holds no ints, has another rank, or has an empty axis.
     """
     ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
     if ragged:
         raise ValueError(
             f"`{name}` must be dense, padded on the right: `x.to_tensor()`. Received: a ragged tensor."
         )
+    try:
+        x = ops.convert_to_tensor(x)
+    except (ValueError, TypeError):  # None, or rows of different lengths
+        raise ValueError(
+            f"`{name}` must be an array of ids `{shape}`, rows filled up on the right with `pad_id`. "
+            f"Received: {x!r:.200}."
+        ) from None
     x = as_ids(x, name)
     if len(x.shape) != 2 or 0 in x.shape:
         raise ValueError(

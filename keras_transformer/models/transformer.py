@@ -71,8 +71,9 @@ class EncoderDecoder(Generation, BaseModel):
         Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, embeddings are shared between
-            vocabularies of different sizes, a stack has another class, or `positions` act inside attention.
+        ValueError: If a size is not positive, an id is not in the vocabulary, `eos_id` is `pad_id`, embeddings are
+            shared between vocabularies of different sizes, a stack has another class, or `positions` act inside
+            attention.
 
     >>> model = EncoderDecoder(11, None, 4, Encoder(1, 2, 8), Decoder(2, 2, 8), PositionalEncoding())
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
@@ -111,6 +112,11 @@ class EncoderDecoder(Generation, BaseModel):
         )
         check_ids(min(source_vocab_size, target_vocab_size), pad_id=pad_id)
         check_ids(target_vocab_size, bos_id=bos_id, eos_id=eos_id)
+        if pad_id == eos_id:
+            raise ValueError(
+                "`eos_id` must not be `pad_id`: it would be masked, and no output would learn to end. "
+                f"Received: pad_id={pad_id}, eos_id={eos_id}."
+            )
         check_share(dropout=dropout)
         if share_embeddings and source_vocab_size != target_vocab_size:
             raise ValueError(
@@ -328,9 +334,9 @@ class Transformer(EncoderDecoder):
         Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, `num_heads` does not divide
-            `d_model`, embeddings are shared between vocabularies of different sizes, or `positions` act inside
-            attention.
+        ValueError: If a size is not positive, an id is not in the vocabulary, `eos_id` is `pad_id`, `num_heads` does
+            not divide `d_model`, embeddings are shared between vocabularies of different sizes, or `positions` act
+            inside attention.
 
     >>> model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape

@@ -1,22 +1,20 @@
 """Serves models: in Python, as a SavedModel, and with TensorFlow Serving."""
 
-from keras_transformer.serving.bulk import translate_file, translate_lines
-from keras_transformer.serving.classifier import Classifier
-from keras_transformer.serving.embedder import Embedder, Similarity
-from keras_transformer.serving.folders import load, servable_of
-from keras_transformer.serving.generator import TextGenerator
-from keras_transformer.serving.image_classifier import ImageClassifier
-from keras_transformer.serving.translator import Translator
+from keras_transformer.lazy import lazy_names
 
-__all__ = [
-    "Classifier",
-    "Embedder",
-    "ImageClassifier",
-    "Similarity",
-    "TextGenerator",
-    "Translator",
-    "load",
-    "servable_of",
-    "translate_file",
-    "translate_lines",
-]
+_HOMES = {
+    "Classifier": "classifier",
+    "Embedder": "embedder",
+    "ImageClassifier": "image_classifier",
+    "Similarity": "embedder",
+    "TextGenerator": "generator",
+    "Translator": "translator",
+    "load": "folders",
+    "servable_of": "folders",
+    "translate_file": "bulk",
+    "translate_lines": "bulk",
+}
+
+# The command `server-files` needs no servable and so no TensorFlow.
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy_names(__package__, _HOMES)

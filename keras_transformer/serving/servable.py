@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import keras
@@ -112,11 +113,12 @@ class Servable:
             ValueError: If `texts` or `second` is not a list of strings, they differ in length, or `batch_size` is not
                 positive.
         """
-        sides = [_as_bytes(name, texts), *([] if second is None else [_as_bytes("second", second)])]
+        texts = _as_bytes(name, texts)
+        sides = [texts, *([] if second is None else [_as_bytes("second", second)])]
         check_positive(batch_size=batch_size)
-        if {len(side) for side in sides} != {len(texts)}:
+        if len(sides[-1]) != len(texts):
             raise ValueError(
-                f"`second` must have a text for each of `{name}`. Received: {len(second)} for {len(texts)}."
+                f"`second` must have a text for each of `{name}`. Received: {len(sides[-1])} for {len(texts)}."
             )
         if not texts:
             return [], 0
@@ -304,10 +306,12 @@ class Servable:
 
 
 def _as_bytes(name, texts):
-    """Encodes a list of strings as UTF-8, or raises `ValueError` if it is something else."""
-    if isinstance(texts, (str, bytes)) or not all(isinstance(text, (str, bytes)) for text in texts):
+    """Encodes a list, an array or an iterable of strings as UTF-8; raises `ValueError` if it is something else."""
+    several = isinstance(texts, Iterable) and not isinstance(texts, (str, bytes))
+    strings = list(texts) if several else [None]
+    if not all(isinstance(text, (str, bytes)) for text in strings):
         raise ValueError(f"`{name}` must be a list of strings. Received: {texts!r:.200}.")
-    return [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
+    return [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in strings]
 
 
 def lookup(known, name, folder):

@@ -59,6 +59,13 @@ def read_json(path, make):
         raise ValueError(f"Cannot read a tokenizer from {path}: {error!r:.500}") from None
 
 
+def list_of_sentences(sentences):
+    """Returns the sentences that train a tokenizer as a list. Raises `ValueError` for one str, a list of letters."""
+    if isinstance(sentences, (str, bytes)):
+        raise ValueError(f"`sentences` must be an iterable of str. Received: one string, {sentences!r:.200}.")
+    return list(sentences)
+
+
 def valid_utf8(strings):
     """Replaces each invalid byte sequence of strings by U+FFFD, as a TensorFlow op.
 

@@ -13,10 +13,20 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
-from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, as_ragged, valid_utf8
+from keras_transformer.text.base import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    as_ragged,
+    list_of_sentences,
+    valid_utf8,
+)
 
 BLANK = "\u2581"  # SentencePiece writes it instead of a space
 SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}
+LEAST_LIMIT = 10  # SentencePiece refuses a lower `max_sentence_length`
 UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
@@ -124,7 +134,7 @@ class SentencePieceTokenizer(Tokenizer):
         """
         if model_type not in ("unigram", "bpe"):
             raise ValueError(f'`model_type` must be "unigram" or "bpe". Received: model_type={model_type!r}.')
-        sentences = [sentence.strip() for sentence in sentences]
+        sentences = [sentence.strip() for sentence in list_of_sentences(sentences)]
         if not any(sentences):
             raise ValueError(
                 f"`sentences` must hold text. Received: {len(sentences)} sentences, all of them empty."
@@ -146,7 +156,8 @@ class SentencePieceTokenizer(Tokenizer):
                 minloglevel=2,
                 # SentencePiece drops longer sentences without a word. Its default is 4192 bytes.
                 max_sentence_length=max(
-                    len(sentence.encode("utf-8", "surrogatepass")) for sentence in sentences
+                    LEAST_LIMIT,
+                    max(len(sentence.encode("utf-8", "surrogatepass")) for sentence in sentences),
                 ),
             )
         except RuntimeError as error:

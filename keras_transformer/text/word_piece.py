@@ -10,7 +10,7 @@ import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from keras_transformer.checks import check_positive
-from keras_transformer.text.base import Tokenizer, as_ragged, read_json, valid_utf8
+from keras_transformer.text.base import Tokenizer, as_ragged, list_of_sentences, read_json, valid_utf8
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is unknown
@@ -111,7 +111,7 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: If there is no text, or the single characters alone need more than `vocab_size` ids.
         """
         check_positive(vocab_size=vocab_size, max_characters=max_characters)
-        sentences = list(sentences)
+        sentences = list_of_sentences(sentences)
         strip = lower_case if strip_accents is None else strip_accents
         counts = collections.Counter()
         for start in range(0, len(sentences), SENTENCES_AT_ONCE):

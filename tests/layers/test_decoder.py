@@ -244,3 +244,10 @@ def test_later_tokens_reach_nothing_through_the_gradient():
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match=r"Received: d_model=6, num_heads=5\."):
         DecoderLayer(5, D_FF).build((None, None, 6), (None, None, 13))
+
+
+def test_masks_of_a_memory_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"`memory_padding_mask` must fit .* \(2, 7\).* shape=\(2, 5\)"):
+        layer()(X, MEMORY, memory_padding_mask=REAL)
+    with pytest.raises(ValueError, match="`memory_padding_mask` needs a `memory`"):
+        DecoderLayer(HEADS, D_FF)(X, memory_padding_mask=MEMORY_REAL)

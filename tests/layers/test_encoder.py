@@ -7,6 +7,7 @@ from reference import encoder, encoder_layer, weights_of
 
 from keras_transformer.layers import (
     Decoder,
+    DecoderLayer,
     Encoder,
     EncoderLayer,
     MultiHeadAttention,
@@ -187,3 +188,70 @@ def test_wrappers_find_the_output_shapes():
         7,
     )
     assert Decoder(2, 3, 8).compute_output_shape((None, 5, 6), (None, 4, 11)) == (None, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("x", "masks", "message"),
+    [
+        (X[0], {}, "expected min_ndim=3, found ndim=2"),
+        (np.concatenate([X, X], axis=-1), {}, "expected axis -1 of input shape to have value 6"),
+        (X, {"padding_mask": REAL[:, 1:]}, r"`padding_mask` must fit .* \(2, 7\).* shape=\(2, 6\)"),
+        (X, {"padding_mask": np.ones((3, 7), bool)}, r"`padding_mask` must fit .* shape=\(3, 7\)"),
+        (X, {"attention_mask": REAL}, r"`attention_mask` must fit .* \(7, 7\).* shape=\(2, 7\)"),
+        (X, {"attention_mask": np.ones((2, 5, 7, 7), bool)}, r"`attention_mask` must fit .* \(2, 3, 7, 7\)"),
+    ],
+    ids=["no batch", "width", "length", "batch", "padding mask", "heads"],
+)
+def test_inputs_that_do_not_fit_are_refused(x, masks, message):
+    with pytest.raises(ValueError, match=message):
+        layer()(x, **masks)
+
+
+def test_the_width_must_be_known():
+    with pytest.raises(ValueError, match=r"`d_model`, the last axis of `x`, must be known"):
+        EncoderLayer(HEADS, D_FF)(keras.Input((None, None)))
+
+
+@pytest.mark.parametrize(
+    "feed_forward",
+    [keras.layers.Dense(1), keras.layers.Dense(5), keras.layers.GlobalAveragePooling1D()],
+    ids=["one channel", "other channels", "no length"],
+)
+def test_a_sublayer_must_keep_the_shape(feed_forward):
+    with pytest.raises(ValueError, match="must have the shape of its input"):
+        EncoderLayer(HEADS, feed_forward=feed_forward)(X)
+
+
+def test_ints_are_numbers_too():
+    made = layer()
+    numbers = np.arange(BATCH * LENGTH * D_MODEL).reshape(X.shape) % 5
+    assert_close(made(numbers), made(numbers.astype("float32")))
+
+
+@pytest.mark.parametrize("stack_class", [Encoder, Decoder])
+def test_a_layer_of_a_stack_takes_the_arguments_of_its_call(stack_class):
+    class Narrow(stack_class.layer_class):
+        def call(self, x, padding_mask=None, training=None):
+            return super().call(x, padding_mask=padding_mask, training=training)
+
+    class Wide(Narrow):
+        def call(self, x, padding_mask=None, **kwargs):
+            return super().call(x, padding_mask)
+
+    assert stack_class([Wide(HEADS, D_FF)])(X).shape == X.shape
+    with pytest.raises(ValueError, match=r"`call` of `num_layers\[1\]` .* Narrow\.call\(x.*without \['"):
+        stack_class([Wide(HEADS, D_FF), Narrow(HEADS, D_FF)])
+
+
+@pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("base", [EncoderLayer, DecoderLayer, Encoder, Decoder])
+def test_a_subclass_may_drop_outside_of_training(base, dropout):
+    """As in Gal and Ghahramani, 2016, "Dropout as a Bayesian Approximation": `training=True` reaches each dropout."""
+
+    class AlwaysDropping(base):
+        def call(self, x, memory=None, **kwargs):
+            return super().call(x, **{**kwargs, "training": True})
+
+    sizes = (1, HEADS, D_FF) if issubclass(base, Encoder) else (HEADS, D_FF)
+    made = AlwaysDropping(*sizes, **{"dropout": 0.0, dropout: 0.5})
+    assert np.any(as_numpy(made(X)) != as_numpy(made(X)))

@@ -9,6 +9,7 @@ from keras_transformer.layers import (
     LearnedPositions,
     PositionalEncoding,
     RotaryPositions,
+    SegmentEmbedding,
     sinusoidal_positions,
 )
 
@@ -125,3 +126,9 @@ def test_offsets_and_the_last_wavelength():
 def test_an_endpoint_needs_more_than_two_channels():
     with pytest.raises(ValueError, match=r"`endpoint=True` needs more than 2 channels"):
         PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2), "float32"))
+
+
+@pytest.mark.parametrize("layer", [PositionalEncoding(), LearnedPositions(5), SegmentEmbedding()])
+def test_ids_in_place_of_vectors_are_refused(layer):
+    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
+        layer(np.ones((2, 3), "int32"))

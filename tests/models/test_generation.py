@@ -362,6 +362,12 @@ def test_unusable_arguments_are_refused(model, arguments, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("source", [None, [[5, 6], [7]], {"source": [[5]]}], ids=["none", "ragged", "dict"])
+def test_a_source_that_is_no_array_is_named(model, source):
+    with pytest.raises(ValueError, match=r"`source` must be an array of ids .* filled up on the right"):
+        model.generate(source)
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (3, 0), (3,), (3, 2, 0)])
 def test_a_target_that_does_not_fit_is_refused(model, shape):
     with pytest.raises(ValueError) as error:

@@ -455,6 +455,20 @@ def test_ids_outside_the_vocabulary_are_refused(name):
         small(**{name: TARGET_VOCAB})
 
 
+def test_the_end_of_a_text_is_no_padding():
+    with pytest.raises(ValueError, match=r"`eos_id` must not be `pad_id`.* Received: pad_id=5, eos_id=5\."):
+        small(pad_id=5, eos_id=5)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_ids_of_another_rank_are_refused_in_a_forward_pass(shape):
+    ids = np.ones(shape, "int32")
+    with pytest.raises(
+        ValueError, match=r"`token_ids` must have shape `\(batch, source_len\)`\. Received: shape="
+    ):
+        small()({"source": ids, "target": ids})
+
+
 def test_unknown_preset_is_refused():
     with pytest.raises(ValueError, match=r"\['base', 'big', 'tiny'\]. Received: preset='huge'\."):
         Transformer.from_preset("huge", 7)

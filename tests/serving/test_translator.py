@@ -97,12 +97,17 @@ def test_bytes_and_text_are_translated_alike(translator, sources, alone):
     assert translator.translate(tuple(sources)) == alone
 
 
+@pytest.mark.parametrize("container", [np.array, iter], ids=["array", "iterator"])
+def test_texts_may_come_in_an_array_or_one_by_one(translator, sources, alone, container):
+    assert translator.translate(container(sources)) == alone
+
+
 def test_invalid_bytes_are_read_as_the_rest_of_their_row(translator, sources, alone):
     broken = [b"\xff" + source.encode() for source in sources]
     assert translator.translate(broken) == alone
 
 
-@pytest.mark.parametrize("single", ["저는 학생입니다.", b"text", ""])
+@pytest.mark.parametrize("single", ["저는 학생입니다.", b"text", "", None, 3])
 def test_a_bare_string_is_an_error_and_no_list_of_characters(translator, single):
     with pytest.raises(ValueError, match=r"must be a list of strings\. Received: "):
         translator.translate(single)

@@ -8,7 +8,7 @@ from graphs import assert_same_in_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
@@ -367,6 +367,17 @@ def test_arguments_out_of_range_are_refused_with_their_values(sentences, argumen
 def test_training_on_no_text_is_refused_with_the_number_of_sentences(texts):
     with pytest.raises(ValueError, match=f"Received: {len(texts)} sentences"):
         SentencePieceTokenizer.train(texts, 100)
+
+
+def test_sentences_of_a_few_letters_are_enough():
+    tokenizer = SentencePieceTokenizer.train(["ab", "b"], 20, character_coverage=1.0)
+    assert read_back(tokenizer, ["b ab"]) == ["b ab"]
+
+
+@pytest.mark.parametrize("tokenizer_class", [SentencePieceTokenizer, WordPieceTokenizer])
+def test_a_text_in_place_of_sentences_is_refused(tokenizer_class):
+    with pytest.raises(ValueError, match=r"iterable of str\. Received: one string, 'corpus.txt'"):
+        tokenizer_class.train("corpus.txt", 100)
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
