@@ -1,5 +1,7 @@
 """What several families share: keys of config.json, and checks of a model's layers."""
 
+import itertools
+
 import keras
 
 from keras_transformer.checks import check_labels, check_positive
@@ -19,6 +21,21 @@ ACTIVATIONS = {
 }
 POOLINGS = {"cls": "first", "mean": "mean"}
 OWN_VALUES = {"activation": ACTIVATIONS, "pooling": POOLINGS}
+# Arguments that are sizes, which must be positive.
+SIZES = (
+    *(
+        "vocab_size",
+        "source_vocab_size",
+        "d_model",
+        "num_layers",
+        "num_heads",
+        "d_ff",
+        "key_dim",
+        "num_buckets",
+        "max_distance",
+    ),
+    *("positions", "num_segments", "channels"),
+)
 
 # Options of layers that change no number of a trained model.
 WITHOUT_NUMBERS = (
@@ -28,6 +45,8 @@ WITHOUT_NUMBERS = (
     "attention_axes",  # of inputs of rank 3 it is always the second
     "kernel_initializer",
     "bias_initializer",
+    "beta_initializer",
+    "gamma_initializer",
     "dropout",
     "seed",
     "labels",
@@ -42,12 +61,6 @@ def check_config(config, file="config.json", /, **expected):
                 f"`{key}` of {file} must be {value!r}: the library has nothing else. "
                 f"Received: {key}={config[key]!r:.200}."
             )
-
-
-def sizes_of(config, *keys):
-    """Returns the sizes at some keys of config.json, a list of int. Raises `ValueError` if one is not positive."""
-    check_positive(**{key: config[key] for key in keys})
-    return [config[key] for key in keys]
 
 
 def check_divisible(config, width, num_heads):
@@ -79,13 +92,29 @@ def _own_value(config, key, names):
     return names[config[key]]
 
 
+def keys_and_defaults(**rows):
+    """Splits a table of arguments: for each of them its key of config.json and transformers' value where it is missing.
+
+    Returns:
+        A dict of the key of each argument, and a dict of the value of each key.
+
+    >>> keys_and_defaults(d_model=("n_embd", 768))
+    ({'d_model': 'n_embd'}, {'n_embd': 768})
+    """
+    return {name: key for name, (key, _) in rows.items()}, dict(rows.values())
+
+
 def arguments_from(config, keys):
     """Returns the arguments of a layer from config.json, a dict.
 
     Args:
         config: The config.json, a dict.
         keys: A dict of the key of each argument. The values of "activation" and "pooling" are translated.
+
+    Raises:
+        ValueError: If a size is not positive, or an activation or a pooling is unknown.
     """
+    check_positive(**{key: config[key] for name, key in keys.items() if name in SIZES})
     return {
         name: _own_value(config, key, OWN_VALUES[name]) if name in OWN_VALUES else config[key]
         for name, key in keys.items()
@@ -171,30 +200,21 @@ def _options_of(config, path):
     return pairs
 
 
-def check_norm(family, norm, kind=LayerNormalization):
-    """Raises `ValueError` for a norm that is not of a class, over the last axis, with all its weights."""
-    check_parts(family, norm=(norm, kind))
-    if kind is LayerNormalization:
-        check_parts(family, norm_center=(norm.center, True), norm_scale=(norm.scale, True))
-        check_parts(family, norm_rms_scaling=(norm.rms_scaling, False))
-        axes = [axis % 3 for axis in norm.axis]  # of inputs `(batch, length, d_model)`
-        check_parts(family, norm_axes=(axes, [2]))
-
-
 def check_layers(
     family,
-    *stacks,
+    stack,
     feed_forward=FeedForward,
     norm=LayerNormalization,
+    *,
     normalize_first,
     sandwich_norm=False,
     free=(),
 ):
-    """Checks the layers of encoders and decoders, which must all be alike.
+    """Checks the layers of an encoder or a decoder, which must all be alike.
 
     Args:
         family: The `model_type`.
-        *stacks: An `Encoder` or `Decoder` or several.
+        stack: An `Encoder` or a `Decoder`.
         feed_forward: Class of the feed-forward networks.
         norm: Class of the norms.
         normalize_first: Where the norms must be: True for pre-norm.
@@ -207,48 +227,51 @@ def check_layers(
     Raises:
         ValueError: If a layer has another part, or differs from the first one.
     """
-    first = None
-    for stack in stacks:
-        for layer in stack.layers:
-            check_parts(family, layer=(layer, stack.layer_class))
-            attentions = [layer.self_attention]
-            residuals = [layer.self_attention_residual, layer.feed_forward_residual]
-            if getattr(layer, "cross_attention_residual", None) is not None:
-                attentions.append(layer.cross_attention)
-                residuals.append(layer.cross_attention_residual)
-            for attention in attentions:
-                check_parts(family, attention=(attention, MultiHeadAttention))
-            check_parts(family, feed_forward=(layer.feed_forward, feed_forward))
-            for residual in residuals:
-                check_parts(family, residual=(residual, Residual))
-                check_norm(family, residual.norm, norm)
-                check_parts(
-                    family,
-                    normalize_first=(residual.normalize_first, normalize_first),
-                    sandwich_norm=(residual.sandwich_norm, sandwich_norm),
-                )
-            for attention in attentions:
-                for residual in residuals:
-                    options = _options(attention, layer.feed_forward, residual)
-                    options = {name: value for name, value in options.items() if name not in free}
-                    first = options if first is None else first
-                    _check_alike(family, layer, options, first)
-    layer = stacks[0].layers[0]
+    first = {}
+    for layer in stack.layers:
+        check_parts(family, layer=(layer, stack.layer_class), feed_forward=(layer.feed_forward, feed_forward))
+        attentions = [layer.self_attention]
+        residuals = [layer.self_attention_residual, layer.feed_forward_residual]
+        if getattr(layer, "cross_attention_residual", None) is not None:
+            attentions.append(layer.cross_attention)
+            residuals.append(layer.cross_attention_residual)
+        for attention, residual in itertools.product(attentions, residuals):
+            check_parts(family, attention=(attention, MultiHeadAttention), residual=(residual, Residual))
+            check_parts(family, norm=(residual.norm, norm))
+            check_made(family, "norm", residual.norm, norm(epsilon=residual.norm.epsilon))
+            check_parts(
+                family,
+                normalize_first=(residual.normalize_first, normalize_first),
+                sandwich_norm=(residual.sandwich_norm, sandwich_norm),
+            )
+            for name, value in _options(attention, layer.feed_forward, residual).items():
+                if value != first.setdefault(name, value) and name not in free:
+                    raise ValueError(
+                        f"All layers of a {family!r} model must be alike. Received: {name}={value!r} in "
+                        f"{layer.name!r}, {first[name]!r} in the first layer."
+                    )
+    layer = stack.layers[0]
     return layer.self_attention, layer.feed_forward, layer.self_attention_residual
 
 
-def attention_options(attention):
-    """Returns the options of a `MultiHeadAttention` that decide what it computes, a dict."""
-    names = ("num_heads", "key_dim", "value_dim", "use_bias", "dropout", "use_gate", "output_shape")
+def attention_options(attention, d_model=None):
+    """Returns the options of a `MultiHeadAttention` that decide what it computes, a dict, with defaults filled in.
+
+    Args:
+        attention: The layer.
+        d_model: Width of its output where it has no `output_shape`.
+    """
+    names = ("num_heads", "key_dim", "value_dim", "use_bias", "dropout", "use_gate")
     # Keras's layer has no public attribute for some. The subclass's own configuration refuses shared positions.
     config = keras.layers.MultiHeadAttention.get_config(attention)
     return {
         **{name: config[name] for name in (*names, "sliding_window")},
+        "output_shape": config["output_shape"] or (d_model,),
         "num_key_value_heads": attention.num_key_value_heads,
         "query_key_norm": attention.query_key_norm,
         "norm_epsilon": attention.norm_epsilon if attention.query_key_norm else None,
         "output_bias": config["use_bias"] if attention.output_bias is None else attention.output_bias,
-        "scale": attention.scale,
+        "scale": round(attention.key_dim**-0.5 if attention.scale is None else attention.scale, 9),
         "soft_cap": attention.soft_cap,
     }
 
@@ -272,61 +295,73 @@ def _options(attention, feed_forward, residual):
     }
 
 
-def _check_alike(family, layer, options, first):
-    """Raises `ValueError` where a layer's options are not those of the first layer."""
-    for name, value in options.items():
-        if value != first[name]:
-            raise ValueError(
-                f"All layers of a {family!r} model must be alike. Received: {name}={value!r} in {layer.name!r}, "
-                f"{first[name]!r} in the first layer."
-            )
-
-
-def check_attention(family, attention, d_model, *, unscaled=False):
-    """Raises `ValueError` for attention that is not that of "Attention Is All You Need", section 3.2.2.
-
-    Positions, grouped queries, biases and the size of a head are free.
+def stack_words(family, stack, d_model, *, normalize_first, unscaled=False, positions=None):
+    """Returns the arguments of an `Encoder` or `Decoder` of the layers of "Attention Is All You Need", a dict.
 
     Args:
         family: The `model_type`.
-        attention: A `MultiHeadAttention`.
+        stack: The `Encoder` or `Decoder`.
         d_model: Width of the model.
-        unscaled: Whether a scale of 1 is allowed too.
+        normalize_first: Where the norms must be: True for pre-norm.
+        unscaled: Whether attention may have a scale of 1 too.
+        positions: The class of positions that act inside attention, or None.
+
+    Raises:
+        ValueError: If the layers are not alike, or have something that is none of these arguments.
     """
-    options = attention_options(attention)
-    usual_scale = attention.key_dim**-0.5
-    scale = usual_scale if attention.scale is None else attention.scale
+    attention, feed_forward, residual = check_layers(family, stack, normalize_first=normalize_first)
+    options = attention_options(attention, d_model)
+    usual = {
+        "value_dim": attention.key_dim,
+        "num_key_value_heads": attention.num_heads,
+        "scale": 1.0 if unscaled and attention.scale == 1.0 else round(attention.key_dim**-0.5, 9),
+        "output_bias": options["use_bias"],
+        "output_shape": (d_model,),
+        "use_gate": False,
+        **dict.fromkeys(("sliding_window", "query_key_norm", "soft_cap")),
+    }
+    check_parts(family, **{name: (options[name], value) for name, value in usual.items()})
     check_parts(
         family,
-        value_dim=(options["value_dim"], attention.key_dim),
-        use_gate=(options["use_gate"], False),
-        output_shape=(options["output_shape"] or (d_model,), (d_model,)),
-        sliding_window=(options["sliding_window"], None),
-        query_key_norm=(options["query_key_norm"], None),
-        output_bias=(options["output_bias"], options["use_bias"]),
-        soft_cap=(options["soft_cap"], None),
-        scale=(scale, 1.0 if unscaled and scale == 1.0 else usual_scale),
-    )
-
-
-def check_plain_attention(family, attention, d_model, *, unscaled=False, positions=None):
-    """Raises `ValueError` for attention with other options than a number of heads, which share `d_model`, and dropout.
-
-    Args:
-        family: The `model_type`.
-        attention: A `MultiHeadAttention`.
-        d_model: Width of the model.
-        unscaled: Whether a scale of 1 is allowed too.
-        positions: The position scheme that is allowed, or None.
-    """
-    check_attention(family, attention, d_model, unscaled=unscaled)
-    check_parts(
-        family,
-        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
         key_dim=(attention.key_dim * attention.num_heads, d_model),
         attention_positions=(attention.positions, positions),
         attention_bias=(attention.use_bias, True),
+        feed_forward_bias=(feed_forward.use_bias, True),
     )
+    return {
+        "num_layers": stack.num_layers,
+        "num_heads": attention.num_heads,
+        "d_ff": feed_forward.d_ff,
+        "activation": activation_name(family, feed_forward),
+        "dropout": residual.dropout,
+        "attention_dropout": attention.dropout,
+        "activation_dropout": feed_forward.dropout,
+        "layer_norm_epsilon": residual.norm.epsilon,
+    }
+
+
+def layers_from(layer_class, words, d_model, dtype, options, **more):
+    """Makes the layers that `stack_words` describes, with more options of their attention.
+
+    Args:
+        layer_class: `EncoderLayer` or `DecoderLayer`.
+        words: The arguments of an `Encoder` or `Decoder`, a dict.
+        d_model: Width of the model.
+        dtype: The dtype of all parts.
+        options: More arguments of each `MultiHeadAttention`, a dict.
+        **more: More arguments of each layer.
+    """
+    words, dtypes = dict(words), {"dtype": dtype}
+    num_layers, num_heads, dropout = (words.pop(n) for n in ("num_layers", "num_heads", "attention_dropout"))
+    options = {"dropout": dropout, "name": "self_attention", **dtypes, **options}
+    return [
+        layer_class(
+            attention=MultiHeadAttention(num_heads, d_model // num_heads, **options),
+            name=f"layer_{i}",
+            **{**words, **dtypes, **more},
+        )
+        for i in range(num_layers)
+    ]
 
 
 def add_token_ids(
