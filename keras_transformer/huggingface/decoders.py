@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from keras_transformer.huggingface.configs import (
     add_token_ids,
     arguments_from,
-    attention_options,
     check_config,
-    check_layers,
-    check_parts,
     keys_of,
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
+from keras_transformer.huggingface.parts import attention_options, check_layers, check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Decoder, DecoderLayer, GatedFeedForward
 from keras_transformer.layers.residual import NORMS

@@ -7,16 +7,13 @@ from keras_transformer.huggingface.configs import (
     arguments_from,
     check_config,
     check_divisible,
-    check_made,
-    check_parts,
     keys_of,
     label_keys,
     labels_of,
-    layers_from,
-    stack_words,
 )
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, LAYER, STACK
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.parts import check_made, check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
     Encoder,

@@ -4,7 +4,7 @@
 """
 
 from keras_transformer.checks import check_positive
-from keras_transformer.huggingface.configs import attention_options, check_parts
+from keras_transformer.huggingface.parts import attention_options, check_parts
 from keras_transformer.huggingface.rotary import positions_from, rope_keys, rope_of
 from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
 

@@ -25,16 +25,8 @@ GEMMA_DEFAULTS = {
 }
 GEMMA_LAYER = LAYER._replace(norms=(*LAYER.norms, "pre_feedforward_layernorm", "post_feedforward_layernorm"))
 
-TOKENIZER = sentence_piece_kind(
-    "gemma2",
-    "GemmaTokenizer",
-    {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>"},
-    model_type="bpe",
-    bytes=True,
-    charsmap=False,
-    remove_extra_whitespaces=False,
-    add_dummy_prefix=False,
-)
+TOKENS = {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>"}
+TOKENIZER = sentence_piece_kind("gemma2", "GemmaTokenizer", TOKENS, add_dummy_prefix=False)
 
 
 def layer_types(config):

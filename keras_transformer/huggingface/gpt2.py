@@ -8,14 +8,12 @@ from keras_transformer.huggingface.configs import (
     arguments_from,
     check_config,
     check_divisible,
-    check_parts,
     keys_and_defaults,
     keys_of,
-    layers_from,
-    stack_words,
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.parts import check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions
 from keras_transformer.models import LanguageModel

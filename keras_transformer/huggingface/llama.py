@@ -5,17 +5,8 @@ from keras_transformer.huggingface.decoders import DecoderFamily
 from keras_transformer.huggingface.sentence_piece import sentence_piece_kind
 from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE_TOKENS, TokenizerKind
 
-# The tokenizer of Llama 1 and 2: transformers reads every other SentencePiece model wrongly.
-PIECES = sentence_piece_kind(
-    "llama",
-    "LlamaTokenizer",
-    {name: SENTENCE_PIECE_TOKENS[name] for name in ("unk", "bos", "eos")},
-    model_type="bpe",
-    bytes=True,
-    charsmap=False,
-    remove_extra_whitespaces=False,
-    add_dummy_prefix=True,
-)
+TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("unk", "bos", "eos")}
+PIECES = sentence_piece_kind("llama", "LlamaTokenizer", TOKENS, add_dummy_prefix=True)  # of Llama 1 and 2
 BYTE_LEVEL = byte_pair_kind("llama", adds_bos=True)  # of Llama 3
 
 

@@ -2,8 +2,9 @@
 Thottingal, 2020, "OPUS-MT".
 """
 
-from keras_transformer.huggingface.configs import check_config, check_parts
+from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import write_json
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.sentence_piece import vocabulary_tokenizer
 from keras_transformer.huggingface.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqFamily
 from keras_transformer.huggingface.tokenizers import (

@@ -1,10 +1,11 @@
 """ModernBERT: Warner et al., 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder"."""
 
 from keras_transformer.huggingface.byte_pair import MODERNBERT_BYTE_PAIR
-from keras_transformer.huggingface.configs import arguments_from, check_parts, keys_of
+from keras_transformer.huggingface.configs import arguments_from, keys_of
 from keras_transformer.huggingface.encoder_words import HeadNames
 from keras_transformer.huggingface.encoders import ID_KEYS, EncoderFamily
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Encoder, EncoderLayer, LayerNormalization
 from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead, MultipleChoiceHead

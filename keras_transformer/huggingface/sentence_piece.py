@@ -2,9 +2,9 @@
 of a vocabulary (Marian, M2M-100) or of PEGASUS.
 """
 
-from keras_transformer.huggingface.configs import check_parts
 from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.languages import MASK, language_tokens
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -26,19 +26,30 @@ def sentence_piece(model, pieces=None):
     return SentencePieceTokenizer(model, pieces)
 
 
-def sentence_piece_kind(family, tokenizer_class, tokens, **expected):
+def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
     """Makes the `TokenizerKind` of a SentencePiece model, tokenizer.model, whose ids are the checkpoint's.
+
+    It must be one of byte pairs that leaves a text as it is: transformers reads every other one wrongly.
 
     Args:
         family: The `model_type`.
         tokenizer_class: Name of transformers' class.
         tokens: A dict of the special tokens, which are the model's first pieces: "pad", "unk" and so on.
-        **expected: What transformers takes for granted, as `check_sentence_piece` takes it.
+        add_dummy_prefix: Whether a text must begin with a blank, a bool.
     """
 
     def write(tokenizers, folder, model):
         (tokenizer,) = check_tokenizers(family, tokenizers, "SentencePieceTokenizer", model)
-        check_sentence_piece(family, tokenizer, ids=tuple(tokens.values()), **expected)
+        check_sentence_piece(
+            family,
+            tokenizer,
+            ids=tuple(tokens.values()),
+            model_type="bpe",
+            bytes=True,
+            charsmap=False,
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=add_dummy_prefix,
+        )
         (folder / "tokenizer.model").write_bytes(tokenizer.model)
         write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=True)
 

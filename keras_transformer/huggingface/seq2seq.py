@@ -5,16 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from keras import ops
 
-from keras_transformer.huggingface.configs import (
-    add_token_ids,
-    arguments_from,
-    check_config,
-    check_made,
-    check_parts,
-    stack_words,
-    token_id_keys,
-)
+from keras_transformer.huggingface.configs import add_token_ids, arguments_from, check_config, token_id_keys
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.parts import check_made, check_parts, stack_words
 from keras_transformer.huggingface.tensors import ComputedTable, LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import (
     Decoder,

@@ -10,13 +10,13 @@ from keras_transformer.huggingface.configs import (
     add_token_ids,
     arguments_from,
     check_config,
-    check_parts,
     keys_and_defaults,
     keys_of,
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_if_there
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.sentence_piece import sentence_piece
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers import (

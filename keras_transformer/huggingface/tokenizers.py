@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keras_transformer.huggingface.configs import check_parts
 from keras_transformer.huggingface.files import read_if_there, write_json
+from keras_transformer.huggingface.parts import check_parts
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers

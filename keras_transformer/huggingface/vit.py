@@ -13,13 +13,12 @@ from keras_transformer.huggingface.configs import (
     arguments_from,
     check_config,
     check_divisible,
-    check_parts,
     label_keys,
     labels_of,
-    stack_words,
 )
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, STACK
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.parts import check_parts, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, Tensor, dense, layer_tensors, norm
 from keras_transformer.layers import Encoder
 from keras_transformer.layers.feed_forward import get_activation

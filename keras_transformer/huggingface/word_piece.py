@@ -1,7 +1,8 @@
 """Reading and writing of a WordPiece tokenizer: tokenizer.json, or vocab.txt and tokenizer_config.json."""
 
-from keras_transformer.huggingface.configs import check_config, check_parts
+from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers import (
     TOKENIZER_CONFIG,
     WORD_PIECE_TOKENS,
