@@ -72,9 +72,8 @@ def gated_layers(
     feed_forward,
     window,
     thetas=None,
+    first_norm=True,
     dtype=None,
-    *,
-    first_norm,
     **options,
 ):
     """Makes pre-norm layers with gated feed-forward networks.

@@ -124,8 +124,8 @@ class Seq2SeqFamily(Family):
 
     def embedding_parts(self, config, dtype=None):
         """Returns the positions and the norms of the embeddings, unbuilt, by the names of the model's arguments."""
+        size = arguments_from(config, {"positions": "max_position_embeddings"})["positions"]
         if self.positions is None:
-            size = arguments_from(config, {"positions": "max_position_embeddings"})["positions"]
             names = ("positions", "target_positions")
             parts = {name: LearnedPositions(size, OFFSET, dtype=dtype, name=name) for name in names}
         else:
