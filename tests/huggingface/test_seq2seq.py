@@ -182,6 +182,8 @@ CONFIG_ERRORS = [
     (MARIAN, {"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1"),
     (MARIAN, {"activation_function": "mish"}, "activation_function='mish'"),
     (MARIAN, {"pad_token_id": 31}, "pad_id=31"),
+    (MARIAN, {"max_position_embeddings": 0}, "max_position_embeddings=0"),
+    (MARIAN, {"decoder_layers": 0}, "decoder_layers=0"),
 ]
 
 
