@@ -53,40 +53,14 @@ ENCODERS, DECODERS, ENCODER_DECODERS = (
 FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in MODULES}
 # Keys of config.json for sizes that are a dimension of a stored tensor, and for numbers of layers.
 WIDTHS = (
-    "vocab_size",
-    "decoder_vocab_size",
-    "hidden_size",
-    "embedding_size",
-    "dim",
-    "hidden_dim",
-    "d_model",
-    "n_embd",
-    "intermediate_size",
-    "n_inner",
-    "d_ff",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "max_position_embeddings",
-    "n_positions",
-    "num_labels",
-    "type_vocab_size",
-    "relative_attention_num_buckets",
-    "d_kv",
-    "head_dim",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "num_heads",
-    "n_head",
-    "n_heads",
+    *("vocab_size", "decoder_vocab_size", "type_vocab_size", "num_labels", "relative_attention_num_buckets"),
+    *("hidden_size", "embedding_size", "dim", "d_model", "n_embd", "max_position_embeddings", "n_positions"),
+    *("intermediate_size", "hidden_dim", "n_inner", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"),
+    *("d_kv", "head_dim", "num_attention_heads", "num_key_value_heads", "num_heads", "n_head", "n_heads"),
 )
 NUMBERS_OF_LAYERS = (
-    "num_hidden_layers",
-    "n_layer",
-    "n_layers",
-    "num_layers",
-    "num_decoder_layers",
-    "encoder_layers",
-    "decoder_layers",
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("num_decoder_layers", "encoder_layers", "decoder_layers"),
 )
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 

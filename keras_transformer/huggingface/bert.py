@@ -3,7 +3,7 @@
 import re
 
 from keras_transformer.huggingface.encoder_words import HeadNames
-from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
+from keras_transformer.huggingface.encoders import COUNTED, EncoderFamily
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import (
     ClassificationHead,
@@ -30,10 +30,13 @@ HEADS = {
     "BertForTokenClassification": HeadNames(TaggingHead, "classifier", dropout=DROPOUT),
     "BertForQuestionAnswering": HeadNames(SpanHead, "qa_outputs"),
 }
-FAMILY = encoder_family(
-    EncoderNames("bert", HEADS, "bert."),
+FAMILY = EncoderFamily(
+    "bert",
+    HEADS,
     WORD_PIECE,
+    "bert.",
     ignored=(
+        COUNTED,
         # Published checkpoints keep parts of their pretraining beside a head that does not read them.
         re.compile(r"^(bert\.)?pooler\.dense\.(weight|bias)$"),
         re.compile(r"^cls\.seq_relationship\.(weight|bias)$"),

@@ -1,7 +1,8 @@
 """Reading and writing of a tokenizer of byte-level pieces: tokenizer.json, or the older vocab.json and merges.txt."""
 
+from keras_transformer.data import read_lines
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import read_json, write_json
+from keras_transformer.huggingface.files import read_if_there, read_json, write_json
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -57,18 +58,16 @@ def read_byte_pair(folder, names=None, **default_tokens):
     """
     from keras_transformer.text import BytePairTokenizer  # loads tensorflow_text
 
-    path = folder / TOKENIZER_CONFIG
-    config = read_json(path) if path.is_file() else {}
+    config = read_if_there(folder, TOKENIZER_CONFIG)
     config |= {f"{own}_token": config.get(f"{name}_token") for own, name in (names or {}).items()}
     path = folder / FILE
     if path.is_file():
         parts = read_json(path)
     else:
-        path, merges = folder / "vocab.json", _read_merges(folder / "merges.txt")
-        parts = {
-            "model": {"vocab": read_json(path), "merges": merges},
-            "pre_tokenizer": PRE_TOKENIZERS["gpt2"],
-        }
+        path, lines = folder / "vocab.json", read_lines(folder / "merges.txt")
+        merges = [line for i, line in enumerate(lines) if line and (i or not line.startswith("#version"))]
+        model = {"vocab": read_json(path), "merges": merges}
+        parts = {"model": model, "pre_tokenizer": PRE_TOKENIZERS["gpt2"]}
     try:
         return BytePairTokenizer(**_arguments(parts, config, default_tokens))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -149,16 +148,6 @@ def _without_offsets(part):
     return {**defaults, **{key: value for key, value in part.items() if key != "trim_offsets"}}
 
 
-def _read_merges(path):
-    """Reads the lines of a merges.txt. The first one may name its version."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from None
-    lines = [line.removesuffix("\r") for line in lines]
-    return [line for i, line in enumerate(lines) if line and not (i == 0 and line.startswith("#version"))]
-
-
 def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=None, names=None):
     """Writes tokenizer.json and tokenizer_config.json.
 
@@ -211,55 +200,51 @@ def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=Non
     write_tokenizer_config(folder, "PreTrainedTokenizerFast", tokens, clean_up_tokenization_spaces=False)
 
 
-def _kind_with_ends(family, processor, files, names=None, **default_tokens):
-    """Makes the `TokenizerKind` of byte-level pieces with a token before each text and one after it.
+def byte_pair_kind(
+    family,
+    files=(FILE, "vocab.json"),
+    names=None,
+    ends=None,
+    starts_with_bos=True,
+    adds_bos=False,
+    **default_tokens,
+):
+    """Makes the `TokenizerKind` of byte-level pieces.
 
     Args:
         family: The `model_type`.
-        processor: The part of tokenizer.json that adds these tokens, but for the tokens themselves: a dict.
         files: Names that the file of the pieces may have.
         names: As in `read_byte_pair`.
+        ends: The part of tokenizer.json that adds a token before each text and one after it, but for the tokens
+            themselves: a dict. None where nothing follows a text.
+        starts_with_bos: As in `TokenizerKind`.
+        adds_bos: Whether a written tokenizer puts `bos_token` before each text, where there are no `ends`.
         **default_tokens: As in `read_byte_pair`.
     """
 
     def write(tokenizers, folder, model):
-        from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
+        (tokenizer,) = check_tokenizers(family, tokenizers, "BytePairTokenizer", model)
+        processor = None
+        if ends is not None:
+            config = tokenizer.get_config()
+            added = {"cls": ("bos_token", tokenizer.bos_id), "sep": ("eos_token", tokenizer.eos_id)}
+            processor = {**ends, **{key: [config[name], token_id] for key, (name, token_id) in added.items()}}
+        write_byte_pair(tokenizer, folder, adds_bos, processor, names)
 
-        (tokenizer,) = check_tokenizers(family, tokenizers, BytePairTokenizer, model)
-        config = tokenizer.get_config()
-        ends = {
-            "cls": [config["bos_token"], tokenizer.bos_id],
-            "sep": [config["eos_token"], tokenizer.eos_id],
-        }
-        write_byte_pair(tokenizer, folder, post_processor={**processor, **ends}, names=names)
-
-    return TokenizerKind((files,), lambda folder: (read_byte_pair(folder, names, **default_tokens),), write)
+    return TokenizerKind(
+        (files,), lambda folder: (read_byte_pair(folder, names, **default_tokens),), write, starts_with_bos
+    )
 
 
 # The tokenizer of RoBERTa and BART: `<s>` before each text, `</s>` after it.
-ROBERTA_BYTE_PAIR = _kind_with_ends(
+ROBERTA_BYTE_PAIR = byte_pair_kind(
     "roberta",
-    {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False},
-    ("tokenizer.json", "vocab.json"),
+    ends={"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False},
     **SENTENCE_PIECE_TOKENS,
 )
 # The same with `[CLS]` and `[SEP]`.
-MODERNBERT_BYTE_PAIR = _kind_with_ends(
-    "modernbert", {"type": "BertProcessing"}, ("tokenizer.json",), {"bos": "cls", "eos": "sep"}
+MODERNBERT_BYTE_PAIR = byte_pair_kind(
+    "modernbert", (FILE,), {"bos": "cls", "eos": "sep"}, ends={"type": "BertProcessing"}
 )
-
-
-def _write_plain(tokenizers, folder, model):
-    from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
-
-    (tokenizer,) = check_tokenizers("byte-level", tokenizers, BytePairTokenizer, model)
-    write_byte_pair(tokenizer, folder)
-
-
 # Without tokens around a text, as for Qwen.
-BYTE_PAIR = TokenizerKind(
-    (("tokenizer.json", "vocab.json"),),
-    lambda folder: (read_byte_pair(folder),),
-    _write_plain,
-    starts_with_bos=False,
-)
+BYTE_PAIR = byte_pair_kind("byte-level", starts_with_bos=False)

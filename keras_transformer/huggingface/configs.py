@@ -1,11 +1,7 @@
-"""What several families share: keys of config.json, and checks of a model's layers."""
-
-import keras
+"""Keys of config.json that several families share, read and written."""
 
 from keras_transformer.checks import check_labels, check_positive
-from keras_transformer.layers import FeedForward, LayerNormalization, MultiHeadAttention, Residual
 from keras_transformer.layers.feed_forward import get_activation
-from keras_transformer.layers.sublayers import to_config
 
 # Hugging Face's names of activations, and this library's. Of several names for one function, the first is written.
 ACTIVATIONS = {
@@ -19,18 +15,20 @@ ACTIVATIONS = {
 }
 POOLINGS = {"cls": "first", "mean": "mean"}
 OWN_VALUES = {"activation": ACTIVATIONS, "pooling": POOLINGS}
-
-# Options of layers that change no number of a trained model.
-WITHOUT_NUMBERS = (
-    "name",
-    "dtype",
-    "trainable",
-    "attention_axes",  # of inputs of rank 3 it is always the second
-    "kernel_initializer",
-    "bias_initializer",
-    "dropout",
-    "seed",
-    "labels",
+# Arguments that are sizes, which must be positive.
+SIZES = (
+    *(
+        "vocab_size",
+        "source_vocab_size",
+        "d_model",
+        "num_layers",
+        "num_heads",
+        "d_ff",
+        "key_dim",
+        "num_buckets",
+        "max_distance",
+    ),
+    *("positions", "num_segments", "channels"),
 )
 
 
@@ -42,12 +40,6 @@ def check_config(config, file="config.json", /, **expected):
                 f"`{key}` of {file} must be {value!r}: the library has nothing else. "
                 f"Received: {key}={config[key]!r:.200}."
             )
-
-
-def sizes_of(config, *keys):
-    """Returns the sizes at some keys of config.json, a list of int. Raises `ValueError` if one is not positive."""
-    check_positive(**{key: config[key] for key in keys})
-    return [config[key] for key in keys]
 
 
 def check_divisible(config, width, num_heads):
@@ -79,13 +71,29 @@ def _own_value(config, key, names):
     return names[config[key]]
 
 
+def keys_and_defaults(**rows):
+    """Splits a table of arguments: for each of them its key of config.json and transformers' value where it is missing.
+
+    Returns:
+        A dict of the key of each argument, and a dict of the value of each key.
+
+    >>> keys_and_defaults(d_model=("n_embd", 768))
+    ({'d_model': 'n_embd'}, {'n_embd': 768})
+    """
+    return {name: key for name, (key, _) in rows.items()}, dict(rows.values())
+
+
 def arguments_from(config, keys):
     """Returns the arguments of a layer from config.json, a dict.
 
     Args:
         config: The config.json, a dict.
         keys: A dict of the key of each argument. The values of "activation" and "pooling" are translated.
+
+    Raises:
+        ValueError: If a size is not positive, or an activation or a pooling is unknown.
     """
+    check_positive(**{key: config[key] for name, key in keys.items() if name in SIZES})
     return {
         name: _own_value(config, key, OWN_VALUES[name]) if name in OWN_VALUES else config[key]
         for name, key in keys.items()
@@ -114,218 +122,6 @@ def activation_name(family, layer):
     raise ValueError(
         f"`activation` of a {family!r} model must be one of {sorted(set(ACTIVATIONS.values()))}. "
         f"Received: activation={layer.activation!r}."
-    )
-
-
-def check_parts(family, **parts):
-    """Raises `ValueError` for a part that the models of a family do not have.
-
-    Args:
-        family: The `model_type`.
-        **parts: For each part a pair: what the model has, and what it must be. A class means an object of just that
-            class, since a subclass may compute something else; anything else means an equal value.
-    """
-    for name, (received, expected) in parts.items():
-        if isinstance(expected, type):
-            fits, rule = type(received) is expected, f"a `{expected.__name__}`"
-        else:
-            fits, rule = received == expected, repr(expected)
-        if not fits:
-            raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
-
-
-def check_made(family, name, part, made):
-    """Raises `ValueError` for a part of a model that is not the one that the model's config.json makes.
-
-    Args:
-        family: The `model_type`.
-        name: Name of the part.
-        part: A layer, or None.
-        made: The layer, unbuilt, that is made from the config.json; or None.
-    """
-    options, expected = (dict(_options_of(to_config(each), name)) for each in (part, made))
-    changed = [each for each in sorted({**options, **expected}) if options.get(each) != expected.get(each)]
-    changed = changed[:1] if name in changed else changed  # layers of two classes have other options too
-    if changed:
-        rule, received = (
-            ", ".join(f"{option}={found.get(option)!r:.100}" for option in changed)
-            for found in (expected, options)
-        )
-        raise ValueError(f"`{name}` of a {family!r} model must have {rule}. Received: {received}.")
-
-
-def _options_of(config, path):
-    """Returns the options in a layer's configuration that decide its numbers: pairs of a path and a value."""
-    pairs = []
-    if isinstance(config, dict) and "class_name" in config:
-        pairs, config = [(path, config["class_name"])], config["config"]
-    if isinstance(config, list):
-        config = dict(enumerate(config))
-    if not isinstance(config, dict):
-        return [*pairs, (path, config)]
-    for key, value in config.items():
-        if key == "axis":  # a built norm has a list of axes of `(batch, length, d_model)`
-            value = [axis % 3 for axis in (value if isinstance(value, list) else [value])]
-        if key not in WITHOUT_NUMBERS:
-            pairs += _options_of(value, f"{path}.{key}")
-    return pairs
-
-
-def check_norm(family, norm, kind=LayerNormalization):
-    """Raises `ValueError` for a norm that is not of a class, over the last axis, with all its weights."""
-    check_parts(family, norm=(norm, kind))
-    if kind is LayerNormalization:
-        check_parts(family, norm_center=(norm.center, True), norm_scale=(norm.scale, True))
-        check_parts(family, norm_rms_scaling=(norm.rms_scaling, False))
-        axes = [axis % 3 for axis in norm.axis]  # of inputs `(batch, length, d_model)`
-        check_parts(family, norm_axes=(axes, [2]))
-
-
-def check_layers(
-    family,
-    *stacks,
-    feed_forward=FeedForward,
-    norm=LayerNormalization,
-    normalize_first,
-    sandwich_norm=False,
-    free=(),
-):
-    """Checks the layers of encoders and decoders, which must all be alike.
-
-    Args:
-        family: The `model_type`.
-        *stacks: An `Encoder` or `Decoder` or several.
-        feed_forward: Class of the feed-forward networks.
-        norm: Class of the norms.
-        normalize_first: Where the norms must be: True for pre-norm.
-        sandwich_norm: Whether there must be norms after the sublayers too.
-        free: Names of options in which the layers may differ.
-
-    Returns:
-        The self-attention, the feed-forward network and the residual connection of the first layer.
-
-    Raises:
-        ValueError: If a layer has another part, or differs from the first one.
-    """
-    first = None
-    for stack in stacks:
-        for layer in stack.layers:
-            check_parts(family, layer=(layer, stack.layer_class))
-            attentions = [layer.self_attention]
-            residuals = [layer.self_attention_residual, layer.feed_forward_residual]
-            if getattr(layer, "cross_attention_residual", None) is not None:
-                attentions.append(layer.cross_attention)
-                residuals.append(layer.cross_attention_residual)
-            for attention in attentions:
-                check_parts(family, attention=(attention, MultiHeadAttention))
-            check_parts(family, feed_forward=(layer.feed_forward, feed_forward))
-            for residual in residuals:
-                check_parts(family, residual=(residual, Residual))
-                check_norm(family, residual.norm, norm)
-                check_parts(
-                    family,
-                    normalize_first=(residual.normalize_first, normalize_first),
-                    sandwich_norm=(residual.sandwich_norm, sandwich_norm),
-                )
-            for attention in attentions:
-                for residual in residuals:
-                    options = _options(attention, layer.feed_forward, residual)
-                    options = {name: value for name, value in options.items() if name not in free}
-                    first = options if first is None else first
-                    _check_alike(family, layer, options, first)
-    layer = stacks[0].layers[0]
-    return layer.self_attention, layer.feed_forward, layer.self_attention_residual
-
-
-def attention_options(attention):
-    """Returns the options of a `MultiHeadAttention` that decide what it computes, a dict."""
-    names = ("num_heads", "key_dim", "value_dim", "use_bias", "dropout", "use_gate", "output_shape")
-    # Keras's layer has no public attribute for some. The subclass's own configuration refuses shared positions.
-    config = keras.layers.MultiHeadAttention.get_config(attention)
-    return {
-        **{name: config[name] for name in (*names, "sliding_window")},
-        "num_key_value_heads": attention.num_key_value_heads,
-        "query_key_norm": attention.query_key_norm,
-        "norm_epsilon": attention.norm_epsilon if attention.query_key_norm else None,
-        "output_bias": config["use_bias"] if attention.output_bias is None else attention.output_bias,
-        "scale": attention.scale,
-        "soft_cap": attention.soft_cap,
-    }
-
-
-def _options(attention, feed_forward, residual):
-    """Returns all options of a layer's parts, by name."""
-    positions = attention.positions
-    config = {} if positions is None else positions.get_config()
-    return {
-        **{f"attention.{name}": value for name, value in attention_options(attention).items()},
-        "attention.positions": (
-            type(positions).__name__,
-            {name: value for name, value in config.items() if name not in ("name", "dtype", "trainable")},
-        ),
-        "feed_forward.d_ff": feed_forward.d_ff,
-        "feed_forward.activation": feed_forward.activation,
-        "feed_forward.dropout": feed_forward.dropout,
-        "feed_forward.use_bias": feed_forward.use_bias,
-        "residual.dropout": residual.dropout,
-        "residual.epsilon": residual.norm.epsilon,
-    }
-
-
-def _check_alike(family, layer, options, first):
-    """Raises `ValueError` where a layer's options are not those of the first layer."""
-    for name, value in options.items():
-        if value != first[name]:
-            raise ValueError(
-                f"All layers of a {family!r} model must be alike. Received: {name}={value!r} in {layer.name!r}, "
-                f"{first[name]!r} in the first layer."
-            )
-
-
-def check_attention(family, attention, d_model, *, unscaled=False):
-    """Raises `ValueError` for attention that is not that of "Attention Is All You Need", section 3.2.2.
-
-    Positions, grouped queries, biases and the size of a head are free.
-
-    Args:
-        family: The `model_type`.
-        attention: A `MultiHeadAttention`.
-        d_model: Width of the model.
-        unscaled: Whether a scale of 1 is allowed too.
-    """
-    options = attention_options(attention)
-    usual_scale = attention.key_dim**-0.5
-    scale = usual_scale if attention.scale is None else attention.scale
-    check_parts(
-        family,
-        value_dim=(options["value_dim"], attention.key_dim),
-        use_gate=(options["use_gate"], False),
-        output_shape=(options["output_shape"] or (d_model,), (d_model,)),
-        sliding_window=(options["sliding_window"], None),
-        query_key_norm=(options["query_key_norm"], None),
-        output_bias=(options["output_bias"], options["use_bias"]),
-        soft_cap=(options["soft_cap"], None),
-        scale=(scale, 1.0 if unscaled and scale == 1.0 else usual_scale),
-    )
-
-
-def check_plain_attention(family, attention, d_model, *, unscaled=False, positions=None):
-    """Raises `ValueError` for attention with other options than a number of heads, which share `d_model`, and dropout.
-
-    Args:
-        family: The `model_type`.
-        attention: A `MultiHeadAttention`.
-        d_model: Width of the model.
-        unscaled: Whether a scale of 1 is allowed too.
-        positions: The position scheme that is allowed, or None.
-    """
-    check_attention(family, attention, d_model, unscaled=unscaled)
-    check_parts(
-        family,
-        num_key_value_heads=(attention.num_key_value_heads, attention.num_heads),
-        key_dim=(attention.key_dim * attention.num_heads, d_model),
-        attention_positions=(attention.positions, positions),
-        attention_bias=(attention.use_bias, True),
     )
 
 

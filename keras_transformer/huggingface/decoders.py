@@ -5,31 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from keras_transformer.huggingface.configs import (
-    activation_from,
-    activation_name,
     add_token_ids,
-    attention_options,
+    arguments_from,
     check_config,
-    check_layers,
-    check_parts,
-    sizes_of,
+    keys_of,
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.gated_layers import (
-    FULL,
-    SLIDING,
-    gated_layer_tensors,
-    gated_layers,
-    kinds_from,
-    layer_keys,
-)
-from keras_transformer.huggingface.tensors import matrix, norm
-from keras_transformer.layers import (
-    Decoder,
-    DecoderLayer,
-    GatedFeedForward,
-)
+from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
+from keras_transformer.huggingface.parts import attention_options, check_layers, check_parts
+from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
+from keras_transformer.layers import Decoder, DecoderLayer, GatedFeedForward
 from keras_transformer.layers.residual import NORMS
 from keras_transformer.models import LanguageModel
 
@@ -53,53 +39,50 @@ DEFAULTS = {
 }
 
 
-def no_windows(config):
-    """The kinds of layers of a family without windows."""
-    return [FULL] * config["num_hidden_layers"]
-
-
-def all_windows(config):
-    """The kinds of layers of a family whose layers all have a window, where config.json has `sliding_window`."""
-    return [FULL if config.get("sliding_window") is None else SLIDING] * config["num_hidden_layers"]
+# Keys of config.json for the arguments of the model and of its attention.
+MODEL = {"vocab_size": "vocab_size", "d_model": "hidden_size", "tie_embeddings": "tie_word_embeddings"}
+ATTENTION = {"num_heads": "num_attention_heads", "dropout": "attention_dropout"}
+ATTENTION |= {"num_key_value_heads": "num_key_value_heads"}
+LAYER = LayerNames(
+    tuple(f"self_attn.{letter}_proj" for letter in "qkvo"),
+    ("input_layernorm", "post_attention_layernorm"),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down_proj",
+)
 
 
 @dataclass(frozen=True)
-class DecoderNames:
-    """The options in which a family of decoders differs from Llama.
+class DecoderFamily(Family):
+    """A family of decoders: the options in which it differs from Llama.
 
     Attributes:
-        model_type: The family's `model_type` in config.json.
-        architecture: The class of transformers.
-        defaults: transformers' values for the keys that config.json leaves out.
-        layer_types: `layer_types(config)` gives the kind of each layer where config.json has no `layer_types`.
+        layer_types: `layer_types(config)` gives the kind of each layer where config.json has no `layer_types`; None
+            where all layers have a window or none, as `sliding_window` says.
         writes_layer_types: Whether config.json has the key `layer_types`. If not, all layers are of one kind.
-        window_keys: `window_keys(window)` gives the keys of config.json for a window, an int or None.
         thetas: For each kind of layers with a wavelength of its own, as `rope_of_kind` takes them; None for one
             wavelength.
         activation: Key of the activation.
         output_bias: Whether the output of attention has a bias where queries, keys and values have one.
         norm: Name of the norms.
         query_key_norm: Whether queries and keys are normalised.
-        norms: Names of a layer's norms in the order of their use: two, or four with norms after the sublayers.
-        fused: Whether queries, keys and values are one matrix, and the gate and the inner layer another one.
+        names: The `LayerNames` of its layers. Layers with four norms have two of them after their sublayers.
         scaled: Whether attention is scaled by `query_pre_attn_scalar`, and embeddings by the root of their width.
         caps: Whether attention and logits have bounds.
         biased: Names of the keys for the biases of attention and of the feed-forward network that config.json has.
     """
 
-    model_type: str
-    architecture: str
+    prefix: str = "model."
     defaults: dict = field(default_factory=lambda: DEFAULTS)
-    layer_types: Callable = no_windows
+    ignored: tuple = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)  # `rope_theta` gives it
+    guessed_keys: tuple = ("max_position_embeddings",)  # rotary positions have no limit
+    layer_types: Callable | None = None
     writes_layer_types: bool = False
-    window_keys: Callable = lambda window: {}
     thetas: dict | None = None
     activation: str = "hidden_act"
     output_bias: bool = True
     norm: str = "rms"
     query_key_norm: bool = False
-    norms: tuple = ("input_layernorm", "post_attention_layernorm")
-    fused: bool = False
+    names: LayerNames = LAYER
     scaled: bool = False
     caps: bool = False
     biased: tuple = ("attention_bias", "mlp_bias")
@@ -107,14 +90,11 @@ class DecoderNames:
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
-        vocab_size, d_model = sizes_of(config, "vocab_size", "hidden_size")
-        dtype = kwargs.get("dtype")
+        arguments, dtype = arguments_from(config, MODEL), kwargs.get("dtype")
         return LanguageModel(
-            vocab_size,
-            d_model,
-            Decoder(self._layers(config, dtype), dtype=dtype, name="decoder"),
-            tie_embeddings=config["tie_word_embeddings"],
-            embedding_scale=self._embedding_scale(d_model),
+            **arguments,
+            decoder=Decoder(self._layers(config, dtype), dtype=dtype, name="decoder"),
+            embedding_scale=self._embedding_scale(arguments["d_model"]),
             logit_soft_cap=config["final_logit_softcapping"] if self.caps else None,
             **add_token_ids(config, **kwargs, several=True),
         )
@@ -122,29 +102,28 @@ class DecoderNames:
     def _embedding_scale(self, d_model):
         return d_model**0.5 if self.scaled else 1.0
 
+    def _one_kind(self, config):
+        """The kinds of layers that all have a window, or none."""
+        windows = "sliding_window" in self.defaults and config["sliding_window"] is not None
+        return [SLIDING if windows else FULL] * config["num_hidden_layers"]
+
     def _layers(self, config, dtype=None):
         """Makes the layers that a config.json describes, unbuilt."""
-        kinds = kinds_from(config, self.layer_types)
+        kinds = kinds_from(config, self.layer_types or self._one_kind)
         if not self.writes_layer_types:
             check_config(config, layer_types=[kinds[0]] * len(kinds))
-        d_model, d_ff, num_heads = sizes_of(config, "hidden_size", "intermediate_size", "num_attention_heads")
         attention = {
-            "num_heads": num_heads,
-            "key_dim": config.get("head_dim") or d_model // num_heads,
-            "dropout": config["attention_dropout"],
+            **arguments_from(config, ATTENTION),
+            "key_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             "use_bias": config.get("attention_bias") or False,
             "output_bias": None if self.output_bias else False,
-            "num_key_value_heads": config["num_key_value_heads"],
             "query_key_norm": self.norm if self.query_key_norm else None,
             "norm_epsilon": config["rms_norm_eps"],
             "scale": config["query_pre_attn_scalar"] ** -0.5 if self.scaled else None,
             "soft_cap": config["attn_logit_softcapping"] if self.caps else None,
         }
-        feed_forward = {
-            "d_ff": d_ff,
-            "activation": activation_from(config, self.activation),
-            "use_bias": config.get("mlp_bias") or False,
-        }
+        feed_forward = arguments_from(config, self._feed_forward_keys)
+        feed_forward["use_bias"] = config.get("mlp_bias") or False
         return gated_layers(
             DecoderLayer,
             config,
@@ -153,12 +132,16 @@ class DecoderNames:
             feed_forward,
             config.get("sliding_window"),
             self.thetas,
-            dtype,
+            dtype=dtype,
             dropout=config.get("resid_pdrop", 0.0),
             layer_norm_epsilon=config["rms_norm_eps"],
             norm=self.norm,
-            sandwich_norm=len(self.norms) == 4,
+            sandwich_norm=len(self.names.norms) == 4,
         )
+
+    @property
+    def _feed_forward_keys(self):
+        return {"d_ff": "intermediate_size", "activation": self.activation}
 
     def make_config(self, model):
         """Makes the config.json of a model.
@@ -173,6 +156,7 @@ class DecoderNames:
             positions=(model.positions, None),
             decoder=(model.decoder, Decoder),
             embedding_scale=(model.embedding_scale, self._embedding_scale(model.d_model)),
+            logit_soft_cap=(model.logit_soft_cap, model.logit_soft_cap if self.caps else None),
         )
         attention, feed_forward, residual = check_layers(
             family,
@@ -180,11 +164,8 @@ class DecoderNames:
             feed_forward=GatedFeedForward,
             norm=NORMS[self.norm],
             normalize_first=True,
-            sandwich_norm=len(self.norms) == 4,
+            sandwich_norm=len(self.names.norms) == 4,
             free=("attention.sliding_window", "attention.positions") if self.writes_layer_types else (),
-        )
-        check_parts(
-            family, logit_soft_cap=(model.logit_soft_cap, model.logit_soft_cap if self.caps else None)
         )
         if model.d_model % attention.num_heads and not self.scaled:
             raise ValueError(
@@ -193,17 +174,11 @@ class DecoderNames:
             )
         config = {
             "model_type": family,
-            "architectures": [self.architecture],
-            "vocab_size": model.vocab_size,
-            "hidden_size": model.d_model,
-            "intermediate_size": feed_forward.d_ff,
-            "num_attention_heads": attention.num_heads,
-            "num_key_value_heads": attention.num_key_value_heads,
-            "head_dim": attention.key_dim,
-            self.activation: activation_name(family, feed_forward),
+            "architectures": list(self.architectures),
+            **keys_of(family, model, MODEL),
+            **keys_of(family, attention, {**ATTENTION, "key_dim": "head_dim"}),
+            **keys_of(family, feed_forward, self._feed_forward_keys),
             "rms_norm_eps": residual.norm.epsilon,
-            "attention_dropout": attention.dropout,
-            "tie_word_embeddings": model.tie_embeddings,
             **self._option_keys(model, attention, feed_forward),
             **self._layer_keys(model.decoder),
             **token_id_keys(model),
@@ -225,10 +200,14 @@ class DecoderNames:
             keys["attn_logit_softcapping"] = attention.soft_cap
         return keys
 
+    def _window_keys(self, window):
+        keys = {"use_sliding_window": window is not None, "sliding_window": window}
+        return {key: value for key, value in keys.items() if key in self.defaults}
+
     def _layer_keys(self, decoder):
         """Returns the keys of config.json for the windows and positions of the layers."""
         max_length = self.defaults["max_position_embeddings"]
-        keys = layer_keys(self.model_type, decoder, self.window_keys, max_length, self.thetas)
+        keys = layer_keys(self.model_type, decoder, self._window_keys, max_length, self.thetas)
         return {key: keys[key] for key in keys if key != "layer_types" or self.writes_layer_types}
 
     def _check_made(self, model, config):
@@ -239,14 +218,9 @@ class DecoderNames:
             check_parts(self.model_type, **{name: (value, wanted[name]) for name, value in found.items()})
 
     def _options(self, layer, d_model):
-        attention = layer.self_attention
-        options = attention_options(attention)
-        positions = attention.positions
-        scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
+        positions = layer.self_attention.positions
         return {
-            **options,
-            "output_shape": options["output_shape"] or (d_model,),
-            "scale": round(scale, 9),
+            **attention_options(layer.self_attention, d_model),
             "positions": (positions.max_wavelength, positions.scaling),
             "feed_forward_dropout": layer.feed_forward.dropout,
         }
@@ -256,32 +230,9 @@ class DecoderNames:
         yield matrix("model.embed_tokens.weight", model.token_embedding.embeddings)
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
         for i, layer in enumerate(model.decoder.layers):
-            name, attention = f"model.layers.{i}", layer.self_attention
-            yield from gated_layer_tensors(
-                name,
-                layer,
-                self.norms,
-                ["self_attn.qkv_proj"] if self.fused else [f"self_attn.{letter}_proj" for letter in "qkv"],
-                ["mlp.gate_up_proj"] if self.fused else ["mlp.gate_proj", "mlp.up_proj"],
-                "self_attn.o_proj",
-                "mlp.down_proj",
-            )
+            name, attention = f"model.layers.{i}.", layer.self_attention
+            yield from layer_tensors(name, layer, self.names)
             if self.query_key_norm:
-                yield from norm(f"{name}.self_attn.q_norm", attention.query_norm)
-                yield from norm(f"{name}.self_attn.k_norm", attention.key_norm)
+                yield from norm(f"{name}self_attn.q_norm", attention.query_norm)
+                yield from norm(f"{name}self_attn.k_norm", attention.key_norm)
         yield from norm("model.norm", model.decoder.norm)
-
-
-def decoder_family(names, tokenizer):
-    """Makes the `Family` of decoders with these `DecoderNames` and this `TokenizerKind`."""
-    return Family(
-        names.model_type,
-        names.make_model,
-        names.make_config,
-        names.make_tensors,
-        architectures=(names.architecture,),
-        prefix="model.",
-        ignored=(re.compile(r"(^|\.)rotary_emb\.inv_freq$"),),  # `rope_theta` gives it
-        guessed_keys=("max_position_embeddings",),  # rotary positions have no limit
-        tokenizer=tokenizer,
-    )

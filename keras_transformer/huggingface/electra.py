@@ -6,7 +6,7 @@ A discriminator is read as an encoder without a head: the head that finds replac
 import re
 
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, HeadNames
-from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
+from keras_transformer.huggingface.encoders import COUNTED, EncoderFamily
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 
@@ -33,21 +33,14 @@ HEADS = {
     "ElectraForTokenClassification": HeadNames(TaggingHead, "classifier", dropout=DROPOUT),
     "ElectraForQuestionAnswering": HeadNames(SpanHead, "qa_outputs"),
 }
-FAMILY = encoder_family(
-    EncoderNames(
-        "electra",
-        HEADS,
-        "electra.",
-        keys={**KEYS, "embedding_dim": "embedding_size"},
-        defaults={
-            **DEFAULTS,
-            "embedding_size": 128,
-            "hidden_size": 256,
-            "num_attention_heads": 4,
-            "intermediate_size": 1024,
-        },
-        widened="electra.embeddings_project",
-    ),
+SIZES = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+FAMILY = EncoderFamily(
+    "electra",
+    HEADS,
     WORD_PIECE,
-    ignored=(re.compile(r"^discriminator_predictions\."),),
+    "electra.",
+    {**DEFAULTS, **SIZES},
+    ignored=(COUNTED, re.compile(r"^discriminator_predictions\.")),
+    keys={**KEYS, "embedding_dim": "embedding_size"},
+    widened="electra.embeddings_project",
 )

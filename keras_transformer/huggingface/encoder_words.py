@@ -3,34 +3,41 @@
 from types import MappingProxyType
 from typing import NamedTuple
 
-# This library's words for the keys of config.json, and BERT's.
-KEYS = {
-    "vocab_size": "vocab_size",
-    "d_model": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "d_ff": "intermediate_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "positions": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "epsilon": "layer_norm_eps",
-}
-DEFAULTS = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-}
+from keras_transformer.huggingface.configs import keys_and_defaults
+from keras_transformer.huggingface.tensors import LayerNames
+
+# This library's words for the keys of config.json, BERT's keys, and transformers' values of these.
+KEYS, DEFAULTS = keys_and_defaults(
+    vocab_size=("vocab_size", 30522),
+    d_model=("hidden_size", 768),
+    num_layers=("num_hidden_layers", 12),
+    num_heads=("num_attention_heads", 12),
+    d_ff=("intermediate_size", 3072),
+    activation=("hidden_act", "gelu"),
+    dropout=("hidden_dropout_prob", 0.1),
+    attention_dropout=("attention_probs_dropout_prob", 0.1),
+    positions=("max_position_embeddings", 512),
+    num_segments=("type_vocab_size", 2),
+    layer_norm_epsilon=("layer_norm_eps", 1e-12),
+)
+DEFAULTS["pad_token_id"] = 0
+# The names of the tensors of BERT's layers.
+LAYER = LayerNames(
+    tuple(f"attention.{name}" for name in ("self.query", "self.key", "self.value", "output.dense")),
+    ("attention.output.LayerNorm", "output.LayerNorm"),
+    ("intermediate.dense",),
+    "output.dense",
+)
+# Those of them for the arguments of an `Encoder`.
+STACK = (
+    "num_layers",
+    "num_heads",
+    "d_ff",
+    "activation",
+    "dropout",
+    "attention_dropout",
+    "layer_norm_epsilon",
+)
 
 
 class HeadNames(NamedTuple):

@@ -4,29 +4,22 @@ import re
 from dataclasses import dataclass, field
 
 from keras_transformer.huggingface.configs import (
-    activation_from,
-    activation_name,
     arguments_from,
     check_config,
     check_divisible,
-    check_layers,
-    check_made,
-    check_parts,
-    check_plain_attention,
     keys_of,
     label_keys,
     labels_of,
-    sizes_of,
 )
-from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS
+from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, LAYER, STACK
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.tensors import attention_projections, dense, matrix, norm, vector
+from keras_transformer.huggingface.parts import check_made, check_parts, layers_from, stack_words
+from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
     Encoder,
     EncoderLayer,
     LayerNormalization,
     LearnedPositions,
-    MultiHeadAttention,
     RelativePositionBias,
     SegmentEmbedding,
 )
@@ -43,29 +36,21 @@ from keras_transformer.models import (
 # BERT's config.json knows no ids of [CLS] and [SEP]. `make_config` writes them at the keys of other models.
 ID_KEYS = {"pad_id": "pad_token_id", "cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 EPSILON = 1e-12  # of families whose config.json has no key for it
-COUNTED = re.compile(
-    r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
-)  # positions from 0 on, and segments, all 0
+# Positions from 0 on, and segments, all 0.
+COUNTED = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
 POOLED = "has_pooler"  # a key that `complete_config` adds: only the names of the tensors tell
 
 
 @dataclass(frozen=True)
-class EncoderNames:
-    """The words in which a family of encoders describes itself.
+class EncoderFamily(Family):
+    """A family of encoders: the words in which it describes itself. `classes` is a dict of `HeadNames`.
+
+    Of several classes with the same head, the first is written.
 
     Attributes:
-        model_type: The family's `model_type` in config.json.
         layer: Beginning of the names of a layer's tensors, with `{}` for its number.
-        projections: Names of the projections of queries, keys, values and outputs inside a layer.
-        attention_norm: Name of the norm after attention inside a layer.
-        inner: Name of the feed-forward network's first dense layer.
-        outer: Name of its second one.
-        norm: Name of the norm after it.
-        heads: A dict of `HeadNames` for each class of transformers that is read. Of several with the same head, the
-            first is written.
+        names: The `LayerNames` of its layers.
         keys: This library's words for the keys of config.json. A word that is missing has no key.
-        defaults: transformers' values for the keys that config.json leaves out.
-        base: Beginning of the names of the tensors that all classes share.
         fixed: Keys of config.json that must have one value.
         offset: Whether positions begin after the id of padding, as in RoBERTa.
         norm_bias: Key of config.json that says whether norms have a bias; "" for a family whose norms have one.
@@ -74,19 +59,11 @@ class EncoderNames:
         widened: Name of the dense layer between embeddings and layers; "" for a family without one.
     """
 
-    model_type: str
-    heads: dict
-    base: str
-    layer: str = "encoder.layer.{}."
-    projections: tuple = tuple(
-        f"attention.{name}" for name in ("self.query", "self.key", "self.value", "output.dense")
-    )
-    attention_norm: str = "attention.output.LayerNorm"
-    inner: str = "intermediate.dense"
-    outer: str = "output.dense"
-    norm: str = "output.LayerNorm"
-    keys: dict = field(default_factory=lambda: KEYS)
     defaults: dict = field(default_factory=lambda: DEFAULTS)
+    ignored: tuple = (COUNTED,)
+    layer: str = "encoder.layer.{}."
+    names: LayerNames = LAYER
+    keys: dict = field(default_factory=lambda: KEYS)
     fixed: dict = field(default_factory=dict)
     offset: bool = False
     norm_bias: str = ""
@@ -104,12 +81,12 @@ class EncoderNames:
 
     def heads_of(self, config):
         """Returns the `HeadNames` that `architectures` of config.json asks for."""
-        names = config.get("architectures") or [next(iter(self.heads))]
-        if len(names) != 1 or names[0] not in self.heads:
+        names = config.get("architectures") or self.architectures[:1]
+        if len(names) != 1 or names[0] not in self.classes:
             raise ValueError(
-                f"`architectures` of config.json must be one of {list(self.heads)}. Received: architectures={names}."
+                f"`architectures` of config.json must be one of {list(self.classes)}. Received: architectures={names}."
             )
-        return self.heads[names[0]]
+        return self.classes[names[0]]
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
@@ -126,22 +103,19 @@ class EncoderNames:
             pruned_heads={},
             **self.fixed,
         )
-        words = {word: config[key] for word, key in self.keys.items()}
-        required = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "positions", "num_segments")
-        sizes_of(config, *(self.keys[word] for word in required if word in self.keys))
+        words = {"layer_norm_epsilon": EPSILON, **arguments_from(config, self.keys)}
         check_divisible(config, self.keys["d_model"], self.keys["num_heads"])
-        epsilon, dtype = words.get("epsilon", EPSILON), kwargs.get("dtype")
-        width = words.get("embedding_dim", words["d_model"])
+        dtype, width = kwargs.get("dtype"), words.get("embedding_dim", words["d_model"])
+        epsilon = words["layer_norm_epsilon"]
+        norm = LayerNormalization(epsilon=epsilon, center=self._norm_center(config), dtype=dtype, name="norm")
         return {
             "vocab_size": words["vocab_size"],
             "d_model": words["d_model"],
-            "encoder": self._encoder(config, words, epsilon, dtype),
+            "encoder": self._encoder(config, words, dtype),
             "positions": self._positions(config, words, dtype),
             "embedding_dim": None if width == words["d_model"] else width,
             "num_segments": words.get("num_segments", 0),
-            "norm": LayerNormalization(
-                epsilon=epsilon, center=self._norm_center(config), dtype=dtype, name="norm"
-            ),
+            "norm": norm,
             "dropout": words["dropout"],
             "pooler": self._pooler(config, epsilon, dtype),
             "head": self._head(config, words, epsilon, dtype),
@@ -162,33 +136,12 @@ class EncoderNames:
         offset = config["pad_token_id"] + 1 if self.offset else 0
         return LearnedPositions(words["positions"] - offset, offset, dtype=dtype, name="positions")
 
-    def _encoder(self, config, words, epsilon, dtype):
-        arguments = {name: words[name] for name in ("num_heads", "d_ff", "dropout")} | {
-            "activation": activation_from(config, self.keys["activation"]),
-            "layer_norm_epsilon": epsilon,
-            "dtype": dtype,
-        }
-        attention_dropout = words["attention_dropout"]
+    def _encoder(self, config, words, dtype):
+        stack = {word: words[word] for word in STACK}
         if not self.biases:
-            return Encoder(
-                words["num_layers"], **arguments, attention_dropout=attention_dropout, name="encoder"
-            )
-        num_heads, d_model = arguments.pop("num_heads"), words["d_model"]
-        positions = RelativePositionBias(num_heads, words["num_buckets"], dtype=dtype, name="biases")
-        options = {
-            "dropout": attention_dropout,
-            "positions": positions,
-            "dtype": dtype,
-            "name": "self_attention",
-        }
-        layers = [
-            EncoderLayer(
-                attention=MultiHeadAttention(num_heads, d_model // num_heads, **options),
-                **arguments,
-                name=f"layer_{i}",
-            )
-            for i in range(words["num_layers"])
-        ]
+            return Encoder(**stack, dtype=dtype, name="encoder")
+        biases = RelativePositionBias(words["num_heads"], words["num_buckets"], dtype=dtype, name="biases")
+        layers = layers_from(EncoderLayer, stack, words["d_model"], dtype, {"positions": biases})
         return Encoder(layers, dtype=dtype, name="encoder")
 
     def _pooler(self, config, epsilon, dtype):
@@ -237,35 +190,27 @@ class EncoderNames:
             encoder=(model.encoder, Encoder),
             positions=(model.positions, LearnedPositions),
             segments=(model.segments, SegmentEmbedding if "num_segments" in self.keys else None),
+            pad_id=(model.pad_id, self.fixed.get("pad_token_id", model.pad_id)),
         )
-        check_parts(family, pad_id=(model.pad_id, self.fixed.get("pad_token_id", model.pad_id)))
-        attention, feed_forward, residual = check_layers(family, model.encoder, normalize_first=False)
-        biases = attention.positions
+        biases = RelativePositionBias if self.biases else None
+        stack = stack_words(family, model.encoder, model.d_model, normalize_first=False, positions=biases)
         if self.biases:
-            check_parts(family, attention_positions=(biases, RelativePositionBias))
-            expected = RelativePositionBias(attention.num_heads)
+            biases = model.encoder.layers[0].self_attention.positions
+            expected = RelativePositionBias(stack["num_heads"])
             names = ("num_buckets", "max_distance", "bidirectional")
             check_parts(family, **{name: (getattr(biases, name), getattr(expected, name)) for name in names})
             shared = all(layer.self_attention.positions is biases for layer in model.encoder.layers)
             check_parts(family, one_table_of_biases=(shared, True))
-        check_plain_attention(family, attention, model.d_model, positions=biases if self.biases else None)
-        epsilon = residual.norm.epsilon
-        check_parts(family, feed_forward_bias=(feed_forward.use_bias, True))
-        check_parts(family, epsilon=(epsilon, epsilon if "epsilon" in self.keys else EPSILON))
+        epsilon = stack["layer_norm_epsilon"]
+        check_parts(family, epsilon=(epsilon, epsilon if "layer_norm_epsilon" in self.keys else EPSILON))
         words = {
+            **stack,
             "vocab_size": model.vocab_size,
             "d_model": model.d_model,
-            "num_layers": model.encoder.num_layers,
-            "num_heads": attention.num_heads,
-            "d_ff": feed_forward.d_ff,
-            "activation": activation_name(family, feed_forward),
-            "dropout": residual.dropout,
-            "attention_dropout": attention.dropout,
             "positions": model.positions.offset + model.positions.max_length,
             "num_segments": model.num_segments,
-            "epsilon": epsilon,
             "embedding_dim": model.token_embedding.output_dim,
-            "num_buckets": biases.num_buckets if self.biases else None,
+            "num_buckets": getattr(biases, "num_buckets", None),
         }
         config = {
             "model_type": family,
@@ -285,10 +230,10 @@ class EncoderNames:
     def _names_of(self, model):
         """Returns the class of transformers for a model's head, and its `HeadNames`."""
         head = model.head
-        for name, names in self.heads.items():
+        for name, names in self.classes.items():
             if type(head) is names.kind:
                 return name, names
-        kinds = list(dict.fromkeys(names.kind.__name__ for names in self.heads.values()))
+        kinds = list(dict.fromkeys(names.kind.__name__ for names in self.classes.values()))
         raise ValueError(
             f"`head` of a {self.model_type!r} model must be one of {kinds}. Received: head={head!r}."
         )
@@ -308,24 +253,17 @@ class EncoderNames:
     def make_tensors(self, model):
         """Describes the tensors."""
         embeddings = model.token_embedding
-        yield matrix(f"{self.base}embeddings.word_embeddings.weight", embeddings.embeddings)
-        yield matrix(f"{self.base}embeddings.position_embeddings.weight", model.positions.embeddings)
+        yield matrix(f"{self.prefix}embeddings.word_embeddings.weight", embeddings.embeddings)
+        yield matrix(f"{self.prefix}embeddings.position_embeddings.weight", model.positions.embeddings)
         if model.segments is not None:
-            yield matrix(f"{self.base}embeddings.token_type_embeddings.weight", model.segments.embeddings)
-        yield from norm(f"{self.base}embeddings.LayerNorm", model.norm)
+            yield matrix(f"{self.prefix}embeddings.token_type_embeddings.weight", model.segments.embeddings)
+        yield from norm(f"{self.prefix}embeddings.LayerNorm", model.norm)
         if model.widen is not None:
             yield from dense(self.widened, model.widen)
         if self.biases:
             yield matrix(self.biases, model.encoder.layers[0].self_attention.positions.embeddings)
         for i, layer in enumerate(model.encoder.layers):
-            name = self.base + self.layer.format(i)
-            yield from attention_projections(
-                layer.self_attention, *(name + each for each in self.projections)
-            )
-            yield from norm(name + self.attention_norm, layer.self_attention_residual.norm)
-            yield from dense(name + self.inner, layer.feed_forward.inner)
-            yield from dense(name + self.outer, layer.feed_forward.outer)
-            yield from norm(name + self.norm, layer.feed_forward_residual.norm)
+            yield from layer_tensors(self.prefix + self.layer.format(i), layer, self.names)
         yield from self._head_tensors(model)
 
     def _head_tensors(self, model):
@@ -340,28 +278,3 @@ class EncoderNames:
             yield from norm(names.norm, model.head.norm)
             yield from (vector(name, model.token_embedding.bias) for name in names.biases)
             yield matrix(names.output, model.token_embedding.embeddings)
-
-
-def encoder_family(names, tokenizer, ignored=(), renamed=None, guessed_keys=()):
-    """Makes the `Family` of encoders with these `EncoderNames`.
-
-    Args:
-        names: The `EncoderNames`.
-        tokenizer: The `TokenizerKind`.
-        ignored: Compiled patterns of the names of stored tensors that are no weights.
-        renamed: A dict from the end of a tensor's name in old checkpoints to its end now; or None.
-        guessed_keys: Keys of config.json that the model does not know.
-    """
-    return Family(
-        names.model_type,
-        names.make_model,
-        names.make_config,
-        names.make_tensors,
-        architectures=tuple(names.heads),
-        prefix=names.base,
-        ignored=(COUNTED, *ignored),
-        renamed=renamed or {},
-        guessed_keys=guessed_keys,
-        complete_config=names.complete_config,
-        tokenizer=tokenizer,
-    )

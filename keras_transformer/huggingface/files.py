@@ -178,6 +178,12 @@ def read_json(path):
     return value
 
 
+def read_if_there(folder, name):
+    """Reads the JSON object in a file of a folder, a dict; empty where there is no such file."""
+    path = Path(folder) / name
+    return read_json(path) if path.is_file() else {}
+
+
 def parse_json(path):
     """Reads a file of JSON. Raises `ValueError` if it cannot be read."""
     try:

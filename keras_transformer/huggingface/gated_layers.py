@@ -3,9 +3,9 @@
 `layer_types` of config.json names their kinds.
 """
 
-from keras_transformer.huggingface.configs import attention_options, check_parts, sizes_of
+from keras_transformer.checks import check_positive
+from keras_transformer.huggingface.parts import attention_options, check_parts
 from keras_transformer.huggingface.rotary import positions_from, rope_keys, rope_of
-from keras_transformer.huggingface.tensors import dense, norm
 from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # transformers' kinds of layers
@@ -21,7 +21,8 @@ def kinds_from(config, default):
     Raises:
         ValueError: If `layer_types` has another kind, or not one kind for each layer.
     """
-    (num_layers,) = sizes_of(config, "num_hidden_layers")
+    num_layers = config["num_hidden_layers"]
+    check_positive(num_hidden_layers=num_layers)
     kinds = config.get("layer_types") or default(config)
     if len(kinds) != num_layers or not {*kinds} <= {SLIDING, FULL}:
         raise ValueError(
@@ -46,8 +47,8 @@ def layer_keys(family, stack, window_keys, max_length, thetas=None):
     """
     for layer in stack.layers:
         check_parts(family, layer=(layer, stack.layer_class))
-        check_parts(family, attention=(layer.self_attention, MultiHeadAttention))
-        check_parts(family, feed_forward=(layer.feed_forward, GatedFeedForward))
+        parts = {"feed_forward": (layer.feed_forward, GatedFeedForward)}
+        check_parts(family, attention=(layer.self_attention, MultiHeadAttention), **parts)
         check_parts(family, attention_positions=(layer.self_attention.positions, RotaryPositions))
     attentions = [layer.self_attention for layer in stack.layers]
     windows = [attention_options(attention)["sliding_window"] for attention in attentions]
@@ -71,9 +72,8 @@ def gated_layers(
     feed_forward,
     window,
     thetas=None,
-    dtype=None,
     first_norm=True,
-    dropout=0.0,
+    dtype=None,
     **options,
 ):
     """Makes pre-norm layers with gated feed-forward networks.
@@ -88,7 +88,6 @@ def gated_layers(
         thetas: As `rope_of_kind` takes them; None for one wavelength.
         dtype: The dtype of all parts.
         first_norm: Whether attention has a norm in the first layer too.
-        dropout: Share of each sublayer's output dropped in training.
         **options: The other arguments of each layer.
     """
     return [
@@ -105,41 +104,10 @@ def gated_layers(
             dtype=dtype,
             name=f"layer_{i}",
             attention_norm=first_norm or i > 0,
-            dropout=dropout,
             **options,
         )
         for i, kind in enumerate(kinds)
     ]
-
-
-def gated_layer_tensors(name, layer, norms, projections, inner, output, outer):
-    """Describes the tensors of such a layer.
-
-    Args:
-        name: Beginning of the names of the layer's tensors.
-        layer: The layer.
-        norms: Names of its norms in the order of their use.
-        projections: Names of the projections of queries, keys and values: three, or one for all of them together.
-        inner: Names of the gate and the inner layer: two, or one for both together.
-        output: Name of the projection of the output.
-        outer: Name of the outer layer.
-    """
-    attention, feed_forward = layer.self_attention, layer.feed_forward
-    residuals = layer.self_attention_residual, layer.feed_forward_residual
-    own = [
-        each for residual in residuals for each in (residual.norm, residual.norm_after) if each is not None
-    ]
-    for norm_name, each in zip(norms[-len(own) :], own, strict=True):
-        yield from norm(f"{name}.{norm_name}", each)
-    for names, parts in (
-        (projections, (attention.query_dense, attention.key_dense, attention.value_dense)),
-        (inner, (feed_forward.gate, feed_forward.inner)),
-    ):
-        groups = [parts] if len(names) == 1 else [(part,) for part in parts]
-        for part_name, group in zip(names, groups, strict=True):
-            yield from dense(f"{name}.{part_name}", *group)
-    yield from dense(f"{name}.{output}", attention.output_dense, input_axes=2)
-    yield from dense(f"{name}.{outer}", feed_forward.outer)
 
 
 def rope_of_kind(config, kind, theta_keys):

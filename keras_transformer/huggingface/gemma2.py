@@ -1,6 +1,6 @@
 """Gemma 2: Gemma Team, 2024, "Gemma 2: Improving Open Language Models at a Practical Size"."""
 
-from keras_transformer.huggingface.decoders import DEFAULTS, FULL, SLIDING, DecoderNames, decoder_family
+from keras_transformer.huggingface.decoders import DEFAULTS, FULL, LAYER, SLIDING, DecoderFamily
 from keras_transformer.huggingface.sentence_piece import sentence_piece_kind
 
 GEMMA_DEFAULTS = {
@@ -23,23 +23,10 @@ GEMMA_DEFAULTS = {
     "final_logit_softcapping": None,
     "attn_logit_softcapping": None,
 }
-NORMS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
+GEMMA_LAYER = LAYER._replace(norms=(*LAYER.norms, "pre_feedforward_layernorm", "post_feedforward_layernorm"))
 
-TOKENIZER = sentence_piece_kind(
-    "gemma2",
-    "GemmaTokenizer",
-    {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>"},
-    model_type="bpe",
-    bytes=True,
-    charsmap=False,
-    remove_extra_whitespaces=False,
-    add_dummy_prefix=False,
-)
+TOKENS = {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>"}
+TOKENIZER = sentence_piece_kind("gemma2", "GemmaTokenizer", TOKENS, add_dummy_prefix=False)
 
 
 def layer_types(config):
@@ -47,20 +34,17 @@ def layer_types(config):
     return [FULL if i % 2 else SLIDING for i in range(config["num_hidden_layers"])]
 
 
-FAMILY = decoder_family(
-    DecoderNames(
-        "gemma2",
-        "Gemma2ForCausalLM",
-        defaults={**GEMMA_DEFAULTS, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
-        layer_types=layer_types,
-        writes_layer_types=True,
-        window_keys=lambda window: {"sliding_window": window},
-        activation="hidden_activation",
-        norm="zero_centered_rms",
-        norms=NORMS,
-        scaled=True,
-        caps=True,
-        biased=("attention_bias",),
-    ),
+FAMILY = DecoderFamily(
+    "gemma2",
+    ("Gemma2ForCausalLM",),
     TOKENIZER,
+    defaults={**GEMMA_DEFAULTS, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    layer_types=layer_types,
+    writes_layer_types=True,
+    activation="hidden_activation",
+    norm="zero_centered_rms",
+    names=GEMMA_LAYER,
+    scaled=True,
+    caps=True,
+    biased=("attention_bias",),
 )

@@ -1,8 +1,9 @@
 """Gemma 3, the text model: Gemma Team, 2025, "Gemma 3 Technical Report"."""
 
-from keras_transformer.huggingface.decoders import DecoderNames, decoder_family
+import dataclasses
+
+from keras_transformer.huggingface import gemma2
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING
-from keras_transformer.huggingface.gemma2 import GEMMA_DEFAULTS, NORMS, TOKENIZER
 
 THETAS = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
 
@@ -13,27 +14,17 @@ def layer_types(config):
     return [SLIDING if (i + 1) % pattern else FULL for i in range(config["num_hidden_layers"])]
 
 
-FAMILY = decoder_family(
-    DecoderNames(
-        "gemma3_text",
-        "Gemma3ForCausalLM",
-        defaults={
-            **GEMMA_DEFAULTS,
-            "vocab_size": 262208,
-            "max_position_embeddings": 131072,
-            "sliding_window_pattern": 6,
-        },
-        layer_types=layer_types,
-        writes_layer_types=True,
-        window_keys=lambda window: {"sliding_window": window},
-        thetas=THETAS,
-        activation="hidden_activation",
-        norm="zero_centered_rms",
-        query_key_norm=True,
-        norms=NORMS,
-        scaled=True,
-        caps=True,
-        biased=("attention_bias",),
-    ),
-    TOKENIZER,
+FAMILY = dataclasses.replace(
+    gemma2.FAMILY,
+    model_type="gemma3_text",
+    classes=("Gemma3ForCausalLM",),
+    defaults={
+        **gemma2.GEMMA_DEFAULTS,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "sliding_window_pattern": 6,
+    },
+    layer_types=layer_types,
+    thetas=THETAS,
+    query_key_norm=True,
 )

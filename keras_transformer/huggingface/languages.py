@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from keras_transformer.huggingface.files import CONFIG, read_json
+from keras_transformer.huggingface.files import CONFIG, read_if_there
 from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE_TOKENS, TOKENIZER_CONFIG
 
 GENERATION_CONFIG = "generation_config.json"
@@ -14,12 +14,6 @@ MARK = re.compile("_|>>")
 NAME = "([a-z]{2,3}(?:_[A-Z][A-Za-z]{1,3})?)"  # "de", "deu", "de_DE", "deu_Latn"
 # The families whose texts have ids of languages around them, and transformers' usual class of their tokenizer.
 MULTILINGUAL = {"mbart": "MBartTokenizer", "m2m_100": "NllbTokenizer"}
-
-
-def read_if_there(folder, name):
-    """Reads the JSON object in a file of a folder, a dict; empty where there is no such file."""
-    path = Path(folder) / name
-    return read_json(path) if path.is_file() else {}
 
 
 def with_stop_ids(config, folder):

@@ -3,24 +3,23 @@
 import re
 
 from keras_transformer.huggingface.sentence_piece import MULTILINGUAL_SENTENCE_PIECE
-from keras_transformer.huggingface.seq2seq import DEFAULTS, OFFSET, Seq2SeqNames, seq2seq_family
+from keras_transformer.huggingface.seq2seq import DEFAULTS, OFFSET, Seq2SeqFamily
 
-FAMILY = seq2seq_family(
-    Seq2SeqNames(
-        "m2m_100",
-        "M2M100ForConditionalGeneration",
-        defaults={
-            **DEFAULTS,
-            "vocab_size": 128112,
-            "activation_function": "relu",
-            "scale_embedding": True,
-            "attention_dropout": 0.1,
-        },
-        normalize_first=True,
-        embedding_norm=False,
-        output_bias=False,
-        positions={"interleaved": False, "offset": OFFSET, "endpoint": True},
-    ),
+CHANGES = {
+    "vocab_size": 128112,
+    "activation_function": "relu",
+    "scale_embedding": True,
+    "attention_dropout": 0.1,
+}
+FAMILY = Seq2SeqFamily(
+    "m2m_100",
+    ("M2M100ForConditionalGeneration",),
     MULTILINGUAL_SENTENCE_PIECE,
+    defaults={**DEFAULTS, **CHANGES},
     ignored=(re.compile(r"embed_positions\.weights$"),),  # sinusoids
+    guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
+    normalize_first=True,
+    embedding_norm=False,
+    output_bias=False,
+    positions={"interleaved": False, "offset": OFFSET, "endpoint": True},
 )

@@ -1,18 +1,12 @@
 """ModernBERT: Warner et al., 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder"."""
 
 from keras_transformer.huggingface.byte_pair import MODERNBERT_BYTE_PAIR
-from keras_transformer.huggingface.configs import arguments_from, check_parts, keys_of
+from keras_transformer.huggingface.configs import arguments_from, keys_of
 from keras_transformer.huggingface.encoder_words import HeadNames
-from keras_transformer.huggingface.encoders import ID_KEYS, EncoderNames, encoder_family
-from keras_transformer.huggingface.gated_layers import (
-    FULL,
-    SLIDING,
-    gated_layer_tensors,
-    gated_layers,
-    kinds_from,
-    layer_keys,
-)
-from keras_transformer.huggingface.tensors import matrix, norm
+from keras_transformer.huggingface.encoders import ID_KEYS, EncoderFamily
+from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
+from keras_transformer.huggingface.parts import check_parts
+from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Encoder, EncoderLayer, LayerNormalization
 from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead, MultipleChoiceHead
 
@@ -43,6 +37,7 @@ DEFAULTS = {
     **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False),
     **dict.fromkeys(("attention_dropout", "mlp_dropout", "embedding_dropout", "classifier_dropout"), 0.0),
 }
+LAYER = LayerNames(("attn.Wqkv", "attn.Wo"), ("attn_norm", "mlp_norm"), ("mlp.Wi",), "mlp.Wo")
 POOLED = {"pooler": "head.dense", "norm": "head.norm", "keys": CLASSES, "dropout": ("classifier_dropout",)}
 SCORES = {"norm": "head.norm", "keys": WORDS, "biases": ("decoder.bias",), "output": "decoder.weight"}
 HEADS = {
@@ -64,15 +59,15 @@ def window_keys(window):
     return {} if window is None else {"local_attention": 2 * (window - 1)}
 
 
-class ModernBertNames(EncoderNames):
-    """The names of ModernBERT, whose layers are those of Llama, but for masks, norms and windows."""
+class ModernBertFamily(EncoderFamily):
+    """ModernBERT, whose layers are those of Llama, but for masks, norms and windows."""
 
-    def _encoder(self, config, words, epsilon, dtype):
+    def _encoder(self, config, words, dtype):
         kinds, window = kinds_from(config, layer_types), config["local_attention"] // 2 + 1
         attention = {**arguments_from(config, ATTENTION), "key_dim": words["d_model"] // words["num_heads"]}
         feed_forward = arguments_from(config, FEED_FORWARD)
-        norms = {"norm": self._norm_kind(config), "layer_norm_epsilon": epsilon, "first_norm": False}
-        options = {**norms, "dtype": dtype}
+        norms = {"norm": self._norm_kind(config), "layer_norm_epsilon": words["layer_norm_epsilon"]}
+        options = {**norms, "first_norm": False, "dropout": 0.0, "dtype": dtype}
         layers = gated_layers(EncoderLayer, config, kinds, attention, feed_forward, window, THETAS, **options)
         return Encoder(layers, dtype=dtype, name="encoder")
 
@@ -98,23 +93,20 @@ class ModernBertNames(EncoderNames):
         """Describes the tensors."""
         yield matrix("model.embeddings.tok_embeddings.weight", model.token_embedding.embeddings)
         yield from norm("model.embeddings.norm", model.norm)
-        names = ("attn_norm", "mlp_norm"), ["attn.Wqkv"], ["mlp.Wi"], "attn.Wo", "mlp.Wo"
         for i, layer in enumerate(model.encoder.layers):
-            yield from gated_layer_tensors(f"model.layers.{i}", layer, *names)
+            yield from layer_tensors(f"model.layers.{i}.", layer, LAYER)
         yield from norm("model.final_norm", model.encoder.norm)
         yield from self._head_tensors(model)
 
 
-FAMILY = encoder_family(
-    ModernBertNames(
-        "modernbert",
-        HEADS,
-        "model.",
-        keys={**MODEL, "num_heads": "num_attention_heads", "epsilon": "norm_eps"},
-        defaults=DEFAULTS,
-        fixed={"decoder_bias": True, "rope_scaling": None, "tie_word_embeddings": True},
-        norm_bias="norm_bias",
-    ),
+FAMILY = ModernBertFamily(
+    "modernbert",
+    HEADS,
     MODERNBERT_BYTE_PAIR,
+    "model.",
+    DEFAULTS,
     guessed_keys=("max_position_embeddings",),  # rotary positions have no limit
+    keys={**MODEL, "num_heads": "num_attention_heads", "layer_norm_epsilon": "norm_eps"},
+    fixed={"decoder_bias": True, "rope_scaling": None, "tie_word_embeddings": True},
+    norm_bias="norm_bias",
 )

@@ -1,7 +1,7 @@
 """Qwen 2 and 2.5: Yang et al., 2024, "Qwen2 Technical Report"."""
 
 from keras_transformer.huggingface.byte_pair import BYTE_PAIR
-from keras_transformer.huggingface.decoders import DEFAULTS, FULL, SLIDING, DecoderNames, decoder_family
+from keras_transformer.huggingface.decoders import DEFAULTS, FULL, SLIDING, DecoderFamily
 
 QWEN_DEFAULTS = {
     **DEFAULTS,
@@ -26,21 +26,13 @@ def layer_types(config):
     ]
 
 
-def window_keys(window):
-    """Returns the keys of config.json for a window, an int or None."""
-    return {"use_sliding_window": window is not None, "sliding_window": window}
-
-
-FAMILY = decoder_family(
-    DecoderNames(
-        "qwen2",
-        "Qwen2ForCausalLM",
-        defaults={**QWEN_DEFAULTS, "attention_bias": True},
-        layer_types=layer_types,
-        writes_layer_types=True,
-        window_keys=window_keys,
-        output_bias=False,
-        biased=(),
-    ),
+FAMILY = DecoderFamily(
+    "qwen2",
+    ("Qwen2ForCausalLM",),
     BYTE_PAIR,
+    defaults={**QWEN_DEFAULTS, "attention_bias": True},
+    layer_types=layer_types,
+    writes_layer_types=True,
+    output_bias=False,
+    biased=(),
 )

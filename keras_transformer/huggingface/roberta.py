@@ -4,7 +4,7 @@ import re
 
 from keras_transformer.huggingface.byte_pair import ROBERTA_BYTE_PAIR
 from keras_transformer.huggingface.encoder_words import DEFAULTS, HeadNames
-from keras_transformer.huggingface.encoders import EncoderNames, encoder_family
+from keras_transformer.huggingface.encoders import COUNTED, EncoderFamily
 from keras_transformer.huggingface.tokenizers import first_of
 from keras_transformer.huggingface.word_piece import WORD_PIECE
 from keras_transformer.models import (
@@ -17,7 +17,10 @@ from keras_transformer.models import (
 
 ROBERTA_DEFAULTS = {**DEFAULTS, "vocab_size": 50265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 # Published checkpoints keep a pooler beside a head that does not read it.
-IGNORED = (re.compile(r"^(roberta\.)?pooler\.dense\.(weight|bias)$"),)
+IGNORED = (
+    COUNTED,
+    re.compile(r"^(roberta\.)?pooler\.dense\.(weight|bias)$"),
+)
 
 
 def heads(name, base="roberta", dropout=("classifier_dropout", "hidden_dropout_prob")):
@@ -53,10 +56,13 @@ def heads(name, base="roberta", dropout=("classifier_dropout", "hidden_dropout_p
     }
 
 
-FAMILY = encoder_family(
-    EncoderNames(
-        "roberta", heads("Roberta"), "roberta.", defaults=ROBERTA_DEFAULTS, offset=True, separators=2
-    ),
+FAMILY = EncoderFamily(
+    "roberta",
+    heads("Roberta"),
     first_of(WORD_PIECE, ROBERTA_BYTE_PAIR),  # KLUE's RoBERTa has BERT's tokenizer
-    ignored=IGNORED,
+    "roberta.",
+    ROBERTA_DEFAULTS,
+    IGNORED,
+    offset=True,
+    separators=2,
 )

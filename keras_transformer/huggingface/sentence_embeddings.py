@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import parse_json, read_json
+from keras_transformer.huggingface.files import parse_json, read_if_there, read_json
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -92,8 +92,7 @@ def _pooling(path, prompt):
 
 
 def _prompt(folder, name):
-    path = folder / PROMPTS
-    config = read_json(path) if path.is_file() else {}
+    config = read_if_there(folder, PROMPTS)
     prompts = config.get("prompts") or {}
     name = config.get("default_prompt_name") if name is None else name
     if name is None:

@@ -2,9 +2,9 @@
 of a vocabulary (Marian, M2M-100) or of PEGASUS.
 """
 
-from keras_transformer.huggingface.configs import check_parts
-from keras_transformer.huggingface.files import read_json
-from keras_transformer.huggingface.languages import MASK, language_tokens, read_if_there
+from keras_transformer.huggingface.files import read_if_there, read_json
+from keras_transformer.huggingface.languages import MASK, language_tokens
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -19,30 +19,43 @@ PEGASUS_OFFSET = 103  # of the ids of pieces, before which are those of the pret
 START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids; the model's own are `<unk>`, `<s>`, `</s>`
 
 
-def sentence_piece_kind(family, tokenizer_class, tokens, **expected):
+def sentence_piece(model, pieces=None):
+    """Makes a `SentencePieceTokenizer`, whose import loads TensorFlow."""
+    from keras_transformer.text import SentencePieceTokenizer
+
+    return SentencePieceTokenizer(model, pieces)
+
+
+def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
     """Makes the `TokenizerKind` of a SentencePiece model, tokenizer.model, whose ids are the checkpoint's.
+
+    It must be one of byte pairs that leaves a text as it is: transformers reads every other one wrongly.
 
     Args:
         family: The `model_type`.
         tokenizer_class: Name of transformers' class.
         tokens: A dict of the special tokens, which are the model's first pieces: "pad", "unk" and so on.
-        **expected: What transformers takes for granted, as `check_sentence_piece` takes it.
+        add_dummy_prefix: Whether a text must begin with a blank, a bool.
     """
 
-    def read(folder):
-        from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
-        return (SentencePieceTokenizer(folder / "tokenizer.model"),)
-
     def write(tokenizers, folder, model):
-        from keras_transformer.text import SentencePieceTokenizer
-
-        (tokenizer,) = check_tokenizers(family, tokenizers, SentencePieceTokenizer, model)
-        check_sentence_piece(family, tokenizer, ids=tuple(tokens.values()), **expected)
+        (tokenizer,) = check_tokenizers(family, tokenizers, "SentencePieceTokenizer", model)
+        check_sentence_piece(
+            family,
+            tokenizer,
+            ids=tuple(tokens.values()),
+            model_type="bpe",
+            bytes=True,
+            charsmap=False,
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=add_dummy_prefix,
+        )
         (folder / "tokenizer.model").write_bytes(tokenizer.model)
         write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=True)
 
-    return TokenizerKind((("tokenizer.model",),), read, write)
+    return TokenizerKind(
+        (("tokenizer.model",),), lambda folder: (sentence_piece(folder / "tokenizer.model"),), write
+    )
 
 
 def fairseq_tokenizer(model, languages=()):
@@ -52,18 +65,14 @@ def fairseq_tokenizer(model, languages=()):
         model: A SentencePiece model, its bytes or a path.
         languages: The tokens of the languages, a sequence of str.
     """
-    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
-    own = SentencePieceTokenizer(model)
+    own = sentence_piece(model)
     check_sentence_piece("fairseq", own, ids=("<unk>", "<s>", "</s>"))
     pieces = own.pieces(range(3, own.vocab_size))
-    return SentencePieceTokenizer(own.model, [*START, *pieces, *languages, MASK])
+    return sentence_piece(own.model, [*START, *pieces, *languages, MASK])
 
 
 def _write_fairseq(tokenizers, folder, model):
-    from keras_transformer.text import SentencePieceTokenizer
-
-    (tokenizer,) = check_tokenizers("xlm-roberta", tokenizers, SentencePieceTokenizer, model)
+    (tokenizer,) = check_tokenizers("xlm-roberta", tokenizers, "SentencePieceTokenizer", model)
     expected = fairseq_tokenizer(tokenizer.model).vocabulary
     check_parts("xlm-roberta", fairseq_ids=(tokenizer.vocabulary == expected, True))
     (folder / FILE).write_bytes(tokenizer.model)
@@ -84,12 +93,10 @@ def vocabulary_tokenizer(model, path, more=()):
         path: Path of the JSON file.
         more: The tokens after those of the file, a sequence of str.
     """
-    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
     ids = read_json(path)
     if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
         raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
-    return SentencePieceTokenizer(model, [*sorted(ids, key=ids.get), *more])
+    return sentence_piece(model, [*sorted(ids, key=ids.get), *more])
 
 
 def _read_multilingual(folder):
@@ -101,14 +108,12 @@ def _read_multilingual(folder):
 
 
 def _read_pegasus(folder):
-    from keras_transformer.text import SentencePieceTokenizer  # loads TensorFlow
-
-    own = SentencePieceTokenizer(folder / "spiece.model")
+    own = sentence_piece(folder / "spiece.model")
     offset = read_if_there(folder, TOKENIZER_CONFIG).get("offset", PEGASUS_OFFSET)
     check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     pieces = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused, *own.pieces(range(2, own.vocab_size))]
-    return (SentencePieceTokenizer(own.model, pieces),)
+    return (sentence_piece(own.model, pieces),)
 
 
 def _refuse_to_write(tokenizers, folder, model):

@@ -5,20 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from keras import ops
 
-from keras_transformer.huggingface.configs import (
-    activation_from,
-    activation_name,
-    add_token_ids,
-    check_config,
-    check_layers,
-    check_norm,
-    check_parts,
-    check_plain_attention,
-    sizes_of,
-    token_id_keys,
-)
+from keras_transformer.huggingface.configs import add_token_ids, arguments_from, check_config, token_id_keys
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.tensors import ComputedTable, attention_projections, dense, matrix, norm
+from keras_transformer.huggingface.parts import check_made, check_parts, stack_words
+from keras_transformer.huggingface.tensors import ComputedTable, LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import (
     Decoder,
     Encoder,
@@ -33,6 +23,24 @@ BOS_KEY = "decoder_start_token_id"
 EPSILON = 1e-5
 OFFSET = 2  # fairseq's tables and sinusoids begin there
 STACKS = ("encoder", "decoder")
+# Keys of config.json for the arguments of a stack, with `{}` for its name.
+STACK_KEYS = {
+    "num_layers": "{}_layers",
+    "num_heads": "{}_attention_heads",
+    "d_ff": "{}_ffn_dim",
+    "activation": "activation_function",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "activation_dropout",
+}
+LAYER = LayerNames(
+    tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
+    ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+    ("fc1",),
+    "fc2",
+    tuple(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out")),
+)
+ENCODER_LAYER = LAYER._replace(norms=("self_attn_layer_norm", "final_layer_norm"))
 DEFAULTS = {
     "vocab_size": 50265,
     "max_position_embeddings": 1024,
@@ -56,13 +64,10 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class Seq2SeqNames:
-    """The options in which a family of encoder-decoders differs from BART.
+class Seq2SeqFamily(Family):
+    """A family of encoder-decoders: the options in which it differs from BART.
 
     Attributes:
-        model_type: The family's `model_type` in config.json.
-        architecture: The class of transformers.
-        defaults: transformers' values for the keys that config.json leaves out.
         normalize_first: Whether the layers are pre-norm.
         embedding_norm: Whether the embeddings are normalised.
         output_bias: Whether each id has a bias in the output projection.
@@ -70,8 +75,7 @@ class Seq2SeqNames:
         stored_table: Whether checkpoints hold the table of sinusoidal positions.
     """
 
-    model_type: str
-    architecture: str
+    prefix: str = "model."
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     normalize_first: bool = False
     embedding_norm: bool = True
@@ -81,7 +85,16 @@ class Seq2SeqNames:
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        config = {**self.defaults, **config}
+        dtype, config = kwargs.get("dtype"), {**self.defaults, **config}
+        return EncoderDecoder(
+            **self.arguments(config, **kwargs),
+            encoder=Encoder(**self.stack_arguments(config, "encoder"), dtype=dtype, name="encoder"),
+            decoder=Decoder(**self.stack_arguments(config, "decoder"), dtype=dtype, name="decoder"),
+            **self.embedding_parts(config, dtype),
+        )
+
+    def arguments(self, config, **kwargs):
+        """Returns the arguments of the model but for its layers."""
         check_config(
             config,
             is_encoder_decoder=True,
@@ -91,111 +104,64 @@ class Seq2SeqNames:
             add_final_layer_norm=self.normalize_first,
             static_position_embeddings=self.positions is not None,
         )
-        vocab_size, d_model, max_length = sizes_of(config, "vocab_size", "d_model", "max_position_embeddings")
-        dtype = kwargs.get("dtype")
-
-        def positions(name):
-            if self.positions is None:
-                return LearnedPositions(max_length, OFFSET, dtype=dtype, name=name)
-            return PositionalEncoding(**self.positions, dtype=dtype, name=name)
-
-        def embedding_norm(name):
-            return (
-                LayerNormalization(epsilon=EPSILON, dtype=dtype, name=name) if self.embedding_norm else None
-            )
-
-        return EncoderDecoder(
-            vocab_size,
-            None,
-            d_model,
-            self._stack(Encoder, "encoder", config, dtype),
-            self._stack(Decoder, "decoder", config, dtype),
-            positions("positions"),
-            target_positions=positions("target_positions") if self.positions is None else None,
-            source_norm=embedding_norm("source_norm"),
-            target_norm=embedding_norm("target_norm"),
-            dropout=config["dropout"],
-            embedding_scale=None if config["scale_embedding"] else 1.0,
-            output_bias=self.output_bias,
+        keys = {"source_vocab_size": "vocab_size", "d_model": "d_model", "dropout": "dropout"}
+        return {
+            "target_vocab_size": None,
+            **arguments_from(config, keys),
+            "embedding_scale": None if config["scale_embedding"] else 1.0,
+            "output_bias": self.output_bias,
             **add_token_ids(config, **kwargs, bos_key=BOS_KEY),
-        )
+        }
 
-    def _stack(self, kind, name, config, dtype):
-        sizes = sizes_of(config, f"{name}_layers", f"{name}_attention_heads", f"{name}_ffn_dim")
-        return kind(
-            *sizes,
-            config["dropout"],
-            activation_from(config, "activation_function"),
-            normalize_first=self.normalize_first,
-            layer_norm_epsilon=EPSILON,
-            attention_dropout=config["attention_dropout"],
-            activation_dropout=config["activation_dropout"],
-            dtype=dtype,
-            name=name,
-        )
+    def stack_arguments(self, config, name):
+        """Returns the arguments of a stack, "encoder" or "decoder"."""
+        words = arguments_from(config, self.stack_keys(name))
+        return {**words, "normalize_first": self.normalize_first, "layer_norm_epsilon": EPSILON}
+
+    def stack_keys(self, name):
+        """Returns the keys of config.json for the arguments of a stack."""
+        return {word: key.format(name) for word, key in STACK_KEYS.items()}
+
+    def embedding_parts(self, config, dtype=None):
+        """Returns the positions and the norms of the embeddings, unbuilt, by the names of the model's arguments."""
+        size = arguments_from(config, {"positions": "max_position_embeddings"})["positions"]
+        if self.positions is None:
+            names = ("positions", "target_positions")
+            parts = {name: LearnedPositions(size, OFFSET, dtype=dtype, name=name) for name in names}
+        else:
+            parts = {"positions": PositionalEncoding(**self.positions, dtype=dtype, name="positions")}
+        norms = ("source_norm", "target_norm") if self.embedding_norm else ()
+        return parts | {name: LayerNormalization(epsilon=EPSILON, dtype=dtype, name=name) for name in norms}
 
     def make_config(self, model):
         """Makes the config.json of a model. Sinusoidal positions have no limit: it has the family's default then."""
-        family = self.model_type
-        check_parts(family, model=(model, EncoderDecoder))
-        kind = LearnedPositions if self.positions is None else PositionalEncoding
+        check_parts(self.model_type, model=(model, EncoderDecoder))
+        check_parts(self.model_type, share_embeddings=(model.share_embeddings, True))
+        return self.config_of_parts(model, dropout=model.dropout)
+
+    def config_of_parts(self, model, **keys):
+        """Makes the config.json of a model of any class from its parts; `keys` are those that its stacks must have."""
+        family, d_model = self.model_type, model.d_model
         check_parts(
             family,
             encoder=(model.encoder, Encoder),
             decoder=(model.decoder, Decoder),
-            positions=(model.positions, kind),
-            target_positions=(model.target_positions, kind if self.positions is None else None),
-            share_embeddings=(model.share_embeddings, True),
+            positions=(model.positions, LearnedPositions if self.positions is None else PositionalEncoding),
             output_bias=(model.output_bias, self.output_bias),
         )
-        max_length = self.defaults["max_position_embeddings"]
-        if self.positions is None:
-            max_length = model.positions.max_length
-            for each in (model.positions, model.target_positions):
-                check_parts(family, offset=(each.offset, OFFSET), max_length=(each.max_length, max_length))
-        else:
-            expected = PositionalEncoding(**self.positions)
-            names = ("max_wavelength", "interleaved", "offset", "endpoint")
-            check_parts(
-                family, **{name: (getattr(model.positions, name), getattr(expected, name)) for name in names}
-            )
-        for each in (model.source_norm, model.target_norm):
-            if self.embedding_norm:
-                check_norm(family, each)
-                check_parts(family, epsilon=(each.epsilon, EPSILON))
-            else:
-                check_parts(family, embedding_norm=(each, None))
-        keys, d_model = {}, model.d_model
-        for name in STACKS:
-            stack = getattr(model, name)
-            attention, feed_forward, residual = check_layers(
-                family, stack, normalize_first=self.normalize_first
-            )
-            check_plain_attention(family, attention, d_model)
-            check_parts(
-                family,
-                feed_forward_bias=(feed_forward.use_bias, True),
-                layer_norm_epsilon=(residual.norm.epsilon, EPSILON),
-                dropout=(residual.dropout, model.dropout),
-            )
-            both = {
-                "activation_function": activation_name(family, feed_forward),
-                "attention_dropout": attention.dropout,
-                "activation_dropout": feed_forward.dropout,
-            }
-            check_parts(family, **{key: (value, keys.get(key, value)) for key, value in both.items()})
-            keys |= {
-                **both,
-                f"{name}_layers": stack.num_layers,
-                f"{name}_attention_heads": attention.num_heads,
-                f"{name}_ffn_dim": feed_forward.d_ff,
-            }
         scale = model.target_embedding.scale
         check_parts(family, embedding_scale=(scale, 1.0 if scale == 1.0 else d_model**0.5))
-        return {
+        for name in STACKS:
+            words = stack_words(family, getattr(model, name), d_model, normalize_first=self.normalize_first)
+            check_parts(family, layer_norm_epsilon=(words["layer_norm_epsilon"], EPSILON))
+            own_keys = {key: words[word] for word, key in self.stack_keys(name).items()}
+            check_parts(family, **{key: (value, keys.get(key, value)) for key, value in own_keys.items()})
+            keys |= own_keys
+        max_length = getattr(model.positions, "max_length", self.defaults["max_position_embeddings"])
+        config = {
             "model_type": family,
-            "architectures": [self.architecture],
-            "vocab_size": model.target_vocab_size,
+            "architectures": list(self.architectures),
+            "vocab_size": model.source_vocab_size,
             "max_position_embeddings": max_length,
             "d_model": d_model,
             **keys,
@@ -204,68 +170,39 @@ class Seq2SeqNames:
             "tie_word_embeddings": True,
             **token_id_keys(model, BOS_KEY),
         }
+        parts = self.embedding_parts(config)
+        for name in ("positions", "target_positions", "source_norm", "target_norm"):
+            check_made(family, name, getattr(model, name), parts.get(name))
+        return config
 
     def make_tensors(self, model):
         """Describes the tensors."""
-        embeddings = model.target_embedding.embeddings
-        for name in ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
-            yield matrix(f"{name}.weight", embeddings)
+        if model.share_embeddings:
+            yield matrix("model.shared.weight", model.target_embedding.embeddings)
+        yield matrix("model.encoder.embed_tokens.weight", model.source_embedding.embeddings)
+        yield matrix("model.decoder.embed_tokens.weight", model.target_embedding.embeddings)
+        yield matrix("lm_head.weight", model.output_embedding.embeddings)
         if self.output_bias:
             yield matrix("final_logits_bias", model.output_embedding.bias, input_axes=0)
         positions, norms = (model.positions, model.target_positions), (model.source_norm, model.target_norm)
-        for stack_name, added, embedding_norm in zip(STACKS, positions, norms, strict=True):
-            stack, base = getattr(model, stack_name), f"model.{stack_name}"
+        for name, added, embedding_norm in zip(STACKS, positions, norms, strict=True):
+            stack, base = getattr(model, name), f"model.{name}"
             if self.positions is None:
                 yield matrix(f"{base}.embed_positions.weight", added.embeddings)
             if embedding_norm is not None:
                 yield from norm(f"{base}.layernorm_embedding", embedding_norm)
             for i, layer in enumerate(stack.layers):
-                yield from layer_tensors(f"{base}.layers.{i}", layer)
+                names = LAYER if name == "decoder" else ENCODER_LAYER
+                yield from layer_tensors(f"{base}.layers.{i}.", layer, names)
             if stack.norm is not None:
                 yield from norm(f"{base}.layer_norm", stack.norm)
 
     def make_tables(self, model):
-        """Describes the tables of positions, which a checkpoint may hold."""
-        return sinusoidal_tables(model) if self.stored_table else ()
+        """Describes the tables of sinusoidal positions, which a checkpoint may hold."""
 
+        def table(length):
+            positions = sinusoidal_positions(np.arange(length), model.d_model, interleaved=False)
+            return ops.convert_to_numpy(positions)
 
-def sinusoidal_tables(model):
-    """Describes the tables of Marian's sinusoidal positions, which old checkpoints hold."""
-
-    def table(length):
-        positions = sinusoidal_positions(np.arange(length), model.d_model, interleaved=False)
-        return ops.convert_to_numpy(positions)
-
-    for stack in STACKS:
-        yield ComputedTable(f"model.{stack}.embed_positions.weight", model.d_model, table)
-
-
-def layer_tensors(name, layer):
-    """Describes the tensors of an encoder layer or a decoder layer, whose names begin with `name`."""
-    attentions = [("self_attn", layer.self_attention, layer.self_attention_residual)]
-    if getattr(layer, "cross_attention_residual", None) is not None:
-        attentions.append(("encoder_attn", layer.cross_attention, layer.cross_attention_residual))
-    for part, attention, residual in attentions:
-        names = [f"{name}.{part}.{projection}_proj" for projection in ("q", "k", "v", "out")]
-        yield from attention_projections(attention, *names)
-        yield from norm(f"{name}.{part}_layer_norm", residual.norm)
-    yield from dense(f"{name}.fc1", layer.feed_forward.inner)
-    yield from dense(f"{name}.fc2", layer.feed_forward.outer)
-    yield from norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm)
-
-
-def seq2seq_family(names, tokenizer, ignored=()):
-    """Makes the `Family` of encoder-decoders with these `Seq2SeqNames` and this `TokenizerKind`."""
-    return Family(
-        names.model_type,
-        names.make_model,
-        names.make_config,
-        names.make_tensors,
-        architectures=(names.architecture,),
-        prefix="model.",
-        ignored=tuple(ignored),
-        guessed_keys=() if names.positions is None else ("max_position_embeddings",),
-        make_tables=names.make_tables,
-        writes_tables=names.stored_table,
-        tokenizer=tokenizer,
-    )
+        for stack in STACKS if self.stored_table else ():
+            yield ComputedTable(f"model.{stack}.embed_positions.weight", model.d_model, table)

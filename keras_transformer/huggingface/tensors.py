@@ -8,7 +8,7 @@ import numpy as np
 import tqdm
 from keras import ops
 
-from keras_transformer.layers import RMSNormalization
+from keras_transformer.layers import GatedFeedForward, RMSNormalization
 
 MAX_LISTED_PROBLEMS = 10
 TABLE_TOLERANCE = 5e-3  # a little more than bfloat16 rounds values up to 1
@@ -22,7 +22,8 @@ class Tensor(NamedTuple):
 
     name: Name in the checkpoint, with the family's prefix.
     shape: Shape in the checkpoint, a tuple of int.
-    weights: Variables of the model, a tuple. They lie side by side on the last axis of the transposed tensor.
+    weights: Variables of the model, a tuple; or an array, which is only written. They lie side by side on the last axis
+        of the transposed tensor.
     axes: Order of the tensor's axes for `numpy.transpose`, a tuple of int.
     """
 
@@ -73,29 +74,7 @@ class ComputedTable(NamedTuple):
 
     def with_rows(self, rows):
         """Returns the table with this number of rows, to be written."""
-        return ConstantTensor(self.name, (rows, self.width), self.compute(rows))
-
-
-class ConstantTensor(NamedTuple):
-    """A tensor to be written that holds no weights of the model.
-
-    name: Name in the checkpoint, with the family's prefix.
-    shape: Shape in the checkpoint, a tuple of int.
-    array: The values, an array.
-    """
-
-    name: str
-    shape: tuple
-    array: np.ndarray
-
-    @property
-    def size(self):
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    def value(self):
-        """Returns the tensor's value."""
-        return self.array
+        return Tensor(self.name, (rows, self.width), (self.compute(rows),), (0, 1))
 
 
 def vector(name, *weights):
@@ -134,22 +113,6 @@ def dense(name, *layers, input_axes=1, transposed=True):
         yield vector(f"{name}.bias", *(layer.bias for layer in layers))
 
 
-def attention_projections(attention, query, key, value, output):
-    """Describes the tensors of attention whose four projections the checkpoint holds apart.
-
-    Args:
-        attention: A `MultiHeadAttention`.
-        query: Beginning of the names of the query projection's tensors.
-        key: The same for the keys.
-        value: The same for the values.
-        output: The same for the output.
-    """
-    yield from dense(query, attention.query_dense)
-    yield from dense(key, attention.key_dense)
-    yield from dense(value, attention.value_dense)
-    yield from dense(output, attention.output_dense, input_axes=2)
-
-
 def norm(name, layer):
     """Describes the tensors of a norm: `name.weight`, and `name.bias` for a `LayerNormalization` with a bias."""
     if isinstance(layer, RMSNormalization):
@@ -158,6 +121,54 @@ def norm(name, layer):
         yield vector(f"{name}.weight", layer.gamma)
         if layer.beta is not None:
             yield vector(f"{name}.bias", layer.beta)
+
+
+class LayerNames(NamedTuple):
+    """The names of the tensors of a layer, without their common beginning.
+
+    attention: Names of the projections of queries, keys and values, or one name for all three; then that of the output.
+    norms: Names of the norms in the order of their use. A layer without the first ones has the last names.
+    inner: Names of the feed-forward network's gate and inner layer, or one name for both or for the only one.
+    outer: Name of its outer layer.
+    cross_attention: As `attention`, for a layer that attends to a memory.
+    """
+
+    attention: tuple
+    norms: tuple
+    inner: tuple
+    outer: str
+    cross_attention: tuple = ()
+
+
+def layer_tensors(beginning, layer, names, transposed=True):
+    """Describes the tensors of a layer of an encoder or a decoder.
+
+    Args:
+        beginning: Beginning of the tensors' names.
+        layer: The layer.
+        names: The `LayerNames`.
+        transposed: Whether matrices are `(outputs, inputs)`, as in PyTorch's `Linear`.
+    """
+
+    def each(names, parts):
+        groups = [parts] if len(names) == 1 else [(part,) for part in parts]
+        for name, group in zip(names, groups, strict=True):
+            yield from dense(beginning + name, *group, transposed=transposed)
+
+    attentions, residuals = [(layer.self_attention, names.attention)], [layer.self_attention_residual]
+    if getattr(layer, "cross_attention_residual", None) is not None:
+        attentions.append((layer.cross_attention, names.cross_attention))
+        residuals.append(layer.cross_attention_residual)
+    for attention, (*inputs, output) in attentions:
+        yield from each(inputs, (attention.query_dense, attention.key_dense, attention.value_dense))
+        yield from dense(beginning + output, attention.output_dense, input_axes=2, transposed=transposed)
+    feed_forward, residuals = layer.feed_forward, [*residuals, layer.feed_forward_residual]
+    gates = (feed_forward.gate,) if isinstance(feed_forward, GatedFeedForward) else ()
+    yield from each(names.inner, (*gates, feed_forward.inner))
+    yield from dense(beginning + names.outer, feed_forward.outer, transposed=transposed)
+    norms = [own for residual in residuals for own in (residual.norm, residual.norm_after) if own is not None]
+    for name, own in zip(names.norms[-len(norms) :], norms, strict=True):
+        yield from norm(beginning + name, own)
 
 
 def without_copies(tensors):

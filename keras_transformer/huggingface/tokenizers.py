@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keras_transformer.huggingface.configs import check_parts
-from keras_transformer.huggingface.files import read_json, write_json
+from keras_transformer.huggingface.files import read_if_there, write_json
+from keras_transformer.huggingface.parts import check_parts
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
@@ -37,8 +37,7 @@ def starts_with_bos(folder, kind):
         folder: A `pathlib.Path`.
         kind: The `TokenizerKind`.
     """
-    path = folder / TOKENIZER_CONFIG
-    asked = read_json(path).get("add_bos_token") if path.is_file() else None
+    asked = read_if_there(folder, TOKENIZER_CONFIG).get("add_bos_token")
     return kind.starts_with_bos if asked is None else bool(asked)
 
 
@@ -71,7 +70,7 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
     Args:
         family: The `model_type`.
         tokenizers: A tuple of one tokenizer, or of the source's and the target's.
-        kind: Class of the tokenizers.
+        kind: Name of the class of the tokenizers in `keras_transformer.text`.
         model: The model; the tokenizers must have its ids.
         max_count: 2 for a family whose sources and targets have tokenizers of their own, else 1.
 
@@ -82,13 +81,15 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
         ValueError: If there are too many tokenizers, or one has another class, more ids than the model, or other ids of
             special tokens.
     """
+    from keras_transformer.text import TOKENIZERS  # loads TensorFlow
+
     source, target = tokenizers[0], tokenizers[-1]
     if len(tokenizers) > 2 or (max_count == 1 and source is not target):
         raise ValueError(
             f"`tokenizers` of a {family!r} model must be {max_count} at most. Received: tokenizers={tokenizers!r}."
         )
     for side, tokenizer in (("source_", source), ("target_", target)):
-        check_parts(family, tokenizer=(tokenizer, kind))
+        check_parts(family, tokenizer=(tokenizer, TOKENIZERS[kind]))
         size = getattr(model, f"{side}vocab_size", None) or model.vocab_size
         if tokenizer.vocab_size > size:
             raise ValueError(

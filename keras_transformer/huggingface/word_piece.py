@@ -1,7 +1,8 @@
 """Reading and writing of a WordPiece tokenizer: tokenizer.json, or vocab.txt and tokenizer_config.json."""
 
-from keras_transformer.huggingface.configs import check_config, check_parts
-from keras_transformer.huggingface.files import read_json
+from keras_transformer.huggingface.configs import check_config
+from keras_transformer.huggingface.files import read_if_there, read_json
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers import (
     TOKENIZER_CONFIG,
     WORD_PIECE_TOKENS,
@@ -38,8 +39,7 @@ def read_word_piece(folder, tokens=WORD_PIECE_TOKENS):
     """
     from keras_transformer.text import WordPieceTokenizer  # loads tensorflow_text
 
-    path = folder / TOKENIZER_CONFIG
-    config = read_json(path) if path.is_file() else {}
+    config = read_if_there(folder, TOKENIZER_CONFIG)
     for key, value in config.items():
         if isinstance(value, dict) and "content" in value:  # a token with options of its own
             config[key] = value["content"]
@@ -71,9 +71,7 @@ def _kind(family, tokenizer_class, tokens):
 
     def write(tokenizers, folder, model):
         """Writes vocab.txt, with one piece in a line, and tokenizer_config.json."""
-        from keras_transformer.text import WordPieceTokenizer  # loads TensorFlow
-
-        (tokenizer,) = check_tokenizers(family, tokenizers, WordPieceTokenizer, model)
+        (tokenizer,) = check_tokenizers(family, tokenizers, "WordPieceTokenizer", model)
         check_parts(family, special_tokens=(tokenizer.special_tokens, tuple(tokens.values())))
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8", newline="")

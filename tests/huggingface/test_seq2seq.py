@@ -182,6 +182,8 @@ CONFIG_ERRORS = [
     (MARIAN, {"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1"),
     (MARIAN, {"activation_function": "mish"}, "activation_function='mish'"),
     (MARIAN, {"pad_token_id": 31}, "pad_id=31"),
+    (MARIAN, {"max_position_embeddings": 0}, "max_position_embeddings=0"),
+    (MARIAN, {"decoder_layers": 0}, "decoder_layers=0"),
 ]
 
 
@@ -258,11 +260,14 @@ class OtherT5(T5Model):
 
 
 WRONG_PARTS = [
-    (lambda: marian_like(positions=None), "`interleaved` of a 'marian' model must be False"),
+    (
+        lambda: marian_like(positions=None),
+        "`positions` of a 'marian' model must have positions.interleaved=False",
+    ),
     (lambda: marian_like(positions=layers.LearnedPositions(9)), "positions=<LearnedPositions"),
     (
         lambda: marian_like(positions=layers.PositionalEncoding(100.0, False)),
-        "`max_wavelength` of a 'marian' model must be 10000.0. Received: max_wavelength=100.0",
+        "must have positions.max_wavelength=10000.0. Received: positions.max_wavelength=100.0",
     ),
     (lambda: marian_like(output_bias=False), "output_bias=False"),
     (lambda: marian_like(embedding_scale=2.0), "embedding_scale=2.0"),
