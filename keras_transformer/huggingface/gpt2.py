@@ -94,7 +94,7 @@ class Gpt2Family(Family):
 FAMILY = Gpt2Family(
     "gpt2",
     ("GPT2LMHeadModel",),
-    byte_pair_kind("gpt2", **dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")),
+    byte_pair_kind("gpt2", starts_with_bos=False, **dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")),
     "transformer.",
     DEFAULTS,
     (re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),  # a causal mask

@@ -13,6 +13,7 @@ from keras_transformer.huggingface import (
     to_huggingface,
     tokenizers_from_huggingface,
 )
+from keras_transformer.huggingface.tokenizers import starts_with_bos
 from keras_transformer.serving import TextGenerator
 from keras_transformer.text import BytePairTokenizer
 
@@ -64,6 +65,14 @@ def test_ids_are_those_of_tokenizers(pattern, tmp_path):
     assert (config["special_tokens"], config["added_tokens"]) == ([END, "<|im_start|>"], ["<tool_call>"])
     assert config["pattern"] == pattern
     assert (config["nfc"], config["ignore_merges"]) == (pattern == "qwen2", pattern == "llama3")
+
+
+@pytest.mark.parametrize(
+    "family, expected",
+    [("gpt2", False), ("qwen2", False), ("llama", True), ("mistral", True), ("gemma2", True)],
+)
+def test_prompts_begin_as_in_transformers_where_the_folder_does_not_say(family, expected, tmp_path):
+    assert starts_with_bos(tmp_path, FAMILIES[family].tokenizer) is expected
 
 
 def test_gpt2s_special_tokens_have_defaults_and_llama3s_are_in_its_configuration(tmp_path):
