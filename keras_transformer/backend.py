@@ -11,7 +11,7 @@ _IN_XLA = contextvars.ContextVar("in_xla", default=False)
 _CONSTANT_WEIGHTS = contextvars.ContextVar("constant_weights", default=False)
 _BACKEND = keras.backend.backend()
 
-# Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 15 to 30 microseconds.
+# Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 30 microseconds.
 COPIED_ONCE = 2**22
 
 # The dtype that softmax, norms, positions and losses compute in: "float64" for float64, else "float32".

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_positive
+from keras_transformer.keras_internals import implicit_mask
 
 
 def padding_mask(token_ids, pad_id=0):
@@ -221,3 +222,8 @@ def as_token_mask(mask, name="padding_mask", shape=None):
     if shape is not None:
         _check_fits(name, mask, shape)
     return ops.cast(mask, "bool")
+
+
+def own_or_implicit_mask(mask, x, name="padding_mask"):
+    """Returns the mask of the tokens of `x`, bool `(batch, length)`: the given one, else Keras's implicit one."""
+    return implicit_mask(x) if mask is None else as_token_mask(mask, name, x.shape[:2])

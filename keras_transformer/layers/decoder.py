@@ -6,13 +6,8 @@ from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.cache import KVCache, empty_cache
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
-from keras_transformer.layers.sublayers import (
-    ensure_built,
-    from_config_or_layer,
-    own_or_implicit_mask,
-    to_config,
-)
-from keras_transformer.masks import as_attention_mask, as_token_mask, combine
+from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, to_config
+from keras_transformer.masks import as_attention_mask, as_token_mask, combine, own_or_implicit_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

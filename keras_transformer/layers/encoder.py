@@ -11,11 +11,11 @@ from keras_transformer.layers.sublayers import (
     check_call_arguments,
     ensure_built,
     from_config_or_layer,
-    own_or_implicit_mask,
     pop_keras_arguments,
     takes_padding_mask,
     to_config,
 )
+from keras_transformer.masks import own_or_implicit_mask
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -6,12 +6,8 @@ from keras import ops
 from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_count, check_range
 from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.sublayers import (
-    KeepsShape,
-    ensure_built,
-    from_config_or_layer,
-    own_or_implicit_mask,
-)
+from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer
+from keras_transformer.masks import own_or_implicit_mask
 
 
 class _Router(Projection):

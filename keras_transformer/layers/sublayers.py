@@ -7,8 +7,7 @@ import weakref
 
 import keras
 
-from keras_transformer.keras_internals import implicit_mask, sublayers
-from keras_transformer.masks import as_token_mask
+from keras_transformer.keras_internals import sublayers
 
 
 class Configured:
@@ -172,11 +171,6 @@ def check_call_arguments(layer, names, name):
             f"The `call` of `{name}` must have the arguments {names}; **kwargs takes those that it does not need. "
             f"Received: {type(layer).__name__}.call{signature}, without {missing}."
         )
-
-
-def own_or_implicit_mask(mask, x, name="padding_mask"):
-    """Returns the mask of the tokens of `x`, bool `(batch, length)`: the given one, else Keras's implicit one."""
-    return implicit_mask(x) if mask is None else as_token_mask(mask, name, x.shape[:2])
 
 
 def pop_keras_arguments(kwargs):

@@ -64,12 +64,13 @@ class Generation(RDrop):
         """Returns `source` as int32: ids of the vocabulary, within the positions of the source."""
         source = matrix_of_ids(source, "source", "(batch, source_len)")
         check_all_ids("source", source, self.source_vocab_size)
-        longest = int(ops.max(lengths_of(source, self.pad_id)))
-        if self.max_source_positions is not None and longest > self.max_source_positions:
-            raise ValueError(
-                f"`source` must be within the model's {self.max_source_positions} positions. "
-                f"Received: {longest} tokens."
-            )
+        if self.max_source_positions is not None:
+            longest = int(ops.max(lengths_of(source, self.pad_id)))
+            if longest > self.max_source_positions:
+                raise ValueError(
+                    f"`source` must be within the model's {self.max_source_positions} positions. "
+                    f"Received: {longest} tokens."
+                )
         return source
 
     def generate(

@@ -133,7 +133,7 @@ def export(
     signatures = servable.signatures(batch_sizes, lengths if xla else None, weights_function)
     module.tokenizers = list(servable.tokenizers)
     makers = signatures.functions()
-    del signatures
+    del signatures  # so that nothing but `functions` keeps what is traced
     with (
         tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
         locked(folder),
