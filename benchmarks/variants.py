@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.decoding import Greedy
@@ -46,7 +47,7 @@ BASE = {
     "smoothing": 0.1,
     "positions": "sinusoidal",
     "scale": None,
-    "warmup": 800,
+    "warmup": True,
     "skip": True,
     "normalize_first": False,
 }
@@ -71,11 +72,18 @@ VARIANTS = {
     "E: learned positions": {"positions": "learned"},
     "no positions": {"positions": None},
     "no scaling by 1/√d_k": {"scale": 1.0},
-    "no warm-up": {"warmup": 1},
+    "no warm-up": {"warmup": False},
     "no residual connections": {"skip": False},
     "pre-norm": {"normalize_first": True},
 }
-RATE, BATCH_TOKENS, MAX_LENGTH, VOCAB = 2e-3, 2500, 128, 4000
+RATE, WARMUP_STEPS, BATCH_TOKENS, MAX_LENGTH, VOCAB = 2e-3, 400, 2500, 128, 4000
+
+
+class WithoutWarmup(InverseSquareRootSchedule):
+    """The same learning rates, but the highest from the first step on."""
+
+    def __call__(self, step):
+        return super().__call__(ops.maximum(step, self.warmup_steps))
 
 
 class WithoutSkip(Residual):
@@ -143,7 +151,7 @@ def model_of(settings, vocab_size, precision):
         dropout=settings["dropout"],
         dtype=precision,
     )
-    schedule = InverseSquareRootSchedule(RATE, settings["warmup"])
+    schedule = (InverseSquareRootSchedule if settings["warmup"] else WithoutWarmup)(RATE, WARMUP_STEPS)
     model.compile(
         Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, global_clipnorm=5.0),
         kt.MaskedCrossentropy(settings["smoothing"]),
@@ -231,7 +239,7 @@ def main(arguments=None):
     )
     parser.add_argument("--variants", help="names, separated by commas; all if not given")
     parser.add_argument("--seeds", default="1,2")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--precision", default="mixed_bfloat16")
     parser.add_argument(
         "--picture", default=Path(__file__).parents[1] / "docs" / "images" / "variants.png", type=Path

@@ -225,5 +225,17 @@ def as_token_mask(mask, name="padding_mask", shape=None):
 
 
 def own_or_implicit_mask(mask, x, name="padding_mask"):
-    """Returns the mask of the tokens of `x`, bool `(batch, length)`: the given one, else Keras's implicit one."""
+    """Returns the mask of the tokens of `x`, bool `(batch, length)`: the given one, else Keras's implicit one.
+
+    Args:
+        mask: bool `(batch, length)` or `(batch, 1, 1, length)`, or None.
+        x: `(batch, length, ...)`.
+        name: Name of the argument, for errors.
+
+    Raises:
+        ValueError: If the mask does not fit `x`, or is of floats.
+
+    >>> own_or_implicit_mask(padding_mask([[5, 7, 0]]), np.zeros((1, 3, 8))).numpy().tolist()
+    [[True, True, False]]
+    """
     return implicit_mask(x) if mask is None else as_token_mask(mask, name, x.shape[:2])
