@@ -123,11 +123,13 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
     loaded = None
     for name, inputs in requests:
         inputs = {key: tf.constant(value) for key, value in inputs.items()}
+        if afresh:
+            loaded = None
+            gc.collect()  # functions are in cycles
         expected = functions[name](**inputs)
         if afresh:
             del functions[name]
-            loaded = None
-            gc.collect()  # functions are in cycles
+            gc.collect()
         loaded = loaded or tf.saved_model.load(str(path))
         found = loaded.signatures[name](**inputs)
         for key in expected:

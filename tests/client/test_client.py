@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from servers import Backend, Raw, Refused, grpc_server, rest_server
 
 from keras_transformer.client import Client, attempts
-from keras_transformer.serving.export import write_saved_model
+from keras_transformer.serving.saved_model import write_saved_model
 
 TEXT = tf.TensorSpec((None,), tf.string, name="text")
 HARD = [

@@ -13,7 +13,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving.export import compiled_parts, write_saved_model
+from keras_transformer.serving.saved_model import compiled_parts, write_saved_model
 from keras_transformer.serving.translator import TranslatorSignatures
 from keras_transformer.serving.warmup import FILE, text_of_length
 from keras_transformer.serving.weights import fingerprint
@@ -124,6 +124,43 @@ def test_compiled_export_holds_a_compiled_function(compiled_export):
     nodes, functions = nodes_of(compiled_export)
     assert any(attributes["_XlaMustCompile"].b for attributes in [*functions, *(n.attr for n in nodes)])
     assert compiled_parts(compiled_export) != []
+
+
+def test_a_function_of_an_export_holds_each_constant_once(exported):
+    saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        values = [
+            (node.device, node.attr["value"].SerializeToString(deterministic=True))
+            for node in function.node_def
+            if node.op == "Const" and not node.input
+        ]
+        assert len(values) == len(set(values)), function.signature.name
+
+
+def test_merged_constants_keep_the_answers(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32)])
+    def serve(x):
+        with tf.control_dependencies([tf.constant(2.0)]):
+            twice = x * tf.constant(2.0)
+        small = tf.constant([2], tf.int32), tf.constant([2], tf.int64)  # the same bytes in part
+        return {
+            "twice": twice,
+            "two": tf.constant(2.0),
+            "again": tf.constant(2.0),
+            "int": small[0],
+            "long": small[1],
+        }
+
+    write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
+    found = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"](tf.constant([1.0, 3.0]))
+    found = {name: (value.dtype.name, value.numpy().tolist()) for name, value in found.items()}
+    assert found == {
+        "twice": ("float32", [2.0, 6.0]),
+        "two": ("float32", 2.0),
+        "again": ("float32", 2.0),
+        "int": ("int32", [2]),
+        "long": ("int64", [2]),
+    }
 
 
 def test_compiled_parts_slip_into_no_portable_export(tmp_path):

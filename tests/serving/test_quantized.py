@@ -8,7 +8,7 @@ import tensorflow as tf
 from alone import answers
 
 from keras_transformer.serving import Translator
-from keras_transformer.serving.export import compiled_parts
+from keras_transformer.serving.saved_model import compiled_parts
 from keras_transformer.serving.weights import store_weights
 
 

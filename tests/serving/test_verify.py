@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.cli import main
-from keras_transformer.serving.export import write_saved_model
+from keras_transformer.serving.saved_model import write_saved_model
 from keras_transformer.serving.verify import DESCRIPTION, check_answers, hashes, verify
 
 
