@@ -4,7 +4,8 @@ usage: recurrent.py FOLDER --data MULTI30K [--epochs 12] [--pairs 29000] [--prec
 
 Both models read the same batches of one vocabulary, with one loss and optimizer. They take turns epoch by epoch in one
 process. FOLDER holds both models after each epoch. The same command goes on after a stop, also with more `--epochs`. At
-the end each model is scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4.
+the end each model is scored as it was after the epoch of its best validation perplexity, greedily and with a beam of 4,
+and once more for each quarter of the test set by the number of words. Draws docs/images/recurrent.png.
 """
 
 import argparse
@@ -44,6 +45,9 @@ def main():
         "--recurrent-d-model", type=int, default=384, help="of the other: nearly as many parameters"
     )
     parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument(
+        "--picture", default=Path(__file__).parents[1] / "docs" / "images" / "recurrent.png", type=Path
+    )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     kept_settings(options)
@@ -62,12 +66,20 @@ def main():
             f"| {row['model']} | {row['parameters']:,} | {row['seconds']:.1f} | {row['epoch']} of {row['epochs']} | "
             f"{row['val_perplexity']:.2f} | {cells[0]} | {cells[1]} |"
         )
+    quarters = by_length(options, test)
+    print("\n| words of the English sentence |", " | ".join(quarters[MODELS[0]]), "|")
+    print("| --- " * (1 + len(quarters[MODELS[0]])) + "|")
+    for name in MODELS:
+        print(f"| {name} |", " | ".join(f"{bleu:.1f}" for bleu in quarters[name].values()), "|")
+    draw(histories, quarters, options.picture)
 
 
 def kept_settings(options):
     """Stores the settings of a new run, and refuses to resume a run with other settings."""
     own = {
-        name: str(value) for name, value in vars(options).items() if name not in ("folder", "epochs", "data")
+        name: str(value)
+        for name, value in vars(options).items()
+        if name not in ("folder", "epochs", "data", "picture")
     }
     path = options.folder / "settings.json"
     if path.exists() and json.loads(path.read_text()) != own:
@@ -224,6 +236,44 @@ def scored(options, name, tokenizer, test, history):
         (options.folder / f"{name}.{strategy.width}.txt").write_text("\n".join(translations) + "\n")
         result[label] = {**corpus_scores(translations, references), "seconds": seconds}
     return result
+
+
+def by_length(options, test):
+    """Measures the BLEU of a beam of 4 for each quarter of the test set: the shortest sentences first.
+
+    Returns a dict for each model, from the numbers of words, such as "3-9", to BLEU.
+    """
+    from keras_transformer.training import corpus_scores
+
+    words = [len(source.split()) for source, _ in test]
+    order = sorted(range(len(test)), key=words.__getitem__)
+    quarters = [order[i * len(order) // 4 : (i + 1) * len(order) // 4] for i in range(4)]
+    found = {name: {} for name in MODELS}
+    for name in MODELS:
+        translations = (options.folder / f"{name}.4.txt").read_text().splitlines()
+        for rows in quarters:
+            scores = corpus_scores([translations[i] for i in rows], [test[i][1] for i in rows])
+            found[name][f"{words[rows[0]]}-{words[rows[-1]]}"] = scores["bleu"]
+    return found
+
+
+def draw(histories, quarters, path):
+    """Draws the validation perplexity of each epoch, and BLEU by length."""
+    import matplotlib.pyplot as plt
+
+    figure, (curve, lengths) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for name, label in zip(MODELS, ("Transformer", "LSTM with attention"), strict=True):
+        values = [row["val_perplexity"] for row in histories[name]]
+        curve.plot(range(1, len(values) + 1), values, "o-", markersize=4, label=label)
+        lengths.plot(quarters[name].keys(), quarters[name].values(), "o-", markersize=5)
+    curve.set(
+        xlabel="epoch", ylabel="perplexity of the validation set", ylim=(5, 30)
+    )  # the first is over 100
+    curve.legend(frameon=False)
+    lengths.set(
+        xlabel="words of the English sentence, a quarter of the test set each", ylabel="BLEU of a beam of 4"
+    )
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":
