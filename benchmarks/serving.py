@@ -4,11 +4,13 @@ usage: serving.py sentences EXPORT --run RUN --source FILE --target FILE [--toke
        serving.py warmup EXPORT --source FILE [--requests 300]
        serving.py latency EXPORT --source FILE [--batch-sizes 1,32] [--requests 200]
        serving.py threads EXPORT --source FILE [--threads 8] [--minutes 10] [--picture FILE.png]
+       serving.py memory EXPORT --source FILE
 
 EXPORT is the folder of a version; its `export.json` says whether it is compiled. `sentences` compares its
 translations with those of `Translator.translate`, and scores them. `warmup` replays the warm-up records, and counts the
 compilations during and after them. `latency` prints percentiles. `threads` compares the answers of many threads with
-those of a quiet session, and watches the memory.
+those of a quiet session, and watches the memory. `memory` prints the memory of the process before it loads the export,
+then, and after 100 sentences.
 """
 
 import argparse
@@ -51,7 +53,7 @@ def main():
     options = parser.parse_args()
     made = json.loads((options.export / "assets.extra" / "export.json").read_text())
     print(
-        f"{options.export}: {made['strategy']}, xla {made['xla']}, weights {made['weights']['stored']}",
+        f"{options.export}: {made['strategy']}, xla {made['xla']}, {made['precision']}",
         flush=True,
     )
     QUESTIONS[options.question](options, made)
@@ -173,6 +175,19 @@ def threads(options, made):
         draw(memory, options.picture)
 
 
+def memory(options, made):
+    """Prints the resident memory of the process, and the seconds that loading takes."""
+    import numpy as np  # noqa: F401, a part of the process before
+
+    before = resident()
+    runtime, signature = cxx.load(options.export, SERVING, xla=made["xla"])
+    loaded = resident()
+    for texts in [*batches(lines_of(options.source)[:96], 32), *batches(lines_of(options.source)[96:100], 1)]:
+        runtime.run(signature, {"text": texts})
+    print(f"{before:.0f} MB before; loaded in {runtime.load_s:.1f} s, {loaded:.0f} MB")
+    print(f"after 100 sentences {resident():.0f} MB")
+
+
 def draw(memory, path):
     """Draws the memory of a process: pairs of a second and MB."""
     import matplotlib.pyplot as plt
@@ -185,7 +200,13 @@ def draw(memory, path):
     figure.savefig(path, dpi=120)
 
 
-QUESTIONS = {"sentences": sentences, "warmup": warmup, "latency": latency, "threads": threads}
+QUESTIONS = {
+    "sentences": sentences,
+    "warmup": warmup,
+    "latency": latency,
+    "threads": threads,
+    "memory": memory,
+}
 
 
 def shape_of(texts, made):
