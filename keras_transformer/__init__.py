@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from keras_transformer.lazy import lazy_names
+from keras_transformer.lazy import after_import, lazy_names
 
 _OTHERS = ("cli", "client", "data", "explain", "huggingface", "plots", "runs", "serving", "text", "training")
 _CORE = ("decoding", "layers", "losses", "masks", "metrics", "models", "schedules")
@@ -33,8 +33,14 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_names(__package__, _HOMES)
 
-# A program that uses Keras may load a file with `keras.models.load_model`, which needs the registered classes. The
-# client and the command line's `--help` do without Keras.
-if "keras" in sys.modules:
-    for _module in _CORE:
-        importlib.import_module(f"{__package__}.{_module}")
+
+def _register_classes():
+    """Imports the classes that `keras.models.load_model` looks up. `models` imports all of them."""
+    # One of these modules may be importing Keras at this moment. It is incomplete until then, and `models` needs it.
+    importers = (*_CORE, "backend", "keras_internals", "optimizers")
+    if not any(f"{__package__}.{module}" in sys.modules for module in importers):
+        importlib.import_module(f"{__package__}.models")
+
+
+# The client and the command line's `--help` do without Keras.
+after_import("keras", _register_classes)

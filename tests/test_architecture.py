@@ -22,6 +22,7 @@ FLOORS = {
     "schedules": 0,
     "losses": 0,
     "metrics": 0,
+    "optimizers": 0,
     "backend": 0,
     "checks": 0,
     "files": 0,
@@ -336,10 +337,32 @@ def test_each_lazy_module_is_an_attribute_of_the_package():
     assert printed(code) == [f"keras_transformer.{name}" for name in LAZY]
 
 
+def registered_names(file):
+    """The classes of a file that have Keras's decorator."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ClassDef) and "register_keras_serializable" in "".join(
+            map(ast.unparse, node.decorator_list)
+        ):
+            yield node.name
+
+
 @pytest.mark.slow
-def test_a_program_with_keras_can_load_files_after_the_import():
-    code = "import keras, keras_transformer; name = 'keras_transformer>Transformer'"
-    assert printed(f"{code}; print(keras.saving.get_registered_object(name) is not None)") is True
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import keras; import keras_transformer",
+        "import keras_transformer; import keras",
+        "import keras_transformer; import tensorflow; tensorflow.keras.Model; import keras",
+        "import keras; import keras_transformer.layers",
+        "from keras_transformer.text import SentencePieceTokenizer; import keras",
+        "import keras_transformer.models; import keras",
+    ],
+)
+def test_a_program_with_keras_can_load_files_after_the_imports(imports):
+    registered = {name for file in FILES for name in registered_names(file)}
+    assert {"Transformer", "Adam", "WarmupSchedule", "Perplexity"} <= registered
+    find = "keras.saving.get_registered_object('keras_transformer>' + name) is None"
+    assert printed(f"{imports}; print([name for name in {sorted(registered)} if {find}])") == []
 
 
 def test_dir_and_all_name_every_public_module_and_nothing_else():

@@ -1,5 +1,7 @@
 """Models made of the layers."""
 
+# A saved model names its loss, metrics, optimizer and schedule: who imports the models can load it.
+from keras_transformer import losses, metrics, optimizers, schedules  # noqa: F401
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.heads import (
     ClassificationHead,

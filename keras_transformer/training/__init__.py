@@ -1,9 +1,9 @@
 """Callbacks, optimizers and scores for `model.fit`."""
 
+from keras_transformer.optimizers import Adam, AdamW
 from keras_transformer.termination import Terminated, Termination
 from keras_transformer.training.checkpoints import Checkpoint, SavedState, average_weights, checkpoints
 from keras_transformer.training.divergence import Diverged, StopOnNaN, check_finite
-from keras_transformer.training.optimizers import Adam, AdamW
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
 from keras_transformer.training.tensorboard import TensorBoard

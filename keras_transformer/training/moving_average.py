@@ -2,7 +2,7 @@
 
 import contextlib
 
-from keras_transformer.training.optimizers import unwrapped
+from keras_transformer.optimizers import unwrapped
 
 
 def keeps_average(model):

@@ -15,9 +15,9 @@ from tensorboard.plugins import projector
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.keras_internals import watch_gradients
+from keras_transformer.optimizers import unwrapped
 from keras_transformer.training.attention_maps import AttentionMaps
 from keras_transformer.training.moving_average import average_in_place
-from keras_transformer.training.optimizers import unwrapped
 from keras_transformer.training.scores import corpus_scores
 
 MAX_EMBEDDINGS = (

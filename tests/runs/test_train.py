@@ -15,6 +15,7 @@ from keras_transformer.data import Batches
 from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
+from keras_transformer.optimizers import unwrapped
 from keras_transformer.runs import Recipe, average, read_history, train
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.results import Results
@@ -22,7 +23,6 @@ from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
-from keras_transformer.training.optimizers import unwrapped
 
 # The module: `runs.train` is the function of the same name.
 train_module = importlib.import_module("keras_transformer.runs.train")
