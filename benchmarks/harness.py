@@ -13,10 +13,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 HARNESS = Path(os.environ.get("BENCH_DIR", HERE.parent.parent / "shared" / "bench"))
 OWN_ROW = str(HERE / "peer_keras_transformer.py")
+# CTranslate2 multiplies with MKL, in two threads of MKL's own. On some machines another setting is many times as fast.
+CTRANSLATE2 = {"onednn": "CT2_USE_MKL=0", "mkl1": "MKL_NUM_THREADS=1"}
 
 
 def all_rows(variants):
     """Returns all rows by name, the harness's and this library's: lists of interpreter, script and variant.
+
+    A row of CTranslate2 is there once more for each of its settings, as `ct2-int8-onednn`.
 
     Args:
         variants: A dict from the names of this library's rows to variants of `peer_keras_transformer.py`.
@@ -24,6 +28,11 @@ def all_rows(variants):
     if not (HARNESS / "run.py").exists():
         raise SystemExit(f"The harness is missing: {HARNESS}/run.py. Set BENCH_DIR to its folder.")
     rows = json.loads((HARNESS / "peers.json").read_text())
+    for name in [name for name in rows if name.startswith("ct2-")]:
+        interpreter, _, variant = rows[name]
+        for setting, variable in CTRANSLATE2.items():
+            script = str(HERE / "peer_ctranslate2.py")
+            rows[f"{name}-{setting}"] = [interpreter, script, f"{variant}:{variable}"]
     return rows | {name: [sys.executable, OWN_ROW, variant] for name, variant in variants.items()}
 
 

@@ -237,7 +237,7 @@ def main(arguments=None):
         required=True,
         help="folder with train and val, each .lc.norm.tok.en.gz and .de.gz",
     )
-    parser.add_argument("--variants", help="names, separated by commas; all if not given")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--precision", default="mixed_bfloat16")
@@ -245,10 +245,6 @@ def main(arguments=None):
         "--picture", default=Path(__file__).parents[1] / "docs" / "images" / "variants.png", type=Path
     )
     options = parser.parse_args(arguments)
-    names = options.variants.split(",") if options.variants else list(VARIANTS)
-    unknown = set(names) - set(VARIANTS)
-    if unknown:
-        parser.error(f"--variants: unknown {sorted(unknown)}; there are {list(VARIANTS)}")
     seeds = [int(seed) for seed in options.seeds.split(",")]
     options.folder.mkdir(parents=True, exist_ok=True)
     log = options.folder / "results.jsonl"
@@ -265,7 +261,7 @@ def main(arguments=None):
         kt.text.SentencePieceTokenizer.train(sentences, VOCAB, model_type="bpe").save(vocabulary)
     tokenizer = kt.text.SentencePieceTokenizer.load(vocabulary)
     for seed in seeds:
-        for name in names:
+        for name in options.variants:
             if (name, seed) not in results:
                 results[name, seed] = run(options, name, seed, tokenizer, train, val)
                 with open(log, "a") as file:
