@@ -119,22 +119,43 @@ if _BACKEND == "tensorflow":
 
         return tf.raw_ops.InplaceUpdate(x=x, i=tf.reshape(indices, (-1,)), v=rows)
 
-    def product_of_vectors(x, y, transpose=False):
-        """Multiplies vectors by matrices, one for each; a matrix product takes longer to start than to compute.
+    def transposed(x, axes):
+        """Transposes a tensor: `ops.transpose`.
+
+        TensorFlow leaves floats to oneDNN, which prepares each call anew for 50 microseconds. It moves integers itself.
+        """
+        import tensorflow as tf
+
+        if x.dtype != tf.float32 or tf.executing_eagerly() or in_xla():
+            return tf.transpose(x, axes)
+        inverse = sorted(range(len(axes)), key=axes.__getitem__)
+
+        @tf.custom_gradient
+        def moved(x):
+            y = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), axes), tf.float32)
+            return y, lambda upstream: transposed(upstream, inverse)
+
+        return moved(x)
+
+    def product_of_few_rows(x, y, transpose=False):
+        """Multiplies matrices of few rows; oneDNN's product takes longer to start than these take to compute.
 
         Args:
-            x: `(..., 1, n)`.
+            x: `(..., rows, n)`.
             y: `(..., n, m)`; with `transpose` `(..., m, n)`.
             transpose: Whether to exchange the last two axes of `y` first.
 
         Returns:
-            `(..., 1, m)`.
+            `(..., rows, m)`.
         """
         import tensorflow as tf
 
         if x.dtype != tf.float32 or in_xla():
             return tf.matmul(x, y, transpose_b=transpose)
-        return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose)
+        if x.shape[-2] == 1:
+            return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose)
+        x, y = tf.expand_dims(x, -2), tf.expand_dims(y, -3)  # vector by vector, which is faster here
+        return tf.squeeze(tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose), -2)
 
     def multiplies_int8(kernel, largest):
         """Returns whether `int8_product` can multiply with a kernel: TensorFlow on a CPU, outside XLA.
@@ -309,9 +330,10 @@ else:
     constant_weights = contextlib.nullcontext
     unchanged = lambda variables: lambda: True  # noqa: E731
     write_in_place = ops.scatter_update
+    transposed = ops.transpose
 
-    def product_of_vectors(x, y, transpose=False):
-        """Multiplies vectors `(..., 1, n)` by matrices `(..., n, m)`, or with `transpose` `(..., m, n)`."""
+    def product_of_few_rows(x, y, transpose=False):
+        """Multiplies few rows, `(..., rows, n)`, by matrices `(..., n, m)`, or with `transpose` `(..., m, n)`."""
         return ops.matmul(x, ops.swapaxes(y, -1, -2) if transpose else y)
 
 

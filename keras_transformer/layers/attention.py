@@ -5,7 +5,7 @@ import string
 import keras
 from keras import ops
 
-from keras_transformer.backend import at_least_float32
+from keras_transformer.backend import at_least_float32, transposed
 from keras_transformer.checks import check_choice, check_positive, check_range, check_share
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.cache import KVCache, known_int
@@ -396,7 +396,7 @@ def _swapped(x):
     if 1 in x.shape[1:3]:  # a decoding step: nothing moves, and a transposition would take time
         shape = ops.shape(x)
         return ops.reshape(x, (shape[0], shape[2], shape[1], shape[3]))
-    return ops.transpose(x, (0, 2, 1, 3))
+    return transposed(x, (0, 2, 1, 3))
 
 
 def _equations(rank, axes):

@@ -14,7 +14,7 @@ from keras_transformer.backend import (
     in_xla,
     int8_product,
     multiplies_int8,
-    product_of_vectors,
+    product_of_few_rows,
     written_gradient,
 )
 from keras_transformer.keras_internals import keep_precision, sublayers
@@ -285,7 +285,7 @@ def matrix_product(rows, kernel):
     """
     k, n = kernel.shape
     if rows.shape[0] == 1 and k % 2 == 0 and (in_xla() or k * n >= LARGE):
-        halves = product_of_vectors(ops.reshape(rows, (2, 1, k // 2)), ops.reshape(kernel, (2, k // 2, n)))
+        halves = product_of_few_rows(ops.reshape(rows, (2, 1, k // 2)), ops.reshape(kernel, (2, k // 2, n)))
         return halves[0] + halves[1]
     return ops.matmul(rows, kernel)
 

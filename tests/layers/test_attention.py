@@ -612,6 +612,28 @@ def test_a_float64_policy_computes_in_float64():
         np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("queries", [1, 2, 4, 5])
+def test_few_queries_in_a_graph_have_the_two_derivatives_that_keras_gives(queries):
+    import tensorflow as tf
+
+    x = tf.constant(normal(BATCH, queries, FEATURES))
+    ours = built(x, value())
+
+    def derivatives(layer):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = layer(x, value())
+                loss = tf.reduce_sum(tf.square(y))
+            first = inner.gradient(loss, x)
+            length = tf.reduce_sum(tf.square(first))
+        return y, first, outer.gradient(length, x)
+
+    assert_close(tf.function(derivatives)(ours), derivatives(keras_twin(ours, (x, value()))), 1e-3)
+
+
 def test_a_soft_cap_bounds_the_products():
     q, k, v = (normal(2, 3, length, 4) for length in (5, 7, 7))
     found, scores = dot_product_attention(q, k, v, scale=1.0, soft_cap=0.5)
