@@ -270,9 +270,7 @@ def draw(histories, quarters, path):
         xlabel="epoch", ylabel="perplexity of the validation set", ylim=(5, 30)
     )  # the first is over 100
     curve.legend(frameon=False)
-    lengths.set(
-        xlabel="words of the English sentence, a quarter of the test set each", ylabel="BLEU of a beam of 4"
-    )
+    lengths.set(xlabel="words of the English sentence, in quarters", ylabel="BLEU of a beam of 4")
     figure.savefig(path, dpi=110)
 
 
