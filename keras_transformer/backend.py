@@ -9,6 +9,7 @@ from keras import ops
 
 _IN_XLA = contextvars.ContextVar("in_xla", default=False)
 _CONSTANT_WEIGHTS = contextvars.ContextVar("constant_weights", default=False)
+_FORWARD_ONLY = contextvars.ContextVar("forward_only", default=False)
 _BACKEND = keras.backend.backend()
 
 # Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 30 microseconds.
@@ -60,8 +61,31 @@ def summed_over_replicas(x):
     return x, 1
 
 
+@contextlib.contextmanager
+def forward_only():
+    """Says that nobody takes a gradient of a graph made inside, so that it needs no written-out gradients.
+
+    TensorFlow keeps each of these until the process ends, and with it the graph that it belongs to.
+    """
+    token = _FORWARD_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _FORWARD_ONLY.reset(token)
+
+
 if _BACKEND == "tensorflow":
-    custom_gradient = ops.custom_gradient
+
+    def custom_gradient(function):
+        """Returns a function with its written-out gradient; without it inside `forward_only`.
+
+        Args:
+            function: Function of tensors to a value and a gradient function.
+        """
+        if _FORWARD_ONLY.get():
+            return lambda *tensors: function(*tensors)[0]
+        return ops.custom_gradient(function)
+
     recomputed = functools.partial  # gradients that are written out say themselves what they compute again
 else:
 
@@ -130,7 +154,7 @@ if _BACKEND == "tensorflow":
             return tf.transpose(x, axes)
         inverse = sorted(range(len(axes)), key=axes.__getitem__)
 
-        @tf.custom_gradient
+        @custom_gradient
         def moved(x):
             y = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), axes), tf.float32)
             return y, lambda upstream: transposed(upstream, inverse)
@@ -390,7 +414,7 @@ def adam_in_one_pass():
     return update
 
 
-def compiled(function, model, jit_compile):
+def compiled(function, model, jit_compile, differentiable=False):
     """Compiles a function of tensors that reads a model's weights.
 
     Args:
@@ -398,6 +422,7 @@ def compiled(function, model, jit_compile):
         model: The layer or model whose weights it reads. The values of floats may change between calls. Make a new
             function when int8 weights change: see `unchanged`.
         jit_compile: True for XLA, False for a graph without it.
+        differentiable: Whether somebody may take the gradient of the function. Without it the graph is smaller.
 
     Returns:
         Function of the same arguments.
@@ -408,7 +433,7 @@ def compiled(function, model, jit_compile):
         def traced(*args):
             token = _IN_XLA.set(jit_compile)
             try:
-                with constant_weights():
+                with constant_weights(), contextlib.nullcontext() if differentiable else forward_only():
                     return function(*args)
             finally:
                 _IN_XLA.reset(token)

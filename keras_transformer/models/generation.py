@@ -302,7 +302,7 @@ class Generation(RDrop):
                 function = functools.partial(
                     function, strategy=strategy, max_length=max_length, constraints=constraints
                 )
-            return compiled(lambda inputs: function(**inputs), self, jit_compile)
+            return compiled(lambda inputs: function(**inputs), self, jit_compile, name == "score_all")
 
         return self._functions.get((name, jit_compile, *settings), self.variables, make)
 

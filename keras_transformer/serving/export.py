@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import tqdm
 
-from keras_transformer.backend import constant_weights, has_int8_product
+from keras_transformer.backend import constant_weights, forward_only, has_int8_product
 from keras_transformer.checks import check_positive
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
 from keras_transformer.serving.saved_model import write_saved_model
@@ -125,7 +125,7 @@ def export(
     ):
         remove_temporaries(folder)  # of an export that was killed
         functions = {}
-        with constant_weights():
+        with constant_weights(), forward_only():
             for name in list(makers):
                 bar.set_description(f"tracing {name}")
                 # Concrete functions, or `save` would trace each function once more.

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.backend import compiles, constant_weights
+from keras_transformer.backend import compiles, constant_weights, forward_only
 from keras_transformer.checks import check_positive
 from keras_transformer.files import replaced
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP, CompiledFunctions
@@ -176,7 +176,10 @@ class Servable:
     def _make_function(self, xla, signature):
         if not xla or self.max_source_length is None:
             function = self.signatures([tf.int32.max]).functions()[signature]
-            with constant_weights():  # `CompiledFunctions` makes a new function for new int8 weights
+            with (
+                constant_weights(),
+                forward_only(),
+            ):  # `CompiledFunctions` makes a new function for new int8 weights
                 function.get_concrete_function()  # traces it
             return function
         # XLA compiles each shape anew, which takes seconds, so there are few.

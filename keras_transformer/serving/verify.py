@@ -114,29 +114,33 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         functions: A dict from a signature's name to its concrete function.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
-        afresh: Whether to load the export anew for each request, and to take each function out of `functions`. A
-            function that has run holds a copy of the int8 weights; so there is one copy at a time.
+        afresh: Whether to take each function out of `functions` when it has answered, and to load the export anew for
+            each request. A function that has run holds a copy of the int8 weights; so there is one copy at a time.
 
     Raises:
         ValueError: If an answer differs.
     """
-    loaded = None
+    requests = [
+        (name, {key: tf.constant(value) for key, value in inputs.items()}) for name, inputs in requests
+    ]
+    answers = []
     for name, inputs in requests:
-        inputs = {key: tf.constant(value) for key, value in inputs.items()}
-        if afresh:
-            loaded = None
-            gc.collect()  # functions are in cycles
-        expected = functions[name](**inputs)
+        answers.append({key: value.numpy() for key, value in functions[name](**inputs).items()})
         if afresh:
             del functions[name]
+            gc.collect()  # functions are in cycles
+    loaded = None
+    for (name, inputs), expected in zip(requests, answers, strict=True):
+        if afresh:
+            loaded = None
             gc.collect()
         loaded = loaded or tf.saved_model.load(str(path))
         found = loaded.signatures[name](**inputs)
         for key in expected:
-            if not _equal(expected[key].numpy(), found[key].numpy(), draws):
+            if not _equal(expected[key], found[key].numpy(), draws):
                 raise ValueError(
                     f"The export must answer as the model does in Python. Received: {name!r}, output {key!r}: "
-                    f"{found[key].numpy()!r:.200}, in Python {expected[key].numpy()!r:.200}."
+                    f"{found[key].numpy()!r:.200}, in Python {expected[key]!r:.200}."
                 )
 
 

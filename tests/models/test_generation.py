@@ -1,10 +1,12 @@
 """Searches with a real model: the same in every mode, on every backend, whatever the batch."""
 
+import gc
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import weakref
 
 import keras
 import numpy as np
@@ -39,6 +41,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding import loop as decoding_loop
 from keras_transformer.layers import TreeCache
+from keras_transformer.models import Transformer
 
 HERE = pathlib.Path(__file__).parent
 TENSORFLOW_SLOW = (pytest.mark.tensorflow, pytest.mark.slow)
@@ -320,6 +323,49 @@ def test_score_agrees_with_the_forward_pass(model, jit_compile):
     assert found.alignments.shape == (3, 4, 5)
     np.testing.assert_allclose(found.alignments[0].sum(axis=-1), np.ones(4), rtol=1e-5)
     assert np.all(found.alignments[0, :, 4] == 0), "nothing attends to padding"
+
+
+@pytest.mark.tensorflow
+def test_score_has_the_gradient_of_the_forward_pass(model):
+    import tensorflow as tf
+
+    target = np.array([[5, 9, 10, EOS], [7, EOS, PAD, PAD], [4, 6, 8, 11]], "int32")
+    shifted = np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
+
+    def forward():
+        log_p = tf.nn.log_softmax(model({"source": SOURCE, "target": shifted}))
+        return tf.reduce_sum(tf.gather(log_p, target, batch_dims=2)[target != PAD])
+
+    weights = [weight.value for weight in model.trainable_weights]
+
+    def gradients(function):
+        with tf.GradientTape() as tape:
+            value = function()
+        return tape.gradient(value, weights)
+
+    expected = gradients(forward)
+    found = gradients(lambda: tf.reduce_sum(model.score(SOURCE, target, jit_compile=False).scores))
+    assert any(np.abs(as_numpy(each)).max() > 0.1 for each in expected)
+    for got, wanted in zip(found, expected, strict=True):
+        assert_close(tf.convert_to_tensor(got), tf.convert_to_tensor(wanted), 1e-4)
+
+
+@pytest.mark.tensorflow
+def test_a_search_that_is_forgotten_leaves_no_graph():
+    import tensorflow as tf
+
+    graphs = []
+
+    class Watched(Transformer):
+        def search(self, *args, **kwargs):
+            graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+            return super().search(*args, **kwargs)
+
+    model = Watched(VOCAB, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    model.generate(SOURCE, max_length=3, jit_compile=False)
+    model.compile()  # forgets the search
+    gc.collect()
+    assert [graph() for graph in graphs] == [None]
 
 
 @pytest.mark.slow

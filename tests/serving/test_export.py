@@ -1,6 +1,7 @@
 import gc
 import json
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
@@ -256,6 +257,21 @@ def test_narrow_weights_leave_the_memory_with_the_loaded_export(tmp_path):
     assert destroyed() == len(translator.model.weights)
     # The signature still answers: it widens the stored weights, which it keeps.
     assert signature(text=tf.constant(["ab"]))["score"].numpy() == score
+
+
+def test_an_export_leaves_no_graph(tmp_path):
+    graphs = []
+
+    class Watched(Transformer):
+        def search(self, *args, **kwargs):
+            graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+            return super().search(*args, **kwargs)
+
+    model = Watched(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    Translator(model, ByteTokenizer(), max_length=5).export(tmp_path, warmup=False, check=False)
+    gc.collect()
+    assert graphs
+    assert not any(graph() for graph in graphs)
 
 
 def test_versions_are_never_overwritten(tmp_path):
