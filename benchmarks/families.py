@@ -8,7 +8,8 @@ bert (T6): the last states of an encoder of BERT-base's size, 128 tokens, batche
 PyTorch and ONNX Runtime (float32, and int8 by its dynamic quantization).
 gpt2 (T7): 64 new tokens after a prompt of 32, greedily, by a decoder of GPT-2's size (124 M weights), batches of 1 and
 16, beside CTranslate2 (float32, int8) and Hugging Face.
-llama: the same by a decoder of TinyLlama's size (1.1 billion weights), batch 1, beside CTranslate2; 16 GB of memory.
+llama: the same by a decoder of TinyLlama's size (1.1 billion weights), batch 1, beside CTranslate2. All rows together
+need 30 GB of memory; `--rows ours-f32 ours-int8 ct2-f32 ct2-int8` needs 16.
 
 It needs torch, transformers, onnx, onnxruntime and ctranslate2. Every contestant runs in a process of its own, and they
 take turns within each round. The table shows medians, and medians of the ratios within a round.
@@ -204,34 +205,42 @@ def main(arguments=None):
     parser.add_argument(
         "--repeats", default=3, type=int, help="repetitions in a round, of which the fastest counts"
     )
+    parser.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="default: all; ours-int8 has to be among them"
+    )
     parser.add_argument("--serve", nargs=2, metavar=("ROW", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.serve:
         return serve(options.model, options.serve[0], Path(options.serve[1]))
+    names = options.rows or ROWS[options.model]
+    if unknown := set(names) - set(ROWS[options.model]):
+        parser.error(f"{options.model} has no such rows: {', '.join(sorted(unknown))}")
+    if "ours-int8" not in names:
+        parser.error("--rows needs ours-int8, which the others are compared with")
     with tempfile.TemporaryDirectory() as folder:
         write_models(options.model, Path(folder))
         table = {}
         for batch in BATCHES[options.model]:
-            rows, heads = {row: [] for row in ROWS[options.model]}, {}
-            processes = {
-                row: subprocess.Popen(
+            rows, heads, processes = {row: [] for row in names}, {}, {}
+
+            def ask(row, batch=batch, processes=processes, heads=heads):
+                processes[row].stdin.write(f"{batch}\n")
+                processes[row].stdin.flush()
+                line = processes[row].stdout.readline()
+                if not line:
+                    raise SystemExit(f"the process of {row} ended; is there enough memory?")
+                answer = json.loads(line)
+                heads[row] = answer["head"]
+                return answer["s"]
+
+            for row in rows:  # one after the other, since loading takes more memory than answering
+                processes[row] = subprocess.Popen(
                     [sys.executable, __file__, options.model, "--serve", row, folder],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                     env=os.environ | CT2_SETTINGS.get(row.split("-")[-1], {}),
                 )
-                for row in rows
-            }
-
-            def ask(row, batch=batch, processes=processes, heads=heads):
-                processes[row].stdin.write(f"{batch}\n")
-                processes[row].stdin.flush()
-                answer = json.loads(processes[row].stdout.readline())
-                heads[row] = answer["head"]
-                return answer["s"]
-
-            for row in rows:
                 ask(row), ask(row)  # the first calls trace and pack
             for _ in range(options.rounds):
                 for row in rows:
@@ -246,7 +255,7 @@ def main(arguments=None):
             table[batch] = rows
         print("\n| | " + " | ".join(f"batch {batch}, ms | ours-int8 faster by" for batch in table) + " |")
         print("| --- |" + " --- | --- |" * len(table))
-        for row in ROWS[options.model]:
+        for row in names:
             cells = []
             for rows in table.values():
                 ratios = [theirs / ours for theirs, ours in zip(rows[row], rows["ours-int8"], strict=True)]

@@ -2,9 +2,9 @@
 
 usage: python benchmarks/int8_loading.py [--layers 12] [--width 896] [--vocab-size 32000]
 
-Writes a random bfloat16 checkpoint of Llama's form in files of 64 MiB. Then three processes measure their largest
-resident memory above that of the imports: one reads it as int8, one reads it as float32 and quantizes it, and one
-reads it as int8 and exports it.
+Writes a random bfloat16 checkpoint of Llama's form in files of 64 MiB. Then four processes measure their largest
+resident memory above that of the imports: one reads it as int8, one reads it as float32 and quantizes it, and two
+read it as int8 and export it, with the export's check and without.
 """
 
 import argparse
@@ -24,6 +24,10 @@ STEPS = {
 model = from_huggingface(folder, precision='int8')
 servable = TextGenerator(model, ByteTokenizer(), max_source_length=16, max_length=16)
 servable.export(folder + '/export', precision='int8')""",
+    "read as int8, then export without the check": """
+model = from_huggingface(folder, precision='int8')
+servable = TextGenerator(model, ByteTokenizer(), max_source_length=16, max_length=16)
+servable.export(folder + '/export', precision='int8', check=False)""",
 }
 CODE = r"""
 import re, sys, warnings
