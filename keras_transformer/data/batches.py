@@ -133,7 +133,7 @@ class Batches:
                 f"{long} of {count} pairs are longer than `max_length`={max_length} tokens; the longest has "
                 f"{longer[usable].max() + 1}."
             )
-        chosen = np.flatnonzero(usable if too_long == "truncate" else fitting)
+        chosen = _numbers_of(usable if too_long == "truncate" else fitting)
         self.truncated = long if too_long == "truncate" else 0
         self.kept = len(chosen)
         self.skipped = count - self.kept
@@ -158,9 +158,12 @@ class Batches:
             self._likeliest_lengths, sides = sides, self.segmented(0).lengths()
             # A batch must have room for the most likely subwords too, which may replace a draw.
             room = np.maximum(sides, self._likeliest_lengths)
-        bounds = _bounds(room.max(axis=1), num_buckets)
-        bucket_of = np.searchsorted(bounds, room.max(axis=1))
-        self._buckets = [np.flatnonzero(bucket_of == b) for b in range(len(bounds))]
+        longer = room.max(axis=1)
+        bounds = _bounds(longer, num_buckets)
+        self._buckets = [
+            _numbers_of((longer > shorter) & (longer <= bound))
+            for shorter, bound in zip([0, *bounds[:-1]], bounds, strict=True)
+        ]
         longest = np.array([room[bucket].max(axis=0) for bucket in self._buckets])
         if self.sampling is not None:  # `_resorted` needs that a pair that fits a bucket fits all later ones
             longest = np.maximum.accumulate(longest)
@@ -331,6 +334,11 @@ class _Segmented(Sequence):
         """Returns the lengths of both sides of each pair, with bos or eos, int `(pairs, 2)`."""
         lengths = [np.minimum(side.lengths[self._chosen], self._max_ids) + 1 for side in self._sides]
         return np.stack(lengths, axis=1)
+
+
+def _numbers_of(chosen):
+    """Returns the numbers of the rows that are True, in as few bytes as hold them: a corpus has millions."""
+    return np.flatnonzero(chosen).astype(np.min_scalar_type(-len(chosen)))
 
 
 def _bounds(lengths, num_buckets):
