@@ -62,42 +62,41 @@ def summed_over_replicas(x):
 
 
 @contextlib.contextmanager
-def forward_only():
-    """Says that nobody takes a gradient of a graph made inside, so that it needs no written-out gradients.
-
-    TensorFlow keeps each of these until the process ends, and with it the graph that it belongs to.
-    """
-    token = _FORWARD_ONLY.set(True)
+def _set(variable, value):
+    """Gives a context variable another value inside."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _FORWARD_ONLY.reset(token)
+        variable.reset(token)
+
+
+def forward_only():
+    """Says that nobody takes a gradient of a graph made inside.
+
+    Such a graph has faster operations without a gradient, and no written-out gradients: TensorFlow keeps each of these
+    until the process ends, and with it the graph that it belongs to. TensorFlow raises where a gradient is taken all
+    the same.
+    """
+    return _set(_FORWARD_ONLY, True)
+
+
+def custom_gradient(function):
+    """Returns a function with its written-out gradient, on TensorFlow and outside `forward_only`.
+
+    XLA derives one on JAX that is as fast, and that can itself be differentiated, forwards too (`jax.jvp`).
+
+    Args:
+        function: Function of tensors to a value and a gradient function.
+    """
+    if _BACKEND != "tensorflow" or _FORWARD_ONLY.get():
+        return lambda *tensors: function(*tensors)[0]
+    return ops.custom_gradient(function)
 
 
 if _BACKEND == "tensorflow":
-
-    def custom_gradient(function):
-        """Returns a function with its written-out gradient; without it inside `forward_only`.
-
-        Args:
-            function: Function of tensors to a value and a gradient function.
-        """
-        if _FORWARD_ONLY.get():
-            return lambda *tensors: function(*tensors)[0]
-        return ops.custom_gradient(function)
-
     recomputed = functools.partial  # gradients that are written out say themselves what they compute again
 else:
-
-    def custom_gradient(function):
-        """Returns a function without its written-out gradient: XLA derives one that is as fast.
-
-        A derived gradient can itself be differentiated, forwards too (`jax.jvp`).
-
-        Args:
-            function: Function of tensors to a value and a gradient function.
-        """
-        return lambda *tensors: function(*tensors)[0]
 
     def recomputed(function):
         """Returns a function whose intermediate values are computed again for the gradient, instead of kept."""
@@ -144,22 +143,19 @@ if _BACKEND == "tensorflow":
         return tf.raw_ops.InplaceUpdate(x=x, i=tf.reshape(indices, (-1,)), v=rows)
 
     def transposed(x, axes):
-        """Transposes a tensor: `ops.transpose`.
+        """Transposes a tensor as `ops.transpose` does, faster inside `forward_only`.
 
         TensorFlow leaves floats to oneDNN, which prepares each call anew for 50 microseconds. It moves integers itself.
         """
         import tensorflow as tf
 
-        if x.dtype != tf.float32 or tf.executing_eagerly() or in_xla():
-            return tf.transpose(x, axes)
-        inverse = sorted(range(len(axes)), key=axes.__getitem__)
-
-        @custom_gradient
-        def moved(x):
-            y = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), axes), tf.float32)
-            return y, lambda upstream: transposed(upstream, inverse)
-
-        return moved(x)
+        if not _FORWARD_ONLY.get() or x.dtype != tf.float32 or in_xla():
+            return ops.transpose(x, axes)
+        moved = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), axes), tf.float32)
+        # Bits have no gradient, and TensorFlow would take it for zero where a user's `tf.function` that was traced here
+        # is called in training. As a second output of one operation `x` makes it raise.
+        message = "A search or a servable traced this `tf.function` for inference. Trace it anew to train."
+        return tf.raw_ops.IdentityN(input=[moved, tf.raw_ops.PreventGradient(input=x, message=message)])[0]
 
     def product_of_few_rows(x, y, transpose=False):
         """Multiplies matrices of few rows; oneDNN's product takes longer to start than these take to compute.
@@ -174,9 +170,11 @@ if _BACKEND == "tensorflow":
         """
         import tensorflow as tf
 
-        if x.dtype != tf.float32 or in_xla():
+        one = x.shape[-2] == 1
+        # The gradient of several rows, vector by vector, would need as many copies of `y`.
+        if x.dtype != tf.float32 or in_xla() or not (one or _FORWARD_ONLY.get()):
             return tf.matmul(x, y, transpose_b=transpose)
-        if x.shape[-2] == 1:
+        if one:
             return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose)
         x, y = tf.expand_dims(x, -2), tf.expand_dims(y, -3)  # vector by vector, which is faster here
         return tf.squeeze(tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose), -2)
@@ -311,14 +309,9 @@ if _BACKEND == "tensorflow":
         )
         return function.get_concrete_function()
 
-    @contextlib.contextmanager
     def constant_weights():
         """Says that the weights that a graph reads, made inside, never change while the graph exists."""
-        token = _CONSTANT_WEIGHTS.set(True)
-        try:
-            yield
-        finally:
-            _CONSTANT_WEIGHTS.reset(token)
+        return _set(_CONSTANT_WEIGHTS, True)
 
     def unchanged(variables):
         """Returns a function that says whether int8 variables still have the values that they have now.
@@ -422,7 +415,8 @@ def compiled(function, model, jit_compile, differentiable=False):
         model: The layer or model whose weights it reads. The values of floats may change between calls. Make a new
             function when int8 weights change: see `unchanged`.
         jit_compile: True for XLA, False for a graph without it.
-        differentiable: Whether somebody may take the gradient of the function. Without it the graph is smaller.
+        differentiable: Whether somebody may take the gradient of the function. Without it the graph is made inside
+            `forward_only`, and the function's values are constants for a `tf.GradientTape`.
 
     Returns:
         Function of the same arguments.
@@ -431,17 +425,22 @@ def compiled(function, model, jit_compile, differentiable=False):
         import tensorflow as tf
 
         def traced(*args):
-            token = _IN_XLA.set(jit_compile)
-            try:
-                with constant_weights(), contextlib.nullcontext() if differentiable else forward_only():
-                    return function(*args)
-            finally:
-                _IN_XLA.reset(token)
+            with _set(_IN_XLA, jit_compile), constant_weights(), _set(_FORWARD_ONLY, not differentiable):
+                return function(*args)
 
         # A partial has no code object. TensorFlow counts traces for each code object, and would warn of retracing as
         # soon as five of these functions exist.
         traced = functools.partial(traced)
-        return tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False)
+        call = tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False)
+        if differentiable:
+            return call
+
+        def unwatched(*args):
+            # The scope pauses the tapes around it. A graph around it has to contain the call.
+            with tf.init_scope() if tf.executing_eagerly() else contextlib.nullcontext():
+                return call(*args)
+
+        return unwatched
     if _BACKEND == "jax":
         import jax
 

@@ -21,7 +21,7 @@ LONG = 2**20
 # Least number of queries of a block in a window: with fewer its products are too small to be fast.
 FEWEST_QUERIES = 128
 
-# So many queries are multiplied vector by vector: with 4, one sentence takes half as long, and 16 as long as before.
+# Largest number of queries for which TensorFlow's usual product and softmax take longer to start than to compute.
 FEW_ROWS = 4
 
 

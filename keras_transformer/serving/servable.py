@@ -176,10 +176,8 @@ class Servable:
     def _make_function(self, xla, signature):
         if not xla or self.max_source_length is None:
             function = self.signatures([tf.int32.max]).functions()[signature]
-            with (
-                constant_weights(),
-                forward_only(),
-            ):  # `CompiledFunctions` makes a new function for new int8 weights
+            # `CompiledFunctions` makes a new function for new int8 weights.
+            with constant_weights(), forward_only():
                 function.get_concrete_function()  # traces it
             return function
         # XLA compiles each shape anew, which takes seconds, so there are few.

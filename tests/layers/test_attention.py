@@ -634,6 +634,29 @@ def test_few_queries_in_a_graph_have_the_two_derivatives_that_keras_gives(querie
     assert_close(tf.function(derivatives)(ours), derivatives(keras_twin(ours, (x, value()))), 1e-3)
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("queries", [1, 2, 5])
+def test_the_forward_derivative_is_the_same_in_a_graph(queries):
+    import tensorflow as tf
+
+    x, direction = (tf.constant(normal(BATCH, queries, FEATURES, seed=seed)) for seed in (1, 2))
+    ours = built(x, value())
+
+    def derivative():
+        with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
+            y = ours(x, value())
+        return accumulator.jvp(y)
+
+    assert_close(tf.function(derivative)(), derivative())
+
+
+def test_a_functional_model_may_contain_the_projection_of_a_memory():
+    layer = built(query(), value())
+    x, memory = keras.Input(query().shape[1:]), keras.Input(value().shape[1:])
+    model = keras.Model([x, memory], layer(x, layer.project_memory(memory)))
+    assert_close(model([query(), value()]), layer(query(), value()))
+
+
 def test_a_soft_cap_bounds_the_products():
     q, k, v = (normal(2, 3, length, 4) for length in (5, 7, 7))
     found, scores = dot_product_attention(q, k, v, scale=1.0, soft_cap=0.5)

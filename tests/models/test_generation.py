@@ -351,6 +351,18 @@ def test_score_has_the_gradient_of_the_forward_pass(model):
 
 
 @pytest.mark.tensorflow
+def test_a_tape_does_not_watch_a_search(model):
+    import tensorflow as tf
+
+    weights = [weight.value for weight in model.trainable_weights]
+    with tf.GradientTape() as tape:
+        found = model.generate(SOURCE, max_length=3, jit_compile=False)
+        total = tf.reduce_sum(found.scores) + sum(tf.reduce_sum(weight) for weight in weights)
+    for gradient in tape.gradient(total, weights):
+        np.testing.assert_array_equal(gradient, np.ones(gradient.shape))
+
+
+@pytest.mark.tensorflow
 def test_a_search_that_is_forgotten_leaves_no_graph():
     import tensorflow as tf
 

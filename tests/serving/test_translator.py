@@ -330,3 +330,16 @@ def test_ids_around_texts_are_read_saved_and_checked(tmp_path):
     ):
         with pytest.raises(ValueError, match=rule):
             Translator(small_model(), ByteTokenizer(), **{"max_source_length": 6, **wrong})
+
+
+def test_a_layer_that_a_servable_traced_has_no_wrong_gradient():
+    import tensorflow as tf
+
+    model = small_model()
+    model.encoder.call = tf.function(model.encoder.call, autograph=False)
+    Translator(model, ByteTokenizer(), max_length=5).answer(
+        [b"abcd", b"ab"], [b"xy", b"z"], signature="score"
+    )
+    with tf.GradientTape() as tape, pytest.raises(LookupError, match="for inference"):
+        y = model({"source": np.ones((2, 4), "int32"), "target": np.ones((2, 3), "int32")}, training=False)
+        tape.gradient(y, [weight.value for weight in model.trainable_weights])
