@@ -1,5 +1,7 @@
 """Position-wise feed-forward networks, plain and gated."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -18,6 +20,18 @@ def gelu_tanh(x):
 def get_activation(identifier):
     """Returns an activation function: `keras.activations.get`, which also knows the name "gelu_tanh"."""
     return gelu_tanh if identifier == "gelu_tanh" else keras.activations.get(identifier)
+
+
+def activated(activation, x):
+    """Applies an activation; Keras's exact GELU as `x (1 + erf(x / sqrt(2))) / 2`.
+
+    Keras computes that by `erfc`, which takes TensorFlow three times as long on a CPU. In half precision Keras's way is
+    the better one: there 1 and an `erf` near -1 would cancel.
+    """
+    wide = keras.backend.standardize_dtype(x.dtype) in ("float32", "float64")
+    if activation is keras.activations.gelu and wide:
+        return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+    return activation(x)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -85,7 +99,7 @@ class FeedForward(KeepsShape, keras.layers.Layer):
         return projection
 
     def call(self, x, training=None):
-        x = self.activation(self.inner(x))
+        x = activated(self.activation, self.inner(x))
         return self.outer(self.drop(x, training=training))
 
 
@@ -124,5 +138,5 @@ class GatedFeedForward(FeedForward):
         super().build(x_shape)
 
     def call(self, x, training=None):
-        x = self.activation(self.gate(x)) * self.inner(x)
+        x = activated(self.activation, self.gate(x)) * self.inner(x)
         return self.outer(self.drop(x, training=training))

@@ -179,11 +179,9 @@ class Operands(NamedTuple):
         """Multiplies rows with an int8 kernel, each row rounded to int8 with a scale of its own; without a gradient."""
         # Keras's `abs_max_quantize` would also clip, but nothing here can be larger than 127.
         x = ops.cast(rows, "float32")
-        row_scale = 127.0 / (
-            ops.max(ops.abs(x), axis=-1, keepdims=True, initial=0.0) + keras.config.epsilon()
-        )
-        quantized = ops.cast(ops.round(x * row_scale), "int8")
-        return ops.cast(self.multiply(quantized) / row_scale, rows.dtype)
+        largest = ops.max(ops.abs(x), axis=-1, keepdims=True, initial=0.0) + keras.config.epsilon()
+        quantized = ops.cast(ops.round(x * (127.0 / largest)), "int8")
+        return ops.cast(self.multiply(quantized) * (largest / 127.0), rows.dtype)
 
     def _differentiable_product(self, rows):
         """Multiplies with an int8 kernel; the gradient is that of a product with its floats, as in Keras."""

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.backend import constant_weights, unchanged
+from keras_transformer.backend import constant_weights, forward_only, unchanged
 from keras_transformer.keras_internals import take_own_policies
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
@@ -103,7 +103,7 @@ class BaseModel(Configured, keras.Model):
         return super().make_predict_function(force)
 
     def predict_step(self, *args):
-        with constant_weights():
+        with constant_weights(), forward_only():
             return super().predict_step(*args)
 
     def load_weights(self, *args, **kwargs):
