@@ -249,10 +249,10 @@ def export(options):
     """Writes a SavedModel."""
     from keras_transformer import serving
 
-    sizes = _given(options, "precision", "batch_sizes", "source_lengths", "warmup")
+    details = _given(options, "precision", "signatures", "batch_sizes", "source_lengths", "warmup")
     servable = _load_servable(options, serving.load)
     verbose = sys.stderr.isatty()
-    print(servable.export(options.folder, options.version, options.xla, verbose=verbose, **sizes))
+    print(servable.export(options.folder, options.version, options.xla, verbose=verbose, **details))
 
 
 def show(options):

@@ -272,6 +272,13 @@ def _fill_export(parser):
         choices=("float32", "bfloat16", "int8"),
         help="bfloat16 stores matrices in half the bytes; int8 stores and multiplies int8: the fastest on CPUs",
     )
+    parser.add_argument(
+        "--signatures",
+        nargs="+",
+        metavar="NAME",
+        help="write these signatures only, such as serving_default: the server needs less memory (default: all)",
+        **OPTIONAL,
+    )
     sizes = {"type": int, "nargs": "+", "metavar": "N", **OPTIONAL}
     parser.add_argument(
         "--batch-sizes",

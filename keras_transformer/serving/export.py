@@ -34,6 +34,7 @@ def export(
     xla=False,
     *,
     precision="float32",
+    signatures=None,
     batch_sizes=None,
     source_lengths=None,
     warmup=True,
@@ -54,6 +55,8 @@ def export(
         precision: "float32", "bfloat16" or "int8". bfloat16 stores matrices in half the bytes, and computes in float32.
             int8 stores and multiplies int8, as after `model.quantize("int8")`; the servable keeps its own weights.
             The server then needs oneDNN's operations, which TensorFlow for Linux on x86-64 has; not with `xla=True`.
+        signatures: Names of the signatures to write, such as ("serving_default",); all that the servable has when None.
+            Each takes memory of the server, and seconds to load, for a graph of its own.
         batch_sizes: Increasing ints; None for (1, 8, 32). A request with more rows than the last is answered in several
             steps. With `xla=True`, a step is padded to one of these sizes.
         source_lengths: Increasing ints, the lengths in tokens to which sources are padded with `xla=True`. The last is
@@ -115,10 +118,9 @@ def export(
         servable = servable.copied(model=quantized_copy(servable.model))
     narrow = precision == "bfloat16" and not _int8_weights(servable.model)
     weights_function, module = store_weights(servable.model, narrow)
-    signatures = servable.signatures(batch_sizes, lengths if xla else None, weights_function)
     module.tokenizers = list(servable.tokenizers)
-    makers = signatures.functions()
-    del signatures  # so that nothing but `functions` keeps what is traced
+    makers = servable.signatures(batch_sizes, lengths if xla else None, weights_function).functions()
+    makers = {name: makers[name] for name in _names("signatures", signatures, makers)}
     with (
         tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
         locked(folder),
@@ -142,11 +144,11 @@ def export(
                 servable, functions, xla, precision, batch_sizes, lengths if xla else None
             )
             if warmup:
-                write_warmup(extra, servable, shapes)
+                write_warmup(extra, _requests(servable, shapes, functions))
             description["files"] = hashes(temporary)
             (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
             if check:
-                requests = itertools.islice(servable.warmup_requests(shapes[:1]), 1 if xla else None)
+                requests = itertools.islice(_requests(servable, shapes[:1], functions), 1 if xla else None)
                 draws = getattr(getattr(servable, "strategy", None), "seed", 0) is None
                 check_answers(
                     temporary, functions, requests, draws, afresh=description["precision"] == "int8"
@@ -156,6 +158,19 @@ def export(
         "exported", extra={"folder": str(path), "precision": description["precision"], "seconds": seconds}
     )
     return path
+
+
+def _requests(servable, shapes, names):
+    """Yields the warm-up requests of the signatures of these names."""
+    return (request for request in servable.warmup_requests(shapes) if request[0] in names)
+
+
+def _names(argument, names, known):
+    """Returns the names of an argument in the order of the known ones, or raises `ValueError`; all for None."""
+    chosen = list(known) if names is None else list(names)
+    if not chosen or not set(chosen) <= set(known):
+        raise ValueError(f"`{argument}` must be names of {list(known)}. Received: {argument}={names!r:.200}.")
+    return [name for name in known if name in chosen]
 
 
 def _description(servable, functions, xla, precision, batch_sizes, source_lengths):

@@ -293,7 +293,7 @@ class Servable:
             folder: The base path of the model; created when missing.
             version: Positive int.
             xla: False for a graph without any XLA op, which every server runs. True for a graph that XLA compiles.
-            **options: `precision`, `batch_sizes`, `source_lengths`, `warmup`, `check` and `verbose` of
+            **options: `precision`, `signatures`, `batch_sizes`, `source_lengths`, `warmup`, `check` and `verbose` of
                 `serving.export.export`.
 
         Returns:

@@ -9,19 +9,16 @@ FILE = "tf_serving_warmup_requests"
 MAX_REQUESTS = 990  # a server refuses a version with more than 1,000
 
 
-def write_warmup(folder, servable, shapes):
+def write_warmup(folder, requests):
     """Writes the warm-up requests of an export, `folder/tf_serving_warmup_requests`.
-
-    The first signature gets a request of each shape. The other signatures use the same functions, so each gets one
-    request, of the first shape.
 
     Args:
         folder: Path of the folder `assets.extra` of a SavedModel.
-        servable: The `Servable` that is exported.
-        shapes: A list of pairs of ints: batch size and source length in tokens.
+        requests: An iterable of pairs, as `Servable.warmup_requests` yields them: a signature's name, and a dict of its
+            inputs.
     """
     with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
-        for signature, inputs in servable.warmup_requests(shapes):
+        for signature, inputs in requests:
             request = predict_pb2.PredictRequest()
             request.model_spec.signature_name = signature
             for name, value in inputs.items():

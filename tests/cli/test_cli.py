@@ -287,7 +287,8 @@ def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator,
 @pytest.mark.slow
 def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run, tmp_path):
     options = (
-        "--beam-width 3 --n-best 2 --max-source-length 20 --max-length 9 --precision int8 --batch-sizes 1 4"
+        "--beam-width 3 --n-best 2 --max-source-length 20 --max-length 9 --precision int8 --batch-sizes 1 4 "
+        "--signatures serving_default n_best"
     )
     code, _, err = run("export", tiny_run, tmp_path / "model", *options.split())
     assert code == 0, err
@@ -295,6 +296,7 @@ def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run
     assert [described["strategy_arguments"][name] for name in ("width", "n_best")] == [3, 2]
     assert (described["max_source_length"], described["max_length"]) == (20, 9)
     assert (described["precision"], described["batch_sizes"]) == ("int8", [1, 4])
+    assert list(described["signatures"]) == ["serving_default", "n_best"]
 
     code, out, err = run("server-files", tmp_path / "model", "--name", "ko_en")
     assert code == 0, err

@@ -16,6 +16,7 @@ from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving.saved_model import compiled_parts, write_saved_model
 from keras_transformer.serving.translator import TranslatorSignatures
+from keras_transformer.serving.verify import verify
 from keras_transformer.serving.warmup import FILE, text_of_length
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
@@ -356,6 +357,14 @@ def test_warmup_touches_every_signature_and_runs(exported, loaded):
     assert seen == set(TranslatorSignatures.descriptions)
 
 
+def test_an_export_may_have_some_of_the_signatures(tmp_path):
+    path = small_translator().export(tmp_path / "model", signatures=["tokens"], batch_sizes=[1])
+    assert set(tf.saved_model.load(str(path)).signatures) == {"tokens"}
+    assert [name for name, _ in warmup_requests(path)] == ["tokens"]
+    assert list(json.loads((path / "assets.extra" / "export.json").read_text())["signatures"]) == ["tokens"]
+    assert verify(path) == [path]
+
+
 @pytest.mark.slow
 def test_warmup_touches_every_shape_of_a_compiled_export(compiled_export, translator):
     shapes = [
@@ -398,6 +407,11 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
     [
         ({"precision": "int8", "xla": True}, r"XLA has no fast int8 product"),
         ({"precision": "int4"}, r"`precision` must be one of .* Received: precision='int4'"),
+        (
+            {"signatures": ["token"]},
+            r"`signatures` must be names of \['serving_default', .* Received: .*'token'",
+        ),
+        ({"signatures": []}, r"`signatures` must be names of .* Received: signatures=\[\]"),
         ({"batch_sizes": [8, 1]}, r"`batch_sizes` must increase\. Received: batch_sizes=\[8, 1\]"),
         ({"batch_sizes": [0]}, r"`batch_sizes` must be a positive integer\. Received: batch_sizes=0"),
         (
