@@ -34,7 +34,7 @@ def check_range(low, high=math.inf, *, above=False, **values):
         **values: The numbers by their names.
     """
     for name, value in values.items():
-        fits = _is_real(value) and math.isfinite(value) and low <= value <= high
+        fits = _is_real(value) and low <= value <= high and math.isfinite(value)
         fits = fits and not (above and value == low)
         _check(fits, name, value, f"a number {'above' if above else 'at least'} {low}{_at_most(high)}")
 

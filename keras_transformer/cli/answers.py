@@ -1,6 +1,7 @@
 """Lines of text for the answers of every servable, in Python or on a server."""
 
 import json
+import sys
 
 import numpy as np
 
@@ -44,6 +45,17 @@ class LineAnswers:
     def warn_if_cut(self, cut, count, name):
         """Warns that some lines were cut."""
         self.servable.warn_if_cut(cut, count, "lines")
+
+
+def standard_input():
+    """Returns the file of bytes that is standard input.
+
+    Raises:
+        ValueError: If it was closed before the command started.
+    """
+    if sys.stdin is None:
+        raise ValueError("Standard input must be open. Received: a closed one.")
+    return sys.stdin.buffer
 
 
 def sides_of(lines, pairs):

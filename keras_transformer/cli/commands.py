@@ -166,6 +166,7 @@ def _answer_lines(answers, sizes, write=None):
     Returns:
         The exit code.
     """
+    from keras_transformer.cli.answers import standard_input
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.serving import translate_lines
 
@@ -173,7 +174,7 @@ def _answer_lines(answers, sizes, write=None):
         sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()
 
-    lines, reports = iterate_lines(sys.stdin.buffer, LONGEST_LINE), []
+    lines, reports = iterate_lines(standard_input(), LONGEST_LINE), []
     for line in translate_lines(answers, lines, **sizes, verbose=sys.stderr.isatty(), report=reports.append):
         (write or print_line)(line)
     return SOME_FAILED if reports[0].failed else DONE
@@ -310,14 +311,14 @@ def ask(options):
     """Sends standard input to a server and prints its answers."""
     import tqdm
 
-    from keras_transformer.cli.answers import line_of, rows_of, sides_of
+    from keras_transformer.cli.answers import line_of, rows_of, sides_of, standard_input
     from keras_transformer.client import Client
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.request_options import OPTIONS
 
     client = Client(**_given(options, *SERVER_OPTIONS, "batch_size"))
     given = _given(options, *OPTIONS)
-    lines, done = iterate_lines(sys.stdin.buffer, LONGEST_LINE), 0
+    lines, done = iterate_lines(standard_input(), LONGEST_LINE), 0
     with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
             try:

@@ -4,6 +4,7 @@ import itertools
 import sys
 
 from keras_transformer.checks import printable
+from keras_transformer.cli.answers import standard_input
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED, UNREACHABLE
 from keras_transformer.client import Client, load_test
 
@@ -22,7 +23,7 @@ def run(options, server):
     """
     import tqdm
 
-    texts = options.text or _lines(sys.stdin.buffer)
+    texts = options.text or _lines(standard_input())
     if not texts:
         raise ValueError("Standard input must hold at least one line, or --text a text. Received: no line.")
     bar = tqdm.tqdm(unit="request", total=options.requests, disable=not sys.stderr.isatty(), leave=False)

@@ -13,6 +13,8 @@ from keras_transformer.cli.parser import make_parser
 
 log = logging.getLogger("keras_transformer.cli")
 
+LONGEST_ERROR = 3000  # characters: a package below may quote a whole file in its error
+
 
 def main(arguments=None):
     """Runs one command.
@@ -84,7 +86,8 @@ class _Messages:
 
 
 def _failed(error, code):
-    log.error("%s", error)
+    message = str(error)
+    log.error("%s", message if len(message) <= LONGEST_ERROR else f"{message[:LONGEST_ERROR]}...")
     return code
 
 

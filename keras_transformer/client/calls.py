@@ -11,6 +11,7 @@ from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
 from keras_transformer.client.tensors import input_array, joined
 from keras_transformer.request_options import SIGNATURE, columns
 
+LONGEST_TIMEOUT = 10**6  # seconds: clocks and sockets take no number of any size
 # The exception for each failure; OSError for the others.
 ERRORS = {
     "UNAVAILABLE": ConnectionError,
@@ -57,7 +58,7 @@ class Calls:
                 f"Received: label={label!r}, version={version!r}."
             )
         check_positive(batch_size=batch_size)
-        check_range(0, above=True, timeout=timeout)
+        check_range(0, LONGEST_TIMEOUT, above=True, timeout=timeout)
         check_count(0, 100, retries=retries)
         check_range(0, backoff=backoff)
         headers = dict(headers or {})

@@ -24,8 +24,9 @@ class Client(Calls):
         version: Version number; None for the newest version.
         label: Version label, instead of a number.
         batch_size: Number of rows of a request. Longer inputs are sent in several requests.
-        timeout: Seconds for a request, including its retries and the waits between them. TensorFlow Serving itself ends
-            a request over REST after 30 seconds, unless it is started with another `--rest_api_timeout_in_ms`.
+        timeout: Seconds for a request, including its retries and the waits between them, at most 10**6. TensorFlow
+            Serving itself ends a request over REST after 30 seconds, unless it is started with another
+            `--rest_api_timeout_in_ms`.
         retries: Largest number of attempts after the first.
         backoff: Seconds before the second attempt. They double with each further attempt.
         headers: A dict of HTTP headers or gRPC metadata, such as an authorization. Over gRPC a value whose name ends

@@ -70,6 +70,9 @@ class _Ending:
             request.uses(self.sock)
         return super().getresponse()
 
+    def __str__(self):  # begins the message of a connection that cannot be opened
+        return f"{self.host}:{self.port}"
+
 
 class _EndingConnection(_Ending, HTTPConnection):
     pass

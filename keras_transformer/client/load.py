@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check_count, check_positive, check_range
 
 log = logging.getLogger(__name__)
+
+MOST_CALLERS = 1000  # each has a thread
 
 
 class LoadReport(NamedTuple):
@@ -77,7 +79,7 @@ def load_test(
         client: A `Client`.
         texts: List of str, or of UTF-8 bytes. They are sent in this order, again and again.
         signature: Name of a signature whose only input is `text`.
-        callers: Number of requests at the same time.
+        callers: Number of requests at the same time, at most 1,000.
         rows: Number of texts in a request, at most the client's `batch_size`.
         seconds: No request begins after this time; None for no limit.
         requests: Largest number of requests; None for no limit.
@@ -92,7 +94,8 @@ def load_test(
     """
     if isinstance(texts, (str, bytes)) or not (texts := list(texts)):
         raise ValueError(f"`texts` must be a list of at least one string. Received: texts={texts!r:.200}.")
-    check_positive(callers=callers, rows=rows)
+    check_count(1, MOST_CALLERS, callers=callers)
+    check_positive(rows=rows)
     if rows > client.batch_size:
         raise ValueError(
             f"`rows` must be at most the client's batch_size={client.batch_size}. Received: rows={rows}."

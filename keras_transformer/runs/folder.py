@@ -50,7 +50,7 @@ class RunFolder:
                     )
                     changed.append(f"{name}: {old}, now {new} or others")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{path} cannot be read as the description of a run: {error!r}") from None
+            raise ValueError(f"{path} cannot be read as the description of a run: {error!r:.500}") from None
         if changed and self.checkpoints():
             raise ValueError(
                 f"{self} holds a run of another recipe. Use that recipe or another folder. "

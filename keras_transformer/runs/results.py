@@ -24,12 +24,24 @@ def read_history(folder):
     Returns:
         A list with one dict for each epoch, from a column's name (`epoch`, `loss`, `val_perplexity`, ...) to its
         value, both str. The first epoch is `"0"`. The list is empty if no epoch is done.
+
+    Raises:
+        ValueError: If the file is damaged.
     """
+    path = Path(folder) / HISTORY
     try:
-        with open(Path(folder) / HISTORY, encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            int(row["epoch"])
+            if None in row or None in row.values():
+                raise ValueError("a row with more or fewer values than the first line has names")
+        val_perplexities(rows)
     except FileNotFoundError:
         return []
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as the history of a run: {error!r:.500}") from None
+    return rows
 
 
 def val_perplexities(history):

@@ -167,8 +167,10 @@ def _gpu_image(image):
 
 
 def _label(name):
-    """Returns a name that Docker Compose and Kubernetes take."""
-    return re.sub("[^a-z0-9-]", "-", name.lower()).strip("-") or "model"
+    """Returns a name that Docker Compose and Kubernetes take: at most 63 characters, and the first is a letter."""
+    label = re.sub("[^a-z0-9-]", "-", name.lower()).strip("-")
+    label = label if label[:1].isalpha() else f"model-{label}"
+    return label[:63].strip("-")
 
 
 def _text(content):

@@ -28,8 +28,8 @@ def load_model(path, model_class=keras.Model, compile=False):
     try:
         model = keras.models.load_model(path, compile=compile, safe_mode=True)
     except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"Cannot load {path}: {reason}") from error
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ValueError(f"Cannot load {path}: {reason:.500}") from error
     if not isinstance(model, model_class):
         raise ValueError(
             f"{path} must hold a model of class {model_class.__name__}. Received: a {type(model).__name__}."

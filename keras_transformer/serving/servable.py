@@ -330,5 +330,5 @@ def lookup(known, name, folder):
         ValueError: If the name is unknown.
     """
     if name not in known:
-        raise ValueError(f"{folder} names {name!r}, which is unknown. Known are {sorted(known)}.")
+        raise ValueError(f"{folder} names {name!r:.200}, which is unknown. Known are {sorted(known)}.")
     return known[name]

@@ -131,7 +131,7 @@ def _running(file):
     except FileNotFoundError:
         return {}, set()
     except (OSError, ValueError, text_format.ParseError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+        raise ValueError(f"{file} cannot be read: {error!s:.500}") from None
     models = config.model_config_list.config
     labels = {label: version for model in models for label, version in model.version_labels.items()}
     return labels, {version for model in models for version in model.model_version_policy.specific.versions}

@@ -148,7 +148,9 @@ class Unfinished:
             progress, before = Progress(**journal["progress"]), dict(journal["job"])
             check_count(**progress._asdict())
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path} is not a journal: {error!r}. Use `restart` to begin again.") from None
+            raise ValueError(
+                f"{path} is not a journal: {error!r:.500}. Use `restart` to begin again."
+            ) from None
         names = [*self._job, *(name for name in before if name not in self._job)]
         changed = [
             f"{name}: {before.get(name)}, now {self._job.get(name)}"

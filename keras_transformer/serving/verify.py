@@ -50,7 +50,7 @@ def _verify_version(path):
         description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
         files, signatures = dict(description["files"]), dict(description["signatures"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{path} is not an export of this library: {error!r}") from None
+        raise ValueError(f"{path} is not an export of this library: {error!r:.500}") from None
     found = hashes(path)
     changed = sorted(name for name in {*files, *found} if files.get(name) != found.get(name))
     if changed:

@@ -265,8 +265,8 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             config = json.loads(content)
             model, vocabulary = base64.b64decode(config["model"], validate=True), config["vocabulary"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} holds no tokenizer: {error!r}") from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path} holds no tokenizer: {error!r:.500}") from None
         return cls(model, vocabulary)
 
 

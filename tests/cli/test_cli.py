@@ -233,6 +233,26 @@ def test_an_error_cannot_write_to_a_terminal(tmp_path):
     assert code == 2 and r"a\x1b[31mb\n" in err and "\x1b" not in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command", [("ask", "http://localhost:1"), ("load-test", "http://localhost:1"), ("translate",)]
+)
+def test_a_closed_standard_input_is_named(tiny_run, command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main([*command, *([str(tiny_run)] if command == ("translate",) else [])]) == 2
+    assert capsys.readouterr().err == (
+        "keras-transformer: error: Standard input must be open. Received: a closed one.\n"
+    )
+
+
+def test_an_error_of_any_length_is_one_short_line(monkeypatch):
+    def fail():
+        raise ValueError("x" * 10**6)
+
+    monkeypatch.setattr(command_parser, "import_tensorflow", fail)
+    code, _, err = run("export", "run", "model")
+    assert code == 2 and err.startswith("keras-transformer: error: xxx") and len(err) < 3100
+
+
 def test_an_interrupted_import_is_one_line(monkeypatch):
     def interrupt():
         raise KeyboardInterrupt

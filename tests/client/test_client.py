@@ -407,8 +407,9 @@ def test_no_server_at_all_is_a_refused_connection(scheme):
         with Client(url, retries=2, backoff=1e-4) as client:
             with pytest.raises(
                 ConnectionError, match=f"{url} is not available after 3 attempts: .*[Rr]efused"
-            ):
+            ) as caught:
                 client.translate(["a"])
+            assert "Connection(" not in str(caught.value)  # the name of a class
             assert client.ready() is False
 
 
@@ -627,6 +628,8 @@ def test_a_header_for_bytes_is_sent(connect, backend):
         ({"version": 1, "label": "a"}, "label='a', version=1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"timeout": 0}, "timeout=0"),
+        ({"timeout": 1e300}, "at most 1000000. Received: timeout=1e"),
+        ({"timeout": 10**400}, "at most 1000000. Received: timeout=1000"),
         ({"retries": -1}, "retries=-1"),
         ({"backoff": -0.1}, "backoff=-0.1"),
         ({"certificates": "/nowhere.pem"}, "certificates='/nowhere.pem'"),

@@ -92,6 +92,7 @@ def test_a_server_that_is_not_there_is_no_load_test():
         ({"texts": "ab"}, "`texts` must be a list of at least one string"),
         ({"rows": 33}, r"`rows` must be at most the client's batch_size=32\. Received: rows=33"),
         ({"callers": 0}, "`callers` must be"),
+        ({"callers": 100_000}, "`callers` must be .* at most 1000"),
         ({"seconds": 0}, "`seconds` must be"),
         ({"requests": 0}, "`requests` must be"),
         ({"seconds": None}, "`seconds` or `requests` must limit the test"),

@@ -562,6 +562,25 @@ def test_a_validation_of_nan_is_never_the_best(tmp_path, found, ends):
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b"loss\n1.0\n",
+        b"epoch\nfirst\n",
+        b"epoch,loss\n0\n",
+        b"epoch\n0,1\n",
+        b"epoch\n" + b"1" * 200_000,
+        b"epoch,val_perplexity\n0,low\n",
+    ],
+)
+def test_a_damaged_history_is_refused_by_its_name(tmp_path, content):
+    (tmp_path / "history.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"history\.csv cannot be read as the history of a run") as caught:
+        read_history(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"ema": 0.9, "average_last": 2}, "both average the weights"),

@@ -16,6 +16,7 @@ from tensorflow.core.framework import node_def_pb2
 PROGRAM = pathlib.Path(__file__).with_name("batching_server.cc")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 FRAME = struct.Struct("<IQ")  # length and number of a message
+PATIENCE = 600  # seconds: on a machine that does other work, a first request took more than two minutes
 
 # BatchingParameters of TensorFlow Serving (servables/tensorflow/session_bundle_config.proto). The package
 # tensorflow-serving-api does not hold it.
@@ -82,7 +83,7 @@ def build(folder):
 
 def _outputs(found):
     """Returns a dict of arrays, or raises the error of the server."""
-    if "error" in found:
+    if "code" in found:  # an answer may have an output named error
         error = tf.compat.v1.errors.exception_type_from_error_code(found["code"].i)
         raise error(None, None, found["error"].s.decode("utf-8", "replace"))
     return {name: tf.make_ndarray(value.tensor) for name, value in found.items()}
@@ -113,11 +114,11 @@ class BatchingServer:
         self._waiting = {0: self._loaded}
         self._count = 0
         threading.Thread(target=self._read, daemon=True).start()
-        self._loaded.result(120)
+        self._loaded.result(PATIENCE)
 
     def predict(self, signature="serving_default", /, **inputs):
         """Sends tensors to a signature. Returns a dict of arrays, or raises the error of the server."""
-        return self.send(signature, **inputs).result(120)
+        return self.send(signature, **inputs).result(PATIENCE)
 
     def send(self, signature="serving_default", /, **inputs):
         """Sends tensors to a signature. Returns a `Future`."""
@@ -135,7 +136,7 @@ class BatchingServer:
     def close(self):
         """Waits for the process. Returns its exit code."""
         self.process.stdin.close()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE)
 
     def __enter__(self):
         return self

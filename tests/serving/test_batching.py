@@ -1,6 +1,7 @@
 """An export behind the batching of TensorFlow Serving: each row is answered as if it were alone."""
 
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -16,10 +17,11 @@ import tensorflow as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import serving_threads
-from batching import COMPILER, BatchingServer, build, settings_of
+from batching import COMPILER, PATIENCE, BatchingServer, build, settings_of
 
 from keras_transformer.client.attempts import Failure, attempt, finished
 from keras_transformer.decoding import Beam
+from keras_transformer.request_options import columns
 from keras_transformer.serving import Translator
 from keras_transformer.serving.server_files import write_server_files
 
@@ -32,8 +34,8 @@ REQUESTS = int(os.environ.get("BATCHED_REQUESTS", "160"))  # BATCHED_REQUESTS=10
 BAD_INPUTS = int(os.environ.get("BAD_INPUTS", "200"))
 WIDTH = 24  # of the ids
 TEXTS = 20  # that requests draw their rows from
-SIGNATURES = ("serving_default", "n_best", "alignment", "score", "tokens")
-ONE_WIDTH = ("serving_default", "n_best")  # signatures whose answers are as wide for every request
+SIGNATURES = ("serving_default", "n_best", "alignment", "score", "tokens", "options")
+ONE_WIDTH = ("serving_default", "n_best", "options")  # signatures whose answers are as wide for every request
 SPLITTING = """
 max_batch_size { value: 64 }
 max_execution_batch_size { value: 16 }
@@ -92,12 +94,33 @@ def rows(pairs, translator):
     """The inputs of each signature: a dict of lists of rows."""
     texts = [source.encode() for source, _ in pairs[: TEXTS - 3]] + [b"", b"  ", (pairs[0][0] * 9).encode()]
     targets = [target.encode() for _, target in pairs[3:TEXTS]] + [b"", b"The", b"a " * 30]
+    options = {
+        "prefix": ["", "the", "", "I"],
+        "max_length": [0, 3, 12],
+        "min_length": [0, 0, 0, 3],
+        "temperature": [0.0, 1.5, 0.0, 0.8, 1.0],
+        "top_p": [1.0, 0.9],
+        "seed": range(TEXTS),
+    }
+    options = {
+        name: list(itertools.islice(itertools.cycle(values), TEXTS)) for name, values in options.items()
+    }
+    options["temperature"][-4] = -1.0  # a row with an error
     ids = translator.tokenizers[0].tokenize(texts).to_tensor(shape=(None, WIDTH)).numpy()
     return {
         **{signature: {"text": texts} for signature in SIGNATURES[:3]},
         "score": {"text": texts, "target": targets},
         "tokens": {"source": ids.tolist()},
+        "options": {
+            "text": texts,
+            **{name: list(values) for name, values in columns(TEXTS, **options).items()},
+        },
     }
+
+
+def tensor(values):
+    """Makes a tensor of values. NumPy's numbers keep their dtype."""
+    return tf.constant(np.stack(values) if isinstance(values[0], np.generic) else values)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +130,7 @@ def alone(model_folder, rows):
 
     def answers(signature):
         for row in zip(*rows[signature].values(), strict=True):
-            inputs = {name: tf.constant([value]) for name, value in zip(rows[signature], row, strict=True)}
+            inputs = {name: tensor([value]) for name, value in zip(rows[signature], row, strict=True)}
             yield {name: value.numpy()[0] for name, value in functions[signature](**inputs).items()}
 
     return {signature: list(answers(signature)) for signature in SIGNATURES}
@@ -133,7 +156,7 @@ def ask(server, rows, alone, number, sizes, counts):
     chance = random.Random(number)
     signature = chance.choice(SIGNATURES)
     picked = [chance.randrange(TEXTS) for _ in range(chance.choice(sizes))]
-    inputs = {name: [column[row] for row in picked] for name, column in rows[signature].items()}
+    inputs = {name: tensor([column[row] for row in picked]) for name, column in rows[signature].items()}
     try:
         answer = server.predict(signature, **inputs)
     except tf.errors.InternalError as error:
@@ -218,8 +241,8 @@ def test_bad_inputs_harm_no_neighbour(start, config, rows, alone):
         for place in sorted(good):
             texts.insert(place, rows["serving_default"]["text"][good[place]])
         futures = [server.send(text=texts), server.send("n_best", text=texts)]
-        for signature, future in zip(ONE_WIDTH, futures, strict=True):
-            answer = future.result(120)
+        for signature, future in zip(("serving_default", "n_best"), futures, strict=True):
+            answer = future.result(PATIENCE)
             for place, row in good.items():
                 check({name: value[place] for name, value in answer.items()}, alone[signature][row])
         assert all(text.decode() is not None for text in answer["translations"].ravel())

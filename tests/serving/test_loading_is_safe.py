@@ -14,9 +14,13 @@ from contracts import slow_but
 
 import keras_transformer
 from keras_transformer.models import Transformer
+from keras_transformer.runs import Recipe
+from keras_transformer.runs.folder import RunFolder
 from keras_transformer.serving import Translator
+from keras_transformer.serving.server_files import write_server_files
+from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.serving.verify import verify
-from keras_transformer.text import ByteTokenizer
+from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
 
 @pytest.fixture
@@ -198,3 +202,52 @@ def test_an_export_with_a_description_that_is_none_is_refused(tmp_path, describe
     (tmp_path / "assets.extra" / "export.json").write_text(described)
     with pytest.raises(ValueError, match="is not an export of this library"):
         verify(tmp_path)
+
+
+def _resume(folder):
+    with Unfinished(folder / "output").opened({}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read"),
+    [
+        ("assets.extra/export.json", b"{\xff", verify),
+        ("run.json", b"{\xff", lambda folder: RunFolder(folder).check(Recipe(), {})),
+        ("output.partial/journal.json", b"{\xff", _resume),
+        (
+            "source_tokenizer.model",
+            b"{\xff",
+            lambda folder: SentencePieceTokenizer.load(folder / "source_tokenizer.model"),
+        ),
+        ("models.config", b"[[", write_server_files),
+    ],
+    ids=["export", "run", "journal", "tokenizer", "labels"],
+)
+def test_an_error_does_not_quote_a_whole_file(tmp_path, name, content, read):
+    for version in (tmp_path, tmp_path / "1"):
+        (version / "assets.extra").mkdir(parents=True)
+        (version / "assets.extra" / "export.json").write_text('{"batch_sizes": [1], "xla": false}')
+        (version / "saved_model.pb").touch()
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content * 50_000)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))) as caught:
+        read(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_class_of_a_long_name_is_not_quoted_whole(saved):
+    description = json.loads((saved / Translator.DESCRIPTION).read_text())
+    (saved / Translator.DESCRIPTION).write_text(json.dumps({**description, "strategy": "x" * 50_000}))
+    with pytest.raises(ValueError, match=r"names 'xxx") as caught:
+        Translator.load(saved)
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_error_of_keras_without_a_message_is_named(saved, monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(keras.models, "load_model", fail)
+    check_refused(saved, r"model\.keras: MemoryError")

@@ -257,6 +257,14 @@ def test_kubernetes_runs_the_same_server_with_probes_and_threads_within_its_limi
     assert items["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "en-de"
 
 
+@pytest.mark.parametrize("name", ["2024_en_de", "-", "EN-" + "d" * 80, "_" * 70 + "x"])
+def test_the_names_in_kubernetes_are_those_that_it_allows(base, name):
+    write_server_files(base, name)
+    items = json.loads((base / "kubernetes.yml").read_text())["items"]
+    names = {item["metadata"]["name"] for item in items}
+    assert len(names) == 1 and re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", *names)
+
+
 def test_prometheus_reads_the_path_that_the_server_writes(base):
     write_server_files(base)
     (job,) = json.loads((base / "prometheus.yml").read_text())["scrape_configs"]

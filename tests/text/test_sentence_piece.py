@@ -297,6 +297,7 @@ def test_a_vocabulary_is_saved_and_loaded(reversed_ids, sentences, tmp_path):
         (b'{"model": "?", "vocabulary": ["<unk>"]}', "holds no tokenizer"),
         (b'{"model": "AAAA", "vocabulary": ["<unk>"]}', "not a SentencePiece model"),
         (b'{"model": 3, "vocabulary": ["<unk>"]}', "holds no tokenizer: TypeError"),
+        (b'{"a":' * 100_000, "holds no tokenizer: RecursionError"),
     ],
 )
 def test_files_that_hold_no_tokenizer_are_refused(content, message, tmp_path):
