@@ -15,23 +15,19 @@ BLANK = "\u2581"  # SentencePiece writes it instead of a space
 KINDS = {"Unigram": 1, "BPE": 2}  # SentencePiece's numbers
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # of pieces, likewise
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
-# The parts of tokenizer.json that SentencePiece has, without their options that change nothing, and what they ask for.
+# What normalizers and pre-tokenizers ask of SentencePiece, by their options that change a text. "Precompiled" is a map.
+PREFIX, TRIMMED = {"add_dummy_prefix": True}, {"remove_extra_whitespaces": True}
 PARTS = (
     ({"type": "Replace", "pattern": {"String": " "}, "content": BLANK}, {}),
+    ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, TRIMMED),
+    ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": BLANK}, TRIMMED),
+    ({"type": "Strip", "strip_left": False, "strip_right": True}, TRIMMED),
+    ({"type": "WhitespaceSplit"}, TRIMMED),
     ({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"}, {}),
-    ({"type": "Prepend", "prepend": BLANK}, {"add_dummy_prefix": True}),
-    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "first"}, {"add_dummy_prefix": True}),
-    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "always"}, {"add_dummy_prefix": True}),
+    ({"type": "Prepend", "prepend": BLANK}, PREFIX),
+    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "first"}, PREFIX),
+    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "always"}, PREFIX),
     ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never"}, {}),
-    ({"type": "WhitespaceSplit"}, {"remove_extra_whitespaces": True}),
-    ({"type": "Strip", "strip_left": False, "strip_right": True}, {"remove_extra_whitespaces": True}),
-    *(
-        (
-            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": text},
-            {"remove_extra_whitespaces": True},
-        )
-        for text in (" ", BLANK)
-    ),
 )
 UNREAD = ("split", "invert", "str_rep", "add_prefix_space")
 
@@ -70,11 +66,9 @@ def _model(parts, config, first):
     check_config(stored, FILE, ignore_merges=False)
     model = sentencepiece_model_pb2.ModelProto()
     _set_normalizer(model.normalizer_spec, parts)
-    if kind == "BPE":
-        ids, scores = stored["vocab"], {}
-    else:
-        ids = {piece: i for i, (piece, _) in enumerate(stored["vocab"])}
-        scores = dict(stored["vocab"])
+    ids = stored["vocab"]
+    if kind == "Unigram":
+        ids = {piece: i for i, (piece, _) in enumerate(ids)}
     added = {token["content"]: token for token in parts.get("added_tokens") or ()}
     ids = {**ids, **{piece: token["id"] for piece, token in added.items()}}
     if sorted(ids.values()) != list(range(len(ids))):
@@ -82,8 +76,7 @@ def _model(parts, config, first):
     pieces = sorted(ids, key=ids.get)
     unknown = stored.get("unk_token") or "<unk>" if kind == "BPE" else pieces[stored["unk_id"]]
     types = {piece: _type(piece, added, unknown, fallback) for piece in pieces}
-    if kind == "BPE":
-        scores = _scores(stored["merges"], types)
+    scores = _scores(stored["merges"], types) if kind == "BPE" else dict(stored["vocab"])
     for piece in dict.fromkeys((*first, *pieces)):
         model.pieces.add(piece=piece, score=scores.get(piece, 0.0), type=types[piece])
     trainer = model.trainer_spec
@@ -98,7 +91,10 @@ def _model(parts, config, first):
 def _set_normalizer(normalizer, parts):
     """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
-    for part in (*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))):
+    found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
+    if not any(part["type"] == "Metaspace" or part.get("pattern") == {"String": " "} for part in found):
+        raise ValueError(f"SentencePiece writes {BLANK!r} instead of a blank, and no part of this file does.")
+    for part in found:
         if part["type"] == "Precompiled":
             normalizer.precompiled_charsmap = base64.b64decode(part["precompiled_charsmap"])
             continue

@@ -114,7 +114,8 @@ def with_merges_out_of_order(parts):
         ("llama", lambda parts: parts["model"].update(type="WordLevel"), "WordLevel"),
         ("llama", lambda parts: parts["model"]["vocab"].update(new=10**12), "ids of its 401 pieces"),
         ("llama", lambda parts: parts.pop("model"), "KeyError"),
-        ("llama", lambda parts: parts.update(normalizer={"type": "Lowercase"}), "Lowercase"),
+        ("llama", lambda parts: parts.update(normalizer={"type": "Lowercase"}), "no such part.*Lowercase"),
+        ("llama", lambda parts: parts.update(pre_tokenizer=None), "no part of this file does"),
         ("xlm-roberta", lambda parts: parts.update(normalizer=None), "only where `precompiled_charsmap`"),
         ("xlm-roberta", lambda parts: parts["model"].update(unk_id=10**6), "IndexError"),
         (
@@ -122,10 +123,14 @@ def with_merges_out_of_order(parts):
             lambda parts: parts["normalizer"].update(precompiled_charsmap="AAA"),
             "precompiled|padding",
         ),
-        ("xlm-roberta", lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}), "Punctuation"),
+        (
+            "xlm-roberta",
+            lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}),
+            "no part of this file does",
+        ),
         ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_other_files_are_refused(family, change, message, tmp_path):
     saved(family, tmp_path)
