@@ -27,7 +27,7 @@ servable.export(folder + '/export', precision='int8')""",
     "read as int8, then export without the check": """
 model = from_huggingface(folder, precision='int8')
 servable = TextGenerator(model, ByteTokenizer(), max_source_length=16, max_length=16)
-servable.export(folder + '/export', precision='int8', check=False)""",
+servable.export(folder + '/unchecked', precision='int8', check=False)""",
 }
 CODE = r"""
 import re, sys, warnings

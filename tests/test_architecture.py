@@ -298,6 +298,7 @@ def test_import_loads_no_library_that_only_some_users_need():
         "requests",
         "grpc",
         "safetensors",
+        "jinja2",
         "matplotlib",
     )
     assert loaded_by_import("tensorflow", *modules) == []

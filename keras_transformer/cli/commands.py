@@ -284,7 +284,7 @@ def convert(options):
         options.pairs,
         options.tokenizers,
         sys.stderr.isatty(),
-        **_given(options, "source_language", "target_language", "precision"),
+        **_given(options, "source_language", "target_language", "precision", "chat"),
     )
     kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     progress.info(f"{kind}, {options.target}")

@@ -9,6 +9,7 @@ from keras_transformer.huggingface import (
     ENCODER_DECODERS,
     ENCODERS,
     FAMILIES,
+    chat_template_from_huggingface,
     embedder_options,
     from_huggingface,
     is_sentence_embedder,
@@ -42,6 +43,7 @@ def convert(
     source_language=None,
     target_language=None,
     precision=None,
+    chat=False,
     **kwargs,
 ):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
@@ -59,6 +61,7 @@ def convert(
             that the checkpoint names.
         target_language: The language that it translates into, likewise.
         precision: "int8" to quantize the matrices of a Hugging Face folder while they are read; None for float32.
+        chat: Whether a language model reads prompts of its `ChatTemplate`, whose special tokens get their ids; a bool.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -77,24 +80,27 @@ def convert(
     if (source / CONFIG).is_file():
         languages = {"source_language": source_language, "target_language": target_language}
         kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
-        servable = _read_huggingface(source, pairs, languages, kwargs)
+        servable = _read_huggingface(source, pairs, languages, chat, kwargs)
         servable.save(target)
         log.info("converted", extra={"folder": str(target), "servable": type(servable).__name__})
         return servable
-    if precision is not None:
-        raise ValueError(f"`precision` is for a Hugging Face folder as `source`. Received: {source}.")
+    for name, given in (("precision", precision is not None), ("chat", chat)):
+        if given:
+            raise ValueError(f"`{name}` is for a Hugging Face folder as `source`. Received: {source}.")
     servable = load(source)
     to_huggingface(servable.model, target, tokenizers=servable.tokenizers if tokenizers else None, **kwargs)
     log.info("converted", extra={"folder": str(target), "servable": "Hugging Face checkpoint"})
     return None
 
 
-def _read_huggingface(source, pairs, languages, kwargs):
+def _read_huggingface(source, pairs, languages, chat, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
     config = read_config(source)
     model_type = config.get("model_type")
     if model_type not in ENCODER_DECODERS and any(languages.values()):
         raise ValueError(f"A {model_type!r} model does not translate. Received: {languages}.")
+    if model_type not in DECODERS and chat:
+        raise ValueError(f"A {model_type!r} model does not chat. Received: chat={chat!r}.")
     if model_type in ENCODERS:
         model, tokenizer = _read_encoder(source, kwargs)
         if not is_sentence_embedder(source):
@@ -115,6 +121,10 @@ def _read_huggingface(source, pairs, languages, kwargs):
     if model_type in DECODERS:
         tokenizers = tokenizers_from_huggingface(source)
         options = {"starts_with_bos": starts_with_bos(source, FAMILIES[model_type].tokenizer)}
+        if chat:
+            template = chat_template_from_huggingface(source)
+            options["starts_with_bos"] = template.starts_with_bos
+            tokenizers = (template.with_special_tokens(tokenizers[0]),)
         # Of several ids of an end, the tokenizer's is that of a text.
         ends, eos_id = with_stop_ids(config, source).get("eos_token_id"), tokenizers[0].eos_id
         ids = {"eos_id": eos_id} if isinstance(ends, list) and eos_id in ends else {}

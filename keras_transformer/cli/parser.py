@@ -248,6 +248,7 @@ def _fill_convert(parser):
         help="write the tokenizers too when the new folder is a Hugging Face folder",
     )
     parser.add_argument("--precision", choices=("float32", "int8"), help="int8: quantize while reading")
+    parser.add_argument("--chat", action="store_true", help="prompts come from the chat template")
     for side in ("source", "target"):
         text = f"{side} language of a multilingual model, as the checkpoint names it: deu_Latn in NLLB"
         parser.add_argument(f"--{side}-language", metavar="NAME", help=text)

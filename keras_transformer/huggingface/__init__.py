@@ -31,6 +31,7 @@ from keras_transformer.huggingface import (
     vit,
     xlm_roberta,
 )
+from keras_transformer.huggingface.chat import ChatTemplate, chat_template_from_huggingface
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
@@ -69,6 +70,8 @@ __all__ = [
     "ENCODERS",
     "ENCODER_DECODERS",
     "FAMILIES",
+    "ChatTemplate",
+    "chat_template_from_huggingface",
     "embedder_options",
     "from_huggingface",
     "is_sentence_embedder",

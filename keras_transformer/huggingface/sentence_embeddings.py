@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from keras_transformer.huggingface.configs import check_config
+from keras_transformer.huggingface.configs import POOLINGS, check_config
 from keras_transformer.huggingface.files import parse_json, read_if_there, read_json
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 LENGTH = "sentence_bert_config.json"
-POOLINGS = {"mean": "mean", "cls": "first"}
 # The keys of older folders, one for each pooling.
 POOLING_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 

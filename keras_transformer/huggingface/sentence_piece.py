@@ -5,6 +5,8 @@ of a vocabulary (Marian, M2M-100) or of PEGASUS.
 from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.languages import MASK, language_tokens
 from keras_transformer.huggingface.parts import check_parts
+from keras_transformer.huggingface.sentence_piece_json import FILE as JSON
+from keras_transformer.huggingface.sentence_piece_json import read_pieces
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -16,7 +18,8 @@ from keras_transformer.huggingface.tokenizers import (
 
 FILE = "sentencepiece.bpe.model"
 PEGASUS_OFFSET = 103  # of the ids of pieces, before which are those of the pretraining
-START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids; the model's own are `<unk>`, `<s>`, `</s>`
+START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids
+FAIRSEQ = ("<unk>", "<s>", "</s>")  # those of its SentencePiece models
 
 
 def sentence_piece(model, pieces=None):
@@ -26,8 +29,18 @@ def sentence_piece(model, pieces=None):
     return SentencePieceTokenizer(model, pieces)
 
 
+def json_tokenizer(folder, first):
+    """Makes a tokenizer of tokenizer.json, whose SentencePiece model has other ids.
+
+    Args:
+        folder: A `pathlib.Path`.
+        first: The first pieces of the model.
+    """
+    return sentence_piece(*read_pieces(folder, first))
+
+
 def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
-    """Makes the `TokenizerKind` of a SentencePiece model, tokenizer.model, whose ids are the checkpoint's.
+    """Makes the `TokenizerKind` of a SentencePiece model with the checkpoint's ids: tokenizer.model, or tokenizer.json.
 
     It must be one of byte pairs that leaves a text as it is: transformers reads every other one wrongly.
 
@@ -53,9 +66,11 @@ def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
         (folder / "tokenizer.model").write_bytes(tokenizer.model)
         write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=True)
 
-    return TokenizerKind(
-        (("tokenizer.model",),), lambda folder: (sentence_piece(folder / "tokenizer.model"),), write
-    )
+    def read(folder):
+        path = folder / "tokenizer.model"
+        return (sentence_piece(path if path.is_file() else read_pieces(folder)[0]),)
+
+    return TokenizerKind((("tokenizer.model", JSON),), read, write)
 
 
 def fairseq_tokenizer(model, languages=()):
@@ -66,7 +81,7 @@ def fairseq_tokenizer(model, languages=()):
         languages: The tokens of the languages, a sequence of str.
     """
     own = sentence_piece(model)
-    check_sentence_piece("fairseq", own, ids=("<unk>", "<s>", "</s>"))
+    check_sentence_piece("fairseq", own, ids=FAIRSEQ)
     pieces = own.pieces(range(3, own.vocab_size))
     return sentence_piece(own.model, [*START, *pieces, *languages, MASK])
 
@@ -80,9 +95,13 @@ def _write_fairseq(tokenizers, folder, model):
     write_tokenizer_config(folder, "XLMRobertaTokenizer", tokens)
 
 
-FAIRSEQ_SENTENCE_PIECE = TokenizerKind(
-    ((FILE,),), lambda folder: (fairseq_tokenizer(folder / FILE),), _write_fairseq
-)
+def _read_fairseq(folder):
+    if (folder / FILE).is_file():
+        return (fairseq_tokenizer(folder / FILE),)
+    return (json_tokenizer(folder, FAIRSEQ),)
+
+
+FAIRSEQ_SENTENCE_PIECE = TokenizerKind(((FILE, JSON),), _read_fairseq, _write_fairseq)
 
 
 def vocabulary_tokenizer(model, path, more=()):
@@ -101,6 +120,8 @@ def vocabulary_tokenizer(model, path, more=()):
 
 def _read_multilingual(folder):
     """Reads the tokenizer of mBART and NLLB, or of M2M-100, which has a vocab.json."""
+    if not (folder / FILE).is_file():
+        return (json_tokenizer(folder, FAIRSEQ),)
     languages = language_tokens(folder)
     if (folder / "vocab.json").is_file():
         return (vocabulary_tokenizer(folder / FILE, folder / "vocab.json", languages),)
@@ -108,6 +129,8 @@ def _read_multilingual(folder):
 
 
 def _read_pegasus(folder):
+    if not (folder / "spiece.model").is_file():
+        return (json_tokenizer(folder, ("<pad>", "</s>", "<unk>")),)
     own = sentence_piece(folder / "spiece.model")
     offset = read_if_there(folder, TOKENIZER_CONFIG).get("offset", PEGASUS_OFFSET)
     check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
@@ -123,5 +146,5 @@ def _refuse_to_write(tokenizers, folder, model):
     )
 
 
-MULTILINGUAL_SENTENCE_PIECE = TokenizerKind(((FILE,),), _read_multilingual, _refuse_to_write)
-PEGASUS_SENTENCE_PIECE = TokenizerKind((("spiece.model",),), _read_pegasus, _refuse_to_write)
+MULTILINGUAL_SENTENCE_PIECE = TokenizerKind(((FILE, JSON),), _read_multilingual, _refuse_to_write)
+PEGASUS_SENTENCE_PIECE = TokenizerKind((("spiece.model", JSON),), _read_pegasus, _refuse_to_write)

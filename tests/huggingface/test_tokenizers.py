@@ -207,9 +207,9 @@ def test_llamas_ids_are_theirs(llama, texts):
 @pytest.mark.parametrize(
     ("family", "missing"),
     [
-        ("llama", "without tokenizer.model or tokenizer.json."),
+        ("llama", "without tokenizer.model or tokenizer.json or vocab.json."),
         ("gpt2", "without tokenizer.json or vocab.json."),
-        ("t5", "without spiece.model."),
+        ("t5", "without spiece.model or tokenizer.json."),
         ("bert", "without tokenizer.json or vocab.txt."),
         ("marian", "without source.spm, target.spm, vocab.json."),
     ],

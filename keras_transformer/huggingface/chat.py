@@ -1,0 +1,194 @@
+"""Chat templates: the messages of a chat become the text that a chat model reads, as in transformers."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from keras_transformer.huggingface.files import read_if_there
+from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
+
+TEMPLATE = "chat_template.jinja"
+TEMPLATES = "additional_chat_templates"  # the folder of those with a name
+TOKENIZER = "tokenizer.json"
+PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
+
+
+class ChatTemplate:
+    """A chat template, which makes one text of the messages of a chat.
+
+    A template is a program in Jinja's language that comes with a checkpoint. It runs in Jinja's sandbox, and sees plain
+    data only. So it reads no file, but it can take any time and memory, as in transformers.
+
+    Args:
+        source: The template, a str.
+        tokens: The special tokens that it may name, a dict such as `{"bos_token": "<s>"}`.
+        special: All special tokens of the tokenizer, a sequence of str.
+
+    Raises:
+        ValueError: If `source` is no template.
+        ImportError: If Jinja is not installed.
+
+    >>> template = ChatTemplate("{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}")
+    >>> template.render([{"role": "user", "content": "Hello"}], bos_token="<s>")
+    '<s>[user] Hello'
+    """
+
+    def __init__(self, source, tokens=None, special=()):
+        self.source, self.tokens, self.special = source, dict(tokens or {}), tuple(special)
+        self._template = _compiled(source)
+
+    def render(self, messages, add_generation_prompt=True, **variables):
+        """Makes the text of a chat: what `apply_chat_template(..., tokenize=False)` of transformers gives.
+
+        Args:
+            messages: The messages, a list of dicts such as `{"role": "user", "content": "Hello"}`.
+            add_generation_prompt: Whether the text ends with the begin of the model's answer.
+            **variables: Further variables of the template, such as `tools`, a list of dicts.
+
+        Returns:
+            A str.
+
+        Raises:
+            ValueError: If a value is no plain data, or the template refuses the messages.
+        """
+        given = {"messages": messages, "tools": None, "documents": None, **self.tokens, **variables}
+        try:
+            plain = json.loads(json.dumps({**given, "add_generation_prompt": add_generation_prompt}))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`messages` must be plain data, as in JSON. {error}") from None
+        try:
+            return self._template.render(**plain)
+        except Exception as error:  # a template may raise anything
+            raise ValueError(
+                f"The chat template refuses `messages`: {error}. Received: {messages!r:.200}."
+            ) from None
+
+    def prompt(self, messages, **variables):
+        """Makes the prompt of a chat for a `TextGenerator` of `keras-transformer convert --chat`.
+
+        It is the text of `render` without the `bos_token` at its begin, which the generator puts there itself.
+
+        Args:
+            messages: The messages, as in `render`.
+            **variables: Further variables of the template.
+
+        Raises:
+            ValueError: As in `render`, or if a message contains a special token: its author could end his turn and
+                begin another one.
+        """
+        written = json.dumps(messages, ensure_ascii=False, default=str)
+        found = [token for token in self.special if json.dumps(token, ensure_ascii=False)[1:-1] in written]
+        if found:
+            raise ValueError(f"`messages` must not contain special tokens. Received: {found[0]!r}.")
+        return self.render(messages, **variables).removeprefix(self.tokens.get("bos_token") or "")
+
+    @property
+    def starts_with_bos(self):
+        """Whether a chat begins with `bos_token`."""
+        bos = self.tokens.get("bos_token")
+        return bool(bos) and self._probe().startswith(bos)
+
+    def _probe(self):
+        return self.render([{"role": role, "content": content} for role, content in PROBE])
+
+    def with_special_tokens(self, tokenizer):
+        """Returns a tokenizer that gives the special tokens of a chat their ids.
+
+        Args:
+            tokenizer: The checkpoint's tokenizer.
+
+        Raises:
+            ValueError: If it cannot.
+        """
+        from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
+
+        if isinstance(tokenizer, BytePairTokenizer):
+            tokenizer = BytePairTokenizer(**{**tokenizer.get_config(), "parse_special": True})
+        text = self._probe().removeprefix(self.tokens.get("bos_token") or "")
+        for token in self.special:
+            if token in text and tokenizer.pieces(tokenizer.tokenize([token]).to_list()[0]) != [token]:
+                raise ValueError(
+                    "Each special token of the chat template must have one id in a text. Received: "
+                    f"{token!r}, which this tokenizer reads as plain text. Convert without a chat, and give the ids "
+                    "of transformers to the signature `tokens`."
+                )
+        return tokenizer
+
+
+def chat_template_from_huggingface(folder, name="default"):
+    """Reads the chat template of a checkpoint.
+
+    Args:
+        folder: A path. The folder holds chat_template.jinja, or tokenizer_config.json with a `chat_template`.
+        name: Which one, where there are several.
+
+    Returns:
+        A `ChatTemplate`.
+
+    Raises:
+        ValueError: If there is no such template, or a file is damaged.
+        ImportError: If Jinja is not installed.
+    """
+    folder = Path(folder)
+    config = read_if_there(folder, TOKENIZER_CONFIG)
+    templates = config.get("chat_template") or {}
+    if isinstance(templates, str):
+        templates = {"default": templates}
+    elif isinstance(templates, list):
+        templates = {each.get("name"): each.get("template") for each in templates if isinstance(each, dict)}
+    files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")} | {
+        "default": folder / TEMPLATE
+    }
+    templates |= {key: path.read_text("utf-8") for key, path in files.items() if path.is_file()}
+    if not isinstance(templates.get(name), str):
+        raise ValueError(
+            f"`folder` must have a chat template {name!r}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: {folder} "
+            f"with {sorted(map(str, templates))}."
+        )
+    added = read_if_there(folder, TOKENIZER).get("added_tokens") or []
+    added = [*added, *(config.get("added_tokens_decoder") or {}).values()]
+    contents = {
+        key: value.get("content") if isinstance(value, dict) else value for key, value in config.items()
+    }
+    tokens = {
+        key: value for key, value in contents.items() if key.endswith("_token") and isinstance(value, str)
+    }
+    special = [*tokens.values(), *(token["content"] for token in added if token.get("special"))]
+    return ChatTemplate(templates[name], tokens, dict.fromkeys(special))
+
+
+def _compiled(source):
+    """Compiles a template with what transformers gives to one."""
+    try:
+        import jinja2.ext
+        import jinja2.sandbox
+    except ImportError as error:
+        raise ImportError("Chat templates are rendered with Jinja: pip install jinja2") from error
+
+    class Generation(jinja2.ext.Extension):
+        """The tag `generation` around the model's own words, which changes no text."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+    def refuse(message):
+        raise jinja2.TemplateError(message)
+
+    def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise ValueError(f"The chat template is no template of Jinja: {error}") from None

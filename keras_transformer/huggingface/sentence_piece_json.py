@@ -1,0 +1,149 @@
+"""Reading of a SentencePiece model from tokenizer.json, where a folder has no file of SentencePiece.
+
+transformers 5 writes no other file.
+"""
+
+import base64
+import itertools
+
+from keras_transformer.huggingface.configs import check_config
+from keras_transformer.huggingface.files import read_if_there, read_json
+from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
+
+FILE = "tokenizer.json"
+BLANK = "\u2581"  # SentencePiece writes it instead of a space
+KINDS = {"Unigram": 1, "BPE": 2}  # SentencePiece's numbers
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # of pieces, likewise
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
+# What normalizers and pre-tokenizers ask of SentencePiece, by their options that change a text. "Precompiled" is a map.
+PREFIX, TRIMMED = {"add_dummy_prefix": True}, {"remove_extra_whitespaces": True}
+PARTS = (
+    ({"type": "Replace", "pattern": {"String": " "}, "content": BLANK}, {}),
+    ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, TRIMMED),
+    ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": BLANK}, TRIMMED),
+    ({"type": "Strip", "strip_left": False, "strip_right": True}, TRIMMED),
+    ({"type": "WhitespaceSplit"}, TRIMMED),
+    ({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"}, {}),
+    ({"type": "Prepend", "prepend": BLANK}, PREFIX),
+    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "first"}, PREFIX),
+    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "always"}, PREFIX),
+    ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never"}, {}),
+)
+UNREAD = ("split", "invert", "str_rep", "add_prefix_space")
+
+
+def read_pieces(folder, first=()):
+    """Makes a SentencePiece model of tokenizer.json.
+
+    Args:
+        folder: A `pathlib.Path`.
+        first: The first pieces of the model, where its ids are not those of tokenizer.json.
+
+    Returns:
+        The bytes of the model, and the pieces in the order of their ids, a list of str.
+
+    Raises:
+        ValueError: If the file is damaged, or holds a tokenizer that no SentencePiece model is.
+    """
+    path = folder / FILE
+    parts, config = read_json(path), read_if_there(folder, TOKENIZER_CONFIG)
+    try:
+        return _model(parts, config, first)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        reason = error if isinstance(error, ValueError) else f"Received: {error!r:.200}."
+        raise ValueError(f"{path} must hold a tokenizer of SentencePiece. {reason}") from None
+
+
+def _model(parts, config, first):
+    from sentencepiece import sentencepiece_model_pb2
+
+    stored = parts["model"]
+    kind, fallback = stored["type"], bool(stored.get("byte_fallback"))
+    if kind not in KINDS:
+        raise ValueError(f"`type` of its model must be one of {sorted(KINDS)}. Received: {kind!r}.")
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        check_config({key: stored.get(key) or None}, FILE, **{key: None})
+    check_config(stored, FILE, ignore_merges=False)
+    model = sentencepiece_model_pb2.ModelProto()
+    _set_normalizer(model.normalizer_spec, parts)
+    ids = stored["vocab"]
+    if kind == "Unigram":
+        ids = {piece: i for i, (piece, _) in enumerate(ids)}
+    added = {token["content"]: token for token in parts.get("added_tokens") or ()}
+    ids = {**ids, **{piece: token["id"] for piece, token in added.items()}}
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f"The ids of its {len(ids)} pieces must be those from 0 to {len(ids) - 1}.")
+    pieces = sorted(ids, key=ids.get)
+    unknown = stored.get("unk_token") or "<unk>" if kind == "BPE" else pieces[stored["unk_id"]]
+    types = {piece: _type(piece, added, unknown, fallback) for piece in pieces}
+    scores = _scores(stored["merges"], types) if kind == "BPE" else dict(stored["vocab"])
+    for piece in dict.fromkeys((*first, *pieces)):
+        model.pieces.add(piece=piece, score=scores.get(piece, 0.0), type=types[piece])
+    trainer = model.trainer_spec
+    trainer.model_type, trainer.vocab_size, trainer.byte_fallback = KINDS[kind], len(pieces), fallback
+    for name in ("unk", "bos", "eos", "pad"):
+        token = unknown if name == "unk" else config.get(f"{name}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        setattr(trainer, f"{name}_piece", token if token in ids else f"<no {name}>")
+    return model.SerializeToString(), pieces
+
+
+def _set_normalizer(normalizer, parts):
+    """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
+    normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
+    found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
+    if not any(part["type"] == "Metaspace" or part.get("pattern") == {"String": " "} for part in found):
+        raise ValueError(f"SentencePiece writes {BLANK!r} instead of a blank, and no part of this file does.")
+    for part in found:
+        if part["type"] == "Precompiled":
+            normalizer.precompiled_charsmap = base64.b64decode(part["precompiled_charsmap"])
+            continue
+        part = {key: value for key, value in part.items() if key not in UNREAD}
+        asked = [options for expected, options in PARTS if part == expected]
+        if not asked:
+            raise ValueError(f"SentencePiece has no such part. Received: {part!r:.200}.")
+        for name, value in asked[0].items():
+            setattr(normalizer, name, value)
+        if part["type"] == "WhitespaceSplit" and not normalizer.precompiled_charsmap:
+            raise ValueError(
+                "SentencePiece splits at a tab only where `precompiled_charsmap` makes it a blank."
+            )
+
+
+def _listed(part):
+    """Returns the parts of a normalizer or pre-tokenizer, a list of dicts."""
+    if part is None:
+        return []
+    if part["type"] != "Sequence":
+        return [part]
+    return part["normalizers"] if "normalizers" in part else part["pretokenizers"]
+
+
+def _type(piece, added, unknown, fallback):
+    if piece == unknown:
+        return UNKNOWN
+    if fallback and piece in BYTES:
+        return BYTE
+    if piece not in added or BLANK in piece:  # text has blanks there, so it is found by merges
+        return NORMAL
+    return CONTROL if added[piece]["special"] else USER_DEFINED
+
+
+def _scores(merges, types):
+    """Returns the scores of pieces that make SentencePiece join pairs in the order of the merges, a dict.
+
+    SentencePiece looks at the joined piece alone. So all pairs that make a piece must be merges, one after the other.
+    """
+    pairs = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
+    joined = [left + right for left, right in pairs]
+    ranks = {piece: i for i, (piece, _) in enumerate(itertools.groupby(joined))}
+    normal = {piece for piece, kind in types.items() if kind == NORMAL}
+    expected = {
+        (piece[:i], piece[i:])
+        for piece in normal
+        for i in range(1, len(piece))
+        if piece[:i] in normal and piece[i:] in normal
+    }
+    if len(ranks) != len(list(itertools.groupby(joined))) or not expected <= {*pairs}:
+        raise ValueError("Its merges must be those that SentencePiece makes of the scores of pieces.")
+    return {piece: -float(rank) for piece, rank in ranks.items()}

@@ -1,0 +1,142 @@
+"""SentencePiece models that transformers 5 wrote as tokenizer.json: the ids of transformers, and what is refused."""
+
+import json
+
+import pytest
+import sentencepiece
+from test_family_tokenizers import LINES
+
+from keras_transformer.huggingface import FAMILIES
+from keras_transformer.text import SentencePieceTokenizer
+
+transformers = pytest.importorskip("transformers")
+TEXTS = [
+    "A man runs in the park.",
+    "두 마리 개가  공원에서 달린다!",
+    " Zwei Hunde: 1,234 mal - (schön)",
+    "é \t naïve ﬁ 한국 日本 🙂",
+    "",
+    "  two  blanks",
+    "the<s> not </s> marks <mask>",
+]
+FAIRSEQ = {"model_type": "unigram"}
+BYTES = {
+    "model_type": "bpe",
+    "byte_fallback": True,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}
+GEMMA = {
+    **BYTES,
+    "add_dummy_prefix": False,
+    **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+    **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"},
+    "user_defined_symbols": ["<start_of_turn>", "<end_of_turn>"],
+}
+OWN = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+CASES = {
+    # model_type: transformers' class, the file of SentencePiece, the options of its training
+    "xlm-roberta": ("XLMRobertaTokenizer", "sentencepiece.bpe.model", FAIRSEQ),
+    "mbart": ("MBart50Tokenizer", "sentencepiece.bpe.model", FAIRSEQ),
+    "m2m_100": ("NllbTokenizer", "sentencepiece.bpe.model", {"model_type": "bpe"}),
+    "t5": ("T5Tokenizer", "spiece.model", OWN),
+    "pegasus": ("PegasusTokenizer", "spiece.model", OWN),
+    "llama": ("LlamaTokenizer", "tokenizer.model", BYTES),
+    "gemma2": ("GemmaTokenizer", "tokenizer.model", GEMMA),
+}
+EACH = pytest.mark.parametrize("family", CASES)
+
+
+def saved(family, folder):
+    """Trains a SentencePiece model, lets transformers write it, and returns transformers' tokenizer."""
+    kind, name, options = CASES[family]
+    (folder / "trained").mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_prefix=str(folder / "trained" / name.removesuffix(".model")),
+        vocab_size=400 if options.get("byte_fallback") else 90,
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
+    )
+    (folder / "trained" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    theirs = getattr(transformers, kind).from_pretrained(folder / "trained")
+    theirs.save_pretrained(folder / "saved")
+    assert not list((folder / "saved").glob("*.model"))
+    return theirs
+
+
+@EACH
+def test_ids_are_those_of_transformers(family, tmp_path):
+    theirs = saved(family, tmp_path)
+    (tokenizer,) = FAMILIES[family].tokenizer.read(tmp_path / "saved")
+    assert type(tokenizer) is SentencePieceTokenizer
+    # A special token in a text is plain text here. Llama's SentencePiece puts a blank before a blank, transformers not.
+    texts = [text for text in TEXTS[:-1] if family != "llama" or not text.startswith(" ")]
+    assert tokenizer.tokenize(texts).to_list() == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert not {*theirs.all_special_ids} & {*tokenizer.tokenize(TEXTS[-1:]).to_list()[0]} - {tokenizer.unk_id}
+    assert tokenizer.vocab_size == len(theirs)
+    assert (tokenizer.eos_id, tokenizer.unk_id) == (theirs.eos_token_id, theirs.unk_token_id)
+    if family not in ("mbart", "m2m_100", "pegasus"):
+        assert tokenizer.pieces(range(len(theirs))) == theirs.convert_ids_to_tokens(range(len(theirs)))
+
+
+@EACH
+def test_the_same_as_from_the_file_of_sentencepiece(family, tmp_path):
+    saved(family, tmp_path)
+    if family in ("mbart", "m2m_100"):  # without the names of the languages that file is refused
+        languages = {"additional_special_tokens": ["de_DE"]}
+        (tmp_path / "trained" / "special_tokens_map.json").write_text(json.dumps(languages))
+    old, new = (FAMILIES[family].tokenizer.read(tmp_path / folder)[0] for folder in ("trained", "saved"))
+    rows = [*TEXTS, "x " * 9]
+    ids = new.tokenize(rows)
+    assert ids.to_list() == old.tokenize(rows).to_list()
+    assert new.detokenize(ids).numpy().tolist() == old.detokenize(ids).numpy().tolist()
+
+
+def without_a_merge(parts):
+    del parts["model"]["merges"][3]
+
+
+def with_merges_out_of_order(parts):
+    merges = parts["model"]["merges"]
+    pieces = ["".join(merge) for merge in merges]
+    (first, *_) = [i for i in range(len(pieces) - 1) if pieces[i] == pieces[i + 1]]
+    merges.append(merges.pop(first))
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("llama", without_a_merge, "merges must be those"),
+        ("llama", with_merges_out_of_order, "merges must be those"),
+        ("llama", lambda parts: parts["model"].update(ignore_merges=True), "ignore_merges=True"),
+        ("llama", lambda parts: parts["model"].update(type="WordLevel"), "WordLevel"),
+        ("llama", lambda parts: parts["model"]["vocab"].update(new=10**12), "ids of its 401 pieces"),
+        ("llama", lambda parts: parts.pop("model"), "KeyError"),
+        ("llama", lambda parts: parts.update(normalizer={"type": "Lowercase"}), "no such part.*Lowercase"),
+        ("llama", lambda parts: parts.update(pre_tokenizer=None), "no part of this file does"),
+        ("xlm-roberta", lambda parts: parts.update(normalizer=None), "only where `precompiled_charsmap`"),
+        ("xlm-roberta", lambda parts: parts["model"].update(unk_id=10**6), "IndexError"),
+        (
+            "xlm-roberta",
+            lambda parts: parts["normalizer"].update(precompiled_charsmap="AAA"),
+            "precompiled|padding",
+        ),
+        (
+            "xlm-roberta",
+            lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}),
+            "no part of this file does",
+        ),
+        ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
+    ],
+    ids=range(13),
+)
+def test_other_files_are_refused(family, change, message, tmp_path):
+    saved(family, tmp_path)
+    path = tmp_path / "saved" / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    change(parts)
+    path.write_text(json.dumps(parts))
+    with pytest.raises(ValueError, match=message):
+        FAMILIES[family].tokenizer.read(tmp_path / "saved")
