@@ -33,10 +33,8 @@ def compiles(jit_compile):
 
 def in_xla():
     """Returns whether XLA runs the code at hand; on JAX it always does."""
-    if _BACKEND == "jax" or _IN_XLA.get():
-        return True
-    if _BACKEND != "tensorflow":
-        return False
+    if _BACKEND != "tensorflow" or _IN_XLA.get():
+        return _BACKEND == "jax" or _IN_XLA.get()
     import tensorflow as tf
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -149,7 +147,7 @@ if _BACKEND == "tensorflow":
         """
         import tensorflow as tf
 
-        if not _FORWARD_ONLY.get() or x.dtype != tf.float32 or in_xla():
+        if x.dtype != tf.float32 or not runs_forward_only():
             return ops.transpose(x, axes)
         moved = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), axes), tf.float32)
         # Bits have no gradient, and TensorFlow would take it for zero where a user's `tf.function` that was traced here
@@ -255,21 +253,18 @@ if _BACKEND == "tensorflow":
         import tensorflow as tf
         from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
-        def type_of(dtype):
-            return AttrValue(type=dtype.as_datatype_enum)
+        int8, float32 = (AttrValue(type=dtype.as_datatype_enum) for dtype in (tf.qint8, tf.float32))
 
-        def types(*dtypes):
-            return AttrValue(list=AttrValue.ListValue(type=[dtype.as_datatype_enum for dtype in dtypes]))
+        def types(*values):
+            return AttrValue(list=AttrValue.ListValue(type=[value.type for value in values]))
 
-        constant = AttrValue(b=constant)
         # The bias is 0: oneDNN would add it before the scales of the rows. The kernel's range is from 0 to `reach`;
         # oneDNN reads the larger absolute value.
         zeros = tf.zeros(reach.shape) if reach.shape.is_fully_defined() else tf.zeros_like(reach)
         operation = tf.compat.v1.get_default_graph().create_op(
             "_QuantizedMatMul",
             [
-                tf.bitcast(rows, tf.qint8),
-                tf.bitcast(kernel, tf.qint8),
+                *(tf.bitcast(x, tf.qint8) for x in (rows, kernel)),
                 zeros,
                 *map(tf.constant, (-127.0, 127.0)),
                 zeros,
@@ -278,18 +273,14 @@ if _BACKEND == "tensorflow":
             dtypes=[tf.float32],
             name="int8_product",
             attrs={
-                "Tdevice_inputs": types(tf.qint8, tf.qint8, tf.float32),
-                "Thost_inputs": types(*[tf.float32] * 4),
-                "Tdevice_outputs": types(tf.float32),
+                "Tdevice_inputs": types(int8, int8, float32),
+                "Thost_inputs": types(*[float32] * 4),
+                "Tdevice_outputs": types(float32),
                 "Thost_outputs": types(),
-                "T1": type_of(tf.qint8),
-                "T2": type_of(tf.qint8),
-                "Tbias": type_of(tf.float32),
-                "U": type_of(tf.float32),
-                "Tout": type_of(tf.float32),
+                **dict.fromkeys(("T1", "T2"), int8),
+                **dict.fromkeys(("Tbias", "U", "Tout"), float32),
+                **dict.fromkeys(("is_weight_const", "is_bias_const"), AttrValue(b=constant)),
                 "transpose_b": AttrValue(b=transposed),
-                "is_weight_const": constant,
-                "is_bias_const": constant,
                 "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Dequantize"])),
                 "input_quant_mode": AttrValue(s=b"SCALED"),
             },
@@ -302,12 +293,33 @@ if _BACKEND == "tensorflow":
         import tensorflow as tf
 
         matrix = tf.TensorSpec((None, None), tf.int8)
-        function = tf.function(
+        return tf.function(
             lambda rows, kernel, reach: _int8_node(rows, kernel, reach, transposed, constant=False),
             input_signature=[matrix, matrix, tf.TensorSpec((None,), tf.float32)],
             autograph=False,
-        )
-        return function.get_concrete_function()
+        ).get_concrete_function()
+
+    def runs_forward_only():
+        """Returns whether a graph inside `forward_only` is made, and not by XLA."""
+        import tensorflow as tf
+
+        return _FORWARD_ONLY.get() and not tf.executing_eagerly() and not in_xla()
+
+    def side_by_side(function, arrays, results):
+        """Applies a function to two parts at the same time, each on a core of its own.
+
+        Args:
+            function: Takes a list of tensors, the same part of each array, and returns a tuple of tensors.
+            arrays: A list of tensors `(parts, ...)`.
+            results: The shape and the dtype of each result of the function.
+
+        Returns:
+            A tuple of tensors `(parts, ...)`.
+        """
+        import tensorflow as tf
+
+        results = tuple(tf.TensorSpec(*result) for result in results)
+        return tf.map_fn(function, arrays, fn_output_signature=results, parallel_iterations=2)
 
     def constant_weights():
         """Says that the weights that a graph reads, made inside, never change while the graph exists."""
@@ -342,8 +354,8 @@ if _BACKEND == "tensorflow":
 else:
     copied = lambda x: x  # noqa: E731
     multiplies_int8 = lambda kernel, largest: False  # noqa: E731
-    has_int8_product = lambda: False  # noqa: E731
-    int8_product = None
+    has_int8_product = runs_forward_only = lambda: False
+    int8_product = side_by_side = None
     constant_weights = contextlib.nullcontext
     unchanged = lambda variables: lambda: True  # noqa: E731
     write_in_place = ops.scatter_update

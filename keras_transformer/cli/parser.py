@@ -264,23 +264,19 @@ def _fill_export(parser):
     parser.add_argument(
         "--version", type=int, default=1, help="number of the version; an existing one is never overwritten"
     )
-    parser.add_argument(
-        "--xla", action="store_true", help="compile the search with XLA; the server must have XLA"
-    )
+    parser.add_argument("--xla", action="store_true", help="compile with XLA, which the server must have")
     parser.add_argument(
         "--precision",
         default="float32",
         choices=("float32", "bfloat16", "int8"),
         help="bfloat16 stores matrices in half the bytes; int8 stores and multiplies int8: the fastest on CPUs",
     )
-    parser.add_argument(
-        "--signatures",
-        nargs="+",
-        metavar="NAME",
-        help="write these signatures only, such as serving_default: the server needs less memory (default: all)",
-        **OPTIONAL,
+    several = {"nargs": "+", **OPTIONAL}
+    about = (
+        "write these signatures only, such as serving_default: the server needs less memory (default: all)"
     )
-    sizes = {"type": int, "nargs": "+", "metavar": "N", **OPTIONAL}
+    parser.add_argument("--signatures", metavar="NAME", help=about, **several)
+    sizes = {"type": int, "metavar": "N", **several}
     parser.add_argument(
         "--batch-sizes",
         help="numbers of rows of a step: the last is the largest, and with --xla steps are padded to one of them "

@@ -10,6 +10,7 @@ from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the folder of those with a name
 TOKENIZER = "tokenizer.json"
+LARGEST_FACTOR = 10_000  # in a template
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
 
 
@@ -17,7 +18,7 @@ class ChatTemplate:
     """A chat template, which makes one text of the messages of a chat.
 
     A template is a program in Jinja's language that comes with a checkpoint. It runs in Jinja's sandbox, and sees plain
-    data only. So it reads no file, but it can take any time and memory, as in transformers.
+    data only. So it reads no file, but its loops can take any time.
 
     Args:
         source: The template, a str.
@@ -182,7 +183,18 @@ def _compiled(source):
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
 
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+        """Jinja's sandbox, which also refuses products and powers of gigabytes, such as `"a" * 10 ** 10`."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context, operator, left, right):
+            sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
+            if any(abs(size) > LARGEST_FACTOR for size in sizes):
+                raise jinja2.sandbox.SecurityError(f"{operator} has a factor above {LARGEST_FACTOR}")
+            return super().call_binop(context, operator, left, right)
+
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = to_json

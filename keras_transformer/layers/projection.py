@@ -201,7 +201,10 @@ class Operands(NamedTuple):
 
 @contextlib.contextmanager
 def held_operands(model):
-    """Computes the operands of all products of a model once, for the calls inside: a loop then reads no variable anew.
+    """Reads all variables of a model once, for the calls inside, and computes the operands of all its products.
+
+    A loop inside then reads no variable. TensorFlow would keep the order of these reads, and so run two loops one after
+    the other.
 
     Products that share an input are computed as one: their layer lists them in `products_together`.
 
@@ -214,8 +217,10 @@ def held_operands(model):
         if first is not None and None not in others:
             held[layer] = first.joined(others)
     token = _HELD.set({layer: operands.ready() for layer, operands in held.items() if operands is not None})
+    values = [(variable, ops.cast(variable, variable.dtype)) for variable in model.variables]
     try:
-        yield
+        with keras.StatelessScope(state_mapping=values):
+            yield
     finally:
         _HELD.reset(token)
 

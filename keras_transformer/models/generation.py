@@ -13,6 +13,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.decoding import (
     Constraint,
     Greedy,
+    Hypotheses,
     MaxLength,
     MinLength,
     RowOptions,
@@ -20,6 +21,7 @@ from keras_transformer.decoding import (
     decode,
     row_keys,
 )
+from keras_transformer.decoding.halves import in_two_halves
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.layers.projection import held_operands
 from keras_transformer.models.ids import as_ids, check_all_ids, lengths_of, matrix_of_ids
@@ -27,6 +29,9 @@ from keras_transformer.models.r_drop import RDrop
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
+
+# Number of hypotheses from which on an int8 model searches the halves of a batch side by side.
+LARGE_BATCH = 32
 
 # Number of compiled functions that a model keeps.
 KEPT_FUNCTIONS = 32
@@ -168,26 +173,29 @@ class Generation(RDrop):
             seed = getattr(strategy, "seed", 0) if row_options.seed is None else row_options.seed
         if seed is None:
             raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
-        lengths = lengths_of(source, self.pad_id)
-        prefix_len, prefix_lengths = 0, 0
-        if prefix is not None:
-            prefix_len, prefix_lengths = ops.shape(prefix)[1], lengths_of(prefix, self.pad_id)
-        row_limits = max_length
         if max_length is None:
-            max_length = default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
-            row_limits = default_limit(lengths, prefix_lengths, constraints)
-        row_limits = self.row_limits(at_most(row_limits, self.max_positions), lengths, prefix_lengths)
-        with held_operands(self):
+            prefix_len = 0 if prefix is None else ops.shape(prefix)[1]
+            longest = default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
+        else:
+            longest = max_length
+
+        def search_rows(rows):
+            """Searches some of the rows, which are given by a nest of tensors."""
+            source, prefix, row_options = rows
+            lengths = lengths_of(source, self.pad_id)
+            prefix_lengths = 0 if prefix is None else lengths_of(prefix, self.pad_id)
+            limits = default_limit(lengths, prefix_lengths, constraints) if max_length is None else max_length
+            limits = self.row_limits(at_most(limits, self.max_positions), lengths, prefix_lengths)
             step, cache, prompt, starts = self.start(source, strategy.width, prefix)
             return decode(
                 step,
                 cache,
                 strategy,
                 prompt,
-                max_length,
+                longest,
                 starts=starts,
                 constraints=constraints,
-                row_limits=row_limits,
+                row_limits=limits,
                 source_lengths=lengths,
                 keys=row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
                 seed=seed,
@@ -195,6 +203,16 @@ class Generation(RDrop):
                 pad_id=self.pad_id,
                 row_options=row_options,
             )
+
+        n = strategy.n_best
+        width = longest if isinstance(longest, int) else None
+        results = Hypotheses(((n, width), "int32"), ((n,), "int32"), ((n,), "float32"))
+        rows = source, prefix, row_options
+        narrow = any(weight.dtype == "int8" for weight in self.weights)
+        with held_operands(self):
+            if not narrow:  # products of floats are large enough for two cores
+                return search_rows(rows)
+            return in_two_halves(search_rows, rows, results, LARGE_BATCH // strategy.width)
 
     def row_limits(self, limits, lengths, prefix_lengths):
         """Returns the longest output of each row. A source of padding alone ends at once: it fills up a batch.

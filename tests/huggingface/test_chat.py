@@ -147,7 +147,9 @@ def test_a_message_cannot_end_its_turn(tmp_path):
     [
         ("{{ raise_exception('no tools') }}", [], "refuses `messages`: no tools"),
         ("{{ messages[0].role.upper(1) }}", CHATS[0], "refuses `messages`"),
-        ("{% for i in range(10 ** 9) %}{% endfor %}", [], "Range too big"),
+        ("{% for i in range(1000000000) %}{% endfor %}", [], "Range too big"),
+        ("{{ 'a' * 10 ** 10 }}", [], r"\* has a factor above 10000"),
+        ("{{ 9999 ** 9999 ** 9999 }}", [], r"\*\* has a factor above 10000"),
         ("{{ messages.append(1) }}", [], "unsafe"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", [], "refuses `messages`"),
         ("", [{"role": "user", "content": object()}], "plain data"),

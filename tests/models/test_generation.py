@@ -11,6 +11,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from contracts import as_numpy, assert_close, compilations, needs_bfloat16, portable_first
 from keras import ops
 from reference import log_softmax
@@ -28,7 +29,7 @@ from searches import (
     written,
 )
 
-from keras_transformer.backend import compiled
+from keras_transformer.backend import compiled, forward_only
 from keras_transformer.decoding import (
     Beam,
     ForcedFirstToken,
@@ -36,12 +37,13 @@ from keras_transformer.decoding import (
     MaxLength,
     MinLength,
     NoRepeatNgram,
+    RowOptions,
     Sample,
     SuppressTokens,
 )
 from keras_transformer.decoding import loop as decoding_loop
 from keras_transformer.layers import TreeCache
-from keras_transformer.models import Transformer
+from keras_transformer.models import Transformer, generation
 
 HERE = pathlib.Path(__file__).parent
 TENSORFLOW_SLOW = (pytest.mark.tensorflow, pytest.mark.slow)
@@ -215,6 +217,49 @@ def test_lengths_may_differ_from_call_to_call(model, strategy):
         assert np.all(found.tokens[:, 0, :length] == 7)
         expected = model.search(SOURCE, strategy, 9, prefix=prefix)
         assert_same(found, as_numpy(expected))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("known", [True, False], ids=["known batch", "unknown batch"])
+@each_strategy("beam")
+def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, monkeypatch):
+    rows, model = [], writer()
+    model.quantize("int8")
+    start = model.start
+    monkeypatch.setattr(model, "start", lambda x, *more: rows.append(x.shape[0]) or start(x, *more))
+    options = RowOptions(max_length=ops.convert_to_tensor([9, 4, 7]))
+
+    def search(source):
+        seed = getattr(strategy, "seed", None)
+        return model.search(
+            source, strategy, MAX_LENGTH, prefix=ops.convert_to_tensor(PREFIX), seed=seed, row_options=options
+        )
+
+    found = []
+    for least in (10**6, strategy.width):  # 3 rows are then two halves of 2, one of which is there twice
+        monkeypatch.setattr(generation, "LARGE_BATCH", least)
+        with forward_only():
+            spec = tf.TensorSpec((3 if known else None, 5), "int32")
+            found.append(
+                as_numpy(tf.function(search).get_concrete_function(spec)(ops.convert_to_tensor(SOURCE)))
+            )
+    assert_same(*found)
+    assert rows == ([3, 2] if known else [None, None])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("mode", ["float", "int8"])
+def test_no_loop_of_a_search_reads_a_variable(mode):
+    model = writer()
+    if mode == "int8":
+        model.quantize("int8")
+    with forward_only():
+        graph = tf.function(lambda x: model.search(x, Beam(2), MAX_LENGTH)).get_concrete_function(
+            tf.TensorSpec((None, 5), "int32")
+        )
+    loops = [f for f in graph.graph.as_graph_def().library.function if "while_body" in f.signature.name]
+    assert loops
+    assert not [node.name for loop in loops for node in loop.node_def if node.op == "ReadVariableOp"]
 
 
 @pytest.mark.tensorflow
