@@ -1,7 +1,7 @@
 """Compares decoding with that of peers, which take turns in one run; or measures how a token's time grows.
 
 usage: decoding.py [--configs base,small] [--tasks T2,T3,T4a,T4b] [--peers ct2-f32,onmt,...] [--rounds 7]
-                   [--own ours-xla,ours-portable,ours-int8] [--reference ours-xla] [--output FILE.json]
+                   [--own ours-xla,ours-portable,ours-int8,ours-int8-intra1] [--reference ours-xla] [--output FILE.json]
        decoding.py --growth [--configs base] [--rounds 7] [--output FILE.json]
 
 After the harness's tables comes a summary for each configuration. A peer that is not installed is named and
@@ -19,10 +19,17 @@ import time
 
 import harness
 
-VARIANTS = {"ours-xla": "float32-xla", "ours-portable": "float32", "ours-int8": "int8"}
+VARIANTS = {
+    "ours-xla": "float32-xla",
+    "ours-portable": "float32",
+    "ours-int8": "int8",
+    "ours-int8-intra1": "int8-intra1",
+}
+OWN = "ours-xla,ours-portable,ours-int8"
 PEERS = "ct2-f32,ct2-int8,onmt,hub,hub-jit,hf"
 CONFIGS = ("base", "small")
 TASKS = ("T2", "T3", "T4a", "T4b")
+GROWTH_ROWS = ("ours-xla", "ours-portable")
 GROWTH_TASKS = ("T2", "T3")  # batch 1 and 32, greedy
 GROWTH_LENGTHS = (50, 100, 200, 400)
 FLOAT32_BYTES = 4
@@ -34,7 +41,7 @@ def main():
     parser.add_argument("--configs", help=f"of {', '.join(CONFIGS)}; all, for growth base")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--peers", default=PEERS, help="rows of the harness")
-    parser.add_argument("--own", default=",".join(VARIANTS))
+    parser.add_argument("--own", default=OWN, help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--reference", help="row that the others are compared with; default: our first")
     parser.add_argument(
         "--growth", action="store_true", help="our rows alone, with longer and longer targets"
@@ -145,7 +152,7 @@ def growth(config_name, rounds, output):
 
 def growth_samples(own, config, models, rounds):
     """Measures milliseconds a token for each row, task and length; the cases take turns. Returns a list for each."""
-    cases = [(n, t, length) for n in VARIANTS for t in GROWTH_TASKS for length in GROWTH_LENGTHS]
+    cases = [(n, t, length) for n in GROWTH_ROWS for t in GROWTH_TASKS for length in GROWTH_LENGTHS]
     samples = {case: [] for case in cases}
 
     def milliseconds(name, task, length):

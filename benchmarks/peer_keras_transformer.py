@@ -1,8 +1,9 @@
 """The row of this library in the benchmark harness (see README.md): one task, one variant, one process.
 
-usage: peer_keras_transformer.py small|base TASK --variant float32|mixed_bfloat16|int8[-xla]
+usage: peer_keras_transformer.py small|base TASK --variant float32|mixed_bfloat16|int8[-xla][-intra1]
 
 Tasks: T1 trains; T2, T3, T4a and T4b decode; T5-128, T5-512 and T5-2048 are one attention layer.
+`-intra1` gives an operation one thread.
 """
 
 import os
@@ -38,6 +39,9 @@ class StepTimer(keras.callbacks.Callback):
 
 def build(config, task, variant):
     """Returns the function that runs one repetition of a task, and facts to print."""
+    variant, _, intra = variant.partition("-intra")
+    if intra:
+        tf.config.threading.set_intra_op_parallelism_threads(int(intra))
     precision, _, xla = variant.partition("-")
     info = {
         "peer": f"keras_transformer {kt.__version__}",
