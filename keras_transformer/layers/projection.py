@@ -201,9 +201,9 @@ class Operands(NamedTuple):
 
 @contextlib.contextmanager
 def held_operands(model):
-    """Reads all variables of a model once, for the calls inside, and computes the operands of all its products.
+    """Reads all weights of a model once, for the calls inside, and computes the operands of all its products.
 
-    A loop inside then reads no variable. TensorFlow would keep the order of these reads, and so run two loops one after
+    A loop inside then reads no weight. TensorFlow would keep the order of these reads, and so run two loops one after
     the other.
 
     Products that share an input are computed as one: their layer lists them in `products_together`.
@@ -217,7 +217,7 @@ def held_operands(model):
         if first is not None and None not in others:
             held[layer] = first.joined(others)
     token = _HELD.set({layer: operands.ready() for layer, operands in held.items() if operands is not None})
-    values = [(variable, ops.cast(variable, variable.dtype)) for variable in model.variables]
+    values = [(weight, ops.cast(weight, weight.dtype)) for weight in model.weights]
     try:
         with keras.StatelessScope(state_mapping=values):
             yield
