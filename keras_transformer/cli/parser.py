@@ -272,9 +272,7 @@ def _fill_export(parser):
         help="bfloat16 stores matrices in half the bytes; int8 stores and multiplies int8: the fastest on CPUs",
     )
     several = {"nargs": "+", **OPTIONAL}
-    about = (
-        "write these signatures only, such as serving_default: the server needs less memory (default: all)"
-    )
+    about = "write these signatures only, which saves memory of the server (default: all)"
     parser.add_argument("--signatures", metavar="NAME", help=about, **several)
     sizes = {"type": int, "metavar": "N", **several}
     parser.add_argument(
