@@ -8,6 +8,7 @@ it keeps the names of Keras's sublayers (`_query_dense` and so on) and the metho
 documents.
 """
 
+import keras
 from keras import dtype_policies
 from keras.src.backend import get_keras_mask, set_keras_mask
 
@@ -109,3 +110,49 @@ def sublayers(layer):
         List of `keras.layers.Layer`.
     """
     return list(layer._flatten_layers(include_self=False))
+
+
+class HeldWeights(keras.StatelessScope):
+    """A context in which some weights keep their values; all other variables are read and assigned as outside.
+
+    Keras's scope drops what is assigned inside, such as the next seed of a dropout.
+
+    Args:
+        values: A list of pairs: a `keras.Variable`, and the tensor with its value.
+    """
+
+    def __init__(self, values):
+        super().__init__(state_mapping=values)
+
+    def get_current_value(self, variable):
+        value = super().get_current_value(variable)
+        outer = self.original_scope
+        return outer.get_current_value(variable) if value is None and outer is not None else value
+
+    def add_update(self, update):
+        variable, value = update
+        if id(variable) in self.state_mapping:
+            raise ValueError(f"A search must not change a weight of its model. Received: {variable.path}.")
+        if self.original_scope is not None:
+            self.original_scope.add_update(update)
+        else:
+            variable._direct_assign(value)
+
+
+def is_foreign(layer):
+    """Returns whether the class of a layer is a user's, neither this library's nor Keras's."""
+    return type(layer).__module__.split(".")[0] not in ("keras", "keras_transformer")
+
+
+def constant_weights_of(model):
+    """Returns the weights of a model that no call without training changes, as far as this library can know.
+
+    A layer of a user's class, and a recurrent layer of Keras, may change the weights of its own.
+    """
+    layers = [model, *sublayers(model)]
+    changing = set()
+    for layer in layers:
+        if is_foreign(layer) or isinstance(layer, keras.layers.RNN):
+            inner = {id(weight) for part in sublayers(layer) for weight in part.weights}
+            changing |= {id(weight) for weight in layer.weights} - inner
+    return [weight for weight in model.weights if id(weight) not in changing]

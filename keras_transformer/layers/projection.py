@@ -17,7 +17,7 @@ from keras_transformer.backend import (
     product_of_few_rows,
     written_gradient,
 )
-from keras_transformer.keras_internals import keep_precision, sublayers
+from keras_transformer.keras_internals import HeldWeights, constant_weights_of, keep_precision, sublayers
 
 # Size of a kernel from which on a single row is multiplied in halves outside XLA.
 LARGE = 2**21
@@ -201,15 +201,15 @@ class Operands(NamedTuple):
 
 @contextlib.contextmanager
 def held_operands(model):
-    """Reads all weights of a model once, for the calls inside, and computes the operands of all its products.
+    """Reads the weights of a model once, for the calls inside, and computes the operands of all its products.
 
     A loop inside then reads no weight. TensorFlow would keep the order of these reads, and so run two loops one after
-    the other.
+    the other. What a layer of a user's class may change is read where it is used.
 
     Products that share an input are computed as one: their layer lists them in `products_together`.
 
     Args:
-        model: A built layer or model. Its weights must not change inside.
+        model: A built layer or model.
     """
     held = {layer: layer.operands() for layer in sublayers(model) if isinstance(layer, HasOperands)}
     for layer in sublayers(model):
@@ -217,9 +217,9 @@ def held_operands(model):
         if first is not None and None not in others:
             held[layer] = first.joined(others)
     token = _HELD.set({layer: operands.ready() for layer, operands in held.items() if operands is not None})
-    values = [(weight, ops.cast(weight, weight.dtype)) for weight in model.weights]
+    values = [(weight, ops.cast(weight, weight.dtype)) for weight in constant_weights_of(model)]
     try:
-        with keras.StatelessScope(state_mapping=values):
+        with HeldWeights(values):
             yield
     finally:
         _HELD.reset(token)

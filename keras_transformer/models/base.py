@@ -1,9 +1,11 @@
 """What all models of the library share."""
 
+import contextlib
+
 import keras
 
 from keras_transformer.backend import constant_weights, forward_only, unchanged
-from keras_transformer.keras_internals import take_own_policies
+from keras_transformer.keras_internals import is_foreign, sublayers, take_own_policies
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.sublayers import Configured, ensure_built, from_config_or_layer
@@ -103,7 +105,9 @@ class BaseModel(Configured, keras.Model):
         return super().make_predict_function(force)
 
     def predict_step(self, *args):
-        with constant_weights(), forward_only():
+        # A layer of a user's class may take a gradient.
+        plain = not any(map(is_foreign, (self, *sublayers(self))))
+        with constant_weights(), forward_only() if plain else contextlib.nullcontext():
             return super().predict_step(*args)
 
     def load_weights(self, *args, **kwargs):

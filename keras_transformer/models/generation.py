@@ -212,7 +212,7 @@ class Generation(RDrop):
         with held_operands(self):
             if not narrow:  # products of floats are large enough for two cores
                 return search_rows(rows)
-            return in_two_halves(search_rows, rows, results, LARGE_BATCH // strategy.width)
+            return in_two_halves(search_rows, rows, results, max(2, LARGE_BATCH // strategy.width))
 
     def row_limits(self, limits, lengths, prefix_lengths):
         """Returns the longest output of each row. A source of padding alone ends at once: it fills up a batch.

@@ -29,6 +29,7 @@ from searches import (
     written,
 )
 
+from keras_transformer import layers
 from keras_transformer.backend import compiled, forward_only
 from keras_transformer.decoding import (
     Beam,
@@ -43,7 +44,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding import loop as decoding_loop
 from keras_transformer.layers import TreeCache
-from keras_transformer.models import Transformer, generation
+from keras_transformer.models import EncoderDecoder, Transformer, generation
 
 HERE = pathlib.Path(__file__).parent
 TENSORFLOW_SLOW = (pytest.mark.tensorflow, pytest.mark.slow)
@@ -262,6 +263,33 @@ def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
     assert not [node.name for loop in loops for node in loop.node_def if node.op == "ReadVariableOp"]
     # An export knows no seed of a dropout.
     assert not [variable.name for variable in graph.variables if "seed" in variable.name]
+
+
+class CountsAndDrops(layers.FeedForward):
+    """A user's layer that drops in every call, and counts its calls."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x, training=None):
+        self.calls.assign_add(1.0)
+        return super().call(x, training=True)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("max_length", [6, 100])
+def test_a_layer_that_changes_in_a_search_keeps_its_changes(max_length):
+    own = CountsAndDrops(32, dropout=0.5)
+    decoder = layers.Decoder([layers.DecoderLayer(2, None, 0.0, feed_forward=own)])
+    positions = layers.PositionalEncoding()
+    model = EncoderDecoder(VOCAB, None, 16, layers.Encoder(1, 2, 32, 0.0), decoder, positions, dropout=0.0)
+    found = [
+        as_numpy(model.generate(SOURCE, Greedy(), max_length, constraints=[MinLength(max_length)])).scores
+        for _ in range(3)
+    ]
+    assert len({scores.tobytes() for scores in found}) == 3
+    assert float(own.calls.value) == 3 * max_length
 
 
 @pytest.mark.tensorflow
