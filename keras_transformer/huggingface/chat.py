@@ -8,7 +8,10 @@ from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 
 TEMPLATE = "chat_template.jinja"
-TEMPLATES = "additional_chat_templates"  # the folder of those with a name
+TEMPLATES = "additional_chat_templates"  # the folder of the named templates
+SPECIAL_TOKENS = "special_tokens_map.json"
+# The texts under these names choose what a template does; no user writes them.
+CHOICES = ("role", "type", "name")
 TOKENIZER = "tokenizer.json"
 LARGEST_FACTOR = 10_000  # in a template
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
@@ -18,7 +21,7 @@ class ChatTemplate:
     """A chat template, which makes one text of the messages of a chat.
 
     A template is a program in Jinja's language that comes with a checkpoint. It runs in Jinja's sandbox, and sees plain
-    data only. So it reads no file, but its loops can take any time.
+    data only. So it reads no file, but it can take any time and memory, as in transformers.
 
     Args:
         source: The template, a str.
@@ -55,7 +58,7 @@ class ChatTemplate:
         given = {"messages": messages, "tools": None, "documents": None, **self.tokens, **variables}
         try:
             plain = json.loads(json.dumps({**given, "add_generation_prompt": add_generation_prompt}))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`messages` must be plain data, as in JSON. {error}") from None
         try:
             return self._template.render(**plain)
@@ -74,14 +77,16 @@ class ChatTemplate:
             **variables: Further variables of the template.
 
         Raises:
-            ValueError: As in `render`, or if a message contains a special token: its author could end his turn and
-                begin another one.
+            ValueError: As in `render`, or if texts of messages or variables make a special token: their author could
+                end his turn and begin another one.
         """
-        written = json.dumps(messages, ensure_ascii=False, default=str)
-        found = [token for token in self.special if json.dumps(token, ensure_ascii=False)[1:-1] in written]
-        if found:
-            raise ValueError(f"`messages` must not contain special tokens. Received: {found[0]!r}.")
-        return self.render(messages, **variables).removeprefix(self.tokens.get("bos_token") or "")
+        text = self.render(messages, **variables)
+        # The same chat, in which no text of a message can be a part of a special token.
+        apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
+        for token in self.special:
+            if text.count(token) > apart.count(token):
+                raise ValueError(f"`messages` must not contain special tokens. Received: {token!r}.")
+        return text.removeprefix(self.tokens.get("bos_token") or "")
 
     @property
     def starts_with_bos(self):
@@ -131,7 +136,15 @@ def chat_template_from_huggingface(folder, name="default"):
         ImportError: If Jinja is not installed.
     """
     folder = Path(folder)
-    config = read_if_there(folder, TOKENIZER_CONFIG)
+    config = {**read_if_there(folder, SPECIAL_TOKENS), **read_if_there(folder, TOKENIZER_CONFIG)}
+    try:
+        return _read(folder, config, name)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} has damaged files of a chat template: {error!r:.200}") from None
+
+
+def _read(folder, config, name):
+    """Reads the template of a name, with the special tokens of the configuration."""
     templates = config.get("chat_template") or {}
     if isinstance(templates, str):
         templates = {"default": templates}
@@ -158,6 +171,15 @@ def chat_template_from_huggingface(folder, name="default"):
     return ChatTemplate(templates[name], tokens, dict.fromkeys(special))
 
 
+def _apart(value, key=None):
+    """Puts an invisible character between all characters of each text in plain data, but for `CHOICES`."""
+    if isinstance(value, dict):
+        return {name: _apart(each, name) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_apart(each) for each in value]
+    return "\u2060".join(value) if isinstance(value, str) and key not in CHOICES else value
+
+
 def _compiled(source):
     """Compiles a template with what transformers gives to one."""
     try:
@@ -172,8 +194,10 @@ def _compiled(source):
         tags = frozenset({"generation"})
 
         def parse(self, parser):
-            next(parser.stream)
-            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            line = next(parser.stream).lineno
+            return jinja2.nodes.Scope(
+                parser.parse_statements(["name:endgeneration"], drop_needle=True), lineno=line
+            )
 
     def refuse(message):
         raise jinja2.TemplateError(message)
@@ -189,9 +213,11 @@ def _compiled(source):
         intercepted_binops = frozenset({"*", "**"})
 
         def call_binop(self, context, operator, left, right):
-            sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
-            if any(abs(size) > LARGEST_FACTOR for size in sizes):
-                raise jinja2.sandbox.SecurityError(f"{operator} has a factor above {LARGEST_FACTOR}")
+            numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
+            if operator == "**" or not numbers:
+                sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
+                if any(abs(size) > LARGEST_FACTOR for size in sizes):
+                    raise jinja2.sandbox.SecurityError(f"{operator} has a factor above {LARGEST_FACTOR}")
             return super().call_binop(context, operator, left, right)
 
     environment = Sandbox(
@@ -202,5 +228,5 @@ def _compiled(source):
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         return environment.from_string(source)
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
         raise ValueError(f"The chat template is no template of Jinja: {error}") from None
