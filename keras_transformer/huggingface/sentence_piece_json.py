@@ -15,7 +15,7 @@ BLANK = "\u2581"  # SentencePiece writes it instead of a space
 KINDS = {"Unigram": 1, "BPE": 2}  # SentencePiece's numbers
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # of pieces, likewise
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
-# What normalizers and pre-tokenizers ask of SentencePiece, by their options that change a text. "Precompiled" is a map.
+# The options of SentencePiece that do what a normalizer or pre-tokenizer does. "Precompiled" is a map.
 PREFIX, TRIMMED = {"add_dummy_prefix": True}, {"remove_extra_whitespaces": True}
 PARTS = (
     ({"type": "Replace", "pattern": {"String": " "}, "content": BLANK}, {}),
@@ -43,7 +43,7 @@ def read_pieces(folder, first=()):
         The bytes of the model, and the pieces in the order of their ids, a list of str.
 
     Raises:
-        ValueError: If the file is damaged, or holds a tokenizer that no SentencePiece model is.
+        ValueError: If the file is damaged, or no SentencePiece model gives the same ids.
     """
     path = folder / FILE
     parts, config = read_json(path), read_if_there(folder, TOKENIZER_CONFIG)
@@ -64,6 +64,8 @@ def _model(parts, config, first):
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         check_config({key: stored.get(key) or None}, FILE, **{key: None})
     check_config(stored, FILE, ignore_merges=False)
+    if kind == "BPE" and not fallback:  # SentencePiece writes one unknown piece for several characters
+        check_config({"fuse_unk": stored.get("fuse_unk")}, FILE, fuse_unk=True)
     model = sentencepiece_model_pb2.ModelProto()
     _set_normalizer(model.normalizer_spec, parts)
     ids = stored["vocab"]
@@ -76,6 +78,7 @@ def _model(parts, config, first):
     pieces = sorted(ids, key=ids.get)
     unknown = stored.get("unk_token") or "<unk>" if kind == "BPE" else pieces[stored["unk_id"]]
     types = {piece: _type(piece, added, unknown, fallback) for piece in pieces}
+    _check_blanks(parts, types, model.normalizer_spec.remove_extra_whitespaces)
     scores = _scores(stored["merges"], types) if kind == "BPE" else dict(stored["vocab"])
     for piece in dict.fromkeys((*first, *pieces)):
         model.pieces.add(piece=piece, score=scores.get(piece, 0.0), type=types[piece])
@@ -92,7 +95,7 @@ def _set_normalizer(normalizer, parts):
     """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
     found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
-    if not any(part["type"] == "Metaspace" or part.get("pattern") == {"String": " "} for part in found):
+    if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in found):
         raise ValueError(f"SentencePiece writes {BLANK!r} instead of a blank, and no part of this file does.")
     for part in found:
         if part["type"] == "Precompiled":
@@ -107,6 +110,20 @@ def _set_normalizer(normalizer, parts):
         if part["type"] == "WhitespaceSplit" and not normalizer.precompiled_charsmap:
             raise ValueError(
                 "SentencePiece splits at a tab only where `precompiled_charsmap` makes it a blank."
+            )
+
+
+def _check_blanks(parts, types, trimmed):
+    """Raises `ValueError` if a piece goes over a blank at which `Metaspace` splits a text first."""
+    splits = [part for part in _listed(parts.get("pre_tokenizer")) if part["type"] == "Metaspace"]
+    if not any(part.get("split", True) for part in splits):
+        return
+    for piece, kind in types.items():
+        word = piece.lstrip(BLANK)
+        several = len(piece) - len(word) > 1 and not trimmed
+        if kind == NORMAL and (several or BLANK in word):
+            raise ValueError(
+                f"Its texts are split at blanks, so no piece has one inside. Received: {piece!r}."
             )
 
 
@@ -142,7 +159,7 @@ def _scores(merges, types):
         (piece[:i], piece[i:])
         for piece in normal
         for i in range(1, len(piece))
-        if piece[:i] in normal and piece[i:] in normal
+        if all(part in normal or len(part) == 1 for part in (piece[:i], piece[i:]))
     }
     if len(ranks) != len(list(itertools.groupby(joined))) or not expected <= {*pairs}:
         raise ValueError("Its merges must be those that SentencePiece makes of the scores of pieces.")

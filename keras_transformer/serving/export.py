@@ -87,6 +87,13 @@ def export(
             "`source_lengths` is for a compiled search, `xla=True`. "
             f"Received: source_lengths={list(source_lengths)}."
         )
+    if isinstance(signatures, str) or (
+        xla and signatures is not None and "serving_default" not in signatures
+    ):
+        raise ValueError(
+            "`signatures` must be a list of names, with 'serving_default' where `xla=True`: its warm-up compiles all "
+            f"shapes. Received: signatures={signatures!r:.200}, xla={xla}."
+        )
     if precision not in PRECISIONS:
         raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
     if precision == "int8" and xla:

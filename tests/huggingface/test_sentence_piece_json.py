@@ -105,6 +105,21 @@ def with_merges_out_of_order(parts):
     merges.append(merges.pop(first))
 
 
+def with_blanks_split_alone(parts):
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    parts.update(normalizer=None, pre_tokenizer=split)
+
+
+def with_a_piece_over_a_blank(parts):
+    parts["model"]["vocab"]["b\u2581"] = len(parts["model"]["vocab"])
+    parts["pre_tokenizer"] = {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": "first",
+        "split": True,
+    }
+
+
 @pytest.mark.parametrize(
     ("family", "change", "message"),
     [
@@ -116,6 +131,13 @@ def with_merges_out_of_order(parts):
         ("llama", lambda parts: parts.pop("model"), "KeyError"),
         ("llama", lambda parts: parts.update(normalizer={"type": "Lowercase"}), "no such part.*Lowercase"),
         ("llama", lambda parts: parts.update(pre_tokenizer=None), "no part of this file does"),
+        ("llama", with_blanks_split_alone, "no part of this file does"),
+        (
+            "llama",
+            with_a_piece_over_a_blank,
+            "split at blanks, so no piece has one inside. Received: 'b\u2581'",
+        ),
+        ("llama", lambda parts: parts["model"].update(byte_fallback=False, fuse_unk=False), "fuse_unk=False"),
         ("xlm-roberta", lambda parts: parts.update(normalizer=None), "only where `precompiled_charsmap`"),
         ("xlm-roberta", lambda parts: parts["model"].update(unk_id=10**6), "IndexError"),
         (
@@ -130,7 +152,7 @@ def with_merges_out_of_order(parts):
         ),
         ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_other_files_are_refused(family, change, message, tmp_path):
     saved(family, tmp_path)

@@ -411,6 +411,8 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
             {"signatures": ["token"]},
             r"`signatures` must be names of \['serving_default', .* Received: .*'token'",
         ),
+        ({"signatures": "tokens"}, r"must be a list of names.* Received: signatures='tokens'"),
+        ({"signatures": ["tokens"], "xla": True}, r"with 'serving_default' where `xla=True`"),
         ({"signatures": []}, r"`signatures` must be names of .* Received: signatures=\[\]"),
         ({"batch_sizes": [8, 1]}, r"`batch_sizes` must increase\. Received: batch_sizes=\[8, 1\]"),
         ({"batch_sizes": [0]}, r"`batch_sizes` must be a positive integer\. Received: batch_sizes=0"),
