@@ -212,6 +212,9 @@ class Generation(RDrop):
         with held_operands(self):
             if not narrow:  # products of floats are large enough for two cores
                 return search_rows(rows)
+            every = (ops.shape(source)[0],)
+            options = (x if x is None else ops.broadcast_to(x, every) for x in row_options)
+            rows = source, prefix, RowOptions(*options)
             return in_two_halves(search_rows, rows, results, max(2, LARGE_BATCH // strategy.width))
 
     def row_limits(self, limits, lengths, prefix_lengths):
@@ -234,6 +237,8 @@ class Generation(RDrop):
 
     def start(self, source, width=1, prefix=None):
         """Reads sources, and prepares the steps that write their outputs.
+
+        An int8 model does so for each half of a large batch, inside a loop.
 
         Args:
             source: int32 `(batch, source_len)`.

@@ -228,7 +228,7 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
     model.quantize("int8")
     start = model.start
     monkeypatch.setattr(model, "start", lambda x, *more: rows.append(x.shape[0]) or start(x, *more))
-    options = RowOptions(max_length=ops.convert_to_tensor([9, 4, 7]))
+    options = RowOptions(max_length=ops.convert_to_tensor([9, 4, 7]), min_length=ops.convert_to_tensor([2]))
 
     def search(source):
         seed = getattr(strategy, "seed", None)
