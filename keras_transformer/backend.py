@@ -300,13 +300,13 @@ if _BACKEND == "tensorflow":
         ).get_concrete_function()
 
     def runs_forward_only():
-        """Returns whether a graph inside `forward_only` is made, and not by XLA."""
+        """Returns whether TensorFlow makes a graph inside `forward_only` now, without XLA."""
         import tensorflow as tf
 
         return _FORWARD_ONLY.get() and not tf.executing_eagerly() and not in_xla()
 
     def side_by_side(function, arrays, results):
-        """Applies a function to two parts at the same time, each on a core of its own.
+        """Applies a function to two parts at the same time, where two cores are free.
 
         Args:
             function: Takes a list of tensors, the same part of each array, and returns a tuple of tensors.

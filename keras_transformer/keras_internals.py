@@ -118,11 +118,8 @@ class HeldWeights(keras.StatelessScope):
     Keras's scope drops what is assigned inside, such as the next seed of a dropout.
 
     Args:
-        values: A list of pairs: a `keras.Variable`, and the tensor with its value.
+        state_mapping: A list of pairs: a `keras.Variable`, and the tensor with its value.
     """
-
-    def __init__(self, values):
-        super().__init__(state_mapping=values)
 
     def get_current_value(self, variable):
         value = super().get_current_value(variable)

@@ -12,7 +12,7 @@ def in_two_halves(search, rows, results, least):
     A second core speeds an int8 product of a few rows up only little. Two searches of half the rows use two cores.
 
     Args:
-        search: Function of a nest like `rows`, of some of the rows, to a named tuple of tensors `(rows, ...)`.
+        search: Takes a nest like `rows` with some of the rows, and returns a named tuple of tensors `(rows, ...)`.
         rows: A nest of tensors `(batch, ...)` and None; the first is a tensor.
         results: A named tuple like that of `search`: the shape without the batch, and the dtype, of each tensor.
         least: The smallest batch that is halved.
@@ -28,9 +28,8 @@ def in_two_halves(search, rows, results, least):
     batch = ops.shape(given[0])[0]
     halves = 2 if isinstance(batch, int) else ops.where(batch < least, 1, 2)
     size = -(-batch // halves)
-    members = ops.minimum(
-        ops.arange(halves * size, dtype="int32"), batch - 1
-    )  # an odd batch has its last row twice
+    # The last row of an odd batch is searched twice.
+    members = ops.minimum(ops.arange(halves * size, dtype="int32"), batch - 1)
 
     def search_half(parts):
         left = iter(parts)

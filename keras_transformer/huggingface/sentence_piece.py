@@ -20,6 +20,7 @@ FILE = "sentencepiece.bpe.model"
 PEGASUS_OFFSET = 103  # of the ids of pieces, before which are those of the pretraining
 START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids
 FAIRSEQ = ("<unk>", "<s>", "</s>")  # those of its SentencePiece models
+PADDED = ("<pad>", "</s>", "<unk>")  # those of T5's and PEGASUS's
 
 
 def sentence_piece(model, pieces=None):
@@ -130,7 +131,7 @@ def _read_multilingual(folder):
 
 def _read_pegasus(folder):
     if not (folder / "spiece.model").is_file():
-        return (json_tokenizer(folder, ("<pad>", "</s>", "<unk>")),)
+        return (json_tokenizer(folder, PADDED),)
     own = sentence_piece(folder / "spiece.model")
     offset = read_if_there(folder, TOKENIZER_CONFIG).get("offset", PEGASUS_OFFSET)
     check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))

@@ -17,7 +17,7 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.sentence_piece import json_tokenizer, sentence_piece
+from keras_transformer.huggingface.sentence_piece import PADDED, json_tokenizer, sentence_piece
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
@@ -47,7 +47,6 @@ KEYS, DEFAULTS = keys_and_defaults(
 )
 DEFAULTS |= {"feed_forward_proj": "relu", "pad_token_id": 0, "eos_token_id": 1, BOS_KEY: 0}
 DENSE = "DenseReluDense"
-IDS = ("<pad>", "</s>", "<unk>")  # the first of the SentencePiece model
 
 
 class T5Family(Family):
@@ -131,7 +130,7 @@ def _activation(feed_forward_proj):
 def read_tokenizers(folder):
     """Reads tokenizer.json, or spiece.model with as many sentinels after its pieces as tokenizer_config.json says."""
     if not (folder / "spiece.model").is_file():
-        return (json_tokenizer(folder, IDS),)
+        return (json_tokenizer(folder, PADDED),)
     tokenizer = sentence_piece(folder / "spiece.model")
     count = read_if_there(folder, TOKENIZER_CONFIG).get("extra_ids", DEFAULT_SENTINELS)
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(count))]
@@ -144,7 +143,7 @@ def write_tokenizers(tokenizers, folder, model):
     check_sentence_piece(
         "t5",
         tokenizer,
-        ids=IDS,
+        ids=PADDED,
         model_type="unigram",
         bytes=False,
         remove_extra_whitespaces=True,

@@ -199,6 +199,11 @@ class Operands(NamedTuple):
         return product(rows)
 
 
+def has_int8_weights(model):
+    """Returns whether a model is quantized to int8, at least in part."""
+    return any(weight.dtype == "int8" for weight in model.weights)
+
+
 @contextlib.contextmanager
 def held_operands(model):
     """Reads the weights of a model once, for the calls inside, and computes the operands of all its products.

@@ -23,7 +23,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.halves import in_two_halves
 from keras_transformer.layers.cache import TreeCache
-from keras_transformer.layers.projection import held_operands
+from keras_transformer.layers.projection import has_int8_weights, held_operands
 from keras_transformer.models.ids import as_ids, check_all_ids, lengths_of, matrix_of_ids
 from keras_transformer.models.r_drop import RDrop
 
@@ -204,17 +204,14 @@ class Generation(RDrop):
                 row_options=row_options,
             )
 
-        n = strategy.n_best
-        width = longest if isinstance(longest, int) else None
-        results = Hypotheses(((n, width), "int32"), ((n,), "int32"), ((n,), "float32"))
-        rows = source, prefix, row_options
-        narrow = any(weight.dtype == "int8" for weight in self.weights)
         with held_operands(self):
-            if not narrow:  # products of floats are large enough for two cores
-                return search_rows(rows)
+            if not has_int8_weights(self):  # products of floats are large enough for two cores
+                return search_rows((source, prefix, row_options))
             every = (ops.shape(source)[0],)
             options = (x if x is None else ops.broadcast_to(x, every) for x in row_options)
             rows = source, prefix, RowOptions(*options)
+            n, width = strategy.n_best, longest if isinstance(longest, int) else None
+            results = Hypotheses(((n, width), "int32"), ((n,), "int32"), ((n,), "float32"))
             return in_two_halves(search_rows, rows, results, max(2, LARGE_BATCH // strategy.width))
 
     def row_limits(self, limits, lengths, prefix_lengths):

@@ -13,6 +13,7 @@ import tqdm
 from keras_transformer.backend import constant_weights, forward_only, has_int8_product
 from keras_transformer.checks import check_positive
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
+from keras_transformer.layers.projection import has_int8_weights
 from keras_transformer.serving.saved_model import write_saved_model
 from keras_transformer.serving.server_files import versions_of
 from keras_transformer.serving.verify import DESCRIPTION, check_answers, hashes
@@ -121,13 +122,13 @@ def export(
             f"`batch_sizes` times `source_lengths` must be at most {MAX_REQUESTS}: a server refuses more warm-up "
             f"requests. Received: {len(batch_sizes)} times {len(lengths)}."
         )
-    if precision == "int8" and not _int8_weights(servable.model):
+    if precision == "int8" and not has_int8_weights(servable.model):
         servable = servable.copied(model=quantized_copy(servable.model))
-    narrow = precision == "bfloat16" and not _int8_weights(servable.model)
+    narrow = precision == "bfloat16" and not has_int8_weights(servable.model)
     weights_function, module = store_weights(servable.model, narrow)
     module.tokenizers = list(servable.tokenizers)
     makers = servable.signatures(batch_sizes, lengths if xla else None, weights_function).functions()
-    makers = {name: makers[name] for name in _names("signatures", signatures, makers)}
+    makers = _chosen(makers, signatures)
     with (
         tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
         locked(folder),
@@ -172,12 +173,16 @@ def _requests(servable, shapes, names):
     return (request for request in servable.warmup_requests(shapes) if request[0] in names)
 
 
-def _names(argument, names, known):
-    """Returns the names of an argument in the order of the known ones, or raises `ValueError`; all for None."""
-    chosen = list(known) if names is None else list(names)
-    if not chosen or not set(chosen) <= set(known):
-        raise ValueError(f"`{argument}` must be names of {list(known)}. Received: {argument}={names!r:.200}.")
-    return [name for name in known if name in chosen]
+def _chosen(makers, signatures):
+    """Returns the makers of the chosen signatures, all for None; raises `ValueError` for unknown names and for none."""
+    if signatures is None:
+        return makers
+    chosen = set(signatures)
+    if not chosen or not chosen <= makers.keys():
+        raise ValueError(
+            f"`signatures` must be names of {list(makers)}. Received: signatures={signatures!r:.200}."
+        )
+    return {name: maker for name, maker in makers.items() if name in chosen}
 
 
 def _description(servable, functions, xla, precision, batch_sizes, source_lengths):
@@ -204,7 +209,7 @@ def _description(servable, functions, xla, precision, batch_sizes, source_length
         "xla": xla,
         "batch_sizes": batch_sizes,
         "source_lengths": source_lengths,
-        "precision": "int8" if _int8_weights(servable.model) else precision,
+        "precision": "int8" if has_int8_weights(servable.model) else precision,
         "weights": {
             "parameters": servable.model.count_params(),
             "sha256": fingerprint(servable.model),
@@ -214,11 +219,6 @@ def _description(servable, functions, xla, precision, batch_sizes, source_length
             **{name: metadata.version(name) for name in PACKAGES},
         },
     }
-
-
-def _int8_weights(model):
-    """Returns whether a model is quantized."""
-    return any(weight.dtype == "int8" for weight in model.weights)
 
 
 def _doubled(first, last):

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-import sentencepiece
 from relatives import DECODERS
-from test_family_tokenizers import LINES, byte_pieces, written
+from test_family_tokenizers import byte_pieces, train_gemma, written
 
 from keras_transformer.cli import main
 from keras_transformer.cli.convert import convert
@@ -59,21 +58,7 @@ def folder_of(name, folder):
     if name == "gemma2":
         config = {"vocab_size": 420, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": [1, 5]}
         written(folder, {**DECODERS[name], **config}, {"chat_template.jinja": GEMMA})
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES),
-            model_prefix=str(folder / "tokenizer"),
-            vocab_size=400,
-            model_type="bpe",
-            byte_fallback=True,
-            **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
-            **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"},
-            user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
-            normalization_rule_name="identity",
-            add_dummy_prefix=False,
-            remove_extra_whitespaces=False,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
+        train_gemma(folder)
         tokens = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
         options = {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True, **tokens}
     else:

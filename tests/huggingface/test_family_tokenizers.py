@@ -35,6 +35,25 @@ def written(folder, config, tokenizer_files):
     return folder
 
 
+def train_gemma(folder):
+    """Trains a SentencePiece model as Gemma's and writes it to tokenizer.model."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=400,
+        model_type="bpe",
+        byte_fallback=True,
+        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"},
+        user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+
+
 def byte_pieces():
     """A vocabulary of byte-level pieces and its merges, trained on the lines."""
     from tokenizers import ByteLevelBPETokenizer
@@ -215,21 +234,7 @@ def test_sentence_pieces_of_gemma(tmp_path):
     }
     options = json.dumps({"tokenizer_class": "GemmaTokenizer", "add_bos_token": True})
     folder = written(tmp_path / "model", config, {"tokenizer_config.json": options})
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(folder / "tokenizer"),
-        vocab_size=400,
-        model_type="bpe",
-        byte_fallback=True,
-        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
-        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"},
-        user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
+    train_gemma(folder)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     (tokenizer,) = tokenizers_from_huggingface(folder)
     texts = [*TEXTS[:-1], "  two  blanks ", "<start_of_turn>user\nthe dog<end_of_turn>\n", "한국 日本 🙂"]
