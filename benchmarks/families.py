@@ -40,8 +40,8 @@ CT2 = [
     for setting in ("", *(f"-{name}" for name in CT2_SETTINGS))
 ]
 ROWS = {
-    "bert": ("ours-f32", "ours-int8", "hf-f32", "ort-f32", "ort-int8"),
-    "gpt2": ("ours-f32", "ours-int8", *CT2, "hf-f32"),
+    "bert": ("ours-f32", "ours-int8", "ours-int8-intra1", "hf-f32", "ort-f32", "ort-int8"),
+    "gpt2": ("ours-f32", "ours-int8", "ours-int8-intra1", *CT2, "hf-f32"),
     "llama": ("ours-f32", "ours-int8", *CT2),
 }
 SEED = 1
@@ -116,11 +116,12 @@ def inputs_of(model, batch):
 
 def contestant(model, row, folder):
     """Returns a function of ids that does the work of one row, and gives an array to compare."""
-    library, precision, *_ = row.split("-")
+    library, precision, *setting = row.split("-")
     if library == "ours":
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+        # With one thread for an operation, operations side by side use the cores.
+        tf.config.threading.set_intra_op_parallelism_threads(1 if setting == ["intra1"] else THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(THREADS)
         from keras_transformer.decoding import Greedy, SuppressTokens
         from keras_transformer.huggingface import from_huggingface

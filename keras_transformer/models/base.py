@@ -3,13 +3,20 @@
 import contextlib
 
 import keras
+from keras import ops
 
-from keras_transformer.backend import constant_weights, forward_only, unchanged
+from keras_transformer.backend import constant_weights, forward_only, runs_forward_only, unchanged
 from keras_transformer.keras_internals import is_foreign, sublayers, take_own_policies
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.positions import AttentionPositions
+from keras_transformer.layers.projection import has_int8_weights, held_operands
 from keras_transformer.layers.sublayers import Configured, ensure_built, from_config_or_layer
 from keras_transformer.models.layouts import layout_map
+from keras_transformer.models.parallel import in_parts
+
+# An int8 encoder computes parts of a batch, two at a time: a batch of at least so many tokens, in parts of at most
+# twice as many. docs/decisions.md has the measurement.
+PART = 256
 
 
 class BaseModel(Configured, keras.Model):
@@ -64,6 +71,38 @@ class BaseModel(Configured, keras.Model):
                 f"`attention=MultiHeadAttention(..., positions={kind}(...))` to the layers of the encoder or decoder."
             )
         return self.built_part(positions, name, shape)
+
+    def encoded(self, x, padding_mask=None, training=None, return_attention_scores=False):
+        """Runs `self.encoder`, in a servable or `predict` of an int8 model on parts of a large batch.
+
+        Args:
+            x: `(batch, length, d_model)`.
+            padding_mask: bool `(batch, length)`, True where a token is real; all are when None.
+            training: Whether to drop.
+            return_attention_scores: Whether to return each layer's attention scores too.
+
+        Returns:
+            `(batch, length, d_model)`; then the scores, where asked for.
+        """
+        masks = {} if padding_mask is None else {"padding_mask": padding_mask}
+        options = {"training": training, "return_attention_scores": return_attention_scores}
+        if not (runs_forward_only() and has_int8_weights(self.encoder)) or any(options.values()):
+            return self.encoder(x, **masks, **options)
+        batch, length = ops.shape(x)[:2]
+        tokens = batch * length
+        parts = 2 * -(-tokens // (4 * PART))
+        if isinstance(tokens, int):
+            parts = min(parts, batch) if tokens >= PART else 1
+        else:
+            parts = ops.where(tokens < PART, 1, ops.minimum(parts, batch))
+
+        def encode(rows):
+            x, masks = rows
+            return (self.encoder(x, **masks, **options),)
+
+        with held_operands(self.encoder):
+            results = [(x.shape[1:], self.encoder.compute_dtype)]
+            return in_parts(encode, (x, masks), results, parts)[0]
 
     def build(self, input_shape=None):
         """Does nothing but what Keras adds: the constructor built the layers."""

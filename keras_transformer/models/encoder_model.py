@@ -145,9 +145,9 @@ class EncoderModel(BaseModel):
         x = x if self.segments is None else self.segments(x, segment_ids)
         x = x if self.positions is None else self.positions(x)
         x = self.drop(self.norm(x), training=training)
-        return self.encoder(
+        return self.encoded(
             x if self.widen is None else self.widen(x),
-            padding_mask=ops.not_equal(token_ids, self.pad_id),
+            ops.not_equal(token_ids, self.pad_id),
             training=training,
             return_attention_scores=return_attention_scores,
         )

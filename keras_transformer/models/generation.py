@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.backend import compiled, compiles, unchanged
+from keras_transformer.backend import compiled, compiles, runs_forward_only, unchanged
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import (
     Constraint,
@@ -21,10 +21,10 @@ from keras_transformer.decoding import (
     decode,
     row_keys,
 )
-from keras_transformer.decoding.halves import in_two_halves
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.layers.projection import has_int8_weights, held_operands
 from keras_transformer.models.ids import as_ids, check_all_ids, lengths_of, matrix_of_ids
+from keras_transformer.models.parallel import in_parts
 from keras_transformer.models.r_drop import RDrop
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
@@ -204,15 +204,18 @@ class Generation(RDrop):
                 row_options=row_options,
             )
 
+        batch = ops.shape(source)[0]
         with held_operands(self):
-            if not has_int8_weights(self):  # products of floats are large enough for two cores
+            if not (
+                has_int8_weights(self) and runs_forward_only()
+            ):  # products of floats gain nothing from two halves
                 return search_rows((source, prefix, row_options))
-            every = (ops.shape(source)[0],)
-            options = (x if x is None else ops.broadcast_to(x, every) for x in row_options)
-            rows = source, prefix, RowOptions(*options)
+            least = max(2, LARGE_BATCH // strategy.width)
+            halves = 1 + int(batch >= least) if isinstance(batch, int) else ops.where(batch < least, 1, 2)
+            options = (x if x is None else ops.broadcast_to(x, (batch,)) for x in row_options)
             n, width = strategy.n_best, longest if isinstance(longest, int) else None
-            results = Hypotheses(((n, width), "int32"), ((n,), "int32"), ((n,), "float32"))
-            return in_two_halves(search_rows, rows, results, max(2, LARGE_BATCH // strategy.width))
+            results = ((n, width), "int32"), ((n,), "int32"), ((n,), "float32")
+            return Hypotheses(*in_parts(search_rows, (source, prefix, RowOptions(*options)), results, halves))
 
     def row_limits(self, limits, lengths, prefix_lengths):
         """Returns the longest output of each row. A source of padding alone ends at once: it fills up a batch.

@@ -128,7 +128,7 @@ class VisionTransformer(BaseModel):
         token = ops.cast(self.class_token, x.dtype)
         tokens = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.d_model))
         x = self.drop(self.positions(ops.concatenate([tokens, x], axis=1)), training=training)
-        return self.encoder(x, training=training, return_attention_scores=return_attention_scores)
+        return self.encoded(x, training=training, return_attention_scores=return_attention_scores)
 
     def call(self, images, training=None, return_attention_scores=False):
         results = self.encode(ops.convert_to_tensor(images), training, return_attention_scores)

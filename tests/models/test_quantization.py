@@ -3,8 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from contracts import as_numpy, assert_close, normal, slow_but
+from keras import ops
 
+from keras_transformer.backend import constant_weights, forward_only
 from keras_transformer.decoding import Greedy, SuppressTokens
 from keras_transformer.layers import Decoder, Encoder, LearnedPositions
 from keras_transformer.models import (
@@ -15,6 +18,7 @@ from keras_transformer.models import (
     RecurrentSeq2Seq,
     Transformer,
     VisionTransformer,
+    base,
 )
 
 VOCAB, D_MODEL, HEADS, D_FF = 97, 64, 4, 128
@@ -82,3 +86,31 @@ def test_an_int8_model_is_saved_and_writes_the_same(name, tmp_path):
         np.testing.assert_allclose(*scored, rtol=1e-4)
         given = model.score(IDS, written[0], jit_compile=False)
         np.testing.assert_allclose(as_numpy(given.scores), scored[0], rtol=1e-3)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("known", [True, False], ids=["known batch", "open batch"])
+@pytest.mark.parametrize("name, tokens", [("EncoderModel", 11), ("VisionTransformer", 7)])
+def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known, monkeypatch):
+    make, inputs = MODELS[name]
+    model = make()
+    model.quantize("int8")
+    inputs = np.concatenate([inputs, inputs[::-1], inputs[:1]])  # 7 rows
+    rows, call = [], type(model.encoder).call
+    monkeypatch.setattr(
+        type(model.encoder), "call", lambda self, x, **more: rows.append(x.shape[0]) or call(self, x, **more)
+    )
+    spec = tf.TensorSpec((7 if known else None, *inputs.shape[1:]), inputs.dtype)
+    found = []
+    # One part; 2 of 4 rows, so that the last row is there twice; one for each row.
+    for least in (7 * tokens + 1, 2 * tokens, 1):
+        monkeypatch.setattr(base, "PART", least)
+        with forward_only(), constant_weights():
+            graph = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(
+                spec
+            )
+        found.append(as_numpy(graph(ops.convert_to_tensor(inputs))))
+    for parts in found[1:]:
+        # Floats of fewer rows may round otherwise on some CPU, and then a rounded input takes the next int8.
+        assert np.abs(parts - found[0]).max() < 0.1 * found[0].std()
+    assert rows == ([7, 4, 1] if known else [None] * 3)
