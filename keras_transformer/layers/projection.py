@@ -205,19 +205,19 @@ def has_int8_weights(model):
 
 
 @contextlib.contextmanager
-def held_operands(model):
+def held_operands(model, together=True):
     """Reads the weights of a model once, for the calls inside, and computes the operands of all its products.
 
     A loop inside then reads no weight. TensorFlow would keep the order of these reads, and so run two loops one after
     the other. What a layer of a user's class may change is read where it is used.
 
-    Products that share an input are computed as one: their layer lists them in `products_together`.
-
     Args:
         model: A built layer or model.
+        together: Whether to compute products that share an input as one: their layer lists them in
+            `products_together`. It copies their kernels, which a loop of many steps outweighs.
     """
     held = {layer: layer.operands() for layer in sublayers(model) if isinstance(layer, HasOperands)}
-    for layer in sublayers(model):
+    for layer in sublayers(model) if together else ():
         first, *others = [held.get(part) for part in getattr(layer, "products_together", ())] or [None]
         if first is not None and None not in others:
             held[layer] = first.joined(others)

@@ -14,9 +14,9 @@ from keras_transformer.layers.sublayers import Configured, ensure_built, from_co
 from keras_transformer.models.layouts import layout_map
 from keras_transformer.models.parallel import in_parts
 
-# An int8 encoder computes parts of a batch, two at a time: a batch of at least so many tokens, in parts of at most
-# twice as many. docs/decisions.md has the measurement.
-PART = 256
+# Largest number of tokens in a part of a batch of an int8 encoder, unless the part is one row. A batch of fewer than
+# half as many tokens stays whole. docs/decisions.md has the measurement.
+PART = 512
 
 
 class BaseModel(Configured, keras.Model):
@@ -73,7 +73,7 @@ class BaseModel(Configured, keras.Model):
         return self.built_part(positions, name, shape)
 
     def encoded(self, x, padding_mask=None, training=None, return_attention_scores=False):
-        """Runs `self.encoder`, in a servable or `predict` of an int8 model on parts of a large batch.
+        """Runs `self.encoder`. An int8 model computes parts of a large batch in `predict` and servables.
 
         Args:
             x: `(batch, length, d_model)`.
@@ -86,23 +86,32 @@ class BaseModel(Configured, keras.Model):
         """
         masks = {} if padding_mask is None else {"padding_mask": padding_mask}
         options = {"training": training, "return_attention_scores": return_attention_scores}
-        if not (runs_forward_only() and has_int8_weights(self.encoder)) or any(options.values()):
-            return self.encoder(x, **masks, **options)
         batch, length = ops.shape(x)[:2]
-        tokens = batch * length
-        parts = 2 * -(-tokens // (4 * PART))
-        if isinstance(tokens, int):
-            parts = min(parts, batch) if tokens >= PART else 1
-        else:
-            parts = ops.where(tokens < PART, 1, ops.minimum(parts, batch))
+        one_row = isinstance(batch, int) and batch < 2
+        if one_row or not self._encodes_parts() or any(options.values()):
+            return self.encoder(x, **masks, **options)
 
         def encode(rows):
             x, masks = rows
             return (self.encoder(x, **masks, **options),)
 
-        with held_operands(self.encoder):
+        half, tokens = -(-batch // 2), batch * length
+        if isinstance(tokens, int):
+            size = batch if 2 * tokens < PART else max(1, min(PART // length, half))
+        else:
+            size = ops.maximum(1, ops.minimum(PART // ops.maximum(length, 1), half))
+            size = ops.where(2 * tokens < PART, batch, size)
+        with held_operands(self.encoder, together=False):
             results = [(x.shape[1:], self.encoder.compute_dtype)]
-            return in_parts(encode, (x, masks), results, parts)[0]
+            return in_parts(encode, (x, masks), results, size)[0]
+
+    def _encodes_parts(self):
+        """Returns whether parts of a batch are computed side by side: in int8, by layers that see no other row."""
+        if not (runs_forward_only() and has_int8_weights(self.encoder)):
+            return False
+        # A user's layer may look at the whole batch, and layers of another precision return another dtype.
+        layers = self.encoder, *sublayers(self.encoder)
+        return len({layer.compute_dtype for layer in layers}) == 1 and not any(map(is_foreign, layers))
 
     def build(self, input_shape=None):
         """Does nothing but what Keras adds: the constructor built the layers."""

@@ -206,16 +206,18 @@ class Generation(RDrop):
 
         batch = ops.shape(source)[0]
         with held_operands(self):
-            if not (
-                has_int8_weights(self) and runs_forward_only()
-            ):  # products of floats gain nothing from two halves
+            # Products of floats gain nothing from two halves.
+            if not (has_int8_weights(self) and runs_forward_only()):
                 return search_rows((source, prefix, row_options))
-            least = max(2, LARGE_BATCH // strategy.width)
-            halves = 1 + int(batch >= least) if isinstance(batch, int) else ops.where(batch < least, 1, 2)
+            half, least = -(-batch // 2), max(2, LARGE_BATCH // strategy.width)
+            if isinstance(batch, int):
+                size = batch if batch < least else half
+            else:
+                size = ops.where(batch < least, batch, half)
             options = (x if x is None else ops.broadcast_to(x, (batch,)) for x in row_options)
             n, width = strategy.n_best, longest if isinstance(longest, int) else None
             results = ((n, width), "int32"), ((n,), "int32"), ((n,), "float32")
-            return Hypotheses(*in_parts(search_rows, (source, prefix, RowOptions(*options)), results, halves))
+            return Hypotheses(*in_parts(search_rows, (source, prefix, RowOptions(*options)), results, size))
 
     def row_limits(self, limits, lengths, prefix_lengths):
         """Returns the longest output of each row. A source of padding alone ends at once: it fills up a batch.

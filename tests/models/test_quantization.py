@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.backend import constant_weights, forward_only
 from keras_transformer.decoding import Greedy, SuppressTokens
-from keras_transformer.layers import Decoder, Encoder, LearnedPositions
+from keras_transformer.layers import Decoder, Encoder, EncoderLayer, LearnedPositions
 from keras_transformer.models import (
     T5,
     EncoderModel,
@@ -95,22 +95,42 @@ def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known
     make, inputs = MODELS[name]
     model = make()
     model.quantize("int8")
-    inputs = np.concatenate([inputs, inputs[::-1], inputs[:1]])  # 7 rows
-    rows, call = [], type(model.encoder).call
+    inputs = np.random.default_rng(1).permuted(np.concatenate([inputs] * 3)[:7], axis=-1)
+    if name == "EncoderModel":
+        for row in range(6):
+            inputs[row, 11 - row :] = 0
+    sizes, in_parts = [], base.in_parts
     monkeypatch.setattr(
-        type(model.encoder), "call", lambda self, x, **more: rows.append(x.shape[0]) or call(self, x, **more)
+        base, "in_parts", lambda *arguments: sizes.append(arguments[-1]) or in_parts(*arguments)
     )
+
+    def encode(x):
+        return model(x, training=False), ops.convert_to_tensor(sizes[-1])
+
+    expected = as_numpy(model(inputs))
+    between_rows = np.abs(expected[1:] - expected[:-1]).mean()
     spec = tf.TensorSpec((7 if known else None, *inputs.shape[1:]), inputs.dtype)
-    found = []
-    # One part; 2 of 4 rows, so that the last row is there twice; one for each row.
-    for least in (7 * tokens + 1, 2 * tokens, 1):
-        monkeypatch.setattr(base, "PART", least)
+    # One part; two; four of two rows; one for each row. The last row fills up the last part of four or of two rows.
+    for part, size in ((14 * tokens + 1, 7), (14 * tokens, 4), (2 * tokens, 2), (1, 1)):
+        monkeypatch.setattr(base, "PART", part)
         with forward_only(), constant_weights():
-            graph = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(
-                spec
-            )
-        found.append(as_numpy(graph(ops.convert_to_tensor(inputs))))
-    for parts in found[1:]:
+            graph = tf.function(encode, autograph=False).get_concrete_function(spec)
+        found, used = graph(ops.convert_to_tensor(inputs))
         # Floats of fewer rows may round otherwise on some CPU, and then a rounded input takes the next int8.
-        assert np.abs(parts - found[0]).max() < 0.1 * found[0].std()
-    assert rows == ([7, 4, 1] if known else [None] * 3)
+        assert np.abs(as_numpy(found) - expected).mean() < 0.1 * between_rows
+        assert int(used) == size
+
+
+@pytest.mark.tensorflow
+def test_an_encoder_with_layers_of_another_kind_is_computed_as_one(monkeypatch):
+    class OfAUser(EncoderLayer):
+        """May look at the whole batch, as far as the library can know."""
+
+    monkeypatch.setattr(base, "PART", 1)
+    monkeypatch.setattr(base, "in_parts", lambda *arguments: pytest.fail("computed in parts"))
+    for layer in OfAUser(HEADS, D_FF), EncoderLayer(HEADS, D_FF, dtype="mixed_bfloat16"):
+        model = EncoderModel(VOCAB, D_MODEL, Encoder([layer]))
+        model.quantize("int8")
+        with forward_only(), constant_weights():
+            graph = tf.function(lambda x, model=model: model(x, training=False), autograph=False)
+            assert graph(ops.convert_to_tensor(IDS)).shape == (*IDS.shape, D_MODEL)
