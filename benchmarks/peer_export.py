@@ -54,9 +54,11 @@ def write(config, task, variant, folder):
 
     sizes = common.TASKS[task]
     keras.utils.set_random_seed(0)  # as the row of `generate` does
+    model, tokenizer = own.transformer(common.CONFIGS[config], "float32"), ByteTokenizer()
+    model.bos_id, model.eos_id = tokenizer.bos_id, tokenizer.eos_id  # a translator refuses other ones
     translator = Translator(
-        own.transformer(common.CONFIGS[config], "float32"),
-        ByteTokenizer(),
+        model,
+        tokenizer,
         strategy=Greedy() if sizes["beam"] == 1 else Beam(width=sizes["beam"]),
         max_source_length=sizes["src"],
         max_length=sizes["new"],
