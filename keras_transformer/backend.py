@@ -208,7 +208,7 @@ if _BACKEND == "tensorflow":
         return not gpu and bool(kernels.get_registered_kernels_for_op("_QuantizedMatMul").kernel)
 
     def int8_product(kernel, scale, transposed=False):
-        """Makes a function that multiplies int8 matrices, and divides each column of the product by its scale.
+        """Makes a function that multiplies by an int8 kernel, and divides each column of the product by its scale.
 
         It is oneDNN's product, as the operation `_QuantizedMatMul`, which has no function in Python. oneDNN copies the
         kernel into an order of its own. Inside `constant_weights` each operation does so once, and all calls for a
@@ -220,18 +220,16 @@ if _BACKEND == "tensorflow":
             transposed: Whether the kernel is `(n, k)`.
 
         Returns:
-            A function that takes int8 rows `(m, k)`, from -127 to 127, and returns float32 `(m, n)`.
+            A function of float32 rows `(m, k)`, whole numbers from -127 to 127, to a 127th of the product, float32
+            `(m, n)`.
         """
         import tensorflow as tf
 
         constant, kernel = _CONSTANT_WEIGHTS.get(), tf.convert_to_tensor(kernel)
         reach = 127.0 / tf.cast(scale, tf.float32)  # the largest number of each column
-
-        def node(rows, kernel, reach):
-            return _int8_node(rows, kernel, reach, transposed, constant)
-
+        node = functools.partial(_int8_node, transposed=transposed, constant=constant)
         if constant and not tf.executing_eagerly() and (kernel.shape.num_elements() or 0) >= COPIED_ONCE:
-            rows = tf.TensorSpec((None, kernel.shape[int(transposed)]), tf.int8)
+            rows = tf.TensorSpec((None, kernel.shape[int(transposed)]), tf.qint8)
             node = tf.function(
                 node,
                 input_signature=[rows, *map(tf.TensorSpec.from_tensor, (kernel, reach))],
@@ -240,6 +238,7 @@ if _BACKEND == "tensorflow":
             )
 
         def product(rows):
+            rows = tf.cast(rows, tf.qint8)
             if tf.executing_eagerly():
                 return _eager_int8_product(transposed)(rows, kernel, reach)
             result = node(rows, kernel, reach)
@@ -264,9 +263,10 @@ if _BACKEND == "tensorflow":
         operation = tf.compat.v1.get_default_graph().create_op(
             "_QuantizedMatMul",
             [
-                *(tf.bitcast(x, tf.qint8) for x in (rows, kernel)),
+                rows,
+                tf.bitcast(kernel, tf.qint8),  # no loop of TensorFlow carries a qint8
                 zeros,
-                *map(tf.constant, (-127.0, 127.0)),
+                *map(tf.constant, (-1.0, 1.0)),
                 zeros,
                 reach,
             ],
@@ -292,10 +292,10 @@ if _BACKEND == "tensorflow":
         """Returns the product as a graph, also where `tf.function` runs eagerly. No kernel is constant in it."""
         import tensorflow as tf
 
-        matrix = tf.TensorSpec((None, None), tf.int8)
+        rows, kernel = (tf.TensorSpec((None, None), dtype) for dtype in (tf.qint8, tf.int8))
         return tf.function(
-            lambda rows, kernel, reach: _int8_node(rows, kernel, reach, transposed, constant=False),
-            input_signature=[matrix, matrix, tf.TensorSpec((None,), tf.float32)],
+            functools.partial(_int8_node, transposed=transposed, constant=False),
+            input_signature=[rows, kernel, tf.TensorSpec((None,), tf.float32)],
             autograph=False,
         ).get_concrete_function()
 

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.fields import Fields
+from keras_transformer.shapes import reshaped
 
 NEVER = -math.inf  # the log probability of an impossible token
 
@@ -176,7 +177,7 @@ def select(nest, indices):
     def taken(x):
         rest = ops.shape(x)[2:]
         rows = ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0)
-        return ops.reshape(rows, (batch_size, m, *rest))
+        return reshaped(rows, (batch_size, m, *rest))
 
     return keras.tree.map_structure(taken, nest)
 

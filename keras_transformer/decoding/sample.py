@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, Strategy, select, top_k
+from keras_transformer.shapes import reshaped
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -82,7 +83,7 @@ class Sample(Strategy):
             )
             temperature, top_p = (ops.repeat(x, width)[:, None] for x in rows)
             tokens = self._drawn_by_row(logits, uniform, temperature, top_p)
-        tokens = ops.reshape(tokens, (batch_size, width))
+        tokens = reshaped(tokens, (batch_size, width))
         return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
 
     def _drawn_by_row(self, logits, uniform, temperature, top_p):

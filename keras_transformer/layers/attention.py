@@ -16,6 +16,7 @@ from keras_transformer.layers.projection import Projection, project_together
 from keras_transformer.layers.residual import NORMS, Dropout
 from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer
 from keras_transformer.masks import as_attention_mask, as_token_mask, combine, look_ahead_mask
+from keras_transformer.shapes import reshaped
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -395,7 +396,7 @@ def _swapped(x):
     """Exchanges axes 1 and 2 of a tensor of rank 4."""
     if 1 in x.shape[1:3]:  # a decoding step: nothing moves, and a transposition would take time
         shape = ops.shape(x)
-        return ops.reshape(x, (shape[0], shape[2], shape[1], shape[3]))
+        return reshaped(x, (shape[0], shape[2], shape[1], shape[3]))
     return transposed(x, (0, 2, 1, 3))
 
 

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_transformer.backend import copied, in_xla, write_in_place
 from keras_transformer.masks import combine
+from keras_transformer.shapes import reshaped
 
 
 class KVCache(NamedTuple):
@@ -57,7 +58,7 @@ class KVCache(NamedTuple):
 
     def written(self, new, index):
         """Computes `write` at a checked index."""
-        return KVCache(*(written(old, rows, index) for old, rows in zip(self, new, strict=True)))
+        return KVCache(*written(self, new, index))
 
     def grown(self, length):
         """Returns a cache of `length` slots, the new ones filled with zeros."""
@@ -79,9 +80,7 @@ class SearchCache(KVCache):
         return cls(*map(copied, cache))
 
     def written(self, new, index):
-        return SearchCache(
-            *(written(old, rows, index, write_in_place) for old, rows in zip(self, new, strict=True))
-        )
+        return SearchCache(*written(self, new, index, write_in_place))
 
 
 class Place(NamedTuple):
@@ -202,7 +201,7 @@ def branch_mask(ancestors, step):
     batch_size, width, steps = ops.shape(ancestors)
     on_branch = ops.equal(ops.convert_to_tensor(ancestors)[..., None], ops.arange(width, dtype="int32"))
     past = ops.less_equal(ops.arange(steps, dtype="int32"), step)[:, None]
-    return ops.reshape(ops.logical_and(on_branch, past), (batch_size, 1, width, steps * width))
+    return reshaped(ops.logical_and(on_branch, past), (batch_size, 1, width, steps * width))
 
 
 def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
@@ -222,19 +221,33 @@ def known_int(index):
 
 
 def written(old, new, index, write_rows=ops.scatter_update):
-    """Returns `old`, `(batch, heads, length, dim)`, with `new` in the slots from `index` on, which must exist.
+    """Writes into the same slots of several tensors.
 
-    `write_rows` is a function such as `keras.ops.scatter_update`. XLA writes a slice instead.
+    Args:
+        old: Tensors `(batch, heads, length, dim)`, which differ in `dim` alone.
+        new: For each a tensor `(batch, heads, new length, dim)`.
+        index: The first slot to write, an int or an int scalar tensor. All slots to write must exist.
+        write_rows: Function such as `keras.ops.scatter_update`. XLA writes a slice instead.
+
+    Returns:
+        The list of the tensors after writing.
     """
-    new = ops.cast(new, old.dtype)
+    new = [ops.cast(rows, tensor.dtype) for tensor, rows in zip(old, new, strict=True)]
     if in_xla():
-        return ops.slice_update(old, (0, 0, index, 0), new)
+        return [
+            ops.slice_update(tensor, (0, 0, index, 0), rows) for tensor, rows in zip(old, new, strict=True)
+        ]
     # Through a flat view, in which the numbers to write are whole rows.
-    batch_size, heads, length, dim = ops.shape(old)
-    first = ops.arange(batch_size * heads, dtype="int32")[:, None] * length
-    slots = first + (ops.arange(ops.shape(new)[2], dtype="int32") + index)
-    flat = write_rows(ops.reshape(old, (-1, dim)), ops.reshape(slots, (-1, 1)), ops.reshape(new, (-1, dim)))
-    return ops.reshape(flat, (batch_size, heads, length, dim))
+    batch_size, heads, length = ops.shape(old[0])[:3]
+    count = ops.shape(new[0])[2]
+    later = index if isinstance(count, int) and count == 1 else ops.arange(count, dtype="int32") + index
+    slots = ops.reshape(ops.arange(batch_size * heads, dtype="int32")[:, None] * length + later, (-1, 1))
+    results = []
+    for tensor, rows in zip(old, new, strict=True):
+        dim = tensor.shape[3]
+        flat = write_rows(ops.reshape(tensor, (-1, dim)), slots, ops.reshape(rows, (-1, dim)))
+        results.append(reshaped(flat, (batch_size, heads, length, dim)))
+    return results
 
 
 def _padded(x, more, axis):

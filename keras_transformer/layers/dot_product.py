@@ -7,6 +7,7 @@ from keras import ops
 from keras_transformer.backend import at_least_float32, custom_gradient, product_of_few_rows, recomputed
 from keras_transformer.layers.cache import written
 from keras_transformer.masks import combine
+from keras_transformer.shapes import reshaped
 
 # Far below any score, yet finite: a row with no allowed key stays free of NaN, forward and backward.
 HIDDEN = -1e30
@@ -168,12 +169,12 @@ def _product_by_heads(x, y, transpose=False):
     groups = y.shape[1]
     shape = ops.shape(x)
     if groups != x.shape[1]:
-        x = ops.reshape(x, (shape[0], groups, shape[1] // groups * shape[2], shape[3]))
+        x = reshaped(x, (shape[0], groups, shape[1] // groups * shape[2], shape[3]))
     if isinstance(x.shape[2], int) and x.shape[2] <= FEW_ROWS:
         product = product_of_few_rows(x, y, transpose)
     else:
         product = ops.matmul(x, ops.transpose(y, (0, 1, 3, 2)) if transpose else y)
-    return product if groups == shape[1] else ops.reshape(product, (*shape[:3], ops.shape(product)[3]))
+    return product if groups == shape[1] else reshaped(product, (*shape[:3], ops.shape(product)[3]))
 
 
 def zero_unless(condition, x):
@@ -289,7 +290,7 @@ class _Blocks:
         def of_block(block, to_query, to_key, to_value, *to_tables):
             rows = ops.arange(self.rows, dtype="int32")
             part, *others = ops.map(lambda row: of_row(row, block), rows)
-            to_query = written(to_query, part[:, None], block * self.size)
+            (to_query,) = written([to_query], [part[:, None]], block * self.size)
             totals = [
                 self._added(total, ops.cast(part, wide)[:, None], self._first(block))
                 for total, part in zip((to_key, to_value), others[:2], strict=True)
@@ -375,7 +376,7 @@ class _Blocks:
         length, dim = part.shape[2:]
         if length == total.shape[2]:
             return total + part
-        return written(total, ops.slice(total, (0, 0, first, 0), (-1, 1, length, dim)) + part, first)
+        return written([total], [ops.slice(total, (0, 0, first, 0), (-1, 1, length, dim)) + part], first)[0]
 
     def _by_row(self, x):
         """`(batch, heads, length, dim)` to `(rows, length, dim)`."""

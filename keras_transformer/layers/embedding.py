@@ -17,6 +17,7 @@ from keras_transformer.layers.projection import (
     narrow_weights,
 )
 from keras_transformer.layers.sublayers import Configured
+from keras_transformer.shapes import reshaped
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -119,7 +120,7 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         states = ops.cast(states, self.compute_dtype)
         states = states if self.output_scale == 1.0 else states * self.output_scale
         logits = self._finished(operands.product(ops.reshape(states, (-1, self.output_dim))))
-        return ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim))
+        return reshaped(logits, (*ops.shape(states)[:-1], self.input_dim))
 
     def _marked(self, vectors, ids):
         """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""

@@ -18,6 +18,7 @@ from keras_transformer.backend import (
     written_gradient,
 )
 from keras_transformer.keras_internals import HeldWeights, constant_weights_of, keep_precision, sublayers
+from keras_transformer.shapes import reshaped
 
 # Size of a kernel from which on a single row is multiplied in halves outside XLA.
 LARGE = 2**21
@@ -114,7 +115,7 @@ class Projection(HasOperands, keras.layers.EinsumDense):
         rows = inputs if len(inputs.shape) == 2 and self.contracted == 1 else ops.reshape(inputs, (-1, inner))
         x = operands.product(rows)
         if len(free) != 1 or len(self.outer_shape) != 1:
-            x = ops.reshape(x, (*free, *self.outer_shape))
+            x = reshaped(x, (*free, *self.outer_shape))
         return x if self.activation is None else self.activation(x)
 
     def compute_output_shape(self, input_shape):
@@ -177,11 +178,11 @@ class Operands(NamedTuple):
 
     def rounded_product(self, rows):
         """Multiplies rows with an int8 kernel, each row rounded to int8 with a scale of its own; without a gradient."""
-        # Keras's `abs_max_quantize` would also clip, but nothing here can be larger than 127.
+        # Keras's `abs_max_quantize` would also clip, but nothing here can be larger than 127. A step of a search takes
+        # as long as it has operations, so there is none too many: docs/decisions.md.
         x = ops.cast(rows, "float32")
-        largest = ops.max(ops.abs(x), axis=-1, keepdims=True, initial=0.0) + keras.config.epsilon()
-        quantized = ops.cast(ops.round(x * (127.0 / largest)), "int8")
-        return ops.cast(self.multiply(quantized) * (largest / 127.0), rows.dtype)
+        largest = ops.max(ops.abs(x), axis=-1, keepdims=True, initial=keras.config.epsilon())
+        return ops.cast(self.multiply(ops.round(x * (127.0 / largest))) * largest, rows.dtype)
 
     def _differentiable_product(self, rows):
         """Multiplies with an int8 kernel; the gradient is that of a product with its floats, as in Keras."""
@@ -248,7 +249,7 @@ def project_together(layer, x):
     outers = [part.outer_shape for part in layer.products_together]
     ends = [sum(map(math.prod, outers[: i + 1])) for i in range(len(outers) - 1)]
     parts = ops.split(product, ends, axis=-1)
-    return [ops.reshape(part, (*free, *outer)) for part, outer in zip(parts, outers, strict=True)]
+    return [reshaped(part, (*free, *outer)) for part, outer in zip(parts, outers, strict=True)]
 
 
 def held(layer):

@@ -10,6 +10,7 @@ from keras_transformer.backend import at_least_float32, custom_gradient
 from keras_transformer.checks import check_choice, check_range, check_share
 from keras_transformer.layers.projection import check_dense
 from keras_transformer.layers.sublayers import Configured, ensure_built
+from keras_transformer.shapes import reshaped
 
 BYTES_PER_WORD = 4
 LEVELS = 256
@@ -162,20 +163,23 @@ class LayerNormalization(keras.layers.LayerNormalization):
             standard = centred * scale
 
             def gradient(upstream):
-                to_gamma = upstream * standard
-                rows, share = ops.ones((1, ops.shape(x)[0]), x.dtype), gamma[:, None] / features
+                upstream, rows = (ops.reshape(each, (-1, features)) for each in (upstream, standard))
+                to_gamma = upstream * rows
+                ones, share = ops.ones((1, ops.shape(rows)[0]), x.dtype), gamma[:, None] / features
                 mean, slope = ops.matmul(upstream, share), ops.matmul(to_gamma, share)
-                to_x = (upstream * gamma - mean - standard * slope) * scale
-                return to_x, ops.matmul(rows, to_gamma)[0], ops.matmul(rows, upstream)[0]
+                to_x = (upstream * gamma - mean - rows * slope) * ops.reshape(scale, (-1, 1))
+                return (
+                    reshaped(to_x, ops.shape(x)),
+                    ops.matmul(ones, to_gamma)[0],
+                    ops.matmul(ones, upstream)[0],
+                )
 
             return standard * gamma + beta, gradient
 
         dtype = at_least_float32(inputs.dtype)
-        rows = ops.cast(ops.reshape(inputs, (-1, features)), dtype)
         gamma = ops.cast(self.gamma, dtype)
         beta = ops.zeros_like(gamma) if self.beta is None else ops.cast(self.beta, dtype)
-        outputs = normalized(rows, gamma, beta)
-        return ops.cast(ops.reshape(outputs, ops.shape(inputs)), self.compute_dtype)
+        return ops.cast(normalized(ops.cast(inputs, dtype), gamma, beta), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -26,6 +26,7 @@ from keras_transformer.layers.projection import has_int8_weights, held_operands
 from keras_transformer.models.ids import as_ids, check_all_ids, lengths_of, matrix_of_ids
 from keras_transformer.models.parallel import in_parts
 from keras_transformer.models.r_drop import RDrop
+from keras_transformer.shapes import reshaped
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
@@ -419,14 +420,14 @@ def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
         _, branches, length = ops.shape(tokens)
         cache, place = cache.at(index, length, starts)
         logits, layers = decode_rows(
-            ops.reshape(tokens, (batch_size, -1)),
+            reshaped(tokens, (batch_size, branches * length)),
             cache=cache.layers,
             index=place.slot,
             positions=place.positions,
             key_positions=place.key_positions,
             attention_mask=place.mask,
         )
-        logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
+        logits = reshaped(logits, (batch_size, branches, length, logits.shape[-1]))
         return logits, cache._replace(layers=layers)
 
     ancestors = ops.zeros((batch_size, width, 0), "int32")

@@ -10,6 +10,7 @@ from keras_transformer.layers import LSTMStack, LuongAttention
 from keras_transformer.layers.attention import pack
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.transformer import EncoderDecoder
+from keras_transformer.shapes import reshaped
 
 
 class RecurrentMemory(NamedTuple):
@@ -160,9 +161,9 @@ class RecurrentSeq2Seq(EncoderDecoder):
         x = self.drop(x, training=training)
         logits = self.output_embedding(x, reverse=True)
         return pack(
-            ops.reshape(logits, (*shape, self.target_vocab_size)),
+            reshaped(logits, (*shape, self.target_vocab_size)),
             [(None, scores)] if return_attention_scores else None,
-            None if cache is None else ops.reshape(state, (*shape[:-1], *rest)),
+            None if cache is None else reshaped(state, (*shape[:-1], *rest)),
         )
 
     def start(self, source, width=1, prefix=None):

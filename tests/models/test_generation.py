@@ -265,6 +265,27 @@ def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
     assert not [variable.name for variable in graph.variables if "seed" in variable.name]
 
 
+class NotesShapes(Transformer):
+    """Notes the shapes of the ids that it decodes."""
+
+    def decode(self, target, *args, **kwargs):
+        self.shapes.append(tuple(target.shape))
+        return super().decode(target, *args, **kwargs)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("max_length", [MAX_LENGTH, None])
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
+def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_length):
+    """Attention of few queries is much faster where the graph knows that they are few, as an export's does."""
+    model = NotesShapes(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    model.shapes = []
+    with forward_only():
+        search = tf.function(lambda x: model.search(x, strategy, max_length))
+        search.get_concrete_function(tf.TensorSpec((None, None), "int32"))
+    assert {*model.shapes} == {(None, strategy.width)}
+
+
 class CountsAndDrops(layers.FeedForward):
     """A user's layer that drops in every call, and counts its calls."""
 
