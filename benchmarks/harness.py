@@ -12,7 +12,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 HARNESS = Path(os.environ.get("BENCH_DIR", HERE.parent.parent / "shared" / "bench"))
-OWN_ROW = str(HERE / "peer_keras_transformer.py")
+OWN_ROW, EXPORT_ROW = (str(HERE / f"peer_{name}.py") for name in ("keras_transformer", "export"))
+EXPORTS = ("portable", "int8", "xla")
 # CTranslate2 multiplies with MKL, in two threads of MKL's own. On some machines another setting is many times as fast.
 CTRANSLATE2 = {"onednn": "CT2_USE_MKL=0", "mkl1": "MKL_NUM_THREADS=1"}
 
@@ -20,7 +21,8 @@ CTRANSLATE2 = {"onednn": "CT2_USE_MKL=0", "mkl1": "MKL_NUM_THREADS=1"}
 def all_rows(variants):
     """Returns all rows by name, the harness's and this library's: lists of interpreter, script and variant.
 
-    A row of CTranslate2 is there once more for each of its settings, as `ct2-int8-onednn`.
+    A row of CTranslate2 is there once more for each of its settings, as `ct2-int8-onednn`. The rows of exports in
+    TensorFlow's C++ runtime, such as `export-int8`, need `CXX_RUN_DIR`, and minutes to begin: each writes its export.
 
     Args:
         variants: A dict from the names of this library's rows to variants of `peer_keras_transformer.py`.
@@ -33,7 +35,8 @@ def all_rows(variants):
         for setting, variable in CTRANSLATE2.items():
             script = str(HERE / "peer_ctranslate2.py")
             rows[f"{name}-{setting}"] = [interpreter, script, f"{variant}:{variable}"]
-    return rows | {name: [sys.executable, OWN_ROW, variant] for name, variant in variants.items()}
+    own = {name: [sys.executable, OWN_ROW, variant] for name, variant in variants.items()}
+    return rows | own | {f"export-{variant}": [sys.executable, EXPORT_ROW, variant] for variant in EXPORTS}
 
 
 def installed(names, rows):

@@ -208,7 +208,7 @@ if _BACKEND == "tensorflow":
         return not gpu and bool(kernels.get_registered_kernels_for_op("_QuantizedMatMul").kernel)
 
     def int8_product(kernel, scale, transposed=False):
-        """Makes a function that multiplies by an int8 kernel, and divides each column of the product by its scale.
+        """Makes a function that multiplies rows by an int8 kernel.
 
         It is oneDNN's product, as the operation `_QuantizedMatMul`, which has no function in Python. oneDNN copies the
         kernel into an order of its own. Inside `constant_weights` each operation does so once, and all calls for a
@@ -220,8 +220,8 @@ if _BACKEND == "tensorflow":
             transposed: Whether the kernel is `(n, k)`.
 
         Returns:
-            A function of float32 rows `(m, k)`, whole numbers from -127 to 127, to a 127th of the product, float32
-            `(m, n)`.
+            A function. It takes float32 rows `(m, k)` of whole numbers from -127 to 127, and returns
+            `rows @ kernel / (127 * scale)`, float32 `(m, n)`.
         """
         import tensorflow as tf
 
@@ -266,7 +266,7 @@ if _BACKEND == "tensorflow":
                 rows,
                 tf.bitcast(kernel, tf.qint8),  # no loop of TensorFlow carries a qint8
                 zeros,
-                *map(tf.constant, (-1.0, 1.0)),
+                *map(tf.constant, (-1.0, 1.0)),  # the range of the rows: 127 stands for 1
                 zeros,
                 reach,
             ],

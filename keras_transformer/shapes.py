@@ -6,8 +6,8 @@ from keras import ops
 def reshaped(x, shape):
     """Reshapes a tensor as `ops.reshape` does, to a constant shape where one size alone is a tensor.
 
-    That size becomes -1. TensorFlow computes a shape with a tensor in it again in each call, by several operations. In
-    a step of a search for one row they would be a third of all operations.
+    That size becomes -1, so nothing checks it: it is whatever the others leave. TensorFlow computes a shape with a
+    tensor in it again in each call, by several operations.
 
     Args:
         x: Tensor.

@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_transformer.shapes import reshaped
 
+pytestmark = pytest.mark.tensorflow
+
 
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_one_unknown_size_becomes_a_constant(rows):
@@ -21,14 +23,14 @@ def test_one_unknown_size_becomes_a_constant(rows):
     assert function(x).numpy().tolist() == x.reshape((rows, 1, 6)).tolist()
 
 
-@pytest.mark.parametrize(("shape", "sizes"), [((None, None, 2), (0, 1, 2)), ((None, 0, 2), (0, 1))])
-def test_sizes_that_no_constant_can_express_are_computed(shape, sizes):
+@pytest.mark.parametrize("shape", [(None, None, 2), (None, 0, 2)])
+def test_sizes_that_no_constant_can_express_are_computed(shape):
     """Beside another unknown size, or beside 0, a -1 would be ambiguous."""
 
     @tf.function(input_signature=[tf.TensorSpec(shape)])
     def function(x):
-        known = ops.shape(x)
-        return reshaped(x, tuple(known[i] for i in sizes) + (2,) * (len(sizes) == 2))
+        return reshaped(x, ops.shape(x))
 
-    x = np.zeros([3 if size is None else size for size in shape], "float32")
-    assert function(x).shape == x.shape
+    sizes = [3 if size is None else size for size in shape]
+    x = np.arange(np.prod(sizes), dtype="float32").reshape(sizes)
+    assert function(x).numpy().tolist() == x.tolist()

@@ -244,7 +244,7 @@ def written(old, new, index, write_rows=ops.scatter_update):
     slots = ops.reshape(ops.arange(batch_size * heads, dtype="int32")[:, None] * length + later, (-1, 1))
     results = []
     for tensor, rows in zip(old, new, strict=True):
-        dim = tensor.shape[3]
+        dim = ops.shape(tensor)[3]
         flat = write_rows(ops.reshape(tensor, (-1, dim)), slots, ops.reshape(rows, (-1, dim)))
         results.append(reshaped(flat, (batch_size, heads, length, dim)))
     return results

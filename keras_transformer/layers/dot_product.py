@@ -179,7 +179,7 @@ def _product_by_heads(x, y, transpose=False):
 
 def zero_unless(condition, x):
     """Replaces `x` by zeros where the condition is False; None is True everywhere."""
-    return x if condition is None else ops.where(condition, x, ops.zeros_like(x))
+    return x if condition is None else ops.where(condition, x, 0.0)
 
 
 def _blockwise_attention(query, key, value, mask, bias=None, window=None):

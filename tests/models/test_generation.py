@@ -282,8 +282,11 @@ def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_le
     model.shapes = []
     with forward_only():
         search = tf.function(lambda x: model.search(x, strategy, max_length))
-        search.get_concrete_function(tf.TensorSpec((None, None), "int32"))
+        graph = search.get_concrete_function(tf.TensorSpec((None, None), "int32")).graph.as_graph_def()
     assert {*model.shapes} == {(None, strategy.width)}
+    if max_length is not None:  # else each shape of the cache has two unknown sizes
+        step = max(graph.library.function, key=lambda function: len(function.node_def)).node_def
+        assert not [node.name for node in step if node.op == "Pack" and "decoder" in node.name]
 
 
 class CountsAndDrops(layers.FeedForward):
