@@ -116,7 +116,8 @@ def main(arguments=None):
         print(f"  {label}: {np.mean(of_label):.1%} of {len(of_label)}")
 
     version = classifier.export(options.output)
-    ask = tf.saved_model.load(str(version)).signatures["serving_default"]
+    export = tf.saved_model.load(str(version))  # keep it: a signature alone does not keep its weights alive
+    ask = export.signatures["serving_default"]
     answers = ask(text=tf.constant(TEXTS))
     print(f"Exported to {version}, which says:")
     for text, label, p in zip(TEXTS, answers["label"].numpy(), answers["probability"].numpy(), strict=True):

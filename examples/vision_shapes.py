@@ -98,7 +98,8 @@ def main(arguments=None):
         print(f"  {name}: {others}")
 
     version = classifier.export(options.output)
-    ask = tf.saved_model.load(str(version)).signatures["serving_default"]
+    export = tf.saved_model.load(str(version))  # keep it: a signature alone does not keep its weights alive
+    ask = export.signatures["serving_default"]
     answers = ask(image=tf.constant(images[:32]))["label"].numpy()
     assert [answer.decode() for answer in answers] == found[:32].tolist(), "the export must say the same"
     plots.classified_images(images[:32], names[:32], found[:32]).savefig(options.output / "shapes.png")
