@@ -1,7 +1,8 @@
 """Compares decoding with that of peers, which take turns in one run; or measures how a token's time grows.
 
 usage: decoding.py [--configs base,small] [--tasks T2,T3,T4a,T4b] [--peers ct2-f32,onmt,...] [--rounds 7]
-                   [--own ours-xla,ours-portable,ours-int8,ours-int8-intra1] [--reference ours-xla] [--output FILE.json]
+                   [--own ours-xla,ours-portable,ours-int8,ours-int8-intra1,export-int8] [--reference ours-xla]
+                   [--output FILE.json]
        decoding.py --growth [--configs base] [--rounds 7] [--output FILE.json]
 
 After the harness's tables comes a summary for each configuration. A peer that is not installed is named and
@@ -41,7 +42,9 @@ def main():
     parser.add_argument("--configs", help=f"of {', '.join(CONFIGS)}; all, for growth base")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--peers", default=PEERS, help="rows of the harness")
-    parser.add_argument("--own", default=OWN, help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument(
+        "--own", default=OWN, help=f"of {', '.join(VARIANTS)}, or rows of exports: export-int8"
+    )
     parser.add_argument("--reference", help="row that the others are compared with; default: our first")
     parser.add_argument(
         "--growth", action="store_true", help="our rows alone, with longer and longer targets"

@@ -232,18 +232,16 @@ def written(old, new, index, write_rows=ops.scatter_update):
     Returns:
         The list of the tensors after writing.
     """
-    new = [ops.cast(rows, tensor.dtype) for tensor, rows in zip(old, new, strict=True)]
+    pairs = [(tensor, ops.cast(rows, tensor.dtype)) for tensor, rows in zip(old, new, strict=True)]
     if in_xla():
-        return [
-            ops.slice_update(tensor, (0, 0, index, 0), rows) for tensor, rows in zip(old, new, strict=True)
-        ]
+        return [ops.slice_update(tensor, (0, 0, index, 0), rows) for tensor, rows in pairs]
     # Through a flat view, in which the numbers to write are whole rows.
     batch_size, heads, length = ops.shape(old[0])[:3]
-    count = ops.shape(new[0])[2]
-    later = index if isinstance(count, int) and count == 1 else ops.arange(count, dtype="int32") + index
+    one = new[0].shape[2] == 1
+    later = index if one else ops.arange(ops.shape(new[0])[2], dtype="int32") + index
     slots = ops.reshape(ops.arange(batch_size * heads, dtype="int32")[:, None] * length + later, (-1, 1))
     results = []
-    for tensor, rows in zip(old, new, strict=True):
+    for tensor, rows in pairs:
         dim = ops.shape(tensor)[3]
         flat = write_rows(ops.reshape(tensor, (-1, dim)), slots, ops.reshape(rows, (-1, dim)))
         results.append(reshaped(flat, (batch_size, heads, length, dim)))

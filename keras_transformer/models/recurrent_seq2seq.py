@@ -1,5 +1,6 @@
 """The recurrent encoder-decoder with attention that the Transformer replaced."""
 
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -153,7 +154,9 @@ class RecurrentSeq2Seq(EncoderDecoder):
         x = self.target_embedding(ops.reshape(target, (-1, shape[-1])))
         x = self.drop(x, training=training)
         x, state = self.decoder(x, ops.reshape(state, (-1, *rest)), mask=target_mask, training=training)
-        x = ops.reshape(x, (shape[0], -1, self.d_model))  # hypotheses of one source attend to one memory
+        x = reshaped(
+            x, (shape[0], math.prod(shape[1:]), self.d_model)
+        )  # hypotheses of one source attend to one memory
         results = self.attention(
             x, memory.states, memory.mask, return_attention_scores=return_attention_scores
         )
