@@ -7,6 +7,23 @@ import unicodedata
 LONGEST = 200  # characters of a received value in a message
 
 
+def check(holds, rule, **received):
+    """Raises `ValueError` with a rule and the values that broke it, unless the rule holds.
+
+    Args:
+        holds: Whether the rule holds.
+        rule: A sentence that names the argument and says what it must be.
+        **received: The values by the names of their arguments; each is cut at 200 characters.
+
+    >>> check(False, "`groups` must divide `width`.", groups=3, width=4)
+    Traceback (most recent call last):
+    ValueError: `groups` must divide `width`. Received: groups=3, width=4.
+    """
+    if not holds:
+        values = ", ".join(f"{name}={_shortened(repr(value))}" for name, value in received.items())
+        raise ValueError(f"{rule} Received: {values}.")
+
+
 def check_positive(**sizes):
     """Raises `ValueError` for a size that is not a positive integer.
 
@@ -109,11 +126,11 @@ def printable(text, longest=math.inf):
 
 
 def _check(fits, name, value, rule):
-    if not fits:
-        received = repr(value)
-        if len(received) > LONGEST:
-            received = f"{received[:LONGEST]}..."
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={received}.")
+    check(fits, f"`{name}` must be {rule}.", **{name: value})
+
+
+def _shortened(text):
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _is_real(value):
