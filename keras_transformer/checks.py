@@ -4,6 +4,8 @@ import math
 import numbers
 import unicodedata
 
+import numpy as np
+
 LONGEST = 200  # characters of a received value in a message
 
 
@@ -88,6 +90,29 @@ def check_labels(count, **labels):
         _check(fits, name, given, f"a str for each of num_classes={count}")
 
 
+def check_dense(**tensors):
+    """Raises `ValueError` for a ragged tensor, whose rows differ in length.
+
+    >>> check_dense(token_ids=np.zeros((2, 3)), padding_mask=None)
+    """
+    for name, x in tensors.items():
+        if hasattr(x, "row_splits") or getattr(x, "ragged", False):
+            rule = f"`{name}` must be a dense tensor, not a ragged one. Pad its rows, as `to_tensor()` does."
+            check(False, rule, **{f"{name}.shape": tuple(x.shape)})
+
+
+def known_values(x):
+    """Returns a tensor as a float64 array; None for a tensor of a graph, whose values are not known yet.
+
+    >>> known_values([1, 2]).tolist()
+    [1.0, 2.0]
+    """
+    try:
+        return np.asarray(x, dtype="float64")
+    except (TypeError, NotImplementedError, ValueError):
+        return None
+
+
 def height_and_width(**size):
     """Returns `(height, width)` of a size: one int for both, or a pair.
 
@@ -96,8 +121,7 @@ def height_and_width(**size):
     """
     ((name, value),) = size.items()
     pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
-    if len(pair) != 2:
-        raise ValueError(f"`{name}` must be an int or `(height, width)`. Received: {name}={value!r}.")
+    check(len(pair) == 2, f"`{name}` must be an int or `(height, width)`.", **{name: value})
     check_positive(**{name: pair[0]})
     check_positive(**{name: pair[1]})
     return pair

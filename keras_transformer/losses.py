@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import at_least_float32, summed_over_replicas, written_gradient
-from keras_transformer.checks import check_share
+from keras_transformer.checks import check, check_dense, check_share, known_values
+from keras_transformer.keras_internals import implicit_mask
 
 
 def token_cross_entropy(targets, logits, label_smoothing=0.0):
@@ -32,9 +33,10 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     vocab_size = logits.shape[-1]
     shape = ops.shape(targets)
     ids = ops.reshape(ops.cast(targets, "int32"), (-1, 1))
-    inside = ops.logical_and(ids >= 0, ids < vocab_size)
+    inside = in_vocabulary(ids, vocab_size)
     ids = ops.where(inside, ids, 0)
-    at_target = ops.concatenate([ops.arange(ops.shape(ids)[0], dtype="int32")[:, None], ids], axis=1)
+    rows = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype="int32"), 1)
+    at_target = ops.concatenate([rows, ids], axis=1)
 
     @written_gradient
     def cross_entropy(flat):
@@ -46,7 +48,8 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
             losses = losses - label_smoothing * ops.mean(flat, axis=-1)
 
         def gradient(upstream):
-            spread = (p - label_smoothing / vocab_size if label_smoothing else p) * upstream[:, None]
+            spread = p - label_smoothing / vocab_size if label_smoothing else p
+            spread = spread * ops.expand_dims(upstream, 1)
             hit = (1.0 - label_smoothing) * upstream
             return ops.scatter_update(spread, at_target, ops.take_along_axis(spread, ids, axis=1)[:, 0] - hit)
 
@@ -56,38 +59,57 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     return ops.reshape(ops.where(inside[:, 0], cross_entropy(flat), math.nan), shape)
 
 
+def in_vocabulary(ids, vocab_size):
+    """Returns which ids are in the vocabulary, bool of the shape of `ids`."""
+    return (ids >= 0) & (ids < vocab_size)
+
+
 def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
     """Checks the arguments of a loss or a metric, and returns the targets and the weight of each token in a mean.
 
-    The weight is 0 for padding. For other tokens it is 1, or the sample weight.
+    The weight is 0 where the target is `pad_id`, and where Keras's implicit mask of `y_pred` is False. An implicit mask
+    of another shape than `(batch, target_len)` is not read. For other tokens the weight is 1, or the sample weight.
 
     Args:
         y_true: int `(batch, target_len)` or `(batch, target_len, 1)`.
         y_pred: float `(batch, target_len, vocab_size)`.
         sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
-        pad_id: int, the id of padding.
+        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
 
     Returns:
         targets: int32 `(batch, target_len)`.
         weights: `(batch, target_len)`, float64 for float64 logits, else float32.
 
     Raises:
-        ValueError: If a shape is another one.
+        ValueError: If a shape is another one, or a tensor is ragged; or, outside of a graph, if a target that counts is
+            not in the vocabulary.
     """
+    check_dense(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
+    mask = implicit_mask(y_pred)
     logits, targets = ops.convert_to_tensor(y_pred), ops.convert_to_tensor(y_true)
-    if len(logits.shape) != 3:
-        raise ValueError(
-            "`y_pred` must have shape `(batch, target_len, vocab_size)`. "
-            f"Received: y_pred.shape={tuple(logits.shape)}."
-        )
+    rule = "`y_pred` must have shape `(batch, target_len, vocab_size)`."
+    check(len(logits.shape) == 3, rule, **{"y_pred.shape": tuple(logits.shape)})
     tokens = tuple(logits.shape[:2])
     targets = ops.cast(_per_token(targets, "y_true", tokens, [tokens, (*tokens, 1)]), "int32")
-    weights = ops.cast(ops.not_equal(targets, pad_id), at_least_float32(logits.dtype))
+    counts = ops.not_equal(targets, pad_id)
+    if mask is not None and _fits(mask, tokens):
+        counts = ops.logical_and(counts, mask)
+    weights = ops.cast(counts, at_least_float32(logits.dtype))
     if sample_weight is not None:
         shapes = [tokens[:1], (tokens[0], 1), tokens, (*tokens, 1)]
         sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), weights.dtype)
         weights = weights * _per_token(sample_weight, "sample_weight", tokens, shapes)
+    _check_targets(targets, weights, logits.shape[-1], pad_id)
     return targets, weights
+
+
+def weighted(values, weights):
+    """Returns `values * weights`, and 0 where the weight is 0, even if the value is NaN or infinite.
+
+    >>> weighted(np.array([2.0, np.nan]), np.array([3.0, 0.0])).numpy().tolist()
+    [6.0, 0.0]
+    """
+    return ops.where(weights == 0, 0.0, values) * weights
 
 
 def mean_of_tokens(values, weights):
@@ -103,7 +125,7 @@ def mean_of_tokens(values, weights):
     >>> float(mean_of_tokens(np.array([[2.0, 4.0, 9.0]]), np.array([[1.0, 1.0, 0.0]])))
     3.0
     """
-    total, count = ops.sum(values * weights), ops.sum(weights)
+    total, count = ops.sum(weighted(values, weights)), ops.sum(weights)
     sums, replicas = summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
     if replicas == 1:
         return ops.divide_no_nan(total, count)
@@ -134,24 +156,40 @@ def token_divergence(logits, others):
     return 0.5 * ops.sum((ops.softmax(logits) - ops.softmax(others)) * (logits - others), axis=-1)
 
 
+def _check_targets(targets, weights, vocab_size, pad_id):
+    """Raises `ValueError` for a target that counts and is not in the vocabulary, where the values are known."""
+    ids = known_values(targets)
+    if ids is None or vocab_size is None or in_vocabulary(ids, vocab_size).all():
+        return
+    weights = known_values(weights)
+    if weights is not None:
+        unknown = ids[(weights != 0) & ~in_vocabulary(ids, vocab_size)]
+        rule = (
+            f"Each id in `y_true` must be from 0 to {vocab_size - 1}, or be `pad_id`, which does not count."
+        )
+        check(unknown.size == 0, rule, y_true=sorted({int(i) for i in unknown}), pad_id=pad_id)
+
+
 def _per_token(x, name, tokens, shapes):
     """Gives `x`, which must have one of the shapes, the shape `(batch, target_len)` or `(batch, 1)`."""
-
-    def fits(shape):
-        return len(x.shape) == len(shape) and all(
-            None in sizes or sizes[0] == sizes[1] for sizes in zip(x.shape, shape, strict=True)
-        )
-
-    if not any(fits(shape) for shape in shapes):
-        axes = {1: "`(batch,)`", 2: "`(batch, target_len)`", 3: "`(batch, target_len, 1)`"}
-        allowed = [axes[rank] for rank in sorted({len(shape) for shape in shapes})]
-        raise ValueError(
-            f"`{name}` must have shape {', '.join(allowed[:-1])} or {allowed[-1]}, where `(batch, target_len)` is "
-            f"{tokens} from `y_pred`. Received: {name}.shape={tuple(x.shape)}."
-        )
+    axes = {1: "`(batch,)`", 2: "`(batch, target_len)`", 3: "`(batch, target_len, 1)`"}
+    allowed = [axes[rank] for rank in sorted({len(shape) for shape in shapes})]
+    check(
+        any(_fits(x, shape) for shape in shapes),
+        f"`{name}` must have shape {', '.join(allowed[:-1])} or {allowed[-1]}, where `(batch, target_len)` is "
+        f"{tokens} from `y_pred`.",
+        **{f"{name}.shape": tuple(x.shape)},
+    )
     if len(x.shape) == 1:
-        return x[:, None]
-    return x[..., 0] if len(x.shape) == 3 else x
+        return ops.expand_dims(x, 1)
+    return ops.squeeze(x, -1) if len(x.shape) == 3 else x
+
+
+def _fits(x, shape):
+    """Returns whether a tensor has a shape. A size that is not known yet fits."""
+    return len(x.shape) == len(shape) and all(
+        None in sizes or sizes[0] == sizes[1] for sizes in zip(x.shape, shape, strict=True)
+    )
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -163,12 +201,22 @@ class MaskedCrossentropy(keras.losses.Loss):
     in a full row and in a padded one. A batch that is all padding gives 0. Under `tf.distribute` the tokens of all
     replicas count: the gradients are those of the joint batch.
 
-    The loss is float32, or float64 for float64 logits, whatever the dtype policy. It is NaN where a target that counts
-    is not in the vocabulary.
+    Padding is where the target is `pad_id`, and where Keras's implicit mask of the logits is False: `Embedding` and
+    `TokenEmbedding` make that mask, and layers pass it on. An implicit mask of another shape is not read. Where the
+    padding of the targets is also a class, as in many tagging data sets, pass `pad_id=-1`: then the mask alone decides.
+    For labels of Hugging Face and PyTorch, which mark what does not count with -100, pass `pad_id=-100`.
+
+    The loss is float32, or float64 for float64 logits, whatever the dtype policy. A target that counts and is not in
+    the vocabulary raises a `ValueError`. In a graph, such as that of `fit`, the values are not known early: there the
+    loss is NaN.
+
+    For weights of classes, pass `sample_weight=np.take(class_weights, y_true, mode="clip")` to `fit`, or let the data
+    set give it as its third item. Do not pass `class_weight`: Keras reads labels `(batch, target_len)` as one-hot
+    vectors, and so gives each row one weight, that of the position of its largest id.
 
     Args:
         label_smoothing: Share of probability that is spread over the vocabulary, in `[0, 1)`; the paper uses 0.1.
-        pad_id: int, the target id that does not count.
+        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
         name: Name of the loss.
         **kwargs: Arguments of `keras.losses.Loss`. With `reduction="sum"` the loss is the weighted sum, with "none"
             the weighted cross-entropy of each token, `(batch, target_len)`.
@@ -182,7 +230,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         A scalar in nats.
 
     Raises:
-        ValueError: If `label_smoothing` is outside `[0, 1)`, or a call argument has another shape.
+        ValueError: If `label_smoothing` is outside `[0, 1)`, or a call argument has another shape or is ragged; or,
+            outside of a graph, if a target that counts is not in the vocabulary.
 
     >>> loss = MaskedCrossentropy()
     >>> round(float(loss([[1, 2, 0]], np.zeros((1, 3, 8), "float32"))), 4)  # log(8) for each real token
@@ -198,13 +247,11 @@ class MaskedCrossentropy(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         # Keras would divide by the number of positions, with padding.
         targets, weights = targets_and_weights(y_true, y_pred, sample_weight, self.pad_id)
-        losses = ops.where(
-            weights == 0, 0.0, self.call(targets, y_pred)
-        )  # a `pad_id` may be no id, such as -1
+        losses = self.call(targets, y_pred)
         if self.reduction == "sum":
-            return ops.sum(losses * weights)
+            return ops.sum(weighted(losses, weights))
         if self.reduction in ("none", None):
-            return losses * weights
+            return weighted(losses, weights)
         return mean_of_tokens(losses, weights)
 
     def call(self, y_true, y_pred):

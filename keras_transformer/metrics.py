@@ -1,16 +1,20 @@
 """Metrics over real tokens."""
 
+import math
+
 import keras
 from keras import ops
 
 from keras_transformer.backend import at_least_float32
-from keras_transformer.losses import targets_and_weights, token_cross_entropy
+from keras_transformer.losses import in_vocabulary, targets_and_weights, token_cross_entropy, weighted
 
 
 class _TokenMean(keras.metrics.Metric):
     """Base class of means over the real tokens of all batches since the last reset.
 
-    The sums are float32, or float64 with `dtype="float64"`. The values of a batch are float64 for float64 logits.
+    A token counts as in `MaskedCrossentropy`: where the target is not `pad_id`, and Keras's implicit mask of the logits
+    is not False. The sums are float32, or float64 with `dtype="float64"`. The values of a batch are float64 for float64
+    logits.
     """
 
     def __init__(self, pad_id=0, name=None, **kwargs):
@@ -33,11 +37,12 @@ class _TokenMean(keras.metrics.Metric):
             sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
 
         Raises:
-            ValueError: If a shape is another one.
+            ValueError: If a shape is another one, or a tensor is ragged; or, outside of a graph, if a target that
+                counts is not in the vocabulary.
         """
         targets, weights = targets_and_weights(y_true, y_pred, sample_weight, self.pad_id)
         values = ops.cast(self.token_values(targets, y_pred), weights.dtype)
-        self.total.assign_add(ops.cast(ops.sum(values * weights), self.total.dtype))
+        self.total.assign_add(ops.cast(ops.sum(weighted(values, weights)), self.total.dtype))
         self.count.assign_add(ops.cast(ops.sum(weights), self.count.dtype))
 
     def result(self):
@@ -52,8 +57,12 @@ class _TokenMean(keras.metrics.Metric):
 class MaskedAccuracy(_TokenMean):
     """The share of real tokens whose likeliest id is the target.
 
+    `sum(weight * (argmax(logits) == target)) / sum(weight)` over all batches since the last reset. A token counts as in
+    `MaskedCrossentropy`: the weight is 0 where the target is `pad_id`, and where Keras's implicit mask of the logits is
+    False; else it is 1, or the sample weight. In a graph, a target that counts and is not in the vocabulary gives NaN.
+
     Args:
-        pad_id: int, the target id that does not count.
+        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
         name: Name of the metric.
         **kwargs: Arguments of `keras.metrics.Metric`.
 
@@ -63,7 +72,8 @@ class MaskedAccuracy(_TokenMean):
         sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
 
     Raises:
-        ValueError: If a call argument has another shape.
+        ValueError: If a call argument has another shape or is ragged; or, outside of a graph, if a target that counts
+            is not in the vocabulary.
 
     >>> float(MaskedAccuracy()([[1, 2, 0]], np.eye(4, dtype="float32")[None, [1, 3, 0]]))
     0.5
@@ -73,17 +83,23 @@ class MaskedAccuracy(_TokenMean):
         super().__init__(pad_id=pad_id, name=name, **kwargs)
 
     def token_values(self, targets, logits):
+        logits = ops.convert_to_tensor(logits)
         # `ops.argmax` first rewrites all logits to tell -0 from 0: it takes 143 ms where `ops.top_k` takes 52.
         likeliest = ops.top_k(logits, 1)[1][..., 0]
-        return ops.equal(ops.cast(likeliest, "int32"), targets)
+        right = ops.cast(ops.equal(ops.cast(likeliest, "int32"), targets), at_least_float32(logits.dtype))
+        return ops.where(in_vocabulary(targets, ops.shape(logits)[-1]), right, math.nan)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(_TokenMean):
     """`exp` of the mean cross-entropy in nats for each real token, without label smoothing.
 
+    `exp(sum(weight * cross_entropy) / sum(weight))` over all batches since the last reset. A token counts as in
+    `MaskedCrossentropy`: the weight is 0 where the target is `pad_id`, and where Keras's implicit mask of the logits is
+    False; else it is 1, or the sample weight. In a graph, a target that counts and is not in the vocabulary gives NaN.
+
     Args:
-        pad_id: int, the target id that does not count.
+        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
         name: Name of the metric.
         **kwargs: Arguments of `keras.metrics.Metric`.
 
@@ -93,7 +109,8 @@ class Perplexity(_TokenMean):
         sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
 
     Raises:
-        ValueError: If a call argument has another shape.
+        ValueError: If a call argument has another shape or is ragged; or, outside of a graph, if a target that counts
+            is not in the vocabulary.
 
     >>> round(float(Perplexity()([[1, 2, 0]], np.zeros((1, 3, 8), "float32"))), 3)
     8.0

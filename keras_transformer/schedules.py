@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check, check_positive, check_range
 
 
 class _RiseAndFall(keras.optimizers.schedules.LearningRateSchedule):
@@ -123,11 +123,8 @@ class _FallToFinal(_RiseAndFall):
         super().__init__(peak, warmup_steps, initial)
         check_positive(total_steps=total_steps)
         check_range(0, final=final)
-        if warmup_steps >= total_steps:
-            raise ValueError(
-                "`warmup_steps` must be less than `total_steps`. "
-                f"Received: warmup_steps={warmup_steps}, total_steps={total_steps}."
-            )
+        rule = "`warmup_steps` must be less than `total_steps`."
+        check(warmup_steps < total_steps, rule, warmup_steps=warmup_steps, total_steps=total_steps)
         self.total_steps = total_steps
         self.final = final
 

@@ -9,6 +9,7 @@ from contracts import (
     as_numpy,
     gradient_of,
     normal,
+    with_mask,
 )
 from keras import ops
 from reference import log_softmax
@@ -80,15 +81,6 @@ def test_another_pad_id_is_not_scored():
     losses = reference_losses(TARGETS, logits(), 0.0)
     found = MaskedCrossentropy(pad_id=2)(TARGETS, logits())
     np.testing.assert_allclose(as_numpy(found), losses[TARGETS != 2].mean(), rtol=1e-5)
-
-
-def test_pad_id_outside_the_vocabulary_is_not_scored():
-    targets = np.where(TARGETS == 0, -1, TARGETS)
-    losses = reference_losses(TARGETS, logits(), 0.1)
-    found = MaskedCrossentropy(0.1, pad_id=-1)(targets, logits())
-    np.testing.assert_allclose(as_numpy(found), losses[TARGETS != 0].mean(), rtol=1e-5)
-    gradient = gradient_of(lambda scores: MaskedCrossentropy(0.1, pad_id=-1)(targets, scores), logits())
-    assert np.all(np.isfinite(gradient)) and np.all(gradient[TARGETS == 0] == 0)
 
 
 def test_batch_of_padding_alone_gives_zero_and_no_gradient():
@@ -291,9 +283,178 @@ def test_smoothing_must_leave_something_to_the_target(smoothing):
         MaskedCrossentropy(smoothing)
 
 
-@pytest.mark.parametrize("target", [99, -7])
-def test_a_target_outside_the_vocabulary_gives_nan(target):
-    logits = np.eye(4, dtype="float32")[None, [1, 3]]
-    assert np.isnan(float(MaskedCrossentropy()(np.array([[1, target]]), logits)))
-    weights = np.array([[1.0, 0.0]], "float32")  # a token that does not count does no harm
-    assert np.isfinite(float(MaskedCrossentropy()(np.array([[1, target]]), logits, weights)))
+PADDINGS = [0, -1, -100, 99]  # the last three are no ids of the vocabulary
+KINDS = [MaskedCrossentropy, MaskedAccuracy, Perplexity]
+OUTSIDE = [(BATCH, LENGTH + 1), (BATCH, 1, LENGTH), (LENGTH,)]  # shapes that are not those of the tokens
+
+
+def padded(pad_id):
+    """The targets with another id in the place of padding."""
+    return np.where(TARGETS == 0, pad_id, TARGETS).astype("int32")
+
+
+def value_of(kind, targets, scores, weights=None, **arguments):
+    """The value of a loss, or the result of a metric after one batch."""
+    return as_numpy(kind(**arguments)(ops.convert_to_tensor(targets), scores, weights))
+
+
+def inside_a_graph(function, *arrays):
+    """Calls a function where the values of its arguments are not known yet."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)(*arrays)
+    import tensorflow as tf
+
+    return tf.function(function)(*map(tf.constant, arrays))
+
+
+@pytest.mark.parametrize("pad_id", PADDINGS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "none"])
+def test_the_id_of_padding_changes_no_loss(reduction, smoothing, pad_id):
+    def loss(targets, scores, pad_id):
+        return MaskedCrossentropy(smoothing, pad_id, reduction=reduction)(targets, scores)
+
+    expected = as_numpy(loss(TARGETS, logits(), 0))
+    targets = padded(pad_id)
+    np.testing.assert_array_equal(as_numpy(loss(targets, logits(), pad_id)), expected)
+    found = inside_a_graph(lambda targets, scores: loss(targets, scores, pad_id), targets, logits())
+    np.testing.assert_allclose(as_numpy(found), expected, rtol=1e-6)
+    gradient = gradient_of(lambda scores: ops.sum(loss(targets, scores, pad_id)), logits())
+    assert np.all(np.isfinite(gradient)) and np.all(gradient[TARGETS == 0] == 0)
+
+
+@pytest.mark.parametrize("pad_id", PADDINGS)
+@pytest.mark.parametrize("kind", [MaskedAccuracy, Perplexity])
+def test_the_id_of_padding_changes_no_metric(kind, pad_id):
+    metric, expected = kind(pad_id=pad_id), kind()
+    for rows in (slice(0, 2), slice(2, 3)):
+        metric.update_state(padded(pad_id)[rows], logits()[rows])
+        expected.update_state(TARGETS[rows], logits()[rows])
+    assert as_numpy(metric.result()) == as_numpy(expected.result())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_that_the_implicit_mask_hides_do_not_count(kind):
+    """With `pad_id=-1` the mask alone decides, so that class 0 counts. The mask, the weights and `pad_id` multiply."""
+    mask = np.array(
+        [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]], bool
+    )  # of TARGETS[2, 3] it is True, of 0
+    weights = np.random.default_rng(5).uniform(0.5, 3.0, TARGETS.shape).astype("float32")
+    for pad_id, given in ((-1, None), (0, None), (-1, weights), (0, weights)):
+        counts = mask & np.not_equal(TARGETS, pad_id)
+        expected = value_of(
+            kind, TARGETS, logits(), np.where(counts, 1.0 if given is None else given, 0.0), pad_id=-1
+        )
+        scores = with_mask(ops.convert_to_tensor(logits()), ops.convert_to_tensor(mask))
+        found = value_of(kind, TARGETS, scores, given, pad_id=pad_id)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "none"])
+def test_masked_logits_have_the_loss_of_keras(reduction):
+    mask = ops.convert_to_tensor(np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 1, 0]], bool))
+    scores = with_mask(ops.convert_to_tensor(logits()), mask)
+    expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)(
+        TARGETS, scores
+    )
+    found = MaskedCrossentropy(pad_id=-1, reduction=reduction)(TARGETS, scores)
+    np.testing.assert_allclose(as_numpy(found), as_numpy(expected), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", OUTSIDE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_implicit_mask_of_another_shape_is_not_read(kind, shape):
+    scores = with_mask(ops.convert_to_tensor(logits()), ops.zeros(shape, "bool"))
+    assert value_of(kind, TARGETS, scores) == value_of(kind, TARGETS, logits())
+
+
+def test_a_tagger_has_the_numbers_of_keras():
+    """The padding of the tags is a class too; the logits carry the mask of the embedding."""
+    ids = np.array([[5, 7, 3, 0, 0], [2, 4, 0, 0, 0], [1, 2, 3, 4, 5]])
+    tags = np.array([[1, 0, 2, 0, 0], [3, 0, 0, 0, 0], [0, 1, 0, 6, 2]])
+    model = keras.Sequential(
+        [keras.Input((None,), dtype="int32"), keras.layers.Embedding(REAL, VOCAB, mask_zero=True)]
+    )
+    model.set_weights([normal(REAL, VOCAB)])
+    found = []
+    for loss, metric in (
+        (
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+        ),
+        (MaskedCrossentropy(pad_id=-1), MaskedAccuracy(pad_id=-1)),
+    ):
+        model.compile("sgd", loss, metrics=[metric], jit_compile=STEP_IN_XLA)
+        found.append(model.evaluate(ids, tags, verbose=0))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", [VOCAB, 99, -7, -100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_outside_the_vocabulary_is_refused_where_it_counts(kind, target):
+    targets = TARGETS.copy()
+    targets[0, 1] = target
+    message = rf"`y_true` must be from 0 to {VOCAB - 1}, .*Received: y_true=\[{target}\], pad_id=0\."
+    with pytest.raises(ValueError, match=message):
+        value_of(kind, targets, logits())
+    weights = np.ones(TARGETS.shape, "float32")
+    weights[0, 1] = 0.0
+    assert value_of(kind, targets, logits(), weights) == value_of(kind, TARGETS, logits(), weights)
+    mask = ops.convert_to_tensor(weights != 0)
+    scores = with_mask(ops.convert_to_tensor(logits()), mask)
+    np.testing.assert_allclose(
+        value_of(kind, targets, scores), value_of(kind, TARGETS, logits(), weights), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("target", [VOCAB, -100])
+def test_a_target_outside_the_vocabulary_gives_nan_in_a_graph(target):
+    targets = TARGETS.copy()
+    targets[0, 1] = target
+    assert np.isnan(as_numpy(inside_a_graph(MaskedCrossentropy(), targets, logits())))
+    model = keras.Sequential([keras.Input((LENGTH,), dtype="int32"), keras.layers.Embedding(REAL + 1, VOCAB)])
+    metrics = [MaskedAccuracy(), Perplexity()]
+    model.compile("sgd", MaskedCrossentropy(), metrics=metrics, jit_compile=STEP_IN_XLA)
+    assert np.isnan(model.evaluate(np.ones(TARGETS.shape, "int32"), targets, verbose=0)).all()
+
+
+def test_class_weights_are_sample_weights():
+    """The weighted mean of `torch.nn.CrossEntropyLoss(weight=..., ignore_index=-100)`."""
+    class_weights = np.array([0.5, 1.0, 2.0, 3.0, 0.25, 4.0, 1.5], "float32")
+    targets = padded(-100)
+    weights = np.take(class_weights, targets, mode="clip")
+    counted = class_weights[TARGETS] * (TARGETS != 0)
+    expected = (reference_losses(TARGETS, logits(), 0.0) * counted).sum() / counted.sum()
+    found = MaskedCrossentropy(pad_id=-100)(targets, logits(), weights)
+    np.testing.assert_allclose(as_numpy(found), expected, rtol=1e-5)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", ["y_true", "y_pred", "sample_weight"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ragged_tensors_are_refused(kind, name):
+    import tensorflow as tf
+
+    arguments = {"y_true": TARGETS, "y_pred": logits(), "sample_weight": np.ones(TARGETS.shape, "float32")}
+    arguments[name] = tf.RaggedTensor.from_tensor(arguments[name])
+    with pytest.raises(ValueError, match=rf"`{name}` must be a dense tensor.*Received: {name}.shape=\(3, "):
+        kind()(**arguments)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_axis_is_added_by_indexing(kind):
+    """TensorFlow Lite cannot convert such a slice."""
+    import tensorflow as tf
+
+    specs = (
+        tf.TensorSpec((None, LENGTH), tf.int32),
+        tf.TensorSpec((None, LENGTH, VOCAB)),
+        tf.TensorSpec((None,)),
+    )
+    measure = kind()
+    function = tf.function(lambda targets, scores, weights: measure(targets, scores, weights))
+    operations = function.get_concrete_function(*specs).graph.get_operations()
+    assert not [op.name for op in operations if op.type == "StridedSlice" and op.get_attr("new_axis_mask")]

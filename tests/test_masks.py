@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from contracts import as_numpy, mask_of, with_mask
@@ -125,6 +126,14 @@ def test_combine_of_nothing_is_no_restriction():
     assert masks.combine(None, None) is None
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+def test_combine_gives_bool(dtype):
+    mask = ops.cast([[1, 0]], dtype)
+    for combined in (masks.combine(mask), masks.combine(None, mask), masks.combine(mask, mask)):
+        assert combined.dtype == ops.convert_to_tensor([True]).dtype
+        np.testing.assert_array_equal(as_numpy(combined), [[True, False]])
+
+
 def test_combine_allows_what_all_allow():
     a = np.array([[True, True, False, False]])
     b = np.array([[True, False, True, False]])
@@ -170,12 +179,88 @@ def test_token_masks_of_other_shapes_are_refused(shape):
     assert str(error.value).endswith(f"Received: shape={shape}.")
 
 
-def test_additive_masks_of_tokens_are_refused():
-    """Zeros and minus infinities would be read the other way round."""
+READERS = [
+    ("attention_mask", masks.as_attention_mask),
+    ("padding_mask", masks.as_token_mask),
+    ("masks", masks.combine),
+    ("masks", lambda mask: masks.combine(None, mask)),
+    ("masks", lambda mask: masks.combine(mask == 0, mask)),
+]
+
+
+@pytest.mark.parametrize("lowest", [-10000, -1])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float32"])
+@pytest.mark.parametrize(("name", "read"), READERS)
+def test_additive_masks_are_refused(name, read, dtype, lowest):
+    """They have 0 where a mask has 1, so they would be read the other way round."""
+    lowest = max(lowest, -128) if dtype == "int8" else lowest
+    mask = ops.convert_to_tensor(np.triu(np.full((3, 3), lowest), 1).astype(dtype))
+    message = rf"`{name}` must be boolean.*Received: dtype='{dtype}'"
+    message += "" if (name, dtype) == ("padding_mask", "float32") else rf", lowest={lowest}.*, highest=0"
+    with pytest.raises(ValueError, match=message):
+        read(mask)
+
+
+def test_floats_of_0_and_1_are_an_attention_mask_and_no_mask_of_tokens():
+    ones = np.tril(np.ones((3, 3), "float32"))
+    np.testing.assert_array_equal(as_numpy(masks.as_attention_mask(ones))[0, 0], ones.astype(bool))
+    with pytest.raises(ValueError, match=r"True where a token is real. Received: dtype='float32'\."):
+        masks.as_token_mask(ones)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [*READERS[:2], READERS[3], ("token_ids", masks.padding_mask), ("segment_ids", masks.segment_mask)],
+)
+def test_ragged_tensors_are_refused(name, read):
+    import tensorflow as tf
+
+    ragged = tf.ragged.constant([[1, 1], [1]])
     with pytest.raises(
-        ValueError, match=r"must be boolean, True where a token is real. Received: dtype=float32\."
+        ValueError, match=rf"`{name}` must be a dense.* Received: {name}\.shape=\(2, None\)\."
     ):
-        masks.as_token_mask(np.zeros((2, 5), "float32"))
+        read(ragged)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 1)])
+@pytest.mark.parametrize(
+    ("name", "read"), [("token_ids", masks.padding_mask), ("segment_ids", masks.segment_mask)]
+)
+def test_ids_of_other_ranks_are_refused(name, read, shape):
+    with pytest.raises(ValueError) as error:
+        read(np.ones(shape, "int32"))
+    assert str(error.value).startswith(f"`{name}` must have shape")
+    assert str(error.value).endswith(f"Received: shape={shape}.")
+
+
+@pytest.mark.parametrize(
+    "make", [masks.look_ahead_mask, lambda length: masks.local_mask(length, 2)], ids=["look_ahead", "local"]
+)
+def test_an_open_length_is_refused_and_a_lambda_layer_knows_it(make):
+    inputs = keras.Input((None, 5))
+    for length in (ops.shape(inputs)[1], ops.sum(inputs)):
+        with pytest.raises(ValueError, match=r"`length` must be an int.* `use_causal_mask=True`.*Lambda"):
+            make(length)
+    mask = keras.layers.Lambda(lambda x: make(ops.shape(x)[1]), output_shape=lambda shape: (1, None, None))
+    model = keras.Model(inputs, mask(inputs))
+    np.testing.assert_array_equal(as_numpy(model(np.ones((2, 3, 5)))), as_numpy(make(3)))
+
+
+@pytest.mark.tensorflow
+def test_no_axis_is_added_by_indexing():
+    """TensorFlow Lite cannot convert such a slice."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((), tf.int32)])
+    def every_mask(ids, length):
+        look_ahead, local = masks.look_ahead_mask(length), masks.local_mask(length, 2)
+        of_rank = [masks.as_attention_mask(mask) for mask in (look_ahead[0, 0], look_ahead[0], look_ahead)]
+        padding = masks.padding_mask(ids)
+        return look_ahead, local, padding, masks.segment_mask(ids), masks.as_token_mask(padding), of_rank
+
+    operations = every_mask.get_concrete_function().graph.get_operations()
+    assert not [op.name for op in operations if op.type == "StridedSlice" and op.get_attr("new_axis_mask")]
 
 
 def test_no_mask_stays_none():
@@ -197,10 +282,3 @@ def test_segment_mask_shows_each_text_itself_alone():
     assert mask.shape == (2, 1, 4, 4)
     np.testing.assert_array_equal(mask[0, 0], matrix("1 1 0 0\n1 1 0 0\n0 0 1 0\n0 0 0 1"))
     assert mask[1].all()
-
-
-def test_an_additive_mask_is_refused_and_one_of_ones_is_not():
-    ones = np.tril(np.ones((3, 3)))
-    np.testing.assert_array_equal(as_numpy(masks.as_attention_mask(ones))[0, 0], ones.astype(bool))
-    with pytest.raises(ValueError, match=r"`attention_mask` must be boolean or 0 and 1"):
-        masks.as_attention_mask(np.triu(np.full((3, 3), -1e9), 1))
