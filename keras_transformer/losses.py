@@ -60,7 +60,11 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
 
 
 def in_vocabulary(ids, vocab_size):
-    """Returns which ids are in the vocabulary, bool of the shape of `ids`."""
+    """Returns which ids are in the vocabulary, bool of the shape of `ids`.
+
+    >>> in_vocabulary(np.array([-100, 0, 7, 8]), 8).tolist()
+    [False, True, True, False]
+    """
     return (ids >= 0) & (ids < vocab_size)
 
 
