@@ -137,8 +137,10 @@ def test_a_special_token_in_a_text_is_text_unless_it_is_asked_for(tokenizer):
     ids = tokenizer.tokenize(text).numpy().tolist()
     assert call in ids and not {end, start} & set(ids)
     assert tokenizer.detokenize(ids).numpy().decode() == text
-    parsed = made(parse_special=True).tokenize([text, END]).to_list()
+    tokenize = made(parse_special=True).tokenize
+    parsed = tokenize([text, END]).to_list()
     assert parsed == [[0x61, 0x20, end, start, call, 0x20, 0x62], [end]]
+    assert tf.function(tokenize)(tf.constant([text, END])).to_list() == parsed
     assert tokenizer.detokenize(parsed).numpy().tolist() == [b"a <call> b", b""]
 
 
@@ -158,11 +160,10 @@ def test_blanks_before_a_special_token_are_those_at_the_end_of_a_text():
 
 def test_nfc_composes_characters():
     composed = made(nfc=True)
-    assert read_back(composed, ["e\u0301", "\u1112\u1161\u11ab", "a\uffff\u0301"]) == [
-        "é",
-        "한",
-        "a\uffff\u0301",
-    ]
+    rows = ["e\u0301", "\u1112\u1161\u11ab", "a\uffff\u0301"]
+    assert read_back(composed, rows) == ["é", "한", "a\uffff\u0301"]
+    in_graph = tf.function(composed.tokenize)(tf.constant(rows))
+    assert in_graph.to_list() == composed.tokenize(rows).to_list()
     assert read_back(made(), ["e\u0301"]) == ["e\u0301"]
 
 
