@@ -14,12 +14,12 @@ def assert_same_in_graphs(tokenizer, rows, folder):
 
     @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
     def there_and_back(strings):
-        ids = tokenizer.tokenize(strings).to_tensor(0)
+        ids = tokenizer.tokenize(strings).to_tensor(tokenizer.pad_id)
         return tokenizer.detokenize(ids), ids
 
     module.there_and_back = there_and_back
     tf.saved_model.save(module, str(folder))
-    expected = tokenizer.tokenize(rows).to_tensor(0).numpy()
+    expected = tokenizer.tokenize(rows).to_tensor(tokenizer.pad_id).numpy()
     texts = tokenizer.detokenize(expected).numpy().tolist()
     loaded = tf.saved_model.load(str(folder)).there_and_back
     for function in (there_and_back, loaded):

@@ -190,7 +190,9 @@ def test_blank_text_has_no_ids(case, blank):
 def test_invalid_utf8_harms_no_neighbour(case):
     rows = [b"\xff\xfe", case.text.encode(), case.text.encode() + b" \xf0\x9f", b"\xed\xa0\x80"]
     _, whole, start, _ = read_back(case.tokenizer, case.tokenizer.tokenize(rows))
-    assert whole == case.text and start.startswith(case.text)
+    assert (
+        whole == start.rstrip(" \ufffd") == case.text
+    )  # bytes are read as U+FFFD, or as if they were not there
 
 
 @only_words

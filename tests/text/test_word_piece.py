@@ -62,6 +62,8 @@ def test_capitals_and_accents_stay_where_asked():
     assert spelled(made(lower_case=False), "The the é") == ["[UNK]", "the", "[UNK]"]
     assert spelled(made(strip_accents=False), "The é") == ["the", "[UNK]"]
     assert spelled(made(lower_case=False, strip_accents=True), "The é") == ["[UNK]", "e"]
+    # A capital sigma becomes the same small letter everywhere, also at the end of a word.
+    assert spelled(made([*SPECIAL, "σ", "##σ"]), "ΣΣ σσ") == ["σ", "##σ"] * 2
 
 
 def test_special_ids_are_those_of_their_names():
