@@ -20,7 +20,6 @@ from keras_transformer.text import WordPieceTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
 import families
-import test_vit
 
 TEXTS = ["one two three", "three, two", ""]
 
@@ -92,7 +91,7 @@ def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
         hard_vocab_limit=False,
         minloglevel=2,
     )
-    model = families.ours({**families.T5, "vocab_size": 130})
+    model = families.own_model({**families.T5, "vocab_size": 130})
     assert isinstance(model, T5)
     to_huggingface(model, tmp_path / "checkpoint")
     (tmp_path / "spiece.model").rename(tmp_path / "checkpoint" / "spiece.model")
@@ -110,7 +109,7 @@ def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
 
 
 def test_an_image_classifier_needs_no_tokenizer(tmp_path):
-    model = test_vit.ours("classes")
+    model = families.own_model(families.VIT)
     names = ["ant", "bee", "cat", "dog", "eel"]
     config = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     to_huggingface(model, tmp_path / "checkpoint", config=config)
@@ -128,7 +127,7 @@ def test_a_folder_that_cannot_be_converted_is_refused_and_nothing_is_written(ber
         convert("bert-base-uncased", tmp_path / "new")
     with pytest.raises(ValueError, match="convert it first with `keras-transformer convert`"):
         load(bert)
-    to_huggingface(families.ours(families.GPT2), tmp_path / "gpt2")
+    to_huggingface(families.own_model(families.GPT2), tmp_path / "gpt2")
     with pytest.raises(ValueError, match=r"without tokenizer\.json or vocab\.json"):
         convert(tmp_path / "gpt2", tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import families
 import pytest
 import tensorflow as tf
+from families import GPT2, LLAMA, randomized
 
 from keras_transformer.huggingface import (
     FAMILIES,
@@ -46,9 +46,9 @@ def model_of(family, tokenizer):
     bos_id, eos_id = (
         tokenizer.vocab_size - 1 if i is None else i for i in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    config = families.GPT2 if family == "gpt2" else families.LLAMA
+    config = GPT2 if family == "gpt2" else LLAMA
     ids = {"vocab_size": tokenizer.vocab_size, "bos_token_id": bos_id, "eos_token_id": eos_id}
-    return families.randomized(family, FAMILIES[family].make_model({**config, **ids}), 2, scale=0.5)
+    return randomized(family, FAMILIES[family].make_model({**config, **ids}), 2, scale=0.5)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from relatives import DECODERS
-from test_family_tokenizers import byte_pieces, train_gemma, written
+from families import DECODERS
+from pieces import GEMMA as GEMMA_PIECES
+from pieces import byte_pieces, train_pieces, written
 
 from keras_transformer.cli import main
 from keras_transformer.cli.convert import convert
@@ -58,7 +59,7 @@ def folder_of(name, folder):
     if name == "gemma2":
         config = {"vocab_size": 420, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": [1, 5]}
         written(folder, {**DECODERS[name], **config}, {"chat_template.jinja": GEMMA})
-        train_gemma(folder)
+        train_pieces(folder / "tokenizer.model", vocab_size=400, **GEMMA_PIECES)
         tokens = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
         options = {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True, **tokens}
     else:
@@ -86,15 +87,15 @@ def folder_of(name, folder):
 def test_texts_and_ids_are_those_of_transformers(name, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = folder_of(name, tmp_path / "model")
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    there = transformers.AutoTokenizer.from_pretrained(folder)
     template = chat_template_from_huggingface(folder)
     generator = convert(folder, tmp_path / "own", chat=True)
     starts = [generator.model.bos_id] if generator.starts_with_bos else []
     for chat in CHATS:
         for asks in (True, False):
-            expected = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=asks)
+            expected = there.apply_chat_template(chat, tokenize=False, add_generation_prompt=asks)
             assert template.render(chat, asks) == expected
-        expected = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        expected = there.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         prompt = template.prompt(chat)
         assert starts + generator.tokenizer.tokenize([prompt]).to_list()[0] == expected
 
@@ -107,9 +108,9 @@ def test_a_converted_model_answers_a_chat_as_in_transformers(name, tmp_path, cap
     assert main(["convert", "--chat", str(folder), str(tmp_path / "own")]) == 0
     generator = load(tmp_path / "own")
     generator = generator.changed(max_length=7)
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    there = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    ids = theirs.apply_chat_template(CHATS[0], add_generation_prompt=True, return_dict=False)
+    ids = there.apply_chat_template(CHATS[0], add_generation_prompt=True, return_dict=False)
     row = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=7)[0].tolist()
     prompt = chat_template_from_huggingface(folder).prompt(CHATS[0])
     (answer,) = generator.generate([prompt])

@@ -4,11 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
-from families import ours
-from relatives import DECODERS, ENCODER_DECODERS
-from test_encoders import CONFIGS
+from families import CONFIGS
+from pieces import GEMMA, TEXTS, assert_same_ids, byte_pieces, train_pieces, written
 
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
@@ -16,74 +14,27 @@ from keras_transformer.serving import Classifier
 from keras_transformer.text import WordPieceTokenizer
 
 transformers = pytest.importorskip("transformers")
-TEXTS = [
-    "A man runs in the park.",
-    "두 마리 개가  공원에서 달린다!",
-    " Zwei Hunde: 1,234 mal - (schön)",
-    "é \t naïve\n",
-    "",
-    "<s> not </s> marks",
-]
-LINES = [*TEXTS[:4], "the dog runs in the park", "the men are in the parks", "개가 달린다 공원에서"] * 9
-
-
-def written(folder, config, tokenizer_files):
-    """Writes a random model of a configuration, and files beside it."""
-    to_huggingface(ours(config), folder, family=config["model_type"])
-    for name, content in tokenizer_files.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    return folder
-
-
-def train_gemma(folder):
-    """Trains a SentencePiece model as Gemma's and writes it to tokenizer.model."""
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(folder / "tokenizer"),
-        vocab_size=400,
-        model_type="bpe",
-        byte_fallback=True,
-        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
-        **{"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"},
-        user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-
-
-def byte_pieces():
-    """A vocabulary of byte-level pieces and its merges, trained on the lines."""
-    from tokenizers import ByteLevelBPETokenizer
-
-    trained = ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    trained.train_from_iterator(LINES, 320, special_tokens=special, min_frequency=1)
-    model = json.loads(trained.to_str())["model"]
-    return model["vocab"], [tuple(merge) for merge in model["merges"]]
+MARKED = [*TEXTS, "<s> not </s> marks"]  # transformers reads special tokens in texts
 
 
 @pytest.mark.parametrize("form", ["whole", "old"])
 def test_byte_pairs_of_roberta_and_bart(form, tmp_path):
     vocabulary, merges = byte_pieces()
-    theirs = transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
+    there = transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
     folder = written(tmp_path / "model", {**CONFIGS["roberta-Model"], "vocab_size": len(vocabulary)}, {})
     if form == "whole":
-        theirs.save_pretrained(folder)
+        there.save_pretrained(folder)
     else:
         (folder / "vocab.json").write_text(json.dumps(vocabulary))
         (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, merges)))
     (tokenizer,) = tokenizers_from_huggingface(folder)
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (1, 0, 2)
-    texts = TEXTS[:-1]  # transformers reads special tokens in texts
-    assert tokenizer.tokenize(texts).to_list() == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert_same_ids(tokenizer, there, TEXTS)
     model = from_huggingface(folder)
     to_huggingface(model, tmp_path / "new", tokenizers=(tokenizer,), family="roberta")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
-    for text in texts:
-        assert again.encode(text, text) == theirs.encode(text, text)
+    for text in TEXTS:
+        assert again.encode(text, text) == there.encode(text, text)
 
 
 def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
@@ -103,24 +54,19 @@ def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
         "A",
         "man",
     ]
-    config = {
-        **CONFIGS["roberta-ForSequenceClassification"],
-        "vocab_size": len(pieces),
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-    }
+    ids = {"vocab_size": len(pieces), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    config = {**CONFIGS["roberta-ForSequenceClassification"], **ids}
     options = json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False})
     files = {"vocab.txt": "\n".join(pieces) + "\n", "tokenizer_config.json": options}
     folder = written(tmp_path / "model", config, files)
-    theirs = transformers.BertTokenizer.from_pretrained(folder)
+    there = transformers.BertTokenizer.from_pretrained(folder)
     classifier = convert(folder, tmp_path / "own", pairs=True)
     assert isinstance(classifier, Classifier)
     tokenizer, model = classifier.tokenizer, classifier.model
     assert type(tokenizer) is WordPieceTokenizer
-    assert tokenizer.tokenize(TEXTS).to_list() == theirs(TEXTS, add_special_tokens=False)["input_ids"]
+    assert_same_ids(tokenizer, there, MARKED)
     assert (model.pad_id, model.cls_id, model.sep_id, model.num_separators) == (1, 0, 2, 1)
-    ids = np.array([theirs.encode("두 개가", "달린다!")])
+    ids = np.array([there.encode("두 개가", "달린다!")])
     logits = np.asarray(model(ids))[0]
     ((label, probability),) = classifier.classify(["두 개가"], ["달린다!"])
     expected = np.exp(logits - logits.max())
@@ -128,41 +74,25 @@ def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
     assert probability == pytest.approx((expected / expected.sum()).max(), abs=1e-5)
     to_huggingface(model, tmp_path / "new", tokenizers=(tokenizer,))
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
-    assert again(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
+    assert again(MARKED)["input_ids"] == there(MARKED)["input_ids"]
 
 
-@pytest.fixture(scope="module")
-def fairseq_model(tmp_path_factory):
-    """A SentencePiece model as fairseq trains it."""
-    prefix = tmp_path_factory.mktemp("spm") / "sentencepiece.bpe"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(prefix),
-        vocab_size=90,
-        model_type="unigram",
-        minloglevel=2,
-        hard_vocab_limit=False,
-    )
-    return prefix.with_name("sentencepiece.bpe.model")
-
-
-def test_sentence_pieces_with_the_ids_of_fairseq(fairseq_model, tmp_path):
+def test_sentence_pieces_with_the_ids_of_fairseq(tmp_path):
     config = {**CONFIGS["xlm-roberta-Model"], "vocab_size": 120, "pad_token_id": 1}
     config |= {"bos_token_id": 0, "eos_token_id": 2}
     folder = written(
         tmp_path / "model", config, {"tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'}
     )
-    (folder / fairseq_model.name).write_bytes(fairseq_model.read_bytes())
-    theirs = transformers.XLMRobertaTokenizer.from_pretrained(folder)
+    train_pieces(folder / "sentencepiece.bpe.model", model_type="unigram")
+    there = transformers.XLMRobertaTokenizer.from_pretrained(folder)
     (tokenizer,) = tokenizers_from_huggingface(folder)
     assert (tokenizer.bos_id, tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id) == (0, 1, 2, 3)
-    assert tokenizer.vocab_size == len(theirs)
-    texts = TEXTS[:-1]
-    assert tokenizer.tokenize(texts).to_list() == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert tokenizer.vocab_size == len(there)
+    assert_same_ids(tokenizer, there, TEXTS)
     to_huggingface(from_huggingface(folder), tmp_path / "new", tokenizers=(tokenizer,))
     assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "xlm-roberta"
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
-    assert again(texts)["input_ids"] == theirs(texts)["input_ids"]
+    assert again(TEXTS)["input_ids"] == there(TEXTS)["input_ids"]
     with pytest.raises(ValueError, match="fairseq_ids"):
         shifted = type(tokenizer)(tokenizer.model, [*tokenizer.pieces(range(tokenizer.vocab_size)), "more"])
         to_huggingface(
@@ -182,7 +112,7 @@ def test_a_tokenizer_that_no_kind_reads_names_each_reason(tmp_path):
 @pytest.mark.parametrize(("said", "expected"), [({}, False), ({"add_bos_token": True}, True)])
 def test_prompts_of_qwen_begin_as_tokenizer_config_says(said, expected, tmp_path):
     vocabulary, merges = byte_pieces()
-    config = {**DECODERS["qwen2"], "vocab_size": len(vocabulary), "bos_token_id": 0, "eos_token_id": 2}
+    config = {**CONFIGS["qwen2"], "vocab_size": len(vocabulary), "bos_token_id": 0, "eos_token_id": 2}
     folder = written(tmp_path / "model", config, {"vocab.json": json.dumps(vocabulary)})
     (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
     names = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -202,7 +132,7 @@ def test_a_bart_writes_what_transformers_writes(forced, tmp_path):
     import torch
 
     vocabulary, merges = byte_pieces()
-    config = {**ENCODER_DECODERS["bart"], "vocab_size": len(vocabulary), "max_position_embeddings": 90}
+    config = {**CONFIGS["bart"], "vocab_size": len(vocabulary), "max_position_embeddings": 90}
     folder = written(tmp_path / "model", config, {"vocab.json": json.dumps(vocabulary)})
     (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
     if forced is not None:
@@ -225,25 +155,20 @@ def test_a_bart_writes_what_transformers_writes(forced, tmp_path):
 
 
 def test_sentence_pieces_of_gemma(tmp_path):
-    config = {
-        **DECODERS["gemma2"],
-        "vocab_size": 420,
-        "pad_token_id": 0,
-        "bos_token_id": 2,
-        "eos_token_id": 1,
-    }
+    ids = {"vocab_size": 420, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
+    config = {**CONFIGS["gemma2"], **ids}
     options = json.dumps({"tokenizer_class": "GemmaTokenizer", "add_bos_token": True})
     folder = written(tmp_path / "model", config, {"tokenizer_config.json": options})
-    train_gemma(folder)
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    train_pieces(folder / "tokenizer.model", vocab_size=400, **GEMMA)
+    there = transformers.AutoTokenizer.from_pretrained(folder)
     (tokenizer,) = tokenizers_from_huggingface(folder)
-    texts = [*TEXTS[:-1], "  two  blanks ", "<start_of_turn>user\nthe dog<end_of_turn>\n", "한국 日本 🙂"]
-    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    texts = [*TEXTS, "  two  blanks ", "<start_of_turn>user\nthe dog<end_of_turn>\n", "한국 日本 🙂"]
+    expected = there(texts, add_special_tokens=False)["input_ids"]
     assert tokenizer.tokenize(texts).to_list() == expected
     back = [text.decode() for text in tokenizer.detokenize(expected).numpy()]
     assert back == texts
     to_huggingface(from_huggingface(folder), tmp_path / "new", tokenizers=(tokenizer,))
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
-    assert again(texts)["input_ids"] == theirs(texts)["input_ids"]
+    assert again(texts)["input_ids"] == there(texts)["input_ids"]
     assert again("the")["input_ids"][0] == tokenizer.bos_id
     assert convert(folder, tmp_path / "own").starts_with_bos

@@ -1,13 +1,13 @@
 """Multilingual models, BART and PEGASUS: text in, text out, with the ids that transformers puts around texts."""
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from relatives import ENCODER_DECODERS
+from families import ENCODER_DECODERS, torch_model
+from pieces import T5_IDS, TEXTS, described, train_pieces
 
 from keras_transformer.cli.convert import convert
 from keras_transformer.cli.main import main
@@ -21,16 +21,7 @@ from keras_transformer.serving import Translator, load
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from families import theirs  # noqa: E402
 
-TEXTS = [
-    "A man runs in the park.",
-    "두 마리 개가  공원에서 달린다!",
-    " Zwei Hunde: 1,234 mal (schön)",
-    "é \t naïve",
-    "",
-]
-LINES = [*TEXTS, "the dog runs in the park", "the men are in the parks", "개가 달린다 공원에서"] * 9
 CASES = {
     # folder: model_type, class, source's and target's language
     "mbart": ("mbart", "MBartTokenizer", "de_DE", "ko_KR"),
@@ -41,18 +32,6 @@ CASES = {
 }
 EACH = pytest.mark.parametrize("name", CASES)
 NLLB = ["deu_Latn", "eng_Latn", "kor_Hang"]
-
-
-def trained(path, **options):
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(path),
-        vocab_size=90,
-        minloglevel=2,
-        hard_vocab_limit=False,
-        **options,
-    )
-    pathlib.Path(f"{path}.vocab").unlink()
 
 
 def languages_of(name):
@@ -81,13 +60,10 @@ def folder_of(tmp_path_factory):
 def written(name, folder):
     model_type, kind, *_ = CASES[name]
     config = {**ENCODER_DECODERS[f"{model_type}-uneven"], "vocab_size": 240, "max_position_embeddings": 64}
-    theirs(config, 3).save_pretrained(folder)
-    trained(folder / "sentencepiece.bpe", model_type="bpe" if model_type == "m2m_100" else "unigram")
-    options = (
-        {"tokenizer_class": kind, "legacy_behaviour": True}
-        if name == "nllb-old"
-        else {"tokenizer_class": kind}
-    )
+    torch_model(config, 3).save_pretrained(folder)
+    kind_of_pieces = "bpe" if model_type == "m2m_100" else "unigram"
+    train_pieces(folder / "sentencepiece.bpe.model", model_type=kind_of_pieces)
+    options = {"tokenizer_class": kind, **({"legacy_behaviour": True} if name == "nllb-old" else {})}
     (folder / "tokenizer_config.json").write_text(json.dumps(options))
     listed = {"additional_special_tokens": languages_of(name)}
     (folder / "special_tokens_map.json").write_text(json.dumps(listed))
@@ -222,8 +198,7 @@ def test_a_checkpoint_without_the_names_of_its_languages_is_refused(folder_of, t
 
 
 def test_the_pieces_of_pegasus_come_after_those_of_its_pretraining(tmp_path):
-    trained(tmp_path / "spiece", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    (tmp_path / "config.json").write_text('{"model_type": "pegasus"}')
+    train_pieces(described(tmp_path, "pegasus") / "spiece.model", **T5_IDS)
     expected = transformers.PegasusTokenizer.from_pretrained(tmp_path)
     (tokenizer,) = tokenizers_from_huggingface(tmp_path)
     assert (tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id) == (0, 1, 105)

@@ -6,21 +6,18 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from families import CONFIGS, LLAMA, MARIAN, T5, ours
-from relatives import DECODERS, ENCODER_DECODERS
-from test_encoders import CONFIGS as ENCODERS
-from test_vit import VIT
+from families import CONFIGS, LLAMA, MARIAN, T5, own_model
 
 from keras_transformer.huggingface import FAMILIES, from_huggingface, quantized, to_huggingface
 from keras_transformer.keras_internals import sublayers
 
 CASES = {
     "llama": LLAMA,
-    "tied": DECODERS["qwen2-tied"],
-    "fused": DECODERS["phi3"],
+    "tied": CONFIGS["qwen2-tied"],
+    "fused": CONFIGS["phi3"],
     "marian": MARIAN,
     "t5": T5,
-    "roberta": ENCODERS["roberta-ForSequenceClassification"],
+    "roberta": CONFIGS["roberta-ForSequenceClassification"],
 }
 
 
@@ -37,7 +34,7 @@ SLOW = ("fused", "marian", "t5", "tied")
 )
 def test_quantized_while_reading_is_quantized_afterwards(case, tmp_path, monkeypatch):
     monkeypatch.setattr(quantized, "ROWS", 8)  # several parts of an embedding
-    to_huggingface(ours(CASES[case]), tmp_path / "new", family=CASES[case]["model_type"])
+    to_huggingface(own_model(CASES[case]), tmp_path / "new", family=CASES[case]["model_type"])
     expected = from_huggingface(tmp_path / "new")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of layers without matrices
@@ -51,8 +48,7 @@ def test_quantized_while_reading_is_quantized_afterwards(case, tmp_path, monkeyp
     assert {layer.name for layer in sublayers(model) if layer.quantization_mode == "int8"}
 
 
-ALL = [*CONFIGS.values(), *DECODERS.values(), *ENCODER_DECODERS.values(), *ENCODERS.values(), VIT]
-EACH = {(config["model_type"], *config.get("architectures", ())): config for config in ALL}
+EACH = {(config["model_type"], *config.get("architectures", ())): config for config in CONFIGS.values()}
 
 
 @pytest.mark.slow
@@ -66,7 +62,7 @@ def test_no_matrix_of_a_family_is_made_of_floats(family):
 
 
 def test_the_rest_has_the_dtype_that_is_asked_for_and_a_file_keeps_it(tmp_path):
-    to_huggingface(ours(LLAMA), tmp_path / "new")
+    to_huggingface(own_model(LLAMA), tmp_path / "new")
     model = from_huggingface(tmp_path / "new", precision="int8", dtype="mixed_bfloat16")
     model.save(tmp_path / "model.keras")
     ids = np.array([[5, 7, 3]])
@@ -80,12 +76,12 @@ def test_the_rest_has_the_dtype_that_is_asked_for_and_a_file_keeps_it(tmp_path):
 
 
 def test_another_precision_is_refused(tmp_path):
-    to_huggingface(ours(LLAMA), tmp_path / "new")
+    to_huggingface(own_model(LLAMA), tmp_path / "new")
     with pytest.raises(ValueError, match="`precision` must be one of"):
         from_huggingface(tmp_path / "new", precision="int4")
 
 
 def test_what_is_built_later_stays_in_floats(tmp_path):
-    to_huggingface(ours(LLAMA), tmp_path / "new")
+    to_huggingface(own_model(LLAMA), tmp_path / "new")
     from_huggingface(tmp_path / "new", precision="int8")
-    assert not any(layer.quantization_mode for layer in sublayers(ours(LLAMA)))
+    assert not any(layer.quantization_mode for layer in sublayers(own_model(LLAMA)))

@@ -19,11 +19,7 @@ def files(folder, pooling, modules=("Transformer", "Pooling", "Normalize"), **co
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
     listed = [
-        {
-            "idx": i,
-            "path": paths.get(kind, f"{i}_{kind}"),
-            "type": f"sentence_transformers.models.{kind}",
-        }
+        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(modules)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
@@ -94,12 +90,7 @@ def test_options_of_an_older_folder(tmp_path):
     ("pooling", "modules", "config", "message"),
     [
         ({"pooling_mode": "max"}, ("Transformer", "Pooling"), {}, "Received: \\['max'\\]"),
-        (
-            {**MEAN, "pooling_mode_max_tokens": True},
-            ("Transformer", "Pooling"),
-            {},
-            "pooling_mode_max_tokens",
-        ),
+        ({**MEAN, "pooling_mode_max_tokens": True}, ("Transformer", "Pooling"), {}, "mode_max_tokens"),
         (MEAN, ("Transformer", "Pooling", "Dense"), {}, "Dense"),
         (MEAN, ("Transformer", "Pooling"), {"default_prompt_name": "query"}, "prompt_name='query'"),
         (

@@ -1,10 +1,8 @@
 """The same ids as the tokenizers of transformers, of SentencePiece models that are trained here."""
 
 import gzip
-import io
 import json
 import pathlib
-import re
 
 import pytest
 import sentencepiece
@@ -20,6 +18,7 @@ from keras_transformer.text import (
 transformers = pytest.importorskip("transformers")
 
 from compare_byte_level import trained  # noqa: E402  (it needs tokenizers)
+from pieces import BYTES, T5_IDS, assert_same_ids, described, train_pieces  # noqa: E402
 from tokenizers import AddedToken, normalizers  # noqa: E402
 from tokenizers.processors import BertProcessing  # noqa: E402
 
@@ -52,77 +51,43 @@ def texts(lines):
     return [text for each in lines.values() for text in each]
 
 
-def train(path, sentences, **options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_writer=model,
-        vocab_size=900,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
-    path.write_bytes(model.getvalue())
-
-
-def described(folder, model_type, **options):
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    (folder / "tokenizer_config.json").write_text(json.dumps(options))
-
-
-def assert_same(ours, theirs, texts, read=True):
-    expected = theirs(texts, add_special_tokens=False)["input_ids"]
-    found = ours.tokenize(texts).to_list()
+def assert_same(own, there, texts, read=True):
+    assert_same_ids(own, there, texts)
+    found = own.tokenize(texts).to_list()
     assert sum(map(len, found)) > 5 * len(texts)
-    for text, own, other in zip(texts, found, expected, strict=True):
-        assert own == other, text
-    known = [ids for ids in found if ids and ours.unk_id not in ids]
+    known = [ids for ids in found if ids and own.unk_id not in ids]
     if read:
-        back = [text.decode() for text in ours.detokenize(known).numpy()]
-        assert back == theirs.batch_decode(
-            known, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        back = [text.decode() for text in own.detokenize(known).numpy()]
+        assert back == there.batch_decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 @pytest.fixture(scope="module")
 def t5(texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("t5")
-    train(folder / "spiece.model", texts, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    train_pieces(folder / "spiece.model", texts, 900, **T5_IDS)
     described(folder, "t5", extra_ids=7)
     return folder
 
 
-def test_t5s_ids_are_theirs(t5, texts):
-    (tokenizer,) = tokenizers_from_huggingface(t5)
-    theirs = transformers.T5Tokenizer.from_pretrained(t5)
-    special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
-    assert special == (0, 2, None, 1) == (theirs.pad_token_id, theirs.unk_token_id, None, theirs.eos_token_id)
-    assert tokenizer.vocab_size == len(theirs)
-    assert_same(tokenizer, theirs, texts + ODD)
-
-
 def test_t5s_sentinels_are_ids_past_the_pieces(t5, texts):
     (tokenizer,) = tokenizers_from_huggingface(t5)
-    theirs = transformers.T5Tokenizer.from_pretrained(t5)
+    there = transformers.T5Tokenizer.from_pretrained(t5)
     first, second, third = texts[0].split()[:3]
     texts = [
         f"{first} <extra_id_0> {second} <extra_id_1> {third}",
         "<extra_id_6>",
         f"{first}<extra_id_0>{second}",
     ]
-    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    expected = there(texts, add_special_tokens=False)["input_ids"]
     assert tokenizer.tokenize(texts).to_list() == expected
     assert expected[1] == [tokenizer.vocab_size - 7]
     back = [text.decode() for text in tokenizer.detokenize(expected).numpy()]
-    assert (
-        back
-        == theirs.batch_decode(expected)
-        == [
-            f"{first}<extra_id_0> {second}<extra_id_1> {third}",
-            "<extra_id_6>",
-            f"{first}<extra_id_0> {second}",
-        ]
-    )
+    read = [
+        f"{first}<extra_id_0> {second}<extra_id_1> {third}",
+        "<extra_id_6>",
+        f"{first}<extra_id_0> {second}",
+    ]
+    assert back == there.batch_decode(expected) == read
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["joint", "separate"])
@@ -130,7 +95,7 @@ def marian(request, lines, tmp_path_factory):
     folder = tmp_path_factory.mktemp("marian")
     names = {}
     for side, language in (("source", "en"), ("target", "de")):
-        train(folder / f"{side}.spm", lines[language])
+        train_pieces(folder / f"{side}.spm", lines[language], 900)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
         names[side] = [processor.IdToPiece(i) for i in range(3, processor.GetPieceSize())]
     if not request.param:
@@ -144,27 +109,27 @@ def marian(request, lines, tmp_path_factory):
     return folder
 
 
-def test_marians_ids_are_theirs(marian, lines):
+def test_marians_ids_are_those_of_transformers(marian, lines):
     source, target = tokenizers_from_huggingface(marian)
-    theirs = transformers.MarianTokenizer.from_pretrained(marian)
+    there = transformers.MarianTokenizer.from_pretrained(marian)
     special = (source.pad_id, source.unk_id, source.bos_id, source.eos_id)
-    assert special == (theirs.pad_token_id, 1, None, 0)
-    assert source.vocab_size == len(theirs.encoder)
+    assert special == (there.pad_token_id, 1, None, 0)
+    assert source.vocab_size == len(there.encoder)
     # What the other language's pieces are for shows in the joint vocabulary.
-    assert_same(source, theirs, lines["en"] + lines["de"] + ODD, read=not theirs.separate_vocabs)
-    expected = theirs(text_target=lines["de"] + ODD, add_special_tokens=False)["input_ids"]
+    assert_same(source, there, lines["en"] + lines["de"] + ODD, read=not there.separate_vocabs)
+    expected = there(text_target=lines["de"] + ODD, add_special_tokens=False)["input_ids"]
     assert target.tokenize(lines["de"] + ODD).to_list() == expected
     # transformers leaves out the pieces of targets that have the id of the source's padding.
-    known = [ids for ids in expected if ids and not {1, theirs.pad_token_id} & {*ids}]
+    known = [ids for ids in expected if ids and not {1, there.pad_token_id} & {*ids}]
     back = [text.decode() for text in target.detokenize(known).numpy()]
-    assert back == theirs.batch_decode(known, skip_special_tokens=True)
+    assert back == there.batch_decode(known, skip_special_tokens=True)
 
 
 def test_marians_names_of_languages_begin_a_text(marian):
     source, _ = tokenizers_from_huggingface(marian)
-    theirs = transformers.MarianTokenizer.from_pretrained(marian)
+    there = transformers.MarianTokenizer.from_pretrained(marian)
     texts = [">>de<< A man runs.", ">>de<<A man", "A man"]
-    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    expected = there(texts, add_special_tokens=False)["input_ids"]
     assert source.tokenize(texts).to_list() == expected
     assert expected[0][0] == source.pad_id - 1
 
@@ -181,118 +146,74 @@ def test_a_vocabulary_with_other_ids_is_refused(marian, ids, tmp_path):
 @pytest.fixture(scope="module")
 def llama(texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
-    train(
-        folder / "tokenizer.model",
-        texts,
-        model_type="bpe",
-        byte_fallback=True,
-        split_digits=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        allow_whitespace_only_pieces=True,
-    )
+    options = {**BYTES, "split_digits": True, "allow_whitespace_only_pieces": True}
+    train_pieces(folder / "tokenizer.model", texts, 900, **options)
     described(folder, "llama")
     return folder
 
 
-def test_llamas_ids_are_theirs(llama, texts):
-    (tokenizer,) = tokenizers_from_huggingface(llama)
-    theirs = transformers.LlamaTokenizer.from_pretrained(llama)
-    special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
-    assert special == (None, 0, 1, 2)
-    assert tokenizer.vocab_size == len(theirs)
-    assert_same(tokenizer, theirs, texts + ODD)
-
-
 @pytest.mark.parametrize(
-    ("family", "missing"),
-    [
-        ("llama", "without tokenizer.model or tokenizer.json or vocab.json."),
-        ("gpt2", "without tokenizer.json or vocab.json."),
-        ("t5", "without spiece.model or tokenizer.json."),
-        ("bert", "without tokenizer.json or vocab.txt."),
-        ("marian", "without source.spm, target.spm, vocab.json."),
-    ],
-)
-def test_a_folder_without_its_tokenizer_is_refused(family, missing, tmp_path):
-    described(tmp_path, family)
-    with pytest.raises(ValueError, match=re.escape(missing)):
-        tokenizers_from_huggingface(tmp_path)
-
-
-def test_a_model_that_reads_no_text_has_no_tokenizer(tmp_path):
-    described(tmp_path, "vit")
-    with pytest.raises(ValueError, match=r"must hold a model that reads text.* a 'vit' model"):
-        tokenizers_from_huggingface(tmp_path)
+    ("family", "special"), [("t5", (0, 2, None, 1)), ("llama", (None, 0, 1, 2))]
+)  # the ids of padding, unknown pieces, begin and end
+def test_sentence_pieces_have_the_ids_of_transformers(family, special, request, texts, tmp_path):
+    folder = request.getfixturevalue(family)
+    (tokenizer,) = given = tokenizers_from_huggingface(folder)
+    there = {"t5": transformers.T5Tokenizer, "llama": transformers.LlamaTokenizer}[family].from_pretrained(
+        folder
+    )
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == special
+    assert tokenizer.vocab_size == len(there)
+    if family == "t5":
+        assert (there.pad_token_id, there.unk_token_id, there.eos_token_id) == (0, 2, 1)
+    assert_same(tokenizer, there, texts + ODD)
+    there, (again,) = written(family, given, tmp_path / "new")
+    assert_same(tokenizer, there, texts + ODD)
+    assert (again.model, again.vocabulary) == (tokenizer.model, tokenizer.vocabulary)
 
 
 # The way back.
 
+LAYERS = {"hidden_size": 6, "intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 3}
 SMALL = {
     "gpt2": {"n_embd": 6, "n_head": 2, "n_layer": 1},
     "t5": {"d_model": 6, "d_kv": 3, "d_ff": 5, "num_layers": 1, "num_heads": 2},
-    "llama": {"hidden_size": 6, "intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 3},
-    "modernbert": {
-        "hidden_size": 6,
-        "intermediate_size": 5,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-    },
+    "llama": LAYERS,
+    "modernbert": {**LAYERS, "num_hidden_layers": 2},
     "marian": {
-        "d_model": 6,
-        "encoder_layers": 1,
-        "encoder_ffn_dim": 5,
-        "encoder_attention_heads": 2,
-        "decoder_layers": 1,
-        "decoder_ffn_dim": 5,
-        "decoder_attention_heads": 2,
-        "share_encoder_decoder_embeddings": False,
+        "d_model": 6, "encoder_layers": 1, "encoder_ffn_dim": 5, "encoder_attention_heads": 2, "decoder_layers": 1,
+        "decoder_ffn_dim": 5, "decoder_attention_heads": 2, "share_encoder_decoder_embeddings": False,
     },
-    "bert": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 5},
-}
+    "bert": LAYERS,
+}  # fmt: skip
 
 
-def model_of(family, tokenizers, **said):
+def model_of(family, tokenizers, **config):
     """A small model with the ids of its tokenizers."""
-    said = {**SMALL[family], "vocab_size": tokenizers[0].vocab_size, **said}
+    config = {**SMALL[family], "vocab_size": tokenizers[0].vocab_size, **config}
     if family == "marian":
-        pad = tokenizers[0].pad_id
-        said = {
-            "pad_token_id": pad,
-            "decoder_start_token_id": pad,
-            "eos_token_id": tokenizers[0].eos_id,
-            **said,
-        }
-        said["decoder_vocab_size"] = tokenizers[-1].vocab_size
+        pad, eos = tokenizers[0].pad_id, tokenizers[0].eos_id
+        config = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": eos, **config}
+        config["decoder_vocab_size"] = tokenizers[-1].vocab_size
         if tokenizers[0].vocabulary != tokenizers[-1].vocabulary:
             assert tokenizers[0].pad_id != tokenizers[-1].pad_id  # our model has one of either
-    return FAMILIES[family].make_model(said)
+    return FAMILIES[family].make_model(config)
 
 
-def written(family, tokenizers, folder, **said):
-    """Their tokenizer and ours of the folder that ours are written to."""
-    to_huggingface(model_of(family, tokenizers, **said), folder, tokenizers=tokenizers)
+def written(family, tokenizers, folder, **config):
+    """Writes tokenizers; returns transformers' tokenizer of the folder, and this library's."""
+    to_huggingface(model_of(family, tokenizers, **config), folder, tokenizers=tokenizers)
     return transformers.AutoTokenizer.from_pretrained(folder), tokenizers_from_huggingface(folder)
 
 
-def test_t5s_tokenizer_is_written(t5, texts, tmp_path):
-    given = tokenizers_from_huggingface(t5)
-    theirs, (again,) = written("t5", given, tmp_path / "new")
-    assert_same(given[0], theirs, texts + ODD)
+def test_t5s_tokenizer_is_written_with_its_sentinels_and_without(t5, texts, tmp_path):
+    (given,) = tokenizers_from_huggingface(t5)
+    there, _ = written("t5", (given,), tmp_path / "new")
     sentinels = "<extra_id_0> and <extra_id_6>"
-    assert given[0].tokenize(sentinels).numpy().tolist() == theirs.encode(sentinels, add_special_tokens=False)
-    assert (again.model, again.vocabulary) == (given[0].model, given[0].vocabulary)
-    whole = SentencePieceTokenizer(given[0].model)
-    theirs, (again,) = written("t5", (whole, whole), tmp_path / "whole")
-    assert len(theirs) == whole.vocab_size == again.vocab_size
-    assert_same(whole, theirs, texts)
-
-
-def test_llamas_tokenizer_is_written(llama, texts, tmp_path):
-    given = tokenizers_from_huggingface(llama)
-    theirs, (again,) = written("llama", given, tmp_path / "new")
-    assert_same(given[0], theirs, texts + ODD)
-    assert again.model == given[0].model
+    assert given.tokenize(sentinels).numpy().tolist() == there.encode(sentinels, add_special_tokens=False)
+    whole = SentencePieceTokenizer(given.model)
+    there, (again,) = written("t5", (whole, whole), tmp_path / "whole")
+    assert len(there) == whole.vocab_size == again.vocab_size
+    assert_same(whole, there, texts)
 
 
 def test_marians_tokenizers_are_written(lines, tmp_path):
@@ -302,11 +223,11 @@ def test_marians_tokenizers_are_written(lines, tmp_path):
     pieces = own.pieces(range(own.vocab_size))
     turned = SentencePieceTokenizer(own.model, [*pieces[:4], *reversed(pieces[4:]), ">>de<<"])
     for number, given in enumerate([(own,), (own, other), (turned, turned)]):
-        theirs, again = written("marian", given, tmp_path / str(number))
-        assert (theirs.pad_token_id, theirs.unk_token_id, theirs.eos_token_id) == (0, 1, 3)
+        there, again = written("marian", given, tmp_path / str(number))
+        assert (there.pad_token_id, there.unk_token_id, there.eos_token_id) == (0, 1, 3)
         source, target = given[0], given[-1]
-        assert_same(source, theirs, lines["en"] + ODD, read=False)
-        expected = theirs(text_target=lines["de"], add_special_tokens=False)["input_ids"]
+        assert_same(source, there, lines["en"] + ODD, read=False)
+        expected = there(text_target=lines["de"], add_special_tokens=False)["input_ids"]
         assert target.tokenize(lines["de"]).to_list() == expected
         for one, read in zip((source, target), again, strict=True):
             assert read.tokenize(lines["de"]).to_list() == one.tokenize(lines["de"]).to_list()
@@ -316,8 +237,8 @@ def test_marians_tokenizers_are_written(lines, tmp_path):
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_berts_tokenizer_is_written(lines, lower_case, tmp_path):
     given = (WordPieceTokenizer.train(lines["de"], 300, lower_case=lower_case, strip_accents=not lower_case),)
-    theirs, (again,) = written("bert", given, tmp_path / "new", architectures=["BertModel"])
-    assert_same(given[0], theirs, [*lines["de"], *ODD, "ÉTÉ"], read=False)
+    there, (again,) = written("bert", given, tmp_path / "new", architectures=["BertModel"])
+    assert_same(given[0], there, [*lines["de"], *ODD, "ÉTÉ"], read=False)
     assert (again.lower_case, again.strip_accents) == (lower_case, not lower_case)
 
 
@@ -328,19 +249,17 @@ def test_byte_level_tokenizers_are_written(family, pattern, texts, tmp_path):
     described(tmp_path, family, eos_token="<|endoftext|>", bos_token="<|im_start|>")
     given = tokenizers_from_huggingface(tmp_path)
     eos_id, bos_id = given[0].eos_id, given[0].bos_id
-    theirs, (again,) = written(family, given, tmp_path / "new", eos_token_id=eos_id, bos_token_id=bos_id)
+    there, (again,) = written(family, given, tmp_path / "new", eos_token_id=eos_id, bos_token_id=bos_id)
     special = (again.pad_id, again.bos_id, again.eos_id)
-    assert (
-        special == (None, bos_id, eos_id) == (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id)
-    )
-    assert again.vocab_size == len(theirs)
-    theirs.split_special_tokens = True
-    assert_same(again, theirs, texts + ODD)
-    theirs.split_special_tokens = False
+    assert special == (None, bos_id, eos_id) == (there.pad_token_id, there.bos_token_id, there.eos_token_id)
+    assert again.vocab_size == len(there)
+    there.split_special_tokens = True
+    assert_same(again, there, texts + ODD)
+    there.split_special_tokens = False
     parsing = BytePairTokenizer(**{**again.get_config(), "parse_special": True})
     text = "Two dogs<|endoftext|> run <tool_call>"
-    assert parsing.tokenize(text).numpy().tolist() == theirs.encode(text, add_special_tokens=False)
-    assert theirs.encode("a") == [bos_id] * (family == "llama") + again.tokenize("a").numpy().tolist()
+    assert parsing.tokenize(text).numpy().tolist() == there.encode(text, add_special_tokens=False)
+    assert there.encode("a") == [bos_id] * (family == "llama") + again.tokenize("a").numpy().tolist()
 
 
 def test_modernberts_tokenizer_is_read_and_written(texts, tmp_path):
@@ -360,9 +279,9 @@ def test_modernberts_tokenizer_is_read_and_written(texts, tmp_path):
     first = transformers.AutoTokenizer.from_pretrained(tmp_path)
     (given,) = tokenizers_from_huggingface(tmp_path)
     ids = {"pad_token_id": given.pad_id, "bos_token_id": given.bos_id, "eos_token_id": given.eos_id}
-    theirs, (again,) = written("modernbert", (given,), tmp_path / "new", **ids)
+    there, (again,) = written("modernbert", (given,), tmp_path / "new", **ids)
     lines = [*texts, *ODD, "a    b  c", "[unused0]\u0308|||EMAIL|||\u0301 ", "e\u0301 \u212b   \u0338"]
-    for their_tokenizer in (first, theirs):
+    for their_tokenizer in (first, there):
         their_tokenizer.split_special_tokens = True
         assert_same(again, their_tokenizer, lines)
         found = (their_tokenizer.pad_token_id, their_tokenizer.cls_token_id, their_tokenizer.sep_token_id)
@@ -388,7 +307,7 @@ def test_tokenizers_without_a_form_there_are_refused(t5, llama, sentences, tmp_p
     own = SentencePieceTokenizer.train(sentences, 200)
     few = SentencePieceTokenizer(of_t5.model, of_t5.vocabulary[:-1])
     size = of_t5.vocab_size - 1
-    for family, given, said, named in [
+    for family, given, config, named in [
         ("t5", ByteTokenizer(), {"pad_token_id": 0}, "tokenizer=<.*ByteTokenizer"),
         ("t5", own, {}, "tokenizer of eos_id=3"),
         ("t5", own, {"eos_token_id": 3}, r"ids=\('<pad>', '<unk>', '<s>'\)"),
@@ -396,7 +315,7 @@ def test_tokenizers_without_a_form_there_are_refused(t5, llama, sentences, tmp_p
         ("t5", few, {}, r"whose id \d+ would be another there"),
         ("llama", own, {"eos_token_id": 3}, "ids="),
     ]:
-        model = model_of(family, (given,), **said)
+        model = model_of(family, (given,), **config)
         with pytest.raises(ValueError, match=named):
             to_huggingface(model, tmp_path / "new", tokenizers=(given,))
         assert not list(tmp_path.iterdir())

@@ -1,12 +1,13 @@
-"""Folders of the newer families that are wrong or hostile: a sentence, before anything large is made."""
+"""Folders that are wrong, damaged or hostile are refused: a message names the file, the key or the tensor."""
 
 import json
 import shutil
+import sys
 
+import numpy as np
 import pytest
-from families import ours
-from relatives import DECODERS, ENCODER_DECODERS
-from test_encoders import CONFIGS
+from families import CONFIGS, LLAMA3, VOCAB, WEIGHTS, change_config, change_tensors, own_model
+from safetensors.numpy import load_file
 
 from keras_transformer.huggingface import (
     FAMILIES,
@@ -15,76 +16,297 @@ from keras_transformer.huggingface import (
     tokenizers_from_huggingface,
 )
 
-CASES = {**CONFIGS, **DECODERS, **ENCODER_DECODERS}
+INDEX = "model.safetensors.index.json"
 HUGE = 10**12
+CASES = {**CONFIGS, "llama-tied": {**CONFIGS["llama"], "tie_word_embeddings": True}}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """The folders of the models of each case, written once."""
-    made = {}
+def folder_of(tmp_path_factory):
+    """A function from a case to a copy of the folder of its model, to be changed; each model is written once."""
+    written = {}
 
     def folder_of(case, target):
-        if case not in made:
-            made[case] = tmp_path_factory.mktemp(case) / "model"
-            to_huggingface(ours(CASES[case]), made[case], family=CASES[case]["model_type"])
-        return shutil.copytree(made[case], target)
+        if case not in written:
+            written[case] = tmp_path_factory.mktemp(case) / "model"
+            to_huggingface(own_model(CASES[case]), written[case], family=CASES[case]["model_type"])
+        return shutil.copytree(written[case], target)
 
     return folder_of
 
 
+@pytest.fixture(params=["gpt2", "llama-tied"])
+def folder(request, folder_of, tmp_path):
+    """The folder of a language model with tied embeddings, to be changed."""
+    return folder_of(request.param, tmp_path / "copy")
+
+
+def refused(folder, **kwargs):
+    """Returns the message with which a folder is refused."""
+    with pytest.raises(ValueError) as caught:
+        from_huggingface(folder, **kwargs)
+    return str(caught.value)
+
+
+# Configurations.
+
+TAKEN_APART = {"0": [1]}
+CLASSIFIER = {"architectures": ["BertForSequenceClassification"]}
+YARN = {"rope_type": "yarn", "factor": 2.0}
+# fmt: off
+WRONG_CONFIGS = [
+    # case, changes of config.json, part of the message
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+    ("gpt2", {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn=True"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
+    ("gpt2", {"activation_function": "mish"}, "activation_function='mish'"),
+    ("gpt2", {"activation_function": ["relu"]}, "must describe a 'gpt2' model"),
+    ("gpt2", {"n_head": 4}, "n_embd=15, n_head=4"),
+    ("gpt2", {"n_head": "two"}, "n_head"),
+    ("gpt2", {"n_layer": 0}, "n_layer=0"),
+    ("gpt2", {"n_layer": HUGE}, "`n_layer` of config.json must be at most"),
+    ("gpt2", {"n_embd": "15"}, "n_embd='15'"),
+    ("gpt2", {"vocab_size": 3_000_000_000}, "`vocab_size` of config.json must be at most 1000, "),
+    ("gpt2", {"vocab_size": [1]}, "vocab_size"),
+    ("gpt2", {"layer_norm_epsilon": {}}, "layer_norm_epsilon"),
+    ("gpt2", {"eos_token_id": {}}, "eos_token_id"),
+    ("gpt2", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
+    ("gpt2", {"model_type": "gpt3"}, f"must be one of {sorted(FAMILIES)}. Received: model_type='gpt3'"),
+    ("gpt2", {"bos_token_id": VOCAB}, f"from 0 to {VOCAB - 1}. Received: bos_id={VOCAB}"),
+    ("llama", {"hidden_act": "mish"}, "hidden_act='mish'"),
+    ("llama", {"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),
+    ("llama", {"rope_parameters": YARN}, "rope_type='yarn'"),
+    ("llama", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
+    ("llama", {"rope_parameters": {"rope_type": "linear"}}, "`factor` must be in the 'linear' rope"),
+    ("llama", {"rope_parameters": {**LLAMA3, "low_freq_factor": 5.0}}, "low_frequency_factor=5.0"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+    ("llama-tied", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
+    ("llama-tied", {"bos_token_id": VOCAB}, f"from 0 to {VOCAB - 1}. Received: bos_id={VOCAB}"),
+    ("mistral", {"sliding_window": "wide"}, "sliding_window"),
+    ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types=['full"),
+    ("qwen2", {"layer_types": ["full_attention"]}, "for each of its 2 layers"),
+    ("qwen2", {"layer_types": ["linear_attention"] * 2}, "linear_attention"),
+    ("qwen3", {"rope_parameters": YARN}, "rope_type='yarn'"),
+    ("phi3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "another type"),
+    ("gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap=-1.0"),
+    ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 0}, "another type"),
+    ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj='mish'"),
+    ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder=False"),
+    ("t5", {"d_kv": 0}, "d_kv=0"),
+    ("t5", {"eos_token_id": None}, "eos_token_id=None"),
+    ("t5", {"eos_token_id": [7, 8]}, "say which with `eos_id=`. Received: eos_token_id=[7, 8]"),
+    ("t5", {"relative_attention_num_buckets": 7}, "num_buckets=7"),
+    ("t5", {"pad_token_id": 31}, "pad_id=31"),
+    ("marian", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+    ("marian", {"decoder_ffn_dim": 14}, "decoder_ffn_dim=14"),
+    ("marian", {"decoder_attention_heads": 2}, "decoder_attention_heads=2"),
+    ("marian", {"decoder_vocab_size": 37}, "decoder_vocab_size=37"),
+    ("marian", {"normalize_before": True}, "normalize_before=True"),
+    ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
+    ("marian", {"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1"),
+    ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
+    ("marian", {"pad_token_id": 31}, "pad_id=31"),
+    ("marian", {"max_position_embeddings": 0}, "max_position_embeddings=0"),
+    ("marian", {"decoder_layers": 0}, "decoder_layers=0"),
+    ("bart", {"encoder_layers": HUGE}, "encoder_layers"),
+    ("mbart", {"normalize_before": False}, "normalize_before=False"),
+    ("m2m_100", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+    ("pegasus", {"d_model": HUGE}, "d_model"),
+    ("bert-masked", {"is_decoder": True}, "is_decoder=True"),
+    ("bert-masked", {"add_cross_attention": True}, "add_cross_attention=True"),
+    ("bert-masked", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+    ("bert-masked", {"pruned_heads": TAKEN_APART}, f"pruned_heads={TAKEN_APART}"),
+    ("bert-masked", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+    ("bert-masked", {"architectures": ["BertForNextSentencePrediction"]}, "['BertForNextSentencePrediction']"),
+    ("bert-masked", {"hidden_act": "mish"}, "hidden_act='mish'"),
+    ("bert-masked", {"num_attention_heads": 4}, "num_attention_heads=4"),
+    ("bert-masked", {"type_vocab_size": 0}, "type_vocab_size=0"),
+    ("bert-masked", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
+    ("bert-masked", {**CLASSIFIER, "id2label": {"1": "a", "2": "b"}}, "{'1': 'a', '2': 'b'}"),
+    ("bert-masked", {**CLASSIFIER, "id2label": {"0": 0, "1": "a"}}, "id2label=[0, 'a']"),
+    ("bert-masked", CLASSIFIER, "'classifier.weight' is missing"),
+    ("bert-masked", CLASSIFIER, "'bert.pooler.dense.weight' is missing"),
+    ("bert-masked", CLASSIFIER, "'cls.predictions.bias' is left over"),
+    ("roberta-Model", {"pad_token_id": HUGE}, "max_length"),
+    ("roberta-Model", {"pad_token_id": [1]}, "another type"),
+    ("roberta-Model", {"max_position_embeddings": HUGE}, "max_position_embeddings"),
+    ("roberta-Model", {"architectures": ["RobertaForCausalLM"]}, "RobertaForCausalLM"),
+    ("xlm-roberta-Model", {"vocab_size": HUGE}, "vocab_size"),
+    ("electra-Model", {"embedding_size": HUGE}, "embedding_size"),
+    ("electra-Model", {"embedding_size": 8}, "shape (31, 7), not (31, 8)"),
+    ("distilbert-Model", {"hidden_dim": HUGE}, "hidden_dim"),
+    ("distilbert-Model", {"n_layers": HUGE}, "n_layers"),
+    ("distilbert-Model", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True"),
+    ("mpnet-Model", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
+    ("vit-classes", {"qkv_bias": False}, "qkv_bias=False"),
+    ("vit-classes", {"hidden_act": "mish"}, "hidden_act='mish'"),
+    ("vit-classes", {"num_attention_heads": 5}, "hidden_size=12, num_attention_heads=5"),
+    ("vit-classes", {"image_size": [6, 9]}, "image_size=(6, 9), patch_size=(2, 5)"),
+    ("vit-classes", {"num_channels": 0}, "num_channels=0"),
+    ("vit-classes", {"id2label": {"0": "one"}}, "'classifier.weight' has shape (5, 12), not (1, 12)"),
+    ("vit-classes", {"architectures": ["ViTModel"]}, "'classifier.bias' is left over"),
+]
+# fmt: on
+
+
 @pytest.mark.parametrize(
-    ("case", "changes", "message"),
+    ("case", "changes", "expected"), WRONG_CONFIGS, ids=lambda x: x if isinstance(x, str) else str(x)[:40]
+)
+def test_wrong_configuration_is_named(folder_of, case, changes, expected, tmp_path):
+    folder = folder_of(case, tmp_path / "model")
+    change_config(folder, **changes)
+    assert expected in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
     [
-        ("roberta-Model", {"pad_token_id": HUGE}, "max_length"),
-        ("roberta-Model", {"pad_token_id": [1]}, "another type"),
-        ("roberta-Model", {"max_position_embeddings": HUGE}, "max_position_embeddings"),
-        ("roberta-Model", {"architectures": ["RobertaForCausalLM"]}, "RobertaForCausalLM"),
-        ("xlm-roberta-Model", {"vocab_size": HUGE}, "vocab_size"),
-        ("electra-Model", {"embedding_size": HUGE}, "embedding_size"),
-        ("electra-Model", {"embedding_size": 8}, r"shape \(31, 7\), not \(31, 8\)"),
-        ("distilbert-Model", {"hidden_dim": HUGE}, "hidden_dim"),
-        ("distilbert-Model", {"n_layers": HUGE}, "n_layers"),
-        ("distilbert-Model", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True"),
-        ("mpnet-Model", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
-        ("mistral", {"sliding_window": "wide"}, "sliding_window"),
-        ("qwen2", {"layer_types": ["full_attention"]}, "for each of its 2 layers"),
-        ("qwen2", {"layer_types": ["linear_attention"] * 2}, "linear_attention"),
-        ("qwen3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'"),
-        ("phi3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
-        ("gemma2", {"query_pre_attn_scalar": 0}, "another type"),
-        ("gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap=-1.0"),
-        ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 0}, "another type"),
-        ("bart", {"encoder_layers": HUGE}, "encoder_layers"),
-        ("mbart", {"normalize_before": False}, "normalize_before=False"),
-        ("m2m_100", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
-        ("pegasus", {"d_model": HUGE}, "d_model"),
+        {"problem_type": "multi_label_classification", "id2label": {"0": "a", "1": "b", "2": "c"}},
+        {"problem_type": "multi_label_classification", "num_labels": 3},
+        {"problem_type": "regression", "num_labels": 3},
     ],
     ids=str,
 )
-def test_wrong_values_are_named(folders, case, changes, message, tmp_path):
-    folder = folders(case, tmp_path / "model")
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(ValueError, match=message):
+def test_labels_that_do_not_exclude_one_another_are_refused(changes):
+    with pytest.raises(ValueError, match=f"`problem_type` .*={changes['problem_type']!r}, with 3 labels"):
+        own_model({**CONFIGS["bert-classes"], **changes})
+
+
+# Tensors.
+
+
+def norm_of(tensors):
+    """The name of the last norm's scale."""
+    return next(name for name in tensors if name.endswith(("ln_f.weight", "model.norm.weight")))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda name, array: {}, "{name!r} is missing"),
+        (lambda name, array: {name: array, "what.bias": array}, "'what.bias' is left over"),
+        (lambda name, array: {name: array, "h.0.attn.bias_k": array}, "'h.0.attn.bias_k' is left over"),
+        (lambda name, array: {name: array[:7]}, "{name!r} has shape (7,), not {shape}"),
+        (lambda name, array: {name: array[None]}, "{name!r} has shape (1, {shape[0]}), not {shape}"),
+        (lambda name, array: {name: array.astype("int8")}, "{name!r} is I8, no float"),
+        (lambda name, array: {name: array, name.partition(".")[2]: array}, "{bare!r} is left over"),
+    ],
+    ids=["missing", "left-over", "no-buffer", "shape", "rank", "integers", "twice"],
+)
+def test_tensor_that_does_not_fit_is_named(folder, change, expected):
+    tensors = load_file(folder / WEIGHTS)
+    name = norm_of(tensors)
+    change_tensors(folder, lambda tensors: {**change(name, tensors.pop(name)), **tensors})
+    values = {"name": name, "shape": tensors[name].shape, "bare": name.partition(".")[2]}
+    assert refused(folder).endswith(f"Received: {expected.format(**values)}.")
+
+
+def test_ten_tensors_at_most_are_named(folder):
+    tensors = load_file(folder / WEIGHTS)
+    change_tensors(folder, lambda tensors: {"a": np.zeros(2, "float32"), norm_of(tensors): np.zeros((2, 3))})
+    message = refused(folder)
+    assert "'a' is left over" in message
+    assert f"{norm_of(tensors)!r} has shape (2, 3)" in message
+    assert message.count(" is missing") == 8
+    assert message.endswith(f"; and {len(tensors) - 1 - 8} more.")
+
+
+def test_untied_model_needs_its_projection(folder):
+    change_config(folder, tie_word_embeddings=False)
+    assert refused(folder).endswith("Received: 'lm_head.weight' is missing.")
+
+
+def test_missing_tensor_of_a_vision_transformer_is_named(folder_of, tmp_path):
+    folder = folder_of("vit-classes", tmp_path / "vit")
+    change_tensors(folder, lambda t: {name: a for name, a in t.items() if name != "vit.embeddings.cls_token"})
+    assert "'vit.embeddings.cls_token' is missing" in refused(folder)
+
+
+# Files.
+
+
+def test_pickled_weights_are_refused(folder):
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    message = refused(folder)
+    assert "such a file can run code" in message and "pytorch_model.bin" in message
+    assert "save_pretrained" in message
+
+
+def damage(path):
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda f: (f / WEIGHTS).unlink(), f"`folder` must hold {WEIGHTS} or {INDEX}"),
+        (lambda f: damage(f / WEIGHTS), f"{WEIGHTS}: Error while deserializing header"),
+        (lambda f: (f / "config.json").unlink(), "Cannot read"),
+        (lambda f: (f / "config.json").write_text("{"), "Cannot read"),
+        (lambda f: (f / "config.json").write_text("[]"), "must hold a JSON object. Received: a list"),
+        (lambda f: (f / "config.json").write_text("{}"), "model_type=None"),
+    ],
+    ids=["none", "damaged", "no-config", "no-json", "no-object", "no-type"],
+)
+def test_folder_without_a_checkpoint_is_refused(folder, change, expected):
+    change(folder)
+    assert expected in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ({"a": "../model-1.safetensors"}, "Received: '../model-1.safetensors' in"),
+        ({"a": "/etc/passwd"}, "Received: '/etc/passwd' in"),
+        ({"a": 3, "b": "one.safetensors"}, "Received: 3 in"),
+        ({"a": ["one.safetensors"]}, "Received: ['one.safetensors'] in"),
+        ({}, "Received: None in"),
+        (None, "Received: None in"),
+        ({"a": "model-2.safetensors"}, "Cannot read"),
+        ({"a": "one.safetensors", "b": "two.safetensors"}, "is stored twice, in"),
+    ],
+    ids=["above", "absolute", "number", "list", "empty", "none", "missing", "twice"],
+)
+def test_index_of_wrong_files_is_refused(folder, places, expected):
+    shutil.copy(folder / WEIGHTS, folder / "one.safetensors")
+    (folder / WEIGHTS).rename(folder / "two.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    assert expected in refused(folder)
+
+
+def test_missing_safetensors_raises_and_says_what_to_install(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r"pip install safetensors"):
         from_huggingface(folder)
 
 
-def test_models_without_a_tokenizer_say_so(tmp_path):
-    without = [name for name, family in FAMILIES.items() if family.tokenizer is None]
-    assert without == ["vit"]
+# Tokenizers.
+
+
+def test_model_that_reads_no_text_has_no_tokenizer(tmp_path):
+    assert [name for name, family in FAMILIES.items() if family.tokenizer is None] == ["vit"]
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(ValueError, match="whose tokenizer the library has"):
+    with pytest.raises(
+        ValueError, match=r"must hold a model that reads text and whose tokenizer .* a 'vit' model"
+    ):
         tokenizers_from_huggingface(tmp_path)
-    to_huggingface(ours(CASES["mbart"]), tmp_path / "model")
-    with pytest.raises(ValueError, match="must have the files of the model's tokenizer"):
-        tokenizers_from_huggingface(tmp_path / "model")
 
 
-def test_a_family_that_does_not_exist_or_fit_is_not_written(tmp_path):
-    model = ours(CASES["roberta-Model"])
-    with pytest.raises(ValueError, match=r"`family` must be one of .*family='bird'"):
-        to_huggingface(model, tmp_path / "new", family="bird")
-    with pytest.raises(ValueError, match=r"`positions` of a 'bert' model must have .*positions\.offset=0"):
-        to_huggingface(model, tmp_path / "new", family="bert")
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("family", "missing"),
+    [
+        ("llama", "without tokenizer.model or tokenizer.json or vocab.json."),
+        ("gpt2", "without tokenizer.json or vocab.json."),
+        ("t5", "without spiece.model or tokenizer.json."),
+        ("bert", "without tokenizer.json or vocab.txt."),
+        ("marian", "without source.spm, target.spm, vocab.json."),
+        ("mbart", "without "),
+    ],
+)
+def test_folder_without_the_files_of_its_tokenizer_is_refused(family, missing, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(ValueError, match="must have the files of the model's tokenizer") as caught:
+        tokenizers_from_huggingface(tmp_path)
+    assert missing in str(caught.value)
