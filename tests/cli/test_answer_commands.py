@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from commands import assert_refused, run
 from contracts import randomized
-from test_cli import is_one_clean_message, run
 
 from keras_transformer.layers import Decoder, Encoder, LearnedPositions
 from keras_transformer.models import EncoderModel, LanguageModel
@@ -84,8 +84,9 @@ def test_embed_prints_vectors_or_writes_them_to_one_file(folders, tmp_path):
     found = np.load(file)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, vectors, atol=1e-6)
-    code, _, err = run("embed", folders / "embedder", "--output", file, stdin=STDIN)
-    assert code == 2 and is_one_clean_message(err, named="`output` must be a new file")
+    assert_refused(
+        "embed", folders / "embedder", "--output", file, stdin=STDIN, named="`output` must be a new file"
+    )
 
 
 @pytest.mark.slow
@@ -98,5 +99,4 @@ def test_generate_continues_each_line(folders):
 
 def test_a_folder_of_another_model_is_refused(folders):
     for command, name in (("embed", "classifier"), ("generate", "classifier"), ("classify", "embedder")):
-        code, out, err = run(command, folders / name, stdin=STDIN)
-        assert (code, out) == (2, b"") and is_one_clean_message(err, named="must hold a")
+        assert_refused(command, folders / name, stdin=STDIN, named="must hold a")

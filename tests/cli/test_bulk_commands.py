@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from test_cli import is_one_clean_message, run
+from commands import assert_refused, run
 
 from keras_transformer.cli import main
 from keras_transformer.serving import Translator
@@ -75,12 +75,20 @@ def test_standard_input_is_translated_a_window_at_a_time(tiny_run, mirrored, mon
 def test_a_file_is_translated_into_another(tiny_run, translator, pairs, tmp_path):
     sources = [source for source, _ in pairs[:5]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-    code, out, err = run("translate", tiny_run, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    command = ["translate", tiny_run, "--input", tmp_path / "in", "--output", tmp_path / "out"]
+    code, out, err = run(*command)
     assert (code, out.decode()) == (0, f"{tmp_path / 'out'}\n"), err
     expected = "".join(f"{line}\n" for line in translator.translate(sources))
     assert (tmp_path / "out").read_text(encoding="utf-8") == expected
-    code, out, err = run("translate", tiny_run, "--input", tmp_path / "in", "--output", tmp_path / "out")
-    assert (code, out) == (2, b"") and is_one_clean_message(err, named="`output` must not exist yet")
+    assert_refused(
+        "translate",
+        tiny_run,
+        "--input",
+        tmp_path / "in",
+        "--output",
+        tmp_path / "out",
+        named="`output` must not exist yet",
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -105,8 +113,7 @@ def test_another_search_is_refused_by_name_without_restart(tiny_run, files, mirr
     acts.append(lambda texts: os.kill(os.getpid(), signal.SIGINT))
     assert run(*command)[0] == 130
     acts.clear()
-    code, _, err = run(*command, "--beam-width", 3)
-    assert code == 2 and is_one_clean_message(err, named="strategy: Greedy(), now Beam(width=3")
+    assert_refused(*command, "--beam-width", 3, named="strategy: Greedy(), now Beam(width=3")
     assert run(*command, "--beam-width", 3, "--restart")[0] == 0
     assert files[1].read_text() == backwards(files[0])
 
@@ -115,6 +122,5 @@ def test_another_search_is_refused_by_name_without_restart(tiny_run, files, mirr
 def test_input_and_output_need_each_other(tiny_run, files, given):
     values = {"--input": files[0], "--output": files[1]}
     options = [word for name in given for word in (name, values.get(name)) if word]
-    code, out, err = run("translate", tiny_run, *options)
-    assert (code, out) == (2, b"") and is_one_clean_message(err, named="Give --input and --output")
+    assert_refused("translate", tiny_run, *options, named="Give --input and --output")
     assert not files[1].exists()

@@ -1,3 +1,5 @@
+"""The commands: options become a call, and its result a line, a message and an exit code."""
+
 import contextlib
 import dataclasses
 import gzip
@@ -9,9 +11,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import warnings
 
 import pytest
+from commands import assert_refused, run
 
 from keras_transformer import runs
 from keras_transformer.cli import command_parser, main
@@ -46,17 +48,10 @@ def files(tmp_path_factory, pairs):
     return folder
 
 
-def run(*arguments, stdin=b""):
-    """Runs a command in this process: its exit code, standard output (bytes) and standard error (text)."""
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-    stdin = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("default")
-        patch.setattr(sys, "stdin", stdin)
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([str(argument) for argument in arguments])
-    out.flush()
-    return code, out.buffer.getvalue(), err.getvalue()
+@pytest.fixture(scope="module")
+def few(files):
+    """The options for six pairs."""
+    return ["--source", files / "ko.few", "--target", files / "en.few"]
 
 
 @pytest.fixture(scope="module")
@@ -74,37 +69,24 @@ def trained(command):
     return run(*command)
 
 
-def test_train_reports_on_stderr_and_prints_its_folder(command, trained, pairs):
+def test_train_reports_on_stderr_prints_its_folder_and_validates(command, trained, pairs):
     code, out, err = trained
     assert code == 0, err
     assert out.decode() == f"{command[-1]}\n"
-    lines = err.splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("epoch")] == [
-        ["epoch", "1/2"],
-        ["epoch", "2/2"],
-    ]
+    epochs = [line.split()[:2] for line in err.splitlines() if line.startswith("epoch")]
+    assert epochs == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert "parameters" in err and f"{len(pairs)} pairs" in err
-
-
-def test_train_keeps_a_history_with_validation(command, trained):
     history = read_history(command[-1])
     assert [row["epoch"] for row in history] == ["0", "1"]
-    for row in history:
-        for name in ("loss", "perplexity", "val_loss", "val_perplexity"):
-            assert float(row[name]) > 0
+    for name in ("loss", "perplexity", "val_loss", "val_perplexity"):
+        assert all(float(row[name]) > 0 for row in history)
     assert float(history[1]["val_loss"]) != float(history[0]["val_loss"])
 
 
-def test_the_same_command_again_has_nothing_to_do(command, trained):
+def test_finished_run_is_left_alone(command, trained):
     code, _, err = run(*command)
-    assert code == 0 and "nothing to do, 2 epochs are done" in err
-    assert "epoch 1/2" not in err and "epoch 2/2" not in err
-
-
-def test_another_recipe_in_the_same_folder_is_refused_by_name(command, trained):
-    code, out, err = run(*command[:-2], "--seed", 7, "--dropout", 0.2, *command[-2:])
-    assert (code, out) == (2, b"")
-    assert "seed: 1, now 7" in err and "dropout: None, now 0.2" in err and "Traceback" not in err
+    assert code == 0 and "nothing to do, 2 epochs are done" in err and "epoch 1/2" not in err
+    assert_refused(*command[:-2], "--seed", 7, *command[-2:], named="seed: 1, now 7")
 
 
 @pytest.mark.slow
@@ -169,42 +151,35 @@ def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines, real,
     out.decode("utf-8")
 
 
-def test_a_translation_with_line_ends_stays_one_line(tiny_run, monkeypatch):
-    monkeypatch.setattr(Translator, "translate_batch", lambda self, rows: ["a\nb\r\nc\u2028d"] * len(rows))
-    assert run("translate", tiny_run, stdin=b"x\ny\n")[1] == b"a b c d\n" * 2
-
-
-def test_line_ends_of_windows_change_no_translation(tiny_run, monkeypatch):
-    monkeypatch.setattr(Translator, "translate_batch", lambda self, rows: [repr(row) for row in rows])
+def test_line_ends_change_no_translation_and_a_translation_is_one_line(tiny_run, monkeypatch):
+    monkeypatch.setattr(
+        Translator, "translate_batch", lambda self, rows: [f"{row}\nb\r\nc\u2028d" for row in rows]
+    )
     unix = run("translate", tiny_run, stdin=b"a\n\nb\n")
+    assert unix[1] == b"b'a' b c d\nb'' b c d\nb'b' b c d\n"
     assert run("translate", tiny_run, stdin=b"a\r\n\r\nb\r\n") == unix
 
 
 @pytest.mark.slow
-def test_evaluate_scores_tokenized_text_without_tokenizing_it(tiny_run, files):
-    few = ["--source", files / "ko.few", "--target", files / "en.few"]
+def test_evaluate_scores_tokenized_text_without_tokenizing_it(tiny_run, few):
     code, out, err = run("evaluate", tiny_run, *few, "--tokenize", "none")
     assert (code, err) == (0, "") and b"tok:none" in out
 
 
-def test_evaluate_refuses_an_unknown_tokenization_before_it_translates(tiny_run, files, monkeypatch):
-    few = ["--source", files / "ko.few", "--target", files / "en.few"]
-    monkeypatch.delattr(Translator, "translate")
-    code, _, err = run("evaluate", tiny_run, *few, "--tokenize", "words")
-    assert code == 2 and is_one_clean_message(err, named="words")
-
-
-def test_a_tokenizer_that_is_not_installed_is_refused_before_the_translating(tiny_run, files, monkeypatch):
+@pytest.mark.parametrize(
+    ("tokenizer", "named"), [("words", "words"), ("ja-mecab", "must be a tokenizer that is installed")]
+)
+def test_evaluate_refuses_a_missing_tokenizer_before_it_translates(
+    tiny_run, few, tokenizer, named, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
     monkeypatch.delattr(Translator, "translate")
-    few = ["--source", files / "ko.few", "--target", files / "en.few"]
-    code, _, err = run("evaluate", tiny_run, *few, "--tokenize", "ja-mecab")
-    assert code == 2 and is_one_clean_message(err, named="must be a tokenizer that is installed")
+    assert_refused("evaluate", tiny_run, *few, "--tokenize", tokenizer, named=named)
 
 
 @pytest.mark.slow
-def test_messages_that_nobody_reads_do_not_stop_the_work(
+def test_closed_standard_error_does_not_stop_the_work(
     tiny_run, files, translator, pairs, monkeypatch, tmp_path
 ):
     reader, writer = os.pipe()
@@ -218,7 +193,7 @@ def test_messages_that_nobody_reads_do_not_stop_the_work(
 
 
 @pytest.mark.slow
-def test_a_closed_output_ends_a_command_like_head(tiny_run, pairs, monkeypatch):
+def test_closed_standard_output_ends_a_command_quietly(tiny_run, pairs, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
     source = "".join(f"{source}\n" for source, _ in pairs[:3]).encode()
@@ -244,25 +219,22 @@ def test_a_closed_standard_input_is_named(tiny_run, command, monkeypatch, capsys
     )
 
 
-def test_an_error_of_any_length_is_one_short_line(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "expected", "begin"),
+    [(ValueError("x" * 10**6), 2, "error: xxx"), (KeyboardInterrupt(), 130, "interrupted\n")],
+)
+def test_an_error_of_any_length_and_an_interruption_are_one_short_line(error, expected, begin, monkeypatch):
     def fail():
-        raise ValueError("x" * 10**6)
+        raise error
 
     monkeypatch.setattr(command_parser, "import_tensorflow", fail)
-    code, _, err = run("export", "run", "model")
-    assert code == 2 and err.startswith("keras-transformer: error: xxx") and len(err) < 3100
-
-
-def test_an_interrupted_import_is_one_line(monkeypatch):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command_parser, "import_tensorflow", interrupt)
-    assert run("export", "run", "model") == (130, b"", "keras-transformer: interrupted\n")
+    code, out, err = run("export", "run", "model")
+    assert (code, out, err.count("\n")) == (expected, b"", 1)
+    assert err.startswith(f"keras-transformer: {begin}") and len(err) < 3100
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["server-files", "missing"]], ids=lambda given: given[0])
-def test_these_import_neither_keras_nor_tensorflow(arguments):
+def test_help_and_server_files_import_no_keras(arguments):
     code = f"""
 import contextlib, sys
 from keras_transformer.cli import main
@@ -283,16 +255,14 @@ def test_a_good_command_prints_no_notice_of_tensorflow(tiny_run):
     assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
 
 
-def test_a_beams_options_need_a_beam(tiny_run):
+def test_options_of_a_beam_need_a_beam(tiny_run):
     for option in ("--length-penalty=1", "--normalization=length"):
-        code, _, err = run("translate", tiny_run, option, stdin=b"")
-        assert code == 2 and is_one_clean_message(err, named="give --beam-width too")
+        assert_refused("translate", tiny_run, option, named="give --beam-width too")
     code, out, err = run("translate", tiny_run, option, "--beam-width", 2, stdin=b"")
     assert (code, out, err) == (0, b"", "")
 
 
-def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, files, pairs):
-    few = ["--source", files / "ko.few", "--target", files / "en.few"]
+def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, few, pairs):
     code, out, err = run("evaluate", tiny_run, *few, "--batch-size", 4)
     assert (code, err) == (0, "")
     sources, references = map(list, zip(*pairs[:6], strict=True))
@@ -379,23 +349,13 @@ MISTAKES = {
 }
 
 
-def is_one_clean_message(err, *, named):
-    lines = [line for line in err.splitlines() if not line.startswith("warning: ")]
-    errors = [line for line in lines if line.startswith("keras-transformer: error: ")]
-    assert len(errors) == 1, err
-    assert named in err
-    assert "Traceback" not in err
-    return True
-
-
 @pytest.mark.parametrize("options", MISTAKES)
 def test_unusable_input_of_train_gives_one_message_and_exit_code_2(files, tmp_path, options):
     data = f"--source {files}/ko --target {files}/en"
-    options = options.format(files=files, data=data).split()
-    named = MISTAKES[next(k for k in MISTAKES if k.format(files=files, data=data).split() == options)]
-    code, out, err = run("train", *TINY, "--epochs", 1, "--output", tmp_path / "run", *options)
-    assert (code, out) == (2, b""), err
-    assert is_one_clean_message(err, named=named)
+    given = options.format(files=files, data=data).split()
+    assert_refused(
+        "train", *TINY, "--epochs", 1, "--output", tmp_path / "run", *given, named=MISTAKES[options]
+    )
 
 
 @pytest.mark.slow
@@ -412,9 +372,7 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
     (tmp_path / "folder" / "mine").write_text("mine")
     for output in ("file", "folder"):
         data = ["--source", files / "ko", "--target", files / "en"]
-        code, _, err = run("train", *data, *TINY, "--output", tmp_path / output)
-        assert code == 2
-        assert is_one_clean_message(err, named=str(tmp_path / output))
+        assert_refused("train", *data, *TINY, "--output", tmp_path / output, named=str(tmp_path / output))
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "mine").read_text() == "mine"
 
 
@@ -437,30 +395,34 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
 def test_unusable_input_of_the_other_commands_gives_one_message_and_exit_code_2(
     files, tiny_run, tmp_path, arguments, named
 ):
-    code, out, err = run(*arguments.format(files=files, run=tiny_run, tmp=tmp_path).split(), stdin=b"a\n")
-    assert (code, out) == (2, b""), err
-    assert is_one_clean_message(err, named=named)
+    arguments = arguments.format(files=files, run=tiny_run, tmp=tmp_path).split()
+    assert_refused(*arguments, stdin=b"a\n", named=named)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "shown"),
     [
-        "",
-        "fly",
-        "train",
-        "train --output x --epochs many",
-        "train --output x --preset huge",
-        "train --output x --unheard-of",
-        "translate",
-        "export run",
-        "export run folder --version one",
+        ("", "usage: keras-transformer"),
+        ("fly", "usage: keras-transformer"),
+        ("train", "usage: keras-transformer train"),
+        ("train --output x --epochs many", "usage: keras-transformer train"),
+        ("train --output x --preset huge", "usage: keras-transformer train"),
+        ("train --output x --unheard-of", "unrecognized arguments: --unheard-of"),
+        ("train --output x --lerning-rate 3", "unrecognized arguments: --lerning-rate 3"),
+        ("translate", "usage: keras-transformer translate"),
+        ("translate x --n-best 3", "unrecognized arguments: --n-best 3"),
+        ("export run", "usage: keras-transformer export"),
+        ("export run folder --version one", "usage: keras-transformer export"),
     ],
 )
-def test_a_malformed_command_line_is_exit_code_2(arguments, capsys):
+def test_malformed_command_line_is_exit_code_2_with_the_usage(arguments, shown, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments.split())
     assert stopped.value.code == 2
-    assert "usage: keras-transformer" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert (
+        shown in err and f"usage: keras-transformer {arguments.partition(' ')[0].replace('fly', '')}" in err
+    )
 
 
 def help_of(capsys, *arguments):
@@ -526,31 +488,13 @@ def test_the_module_translates_in_a_process_of_its_own(tiny_run, translator, pai
     done = module("translate", tiny_run, stdin="\n".join(lines).encode())
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode() == "".join(f"{line}\n" for line in translator.translate(lines))
-    assert b"Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_the_module_reports_a_mistake_by_its_exit_code(tmp_path):
-    done = module("translate", tmp_path)
+    done = module("translate", ROOT)
     assert done.returncode == 2 and done.stdout == b""
     assert b"holds no translator" in done.stderr and b"Traceback" not in done.stderr
 
 
-def test_an_unknown_option_is_named_with_the_usage_of_the_command(capsys):
-    for command, option in (
-        (["translate", "RUN"], "--n-best"),
-        (["train", "--output", "RUN"], "--lerning-rate"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main([*command, option, "3"])
-        shown = capsys.readouterr().err
-        assert ended.value.code == 2 and f"unrecognized arguments: {option} 3" in shown
-        assert f"usage: keras-transformer {command[0]}" in shown
-
-
 def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
-    code, _, err = run("average", tmp_path)
-    assert code == 2 and is_one_clean_message(err, named="must be the folder of a run")
+    assert_refused("average", tmp_path, named="must be the folder of a run")
     folder = shutil.copytree(tiny_run, tmp_path / "run")
     code, _, err = run("average", folder)
     kept = len(list(folder.glob("checkpoint-*.keras")))

@@ -12,6 +12,7 @@ import json
 import re
 import ssl
 import threading
+import types
 from concurrent import futures
 
 import grpc
@@ -41,6 +42,31 @@ class Refused(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
+
+
+def refuse(code, message="no"):
+    """Returns a fault: the server refuses the next request."""
+
+    def fault():
+        raise Refused(code, message)
+
+    return fault
+
+
+def answer(status, body, *headers):
+    """Returns a fault: the server answers with an HTTP status, a body and pairs of a header and its value."""
+
+    def fault():
+        raise Raw(status, body, *headers)
+
+    return fault
+
+
+def served_function(function):
+    """Returns a model as a server holds it: one signature, a function of texts that returns a dict of outputs."""
+    text = tf.TensorSpec((None,), tf.string, name="text")
+    concrete = tf.function(function).get_concrete_function(text=text)
+    return types.SimpleNamespace(signatures={"serving_default": concrete})
 
 
 def input_specs(function):
@@ -314,3 +340,6 @@ def rest_server(backend, tls=None):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+SERVERS = {"http": rest_server, "grpc": grpc_server}

@@ -1,8 +1,6 @@
 """The client for asyncio, over both protocols: many requests at the same time, and the errors of `Client`."""
 
 import asyncio
-import pathlib
-import sys
 import threading
 import time
 
@@ -11,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from servers import Backend, Refused, grpc_server, rest_server
+from servers import refuse, served_function
 
 from keras_transformer.client import AsyncClient, Client
 
@@ -22,33 +19,17 @@ def echo(text):
 
 
 @pytest.fixture(scope="module")
-def model():
-    function = tf.function(echo, input_signature=[tf.TensorSpec((None,), tf.string, name="text")])
-    owner = tf.Module()
-    owner.signatures = {"serving_default": function.get_concrete_function()}
-    return owner
-
-
-@pytest.fixture(scope="module", params=["http", "grpc"])
-def served(request, model):
-    backend = Backend({"echo": {1: model}})
-    with {"http": rest_server, "grpc": grpc_server}[request.param](backend) as url:
-        yield backend, url
+def models():
+    return {"echo": {1: served_function(echo)}}
 
 
 @pytest.fixture
-def backend(served):
-    served[0].reset()
-    return served[0]
-
-
-@pytest.fixture
-def run(served, backend):
+def run(url):
     """Runs a coroutine function of a client."""
 
     def run(task, **options):
         async def main():
-            async with AsyncClient(served[1], "echo", **{"backoff": 1e-4, **options}) as client:
+            async with AsyncClient(url, "echo", **{"backoff": 1e-4, **options}) as client:
                 return await task(client)
 
         return asyncio.run(main())
@@ -61,27 +42,20 @@ def meeting(number):
     return threading.Barrier(number, timeout=20).wait
 
 
-def test_each_call_answers_as_that_of_client(run, served):
-    async def ask(client):
-        return (
-            await client.translate(["b", "a"]),
-            await client.predict(text=["ab"]),
-            await client.answer(["c"]),
-            await client.status(),
-            await client.ready(),
-            await client.translate([]),
-        )
+def test_calls_answer_as_those_of_client(run, url):
+    def calls(client):
+        yield client.translate(["b", "a"])
+        yield client.predict(text=["ab"])
+        yield client.answer(["c"])
+        yield client.status()
+        yield client.ready()
+        yield client.translate([])
 
-    with Client(served[1], "echo") as client:
-        expected = (
-            client.translate(["b", "a"]),
-            client.predict(text=["ab"]),
-            client.answer(["c"]),
-            client.status(),
-            client.ready(),
-            client.translate([]),
-        )
-    np.testing.assert_equal(run(ask), expected)
+    async def ask(client):
+        return [await call for call in calls(client)]
+
+    with Client(url, "echo") as client:
+        np.testing.assert_equal(run(ask), list(calls(client)))
 
 
 def test_batches_and_tasks_travel_together_and_keep_their_order(run, backend):
@@ -120,36 +94,27 @@ def test_requests_share_connections(run, backend):
     assert len(backend.peers) == 1
 
 
-def test_a_request_is_sent_again_and_its_error_is_that_of_client(run, backend, served):
-    def refuse(code):
-        def fault():
-            raise Refused(code, "no")
-
-        return fault
-
+def test_a_request_is_sent_again_and_its_error_is_that_of_client(run, backend, url):
     backend.faults += [refuse("UNAVAILABLE")] * 2
     assert run(lambda client: client.translate(["a"]), retries=2) == ["a"]
     backend.faults += [refuse("UNAVAILABLE")] * 2
-    with pytest.raises(ConnectionError, match=f"{served[1]} is not available after 2 attempts: no"):
+    with pytest.raises(ConnectionError, match=f"{url} is not available after 2 attempts: no"):
         run(lambda client: client.translate(["a"]), retries=1)
     with pytest.raises(ValueError, match=r"refuses .*signature='other'"):
         run(lambda client: client.predict("other", text=["a"]))
 
 
 def test_one_failed_batch_is_an_error_and_no_task_is_left(run, backend):
-    def fault():
-        raise Refused("UNAUTHENTICATED", "no")
-
     async def ask(client):
         with pytest.raises(PermissionError):
             await client.translate(list("abcd"))
         return asyncio.all_tasks() - {asyncio.current_task()}
 
-    backend.faults += [fault]
+    backend.faults += [refuse("UNAUTHENTICATED")]
     assert run(ask, batch_size=1) == set()
 
 
-def test_a_slow_server_is_a_timeout_while_the_loop_goes_on(run, backend, served):
+def test_a_slow_server_is_a_timeout_while_the_loop_goes_on(run, backend, url):
     end, ticks = threading.Event(), []
     # More than one: over REST a request of a test before, whose task was cancelled, may still arrive.
     backend.faults += [lambda: end.wait(30)] * 9
@@ -161,7 +126,7 @@ def test_a_slow_server_is_a_timeout_while_the_loop_goes_on(run, backend, served)
                 await asyncio.sleep(0.01)
 
         ticking = asyncio.ensure_future(tick())
-        with pytest.raises(TimeoutError, match=f"{served[1]} must answer within timeout=0.3 seconds"):
+        with pytest.raises(TimeoutError, match=f"{url} must answer within timeout=0.3 seconds"):
             await client.predict(text=["a"])
         ticking.cancel()
 

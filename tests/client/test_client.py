@@ -1,7 +1,6 @@
 """The client against both of TensorFlow Serving's protocols, with real graphs behind them."""
 
 import concurrent.futures
-import pathlib
 import shutil
 import socket
 import subprocess
@@ -15,25 +14,16 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from servers import Backend, Raw, Refused, grpc_server, rest_server
+from servers import SERVERS, Backend, answer, refuse, rest_server, served_function
 
 from keras_transformer.client import Client, attempts
 from keras_transformer.serving.saved_model import write_saved_model
 
 TEXT = tf.TensorSpec((None,), tf.string, name="text")
 HARD = [
-    "",
-    "\0",
-    "a\0",
-    "a\0b",
-    'a "quote" \\ \n\x1f',
-    "\ud800",
-    "가\udc80",
-    b"\xff\xfe",
-    "저는".encode()[:4],
+    "", "\0", "a\0", "a\0b", 'a "quote" \\ \n\x1f', "\ud800", "가\udc80", b"\xff\xfe", "저는".encode()[:4],
     "🎉",
-]
+]  # fmt: skip
 
 
 def as_bytes(texts):
@@ -81,21 +71,10 @@ def kinds(number, folder):
         }
 
     signatures = {
-        "pieces": pieces,
-        "pair": pair,
-        "tokens": tokens,
-        "single": single,
-        "whole": whole,
-        "empty": empty,
-    }
+        "pieces": pieces, "pair": pair, "tokens": tokens, "single": single, "whole": whole, "empty": empty
+    }  # fmt: skip
     write_saved_model(tf.Module(), signatures, folder / str(number), xla=False)
     return tf.saved_model.load(str(folder / str(number)))
-
-
-def served_function(function):
-    """What a server holds of a function of texts."""
-    concrete = tf.function(function).get_concrete_function(text=TEXT)
-    return types.SimpleNamespace(signatures={"serving_default": concrete})
 
 
 @pytest.fixture(scope="module")
@@ -104,27 +83,13 @@ def models(loaded, tmp_path_factory):
     return {"ko_en": {1: loaded}, "kinds": {number: kinds(number, folder / "kinds") for number in (1, 3)}}
 
 
-@pytest.fixture(scope="module", params=["rest", "grpc"])
-def served(request, models):
-    """A backend and the URL where it answers."""
-    backend = Backend(models, {"stable": 1})
-    with {"rest": rest_server, "grpc": grpc_server}[request.param](backend) as url:
-        yield backend, url
-
-
 @pytest.fixture
-def backend(served):
-    served[0].reset()
-    return served[0]
-
-
-@pytest.fixture
-def connect(served, backend):
+def connect(url):
     """Makes clients that wait for next to nothing, and closes them."""
     made = []
 
     def connect(model="kinds", **options):
-        made.append(Client(served[1], model, **{"backoff": 1e-4, **options}))
+        made.append(Client(url, model, **{"backoff": 1e-4, **options}))
         return made[-1]
 
     yield connect
@@ -140,13 +105,6 @@ def waits(monkeypatch):
     return seconds
 
 
-def refuse(code, message="no"):
-    def fault():
-        raise Refused(code, message)
-
-    return fault
-
-
 def test_translates_as_the_translator_does(connect, translator, pairs, backend):
     sources = [source for source, _ in pairs[:13]] + ["", "   ", *HARD]
     client = connect("ko_en", batch_size=5)
@@ -154,12 +112,6 @@ def test_translates_as_the_translator_does(connect, translator, pairs, backend):
     assert found == translator.translate(sources) and len(set(found)) > 8
     assert backend.sizes == [[5]] * 5
     assert client.translate([]) == [] and sum(map(sum, backend.sizes)) == 25
-
-
-def test_a_single_string_is_no_list_of_sentences(connect, backend):
-    with pytest.raises(ValueError, match=r"`sentences` must be a list of strings\. Received: 'a dog'"):
-        connect().translate("a dog")
-    assert backend.calls == 0
 
 
 @pytest.mark.parametrize("batch_size", [100, 1])
@@ -249,27 +201,26 @@ def test_another_version_with_other_outputs_is_read(connect, backend, models, mo
     assert client.predict("pair", text=["abc"])["lengths"].tolist() == [3]
 
 
+RECTANGULAR = "`source` must be a rectangular array.*Received: source=.*"
+
+
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("inputs", "message"),
     [
-        ([[1, 2], [3]], r"\[\[1, 2\], \[3\]\]"),
-        (["a", 1], r"\['a', 1\]"),
-        ([None], r"\[None\]"),
-        ([2**70], str(2**70)),
-        (np.array([1j]), "1.j"),
+        ({"source": [[1, 2], [3]]}, RECTANGULAR + r"\[\[1, 2\], \[3\]\]"),
+        ({"source": ["a", 1]}, RECTANGULAR + r"\['a', 1\]"),
+        ({"source": [None]}, RECTANGULAR + r"\[None\]"),
+        ({"source": [2**70]}, RECTANGULAR + str(2**70)),
+        ({"source": np.array([1j])}, RECTANGULAR + "1.j"),
+        ({"source": np.zeros((0, 3), np.int32)}, "`source` must have at least one row"),
+        ({}, "`inputs` must name at least one input"),
     ],
 )
-def test_what_is_no_array_is_refused_here(connect, backend, value, shown):
-    with pytest.raises(ValueError, match=f"`source` must be a rectangular array.*Received: source=.*{shown}"):
-        connect().predict("tokens", source=value)
-    assert backend.calls == 0
-
-
-def test_no_input_and_no_row_are_refused_here(connect, backend):
-    with pytest.raises(ValueError, match="`inputs` must name at least one input"):
-        connect().predict("tokens")
-    with pytest.raises(ValueError, match="`source` must have at least one row"):
-        connect().predict("tokens", source=np.zeros((0, 3), np.int32))
+def test_wrong_inputs_are_refused_without_a_request(connect, backend, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        connect().predict("tokens", **inputs)
+    with pytest.raises(ValueError, match=r"`sentences` must be a list of strings\. Received: 'a dog'"):
+        connect().translate("a dog")
     assert backend.calls == 0
 
 
@@ -280,15 +231,15 @@ def test_a_server_that_comes_back_is_asked_again(connect, backend, waits):
     assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
 
 
-def test_waits_differ_from_client_to_client(connect, backend, waits):
+def test_waits_are_drawn(connect, backend, waits):
     backend.faults += [refuse("UNAVAILABLE")] * 6
     connect(backoff=0.1, retries=6).predict("single", text=["a"])
     assert len(waits) == 6 and len({wait / 2**n for n, wait in enumerate(waits)}) == 6
 
 
-def test_a_server_that_stays_down_is_named_with_the_attempts(connect, backend, served):
+def test_a_server_that_stays_down_is_named_with_the_attempts(connect, backend, url):
     backend.faults += [refuse("UNAVAILABLE", "too busy")] * 9
-    with pytest.raises(ConnectionError, match=f"{served[1]} is not available after 3 attempts: too busy"):
+    with pytest.raises(ConnectionError, match=f"{url} is not available after 3 attempts: too busy"):
         connect(retries=2).predict("single", text=["a"])
     assert backend.calls == 3
 
@@ -318,18 +269,18 @@ def test_attempts_share_one_deadline(monkeypatch):
     assert (raised.value.code, raised.value.attempts) == ("DEADLINE_EXCEEDED", 3)
 
 
-def test_a_batch_that_a_neighbour_spoilt_is_sent_again(connect, backend):
-    said = "Tensors with name 'text' from different tasks have different shapes and padding is turned off."
+def test_batch_refused_for_another_task_is_sent_again(connect, backend):
+    message = "Tensors with name 'text' from different tasks have different shapes and padding is turned off."
     client = connect(backoff=0.001)
     client.predict("single", text=["a"])  # REST reads the signature, too
     before = backend.calls
-    backend.faults += [refuse("INVALID_ARGUMENT", said)]
+    backend.faults += [refuse("INVALID_ARGUMENT", message)]
     client.predict("single", text=["a"])
     assert backend.calls == before + 2
 
 
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "UNAUTHENTICATED"])
-def test_only_what_is_unavailable_is_sent_again(connect, backend, code):
+def test_refused_request_is_not_sent_again(connect, backend, code):
     backend.faults += [refuse(code, "it's wrong: é")]
     kind = {"INTERNAL": OSError, "UNAUTHENTICATED": PermissionError}.get(code, ValueError)
     with pytest.raises(kind, match=r"refuses model='kinds', .*signature='single': it's wrong: é \("):
@@ -347,7 +298,7 @@ def test_only_what_is_unavailable_is_sent_again(connect, backend, code):
         ("a b%2F/é:", {}, "single", "model='a b%2F/é:'"),
     ],
 )
-def test_what_the_server_does_not_have_is_named(connect, model, options, signature, said):
+def test_missing_model_version_label_and_signature_are_named(connect, model, options, signature, said):
     with pytest.raises(ValueError, match=said):
         connect(model, **options).predict(signature, text=["a"])
 
@@ -375,25 +326,19 @@ def test_sentences_that_the_model_cut_are_counted_in_a_warning(connect, backend,
 
     monkeypatch.setitem(backend.models, "cut", {1: served_function(cut)})
     with pytest.warns(UserWarning, match="2 of 4 sentences are longer than the model reads") as warned:
-        assert connect("cut", batch_size=3).translate(["a", "abc", "ab", "abcd"]) == [
-            "a",
-            "abc",
-            "ab",
-            "abcd",
-        ]
+        texts = ["a", "abc", "ab", "abcd"]
+        assert connect("cut", batch_size=3).translate(texts) == texts
     assert [warning.filename for warning in warned] == [__file__]  # the line of the caller
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         connect("cut").translate(["a"])
 
 
-def test_a_slow_server_is_a_timeout(connect, backend, served):
+def test_a_slow_server_is_a_timeout(connect, backend, url):
     end = threading.Event()
     backend.faults += [lambda: end.wait(30)]
     try:
-        with pytest.raises(
-            TimeoutError, match=f"{served[1]} must answer within timeout=0.3 seconds; 1 attempt"
-        ):
+        with pytest.raises(TimeoutError, match=f"{url} must answer within timeout=0.3 seconds; 1 attempt"):
             connect(timeout=0.3).predict("single", text=["a"])
     finally:
         end.set()
@@ -426,12 +371,9 @@ def test_no_server_at_all_is_a_refused_connection(scheme):
         (500, b'{ "error": "it\\\'s" }', OSError, r"it.*s"),
     ],
 )
-def test_an_answer_that_is_none_is_shown(models, status, body, kind, said):
-    def fault():
-        raise Raw(status, body)
-
+def test_unreadable_answer_is_shown(models, status, body, kind, said):
     backend = Backend(models)
-    backend.faults.append(fault)
+    backend.faults.append(answer(status, body))
     with rest_server(backend) as url, Client(url, "kinds") as client:
         with pytest.raises(kind, match=said) as raised:
             client.predict("single", text=["a"])
@@ -486,11 +428,8 @@ def test_a_message_of_a_server_is_cut_and_cannot_write_to_a_terminal(connect, ba
 
 
 def test_a_redirect_is_not_followed(models):
-    def fault():
-        raise Raw(307, b"", ("Location", "/v1/models/kinds:predict"))
-
     backend = Backend(models)
-    backend.faults.append(fault)
+    backend.faults.append(answer(307, b"", ("Location", "/v1/models/kinds:predict")))
     with rest_server(backend) as url, Client(url, "kinds", headers={"Authorization": "mine"}) as client:
         with pytest.raises(OSError, match="HTTP status 307"):
             client.predict("single", text=["a"])
@@ -521,7 +460,7 @@ def certificate(tmp_path_factory):
     return folder / "key.pem", folder / "cert.pem"
 
 
-@pytest.mark.parametrize("server", [rest_server, grpc_server])
+@pytest.mark.parametrize("server", SERVERS.values())
 def test_tls_trusts_the_authorities_it_is_given_and_no_other(models, certificate, server, monkeypatch):
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     backend = Backend(models)

@@ -1,37 +1,21 @@
 """`load_test` and `keras-transformer load-test`, against servers that are really there."""
 
-import io
-import pathlib
-import sys
 import time
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from commands import assert_refused, run
 
 pytest.importorskip("tensorflow_serving")
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from servers import Backend, Refused, grpc_server, rest_server
+from servers import refuse, served_function
 
-from keras_transformer.cli import main
-from keras_transformer.client import Client, load_test
+from keras_transformer.client import Client, LoadReport, load_test
 
 
 @pytest.fixture(scope="module")
-def model():
-    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="text")])
-    def lengths(text):
-        return {"lengths": tf.strings.length(text)}
-
-    return types.SimpleNamespace(signatures={"serving_default": lengths.get_concrete_function()})
-
-
-@pytest.fixture(params=["rest", "grpc"])
-def served(request, model):
-    backend = Backend({"model": {1: model}})
-    with {"rest": rest_server, "grpc": grpc_server}[request.param](backend) as url:
-        yield backend, url
+def models():
+    return {"model": {1: served_function(lambda text: {"lengths": tf.strings.length(text)})}}
 
 
 def answered(url):
@@ -39,27 +23,14 @@ def answered(url):
     return [lambda: None] * (2 if url.startswith("http") else 1)
 
 
-def refuse(code):
-    def fault():
-        raise Refused(code, "no\x1b[31m")
-
-    return fault
-
-
-def test_counts_the_requests_and_their_errors_by_kind(served):
-    backend, url = served
-    backend.faults.extend([*answered(url), *[refuse("UNAVAILABLE")] * 3, refuse("INVALID_ARGUMENT")])
+def test_counts_the_requests_and_their_errors_by_kind(backend, url):
+    backend.faults.extend(
+        [*answered(url), *[refuse("UNAVAILABLE")] * 3, refuse("INVALID_ARGUMENT", "no\x1b[31m")]
+    )
     shown = []
     with Client(url, retries=0) as client:
-        report = load_test(
-            client,
-            ["a", "bb", "ccc"],
-            callers=4,
-            rows=2,
-            seconds=None,
-            requests=20,
-            on_request=lambda: shown.append(1),
-        )
+        options = {"callers": 4, "rows": 2, "seconds": None, "requests": 20}
+        report = load_test(client, ["a", "bb", "ccc"], **options, on_request=lambda: shown.append(1))
     assert report.errors == {"ConnectionError": 3, "ValueError": 1}
     assert "no\\x1b" in report.messages["ValueError"]
     assert (len(report.latencies), report.rows, len(shown)) == (16, 32, 20)
@@ -68,8 +39,7 @@ def test_counts_the_requests_and_their_errors_by_kind(served):
     assert report.requests_per_second == 16 / report.seconds
 
 
-def test_callers_send_at_the_same_time_until_the_time_is_over(served):
-    backend, url = served
+def test_callers_send_at_the_same_time_until_the_time_is_over(backend, url):
     backend.faults.extend([lambda: time.sleep(0.1)] * 1000)
     with Client(url) as client:
         report = load_test(client, ["a"], callers=4, seconds=0.35)
@@ -103,30 +73,12 @@ def test_arguments_are_checked_before_a_request(options, message):
         load_test(client, **{"texts": ["a"], **options})
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command: exit code, standard output and standard error."""
-
-    def command(lines, *arguments):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines), "utf-8"))
-        code = main(["load-test", *arguments])
-        return code, *capsys.readouterr()
-
-    return command
-
-
-def test_the_command_prints_throughput_and_latencies(served, command):
-    backend, url = served
-    code, out, err = command(b"one\n\ntwo\n", url, "--callers", "2", "--requests", "6", "--batch-size", "2")
+def test_the_command_prints_throughput_and_latencies(backend, url):
+    options = "--callers 2 --requests 6 --batch-size 2"
+    code, out, err = run("load-test", url, *options.split(), stdin=b"one\n\ntwo\n")
     assert (code, err) == (0, "")
-    assert (
-        "6 requests, 12 rows" in out
-        and "requests/s" in out
-        and "p50" in out
-        and "p90" in out
-        and "p99" in out
-    )
-    assert "failed        0 requests" in out
+    for part in ("6 requests, 12 rows", "requests/s", "p50", "p90", "p99", "failed        0 requests"):
+        assert part in out.decode()
     assert backend.sizes == [[2]] * 7
 
 
@@ -134,24 +86,19 @@ def test_the_command_prints_throughput_and_latencies(served, command):
     ("faults", "expected", "line"),
     [(["UNAVAILABLE"], 4, "ConnectionError 1: "), (["UNAVAILABLE"] * 5, 5, "ConnectionError 5: ")],
 )
-def test_the_exit_code_tells_that_requests_failed(served, command, faults, expected, line):
-    backend, url = served
-    backend.faults.extend([*answered(url), *map(refuse, faults)])
-    code, out, _ = command(b"", url, "--text", "a", "--requests", "5")
-    assert code == expected and line in out and "\x1b" not in out
+def test_the_exit_code_tells_that_requests_failed(backend, url, faults, expected, line):
+    backend.faults.extend([*answered(url), *(refuse(code, "no\x1b[31m") for code in faults)])
+    code, out, _ = run("load-test", url, "--text", "a", "--requests", "5")
+    assert code == expected and line in out.decode() and b"\x1b" not in out
 
 
-def test_the_command_refuses_no_text_and_another_model(served, command):
-    backend, url = served
-    code, _, err = command(b"\n \n", url)
-    assert code == 2 and "Standard input must hold at least one line" in err and backend.calls == 0
-    code, out, err = command(b"a", url, "--model", "other")
-    assert (code, out) == (2, "") and "other" in err
+def test_the_command_refuses_no_text_and_another_model(backend, url):
+    assert_refused("load-test", url, stdin=b"\n \n", named="Standard input must hold at least one line")
+    assert backend.calls == 0
+    assert_refused("load-test", url, "--model", "other", stdin=b"a", named="other")
 
 
 def test_latencies_are_interpolated_percentiles():
-    from keras_transformer.client import LoadReport
-
     report = LoadReport(2.0, np.array([0.4, 0.1, 0.2, 0.3]), 8, {}, {})
     assert report.latency(50) == pytest.approx(0.25) and report.latency(100) == 0.4
     assert np.isnan(LoadReport(2.0, np.array([]), 0, {}, {}).latency(50))

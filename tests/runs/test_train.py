@@ -1,3 +1,5 @@
+"""Training runs: what they keep, how they resume, what is refused, and the mean of several epochs."""
+
 import dataclasses
 import errno
 import importlib
@@ -47,6 +49,28 @@ def changed(**arguments):
     return dataclasses.replace(RECIPE, **arguments)
 
 
+def trained(recipe, pairs, folder, val_pairs=None):
+    """Trains, and returns the lines that the run says."""
+    said = []
+    train(recipe, pairs, folder, val_pairs, say=said.append)
+    return said
+
+
+def assert_refused(message, recipe, pairs, folder, val_pairs=None):
+    """A run is refused, and its folder stays as it is."""
+    before = contents(folder)
+    with pytest.raises(ValueError, match=message):
+        train(recipe, pairs, folder, val_pairs, say=quiet)
+    assert contents(folder) == before
+
+
+def assert_mean_of(path, checkpoints):
+    """The weights of a file are the mean of those of the checkpoints."""
+    each = [weights_of(saved.path) for saved in checkpoints]
+    for mean, *values in zip(weights_of(path), *each, strict=True):
+        np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
+
+
 def quiet(line):
     pass
 
@@ -77,7 +101,14 @@ def batches_made(monkeypatch):
     return made
 
 
-def killed_in(epoch, monkeypatch, *arguments, **keywords):
+def stopped(progress, error, monkeypatch, recipe, pairs, folder, match=None):
+    """Trains with another class of progress, which ends the run with an error."""
+    with monkeypatch.context() as patch, pytest.raises(error, match=match):
+        patch.setattr(train_module, "Progress", progress)
+        train(recipe, pairs, folder, say=quiet)
+
+
+def killed_in(epoch, *arguments):
     """Trains until the first step of an epoch, and stops there without saving, like a crash."""
 
     class Killer(train_module.Progress):
@@ -89,9 +120,22 @@ def killed_in(epoch, monkeypatch, *arguments, **keywords):
             if self.doomed:
                 raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train_module, "Progress", Killer)
-        train(*arguments, **keywords, say=quiet)
+    stopped(Killer, KeyboardInterrupt, *arguments)
+
+
+def terminated_at(step, *arguments):
+    """Trains until SIGTERM comes after `step` steps, counted over all epochs."""
+
+    class Terminator(train_module.Progress):
+        seen = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            Terminator.seen += 1
+            if Terminator.seen == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped(Terminator, runs.Terminated, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +177,7 @@ def test_an_interrupted_run_resumes_with_the_same_batches_and_losses(
     assert len(read_history(tmp_path / "run")) == 1
     killed = batches_made[0][0]  # its threads may still make batches
     before = [batch for _, batch in batches_made]
-    said = []
-    train(RECIPE, pairs, tmp_path / "run", say=said.append)
+    said = trained(RECIPE, pairs, tmp_path / "run")
     assert "1 epochs done, going on" in said[0]
 
     steps = Batches(pairs, *RECIPE.tokenizers(pairs), batch_tokens=512, max_length=40, seed=1).steps
@@ -157,8 +200,7 @@ def test_a_run_interrupted_in_its_first_epoch_begins_again(tmp_path, pairs, monk
 
 
 def test_a_finished_run_has_nothing_to_do_and_changes_no_result(finished, pairs):
-    before = contents(finished)
-    said = []
+    before, said = contents(finished), []
     translator = train(RECIPE, pairs, finished, say=said.append)
     assert "nothing to do, 2 epochs are done" in said[-1]
     assert contents(finished) == before
@@ -170,8 +212,7 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path, pairs):
     with pytest.warns(UserWarning, match="within the warm-up of 4000"):
         train(changed(epochs=1, warmup_steps=4000), pairs, tmp_path, say=quiet)
     first = read_history(tmp_path)
-    said = []
-    train(changed(epochs=2, warmup_steps=4000), pairs, tmp_path, say=said.append)
+    said = trained(changed(epochs=2, warmup_steps=4000), pairs, tmp_path)
     assert "1 epochs done, going on" in said[0] and said[1].startswith("epoch 2/2  ") and len(said) == 2
     assert read_history(tmp_path)[:1] == first
     assert len(read_history(tmp_path)) == 2
@@ -183,55 +224,35 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path, pairs):
     [
         ({"dropout": 0.2}, "dropout: 0.3, now 0.2"),
         ({"seed": 2}, "seed: 1, now 2"),
-        (
-            {"preset": "base", "tokenizer": "bpe"},
-            "preset: 'tiny', now 'base'; tokenizer: 'unigram', now 'bpe'",
-        ),
+        ({"preset": "base", "tokenizer": "bpe"}, "'tiny', now 'base'; tokenizer: 'unigram', now 'bpe'"),
         ({"learning_rate": None}, "learning_rate: 0.01, now None"),
     ],
 )
-def test_another_recipe_is_refused_with_what_changed(finished, pairs, arguments, message):
-    before = contents(finished)
-    with pytest.raises(ValueError, match=message):
-        train(changed(epochs=5, **arguments), pairs, finished, say=quiet)
-    assert contents(finished) == before
+def test_another_recipe_is_refused_with_its_changes(finished, pairs, arguments, message):
+    assert_refused(message, changed(epochs=5, **arguments), pairs, finished)
 
 
 def test_other_pairs_are_refused(finished, pairs):
-    before = contents(finished)
     for others in (pairs[:-1], [*pairs[1:], pairs[0]], [*pairs[:-1], ("저", "I")]):
-        with pytest.raises(ValueError, match=f"pairs: {len(pairs)}, now {len(others)}"):
-            train(RECIPE, others, finished, say=quiet)
-    assert contents(finished) == before
+        assert_refused(f"pairs: {len(pairs)}, now {len(others)}", RECIPE, others, finished)
+    assert_refused("val_pairs: none, now 5", changed(epochs=3), pairs, finished, pairs[:5])
 
 
 def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path, pairs):
     (tmp_path / "thesis.txt").write_text("mine")
     (tmp_path / ".tmp-notes").mkdir()
     (tmp_path / ".tmp-notes" / "notes.txt").write_text("mine too")
-    with pytest.raises(ValueError, match="holds other files"):
-        train(RECIPE, pairs, tmp_path, say=quiet)
-    assert contents(tmp_path) == {"thesis.txt": b"mine", ".tmp-notes/notes.txt": b"mine too"}
+    assert_refused("holds other files", RECIPE, pairs, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"recipe": [], "pairs": {}}',
-        '{"recipe": {}, "pairs": 1}',
-        '{"recipe": 1, "pairs": {}}',
-        '{"recipe": {}, "pairs": {}}',
-    ],
-)
-def test_a_damaged_description_is_refused(tmp_path, pairs, content):
+DAMAGED = ["", "{", "[]", "{}", '{"recipe": [], "pairs": {}}', '{"recipe": {}, "pairs": 1}']
+DAMAGED += ['{"recipe": 1, "pairs": {}}', '{"recipe": {}, "pairs": {}}']
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_description_is_refused(tmp_path, pairs, content):
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(ValueError, match=str(tmp_path)):
-        train(RECIPE, pairs, tmp_path, say=quiet)
-    assert contents(tmp_path) == {"run.json": content.encode()}
+    assert_refused(str(tmp_path), RECIPE, pairs, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +270,8 @@ def test_a_folder_that_another_process_trains_in_is_refused_and_left_alone(finis
     shutil.copytree(finished, folder)
     (folder / ".tmp-0123abcd-model.keras").write_text("the other's")
     before = contents(folder)
-    with locked(folder), pytest.raises(ValueError, match=rf"another process\. Received: folder='{folder}'"):
-        train(changed(epochs=3), pairs, folder, say=quiet)
-    assert contents(folder) == before
+    with locked(folder):
+        assert_refused(rf"another process\. Received: folder='{folder}'", changed(epochs=3), pairs, folder)
     train(RECIPE, pairs, folder, say=quiet)
     assert contents(folder).keys() == before.keys() - {".tmp-0123abcd-model.keras"}
 
@@ -262,10 +282,9 @@ def test_training_in_lower_precision_saves_a_float32_translator(tmp_path, pairs)
     layers = translator.model._flatten_layers()
     assert {layer.dtype_policy.name for layer in layers} == {"float32"}
     assert {str(weight.dtype) for weight in translator.model.weights} == {"float32"}
-    trained = load_model(checkpoints(tmp_path)[0].path)
-    assert trained.dtype_policy.name == "mixed_bfloat16"
-    for one, other in zip(trained.get_weights(), translator.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    saved = load_model(checkpoints(tmp_path)[0].path)
+    assert saved.dtype_policy.name == "mixed_bfloat16"
+    np.testing.assert_equal(saved.get_weights(), translator.model.get_weights())
 
 
 def filled(model, value):
@@ -299,25 +318,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
 
 
 def test_without_validation_the_translator_is_the_newest(finished):
-    newest = load_model(checkpoints(finished)[0].path)
-    for one, other in zip(newest.get_weights(), Translator.load(finished).model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_validating_with_other_pairs_is_refused_by_name(finished, pairs):
-    before = contents(finished)
-    with pytest.raises(ValueError, match="val_pairs: none, now 5"):
-        train(changed(epochs=3), pairs, finished, pairs[:5], say=quiet)
-    assert contents(finished) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"epochs": 0}, "epochs=0"), ({"learning_rate": -1.0}, "learning_rate=-1.0")],
-)
-def test_a_recipe_checks_its_values(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        changed(**arguments)
+    assert_same_weights(checkpoints(finished)[0].path, finished / "model.keras")
 
 
 def weights_of(path):
@@ -325,45 +326,20 @@ def weights_of(path):
 
 
 def assert_same_weights(one, other):
-    for a, b in zip(weights_of(one), weights_of(other), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def terminated_at(step, monkeypatch, *arguments, **keywords):
-    """Trains until SIGTERM comes after `step` steps, counted over all epochs."""
-
-    class Terminator(train_module.Progress):
-        seen = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            super().on_train_batch_end(batch, logs)
-            Terminator.seen += 1
-            if Terminator.seen == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch, pytest.raises(runs.Terminated):
-        patch.setattr(train_module, "Progress", Terminator)
-        train(*arguments, **keywords, say=quiet)
+    np.testing.assert_equal(weights_of(one), weights_of(other))
 
 
 @pytest.mark.slow
 def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch):
-    recipe = changed(
-        subword_sampling=0.2,
-        average_last=2,
-        clip_norm=1.0,
-        schedule="cosine",
-        optimizer="adamw",
-        batch_tokens=256,
-    )
+    options = {"subword_sampling": 0.2, "average_last": 2, "clip_norm": 1.0, "batch_tokens": 256}
+    recipe = changed(**options, schedule="cosine", optimizer="adamw")
     train(recipe, pairs, tmp_path / "whole", say=quiet)
     steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=256, max_length=40).steps
     assert steps > 2
     terminated_at(steps + 2, monkeypatch, recipe, pairs, tmp_path / "parts")
     saved = checkpoints(tmp_path / "parts")[0]
     assert saved.epochs == 1 and saved.steps in (2, 3)
-    said = []
-    train(recipe, pairs, tmp_path / "parts", say=said.append)
+    said = trained(recipe, pairs, tmp_path / "parts")
     assert f"1 epochs and {saved.steps} steps of the next done" in said[0]
     for name in ("checkpoint-0002.keras", "model.keras"):
         assert_same_weights(tmp_path / "whole" / name, tmp_path / "parts" / name)
@@ -379,9 +355,8 @@ def test_a_damaged_checkpoint_costs_one_epoch(finished, tmp_path, pairs):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
-    said = []
     with pytest.warns(UserWarning, match=rf"Cannot load.*{re.escape(str(path))}"):
-        train(changed(epochs=3), pairs, folder, say=said.append)
+        said = trained(changed(epochs=3), pairs, folder)
     assert "1 epochs done" in said[0]
     assert_same_weights(path, finished / "checkpoint-0002.keras")
     for saved in checkpoints(folder):
@@ -416,14 +391,8 @@ def test_a_nan_loss_stops_the_run_and_names_the_step_and_the_batch(tmp_path, pai
     with pytest.raises(runs.Diverged) as caught:
         train(changed(learning_rate=1e30, warmup_steps=1), pairs, tmp_path, say=quiet)
     said = str(caught.value)
-    for part in (
-        "The loss is nan",
-        "epoch 1, step",
-        "learning rate of",
-        "weights are not finite",
-        "The batch",
-    ):
-        assert part in said
+    message = "The loss is nan.*epoch 1, step.*learning rate of.*weights are not finite.*The batch"
+    assert re.search(message, said, re.DOTALL)
     assert any(source in said for source, _ in pairs)
     assert checkpoints(tmp_path) == []
 
@@ -439,9 +408,7 @@ def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
                 weight = self.model.trainable_variables[0]
                 weight.assign(np.full(weight.shape, np.nan))
 
-    with monkeypatch.context() as patch, pytest.raises(runs.Diverged, match="not finite after epoch 2"):
-        patch.setattr(train_module, "Progress", Poison)
-        train(RECIPE, pairs, tmp_path, say=quiet)
+    stopped(Poison, runs.Diverged, monkeypatch, RECIPE, pairs, tmp_path, match="not finite after epoch 2")
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [1]
     assert len(read_history(tmp_path)) == 1
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0001.keras")
@@ -452,10 +419,9 @@ def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
 @pytest.mark.slow
 def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
     translator = train(changed(epochs=3, average_last=2), pairs, tmp_path, say=quiet)
-    last = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
-    assert len(last) == 2
-    for mean, *values in zip(translator.model.get_weights(), *last, strict=True):
-        np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
+    assert len(checkpoints(tmp_path)) == 2
+    assert_mean_of(tmp_path / "model.keras", checkpoints(tmp_path))
+    np.testing.assert_equal(translator.model.get_weights(), weights_of(tmp_path / "model.keras"))
     with pytest.raises(ValueError, match=r"`last` must be at most 2, .*Received: last=3"):
         average(tmp_path, 3)
     before = contents(tmp_path)["checkpoint-0003.keras"]
@@ -470,39 +436,27 @@ def test_a_run_that_stopped_before_averaging_is_averaged_by_the_next_call(tmp_pa
     steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=512, max_length=40).steps
     terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [2, 1]
-    said = []
-    train(recipe, pairs, tmp_path, say=said.append)
+    said = trained(recipe, pairs, tmp_path)
     assert said == [f"{tmp_path}: the translator has the mean weights of the last 2 epochs."]
-    each = [weights_of(saved.path) for saved in checkpoints(tmp_path)]
-    for mean, *values in zip(weights_of(tmp_path / "model.keras"), *each, strict=True):
-        np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-5, atol=1e-7)
-    train(recipe, pairs, tmp_path, say=said.append)
-    assert "nothing to do, 2 epochs are done" in said[-1]
+    assert_mean_of(tmp_path / "model.keras", checkpoints(tmp_path))
+    assert "nothing to do, 2 epochs are done" in trained(recipe, pairs, tmp_path)[-1]
     average(tmp_path, 1, say=quiet)  # `train` keeps a mean that the user made
-    train(recipe, pairs, tmp_path, say=said.append)
-    assert "nothing to do" in said[-1]
+    assert "nothing to do" in trained(recipe, pairs, tmp_path)[-1]
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
 
 
 @pytest.mark.slow
-def test_patience_before_average_last_epochs_averages_those_that_exist(tmp_path, pairs):
+def test_average_last_beyond_the_epochs_that_exist_warns_and_averages_those(finished, tmp_path, pairs):
     # Patience ends the run after its second epoch: no step moves a weight.
     early = changed(average_last=4, patience=1, epochs=9, learning_rate=1e-30)
-    said = []
     with pytest.warns(UserWarning, match=r"`average_last` is 4, but .*early keeps .* of only 2 epochs"):
-        train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
+        said = trained(early, pairs, tmp_path / "early", pairs[:8])
     assert said[-1] == f"{tmp_path / 'early'}: the translator has the mean weights of the last 2 epochs."
-    train(early, pairs, tmp_path / "early", val_pairs=pairs[:8], say=said.append)
-    assert "nothing to do" in said[-1]
-
-
-@pytest.mark.slow
-def test_average_last_beyond_the_kept_checkpoints_warns_and_averages_those(finished, tmp_path, pairs):
+    assert "nothing to do" in trained(early, pairs, tmp_path / "early", pairs[:8])[-1]
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "checkpoint-0001.keras").unlink()
-    said = []
     with pytest.warns(UserWarning, match="`average_last` is 3"):
-        train(changed(epochs=3, average_last=3), pairs, tmp_path / "run", say=said.append)
+        said = trained(changed(epochs=3, average_last=3), pairs, tmp_path / "run")
     assert "the last 2 epochs" in said[-1]
 
 
@@ -512,7 +466,7 @@ def test_a_moving_average_translates_and_validates_but_does_not_train(
     tmp_path, pairs, finished, precision, rounding
 ):
     recipe = changed(ema=0.5, epochs=2, precision=precision)
-    train(recipe, pairs, tmp_path / "ema", val_pairs=pairs[:8], say=quiet)
+    train(recipe, pairs, tmp_path / "ema", pairs[:8], say=quiet)
     plain = finished
     if precision != RECIPE.precision:
         plain = tmp_path / "plain"
@@ -537,18 +491,15 @@ def test_a_moving_average_translates_and_validates_but_does_not_train(
 def test_patience_ends_a_run_for_good(tmp_path, pairs):
     # No step moves a weight, so no epoch is better than the first.
     recipe = changed(patience=2, epochs=9, learning_rate=1e-30)
-    train(recipe, pairs, tmp_path, val_pairs=pairs[:8], say=quiet)
+    train(recipe, pairs, tmp_path, pairs[:8], say=quiet)
     assert len(read_history(tmp_path)) == 3
-    said = []
-    train(recipe, pairs, tmp_path, val_pairs=pairs[:8], say=said.append)
+    said = trained(recipe, pairs, tmp_path, pairs[:8])
     assert "nothing to do, 3 epochs are done" in said[0]
 
 
 @pytest.mark.parametrize("val_pairs", [None, []])
 def test_patience_without_validation_pairs_is_refused_before_the_folder_is_taken(tmp_path, pairs, val_pairs):
-    with pytest.raises(
-        ValueError, match=r"`patience` needs validation pairs\. Received: patience=2, val_pairs="
-    ):
+    with pytest.raises(ValueError, match=r"`patience` needs validation pairs\. Received: patience=2, val_"):
         train(changed(patience=2), pairs, tmp_path / "run", val_pairs, say=quiet)
     assert not (tmp_path / "run").exists()
 
@@ -561,18 +512,11 @@ def test_a_validation_of_nan_is_never_the_best(tmp_path, found, ends):
     assert RunFolder(tmp_path).is_finished(changed(patience=2, epochs=9)) is ends
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\xff",
-        b"loss\n1.0\n",
-        b"epoch\nfirst\n",
-        b"epoch,loss\n0\n",
-        b"epoch\n0,1\n",
-        b"epoch\n" + b"1" * 200_000,
-        b"epoch,val_perplexity\n0,low\n",
-    ],
-)
+HISTORIES = [b"\xff", b"loss\n1.0\n", b"epoch\nfirst\n", b"epoch,loss\n0\n", b"epoch\n0,1\n"]
+HISTORIES += [b"epoch\n" + b"1" * 200_000, b"epoch,val_perplexity\n0,low\n"]
+
+
+@pytest.mark.parametrize("content", HISTORIES)
 def test_a_damaged_history_is_refused_by_its_name(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"history\.csv cannot be read as the history of a run") as caught:
@@ -583,6 +527,8 @@ def test_a_damaged_history_is_refused_by_its_name(tmp_path, content):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"epochs": 0}, "epochs=0"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0"),
         ({"ema": 0.9, "average_last": 2}, "both average the weights"),
         ({"epochs": 3, "average_last": 4}, r"at most `epochs`\. Received: average_last=4, epochs=3"),
         ({"tokenizer": "byte", "subword_sampling": 0.1}, "needs a tokenizer of subwords"),
@@ -593,7 +539,7 @@ def test_a_damaged_history_is_refused_by_its_name(tmp_path, content):
         ({"schedule": "steep"}, "schedule='steep'"),
     ],
 )
-def test_a_recipe_checks_its_values_against_each_other(arguments, message):
+def test_recipe_checks_its_values(arguments, message):
     with pytest.raises(ValueError, match=message):
         changed(**arguments)
 
@@ -624,10 +570,7 @@ def test_a_run_begins_with_the_weights_and_tokenizers_of_another(finished, tmp_p
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (
-            {"d_ff": 64},
-            r"must be those of `init_from`\. Received: 11,840 parameters in 43 weights; .*finished has 9,728",
-        ),
+        ({"d_ff": 64}, r"must be those of `init_from`\. Received: 11,840 parameters .*finished has 9,728"),
         ({"tokenizer": "byte"}, r"Received: tokenizer='byte'.*finished has one vocabulary of subwords"),
         ({"separate_vocabularies": True}, r"separate_vocabularies=True; .* one vocabulary of subwords"),
         ({"init_from": "nowhere"}, r"nowhere holds no translator"),
