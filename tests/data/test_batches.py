@@ -1,3 +1,5 @@
+"""Batches of pairs: all pairs, few shapes, little padding, an order that can be repeated."""
+
 import collections
 import contextlib
 import warnings
@@ -195,19 +197,18 @@ def test_first_epoch_goes_on_where_a_stream_from_zero_would_be():
 LONG = [pair(0, 3, 3), pair(1, 9, 3), pair(2, 3, 9), pair(3, 4, 4), pair(4, 5, 5)]
 
 
-def test_longer_pairs_are_skipped_with_their_number():
-    with pytest.warns(UserWarning, match=r"Of 5 pairs: 3 longer than `max_length`=5 tokens \(skipped\)"):
-        batches = Batches(LONG, Numbers(), batch_tokens=50, max_length=5)
-    assert pairs_in(epoch_of(batches)) == ids_of([LONG[0], LONG[3]])
-    assert (batches.kept, batches.skipped, batches.truncated) == (2, 3, 0)
-
-
-def test_longer_pairs_are_truncated_with_their_number():
-    with pytest.warns(UserWarning, match=r"Of 5 pairs: 3 longer than `max_length`=5 tokens \(truncated\)"):
-        batches = Batches(LONG, Numbers(), batch_tokens=50, max_length=5, too_long="truncate")
-    cut = [pair(0, 3, 3), pair(1, 4, 3), pair(2, 3, 4), pair(3, 4, 4), pair(4, 4, 4)]
-    assert pairs_in(epoch_of(batches)) == ids_of(cut)
-    assert (batches.kept, batches.skipped, batches.truncated) == (5, 0, 3)
+@pytest.mark.parametrize(
+    ("too_long", "word", "kept", "counts"),
+    [
+        ("skip", "skipped", [LONG[0], LONG[3]], (2, 3, 0)),
+        ("truncate", "truncated", [LONG[0], pair(1, 4, 3), pair(2, 3, 4), LONG[3], pair(4, 4, 4)], (5, 0, 3)),
+    ],
+)
+def test_longer_pairs_are_skipped_or_truncated_with_their_number(too_long, word, kept, counts):
+    with pytest.warns(UserWarning, match=rf"Of 5 pairs: 3 longer than `max_length`=5 tokens \({word}\)"):
+        batches = Batches(LONG, Numbers(), batch_tokens=50, max_length=5, too_long=too_long)
+    assert pairs_in(epoch_of(batches)) == ids_of(kept)
+    assert (batches.kept, batches.skipped, batches.truncated) == counts
 
 
 def test_longer_pairs_are_an_error_with_their_number_and_the_longest():

@@ -103,10 +103,7 @@ def test_batches_of_files_are_those_of_a_list(tmp_path, monkeypatch):
         return Batches(pairs, ByteTokenizer(), batch_tokens=64, max_length=32)
 
     expected = batches(pairs)
-    for read in (
-        read_parallel(tmp_path / "source", tmp_path / "target"),
-        read_tsv(tmp_path / "pairs.tsv"),
-    ):
+    for read in (read_parallel(tmp_path / "source", tmp_path / "target"), read_tsv(tmp_path / "pairs.tsv")):
         found = batches(read)
         assert (found.shapes, found.tokens) == (expected.shapes, expected.tokens)
         assert found.texts(1, 2) == expected.texts(1, 2)

@@ -1,3 +1,5 @@
+"""Batches of pairs that are segmented anew in each epoch."""
+
 import collections
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The figures: the numbers, labels and titles that they draw."""
+
 import io
 
 import keras
@@ -36,17 +38,33 @@ def test_a_hidden_score_is_minus_infinity():
     assert numbers(axes)[20:] == ["1", "5", "4", "1", "9"]
 
 
+LOOK_AHEAD = {"mask": kt.masks.look_ahead_mask(5)}
+MASKS = [np.ones((5, 4), bool), np.ones((5, 5)), np.ones((2, 1, 5, 5), bool), np.ones((3, 5), bool)]
+ATTENTION = np.ones((2, 3, 7, 5)) / 5  # layers, heads, queries, keys
+
+
 @pytest.mark.parametrize(
-    "mask", [np.ones((5, 4), bool), np.ones((5, 5)), np.ones((2, 1, 5, 5), bool), np.ones((3, 5), bool)]
+    ("draw", "message"),
+    [
+        *((lambda m=m: plots.masks({"m": m}, TOKENS), r"boolean with the shape \(5, 5\)") for m in MASKS),
+        (
+            lambda: plots.masks(LOOK_AHEAD, TOKENS, scores=np.ones((2, 5))),
+            r"shape \(5, 5\)\. Received: \(2, 5\)",
+        ),
+        (lambda: plots.training_curves({"loss": [1.0]}, ["bleu"]), r"which has loss\. Received: 'bleu'"),
+        (lambda: plots.training_curves([]), "at least one epoch"),
+        (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcd"), r"\(num_heads, 7, 4\)"),
+        (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcde", heads=[4]), r"`heads`.*heads=4"),
+        (lambda: plots.classified_images(np.ones((3, 4, 4, 1)), ["o"], ["o"]), "the same length, at least 1"),
+        (
+            lambda: plots.translation_attention(None, "저는", "self"),
+            r"decoder, cross\. Received: kind='self'",
+        ),
+    ],
 )
-def test_a_mask_that_does_not_fit_is_refused(mask):
-    with pytest.raises(ValueError, match=r"boolean with the shape \(5, 5\)"):
-        plots.masks({"mask": mask}, TOKENS)
-
-
-def test_scores_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"`scores` must have the shape \(5, 5\)\. Received: \(2, 5\)"):
-        plots.masks({"mask": kt.masks.look_ahead_mask(5)}, TOKENS, scores=np.ones((2, 5)))
+def test_wrong_arguments_are_refused(draw, message):
+    with pytest.raises(ValueError, match=message):
+        draw()
 
 
 def test_positions_draws_what_the_layer_adds():
@@ -90,35 +108,16 @@ def test_training_curves_read_every_form_of_a_history(form):
     assert loss.get_yscale() == "log" and accuracy.get_ylim() == (0, 1.02)
 
 
-def test_training_curves_refuse_what_they_do_not_have():
-    with pytest.raises(ValueError, match=r"which has loss\. Received: 'bleu'"):
-        plots.training_curves({"loss": [1.0]}, ["bleu"])
-    with pytest.raises(ValueError, match="at least one epoch"):
-        plots.training_curves([])
-
-
 def test_attention_weights_are_drawn_by_layer_and_head():
     weights = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 7))  # layers, heads, queries
     queries, keys = list("가나다라마바사"), list("abcde")
-    figure = plots.attention_weights(
-        [weights[0][None], weights[1]], queries, keys, layers=[2, 1], heads=[3, 1]
-    )
-    panels = figure.axes[:4]
-    assert [axes.get_title() for axes in panels] == [
-        "layer 2, head 3",
-        "layer 2, head 1",
-        "layer 1, head 3",
-        "layer 1, head 1",
-    ]
-    for axes, expected in zip(
-        panels, [weights[1][2], weights[1][0], weights[0][2], weights[0][0]], strict=True
-    ):
-        np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+    each = [weights[0][None], weights[1]]
+    panels = plots.attention_weights(each, queries, keys, layers=[2, 1], heads=[3, 1]).axes[:4]
+    places = [(2, 3), (2, 1), (1, 3), (1, 1)]
+    for axes, (layer, head) in zip(panels, places, strict=True):
+        assert axes.get_title() == f"layer {layer}, head {head}"
+        np.testing.assert_array_equal(axes.images[0].get_array(), weights[layer - 1][head - 1])
     assert labels(panels[0].get_yticklabels()) == queries and labels(panels[1].get_yticklabels()) == [""] * 7
-    with pytest.raises(ValueError, match=r"\(num_heads, 7, 4\)"):
-        plots.attention_weights(weights, queries, keys[:4])
-    with pytest.raises(ValueError, match=r"`heads`.*heads=4"):
-        plots.attention_weights(weights, queries, keys, heads=[4])
 
 
 def test_classified_images_name_what_is_wrong():
@@ -126,8 +125,6 @@ def test_classified_images_name_what_is_wrong():
     figure = plots.classified_images(images, ["o", "x", "o"], ["o", "x", "x"], columns=2)
     assert [axes.get_title() for axes in figure.axes] == ["o", "x", "x (is o)", ""]
     np.testing.assert_allclose(figure.axes[2].images[0].get_array(), images[2, ..., 0] / 2 + 0.5)
-    with pytest.raises(ValueError, match="the same length, at least 1"):
-        plots.classified_images(images, ["o"], ["o"])
 
 
 def test_figures_have_one_style_leave_the_settings_alone_and_are_written():
@@ -153,11 +150,6 @@ def test_the_attention_of_a_translation_has_its_tokens(translator, pairs, kind):
     assert rows == (pairs[0][0] if kind == "encoder" else translator.translate([pairs[0][0]])[0])
     if kind == "decoder":
         assert np.triu(image, 1).max() == 0
-
-
-def test_a_wrong_kind_of_attention_is_refused():
-    with pytest.raises(ValueError, match=r"encoder, decoder, cross\. Received: kind='self'"):
-        plots.translation_attention(None, "저는", "self")
 
 
 def test_a_notebook_shows_a_figure_as_a_png():

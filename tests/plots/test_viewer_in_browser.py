@@ -19,19 +19,12 @@ pytestmark = pytest.mark.slow
 EMPTY = {"title": "Test", "live": None, "reason": None, "records": []}
 # Texts for normalisation and segmentation: ligatures, wide and composed letters, spaces, controls, unknown characters.
 HARD_TEXTS = [
-    "ﬁne １２３ ＡＢＣ ①②",
-    "\u1112\u1161\u11ab글 \u3131\u314f e\u0301 Ω \u212b",
-    "  two  spaces\u3000wide\u00a0fixed\ttab  ",
-    "저는\x01 학생\u200b입니다.\x07",
-    "😀😀 zzz 😀 \U0001f468\u200d\U0001f469\u200d\U0001f467",
-    "▁저는 ▁▁ 학생▁",
-    "<s> </s> <unk> <pad> <0x41>",
-    "",
-    "   ",
-    "\u0915\u094d\u0937 \u0e01\u0e33 \ufb01\ufdfa \ufeff bom",
-    "A man runs — “quotes” … ½ ㎏ ㍿",
+    "ﬁne １２３ ＡＢＣ ①②", "\u1112\u1161\u11ab글 \u3131\u314f e\u0301 Ω \u212b",
+    "  two  spaces\u3000wide\u00a0fixed\ttab  ", "저는\x01 학생\u200b입니다.\x07",
+    "😀😀 zzz 😀 \U0001f468\u200d\U0001f469\u200d\U0001f467", "▁저는 ▁▁ 학생▁", "<s> </s> <unk> <pad> <0x41>", "",
+    "   ", "\u0915\u094d\u0937 \u0e01\u0e33 \ufb01\ufdfa \ufeff bom", "A man runs — “quotes” … ½ ㎏ ㍿",
     "eeeee ooooo lllll sssss ttttttt",
-]
+]  # fmt: skip
 # Runs each case's model and returns what it computes. Numbers are rounded, as JSON writes them long.
 COMPUTE = """
 const short = (rows) => rows.map((row) => [...row].map((x) => Math.round(x * 1e6) / 1e6));

@@ -1,4 +1,6 @@
-"""What the tests of bulk translation share."""
+"""What the tests of bulk translation share, and those of loading."""
+
+import shutil
 
 import pytest
 
@@ -9,3 +11,22 @@ def source(tmp_path):
     path = tmp_path / "source"
     path.write_text("".join(f"{i} {'x' * (i * 7 % 10)}\n" for i in range(10)))
     return path
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The folder of a small saved translator, with two tokenizers of bytes."""
+    from keras_transformer.models import Transformer
+    from keras_transformer.serving import Translator
+    from keras_transformer.text import ByteTokenizer
+
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    folder = tmp_path_factory.mktemp("original") / "saved"
+    Translator(model, ByteTokenizer(), ByteTokenizer()).save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+    """A copy of the folder, to be changed."""
+    return shutil.copytree(original, tmp_path / "saved")

@@ -12,17 +12,9 @@ from keras_transformer.serving.translator import TranslatorSignatures
 ROWS = 20
 INPUTS = int(os.environ.get("BAD_INPUTS", "200"))  # BAD_INPUTS=10000 for a thorough look
 PIECES = [
-    b"",
-    b" ",
-    b"\0",
-    b"\xff",
-    b"\xed\xa0\x80",
-    b"\xf4\x90\x80\x80",
-    b"</s>",
-    b"<unk>",
-    b"\xe2\x96\x81",
+    b"", b" ", b"\0", b"\xff", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"</s>", b"<unk>", b"\xe2\x96\x81",
     b"\xef\xbb\xbf",
-]
+]  # fmt: skip
 PIECES += [
     text.encode()
     for text in ("\u3000", "\u202e", "e\u0301", "\u1100\u1161", "🏴\u200d☠\ufe0f", "ﷺ", "𐎀", "\u2028")

@@ -1,3 +1,5 @@
+"""Exports: what a server needs, what they hold and describe, and what is refused."""
+
 import gc
 import json
 import pathlib
@@ -8,10 +10,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_text
 from alone import answers, run_alone
+from mirrors import names
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving.saved_model import compiled_parts, write_saved_model
@@ -20,10 +22,6 @@ from keras_transformer.serving.verify import verify
 from keras_transformer.serving.warmup import FILE, text_of_length
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir() if path.name != LOCK)
 
 
 def small_translator():
@@ -165,49 +163,36 @@ def test_merged_constants_keep_the_answers(tmp_path):
     }
 
 
-def test_compiled_parts_slip_into_no_portable_export(tmp_path):
-    module = tf.Module()
-
-    @tf.function(jit_compile=True)
-    def double(x):
-        return x * 2.0
-
-    @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32)])
-    def serve(x):
-        return {"y": double(x)}
-
-    with pytest.raises(ValueError, match=r"its graph holds compiled .*double"):
-        write_saved_model(module, {"serving_default": serve}, tmp_path / "1", xla=False)
-    write_saved_model(module, {"serving_default": serve}, tmp_path / "2", xla=True)
+@tf.function(jit_compile=True)
+def doubled(x):
+    return x * 2.0
 
 
-def test_xla_ops_slip_into_no_portable_export(tmp_path):
+def with_an_op_of_xla(x):
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-    @tf.function(input_signature=[tf.TensorSpec((5,), tf.float32)])
-    def serve(x):
-        return {"y": gen_xla_ops.xla_dynamic_update_slice(x, x[:2], [1])}
+    return gen_xla_ops.xla_dynamic_update_slice(x, x[:2], [1])
 
-    with pytest.raises(ValueError, match="op XlaDynamicUpdateSlice"):
+
+FLOATS, STRINGS = tf.TensorSpec((5,), tf.float32), tf.TensorSpec((None,), tf.string)
+
+
+@pytest.mark.parametrize(
+    ("function", "spec", "message"),
+    [
+        (doubled, FLOATS, r"its graph holds compiled .*double"),
+        (with_an_op_of_xla, FLOATS, "op XlaDynamicUpdateSlice"),
+        (tensorflow_text.case_fold_utf8, STRINGS, r"stock TensorFlow Serving, which has no CaseFoldUTF8\."),
+        (lambda text: tf.py_function(lambda text: text, [text], tf.string), STRINGS, r"has no EagerPyFunc\."),
+    ],
+    ids=["compiled", "xla", "tensorflow-text", "python"],
+)
+def test_graph_that_a_server_cannot_run_is_refused(function, spec, message, tmp_path):
+    serve = tf.function(lambda x: {"y": function(x)}, input_signature=[spec])
+    with pytest.raises(ValueError, match=message):
         write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
-
-
-def test_ops_that_a_server_lacks_are_named(tmp_path):
-    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
-    def serve(text):
-        return {"folded": tensorflow_text.case_fold_utf8(text)}
-
-    with pytest.raises(ValueError, match=r"stock TensorFlow Serving, which has no CaseFoldUTF8\."):
-        write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
-
-
-def test_python_inside_a_graph_is_foreign_to_a_server(tmp_path):
-    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
-    def serve(text):
-        return {"same": tf.py_function(lambda text: text, [text], tf.string)}
-
-    with pytest.raises(ValueError, match=r"stock TensorFlow Serving, which has no EagerPyFunc\."):
-        write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "1", xla=False)
+    if function is doubled:
+        write_saved_model(tf.Module(), {"serving_default": serve}, tmp_path / "2", xla=True)
 
 
 @pytest.mark.slow
@@ -407,10 +392,7 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
     [
         ({"precision": "int8", "xla": True}, r"XLA has no fast int8 product"),
         ({"precision": "int4"}, r"`precision` must be one of .* Received: precision='int4'"),
-        (
-            {"signatures": ["token"]},
-            r"`signatures` must be names of \['serving_default', .* Received: .*'token'",
-        ),
+        ({"signatures": ["token"]}, r"must be names of \['serving_default', .* Received: .*'token'"),
         ({"signatures": "tokens"}, r"must be a list of names.* Received: signatures='tokens'"),
         ({"signatures": ["tokens"], "xla": True}, r"with 'serving_default' where `xla=True`"),
         ({"signatures": []}, r"`signatures` must be names of .* Received: signatures=\[\]"),
@@ -420,10 +402,7 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
             {"batch_sizes": range(1, 101), "xla": True, "source_lengths": [*range(16, 30), 256]},
             r"at most 990: a server .* Received: 100 times 15",
         ),
-        (
-            {"xla": True, "source_lengths": [16]},
-            r"must end with max_source_length=256\. Received: source_lengths=\[16\]",
-        ),
+        ({"xla": True, "source_lengths": [16]}, r"end with max_source_length=256\. .* source_lengths=\[16\]"),
     ],
 )
 def test_unusable_arguments_are_refused_before_anything_is_written(tmp_path, arguments, message):

@@ -4,7 +4,6 @@ import json
 import pathlib
 import pickle
 import re
-import shutil
 import sys
 import zipfile
 
@@ -13,14 +12,13 @@ import pytest
 from contracts import slow_but
 
 import keras_transformer
-from keras_transformer.models import Transformer
 from keras_transformer.runs import Recipe
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.serving import Translator
 from keras_transformer.serving.server_files import write_server_files
 from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.serving.verify import verify
-from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
+from keras_transformer.text import SentencePieceTokenizer
 
 
 @pytest.fixture
@@ -29,19 +27,6 @@ def sentinel(tmp_path):
     path = tmp_path / "payload-ran"
     yield path
     assert not path.exists(), "loading ran code from the folder"
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-    folder = tmp_path_factory.mktemp("original") / "saved"
-    Translator(model, ByteTokenizer()).save(folder)
-    return folder
-
-
-@pytest.fixture
-def saved(original, tmp_path):
-    return shutil.copytree(original, tmp_path / "saved")
 
 
 def rewrite(path, change):
@@ -215,11 +200,7 @@ def _resume(folder):
         ("assets.extra/export.json", b"{\xff", verify),
         ("run.json", b"{\xff", lambda folder: RunFolder(folder).check(Recipe(), {})),
         ("output.partial/journal.json", b"{\xff", _resume),
-        (
-            "source_tokenizer.model",
-            b"{\xff",
-            lambda folder: SentencePieceTokenizer.load(folder / "source_tokenizer.model"),
-        ),
+        ("source.model", b"{\xff", lambda folder: SentencePieceTokenizer.load(folder / "source.model")),
         ("models.config", b"[[", write_server_files),
     ],
     ids=["export", "run", "journal", "tokenizer", "labels"],

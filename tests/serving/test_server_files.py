@@ -1,3 +1,5 @@
+"""The configuration of a server: versions, labels, batching, containers, and names that are refused."""
+
 import concurrent.futures
 import json
 import pathlib
@@ -195,15 +197,9 @@ def test_the_container_is_healthy_if_a_version_answers(base, state, healthy):
     [
         ({"stable": 3}, r"`stable` must be one of the versions \[1, 2, 11\]\. Received: stable=3"),
         ({"canary": 0}, r"`canary` must be one .* Received: canary=0"),
-        (
-            {"stable": 2, "canary": 11},
-            r"same batch_sizes\. Received: version 2: \[1, 8, 32\], version 11: \[1, 4\]",
-        ),
+        ({"stable": 2, "canary": 11}, r"same batch_sizes\. .* version 2: \[1, 8, 32\], version 11: \[1, 4\]"),
         ({"name": "a b"}, r"`name` must hold .* Received: name='a b'"),
-        (
-            {"image": "a\n    privileged: true"},
-            r"`image` must be the name of a Docker image\. Received: image='a\\n    priv",
-        ),
+        ({"image": "a\n    privileged: true"}, r"the name of a Docker image\. Received: image='a\\n    priv"),
         ({"image": "${SECRET}"}, "`image` must be the name of a Docker image"),
     ],
 )

@@ -1,38 +1,25 @@
+"""Translators: texts in and out, limits, and saving and loading."""
+
 import json
 import re
-import shutil
 
 import keras
 import numpy as np
 import pytest
+from mirrors import names
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.text import ByteTokenizer
 
-ODD = [
-    "",
-    "   ",
-    "\t\n",
-    "🎉🎉",
-    "ภาษาไทย",
-    "a\0b",
-    "\ud800",
-    b"\xff\xfe",
-    b"\xf0\x9f abc",
-    "저" * 20_000,
-    " ".join("가나다") * 99,
-]
+ODD = ["", "   ", "\t\n", "🎉🎉", "ภาษาไทย", "a\0b", "\ud800", b"\xff\xfe", b"\xf0\x9f abc", "저" * 20_000]
+ODD += [" ".join("가나다") * 99]
 
 
 def small_model(vocab_size=260, **arguments):
     keras.utils.set_random_seed(1)
     return Transformer(vocab_size, num_layers=1, d_model=8, num_heads=2, d_ff=16, **arguments)
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -155,22 +142,19 @@ def test_the_other_tokenizer_reads_the_target():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("sizes", "arguments", "message"),
     [
-        ({"max_source_length": 1}, "max_source_length=1"),
-        ({"max_length": 0}, "max_length=0"),
+        ((260,), {"max_source_length": 1}, "max_source_length=1"),
+        ((260,), {"max_length": 0}, "max_length=0"),
+        ((100,), {}, r"source_tokenizer.*260 ids, source_vocab_size=100"),
+        ((260, 90), {}, r"target_tokenizer.*260 ids, target_vocab_size=90"),
     ],
 )
-def test_limits_out_of_range_are_refused_with_their_values(arguments, message):
+def test_limits_and_tokenizers_that_do_not_fit_are_refused(sizes, arguments, message):
     with pytest.raises(ValueError, match=message):
-        Translator(small_model(), ByteTokenizer(), **arguments)
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_refused_with_both_numbers():
-    with pytest.raises(ValueError, match=r"source_tokenizer.*260 ids, source_vocab_size=100"):
-        Translator(small_model(100), ByteTokenizer())
-    with pytest.raises(ValueError, match=r"target_tokenizer.*260 ids, target_vocab_size=90"):
-        Translator(small_model(260, target_vocab_size=90), ByteTokenizer())
+        Translator(
+            Transformer(*sizes, num_layers=1, d_model=8, num_heads=2, d_ff=16), ByteTokenizer(), **arguments
+        )
 
 
 def test_what_is_saved_translates_the_same_when_loaded(translator, sources, alone, tmp_path):
@@ -232,18 +216,6 @@ def test_a_crash_while_writing_over_a_translator_leaves_each_file_whole(tmp_path
     with pytest.raises(RuntimeError, match="power cut"):
         translator.write_into(tmp_path / "saved")
     assert {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()} == before
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("original") / "saved"
-    Translator(small_model(), ByteTokenizer(), ByteTokenizer()).save(folder)
-    return folder
-
-
-@pytest.fixture
-def saved(original, tmp_path):
-    return shutil.copytree(original, tmp_path / "saved")
 
 
 def test_a_folder_without_a_translator_is_refused_with_its_name(tmp_path):

@@ -1,3 +1,5 @@
+"""Checkpoints: saved, loaded, removed, averaged, and resumed from."""
+
 import os
 import signal
 
@@ -9,13 +11,7 @@ from keras_transformer.layers import Dropout
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import Transformer
 from keras_transformer.termination import Terminated, Termination
-from keras_transformer.training import (
-    Checkpoint,
-    Diverged,
-    SavedState,
-    average_weights,
-    checkpoints,
-)
+from keras_transformer.training import Checkpoint, Diverged, SavedState, average_weights, checkpoints
 
 
 def small_model(seed=0):

@@ -1,3 +1,5 @@
+"""The line of each epoch and the bar."""
+
 import io
 import itertools
 import re

@@ -107,10 +107,7 @@ def pairs(ours, theirs):
 
 
 def losses_of_keras(model):
-    model.compile(
-        optimizer=Adam(global_clipnorm=CLIP, **ADAM),
-        loss=MaskedCrossentropy(SMOOTHING),
-    )
+    model.compile(optimizer=Adam(global_clipnorm=CLIP, **ADAM), loss=MaskedCrossentropy(SMOOTHING))
     for source, target, labels in batches():
         model.reset_metrics()  # else `train_on_batch` returns the mean over all steps
         yield float(model.train_on_batch({"source": source, "target": target}, labels))

@@ -1,3 +1,5 @@
+"""What TensorBoard shows of a training, and that watching changes nothing."""
+
 import itertools
 import math
 import os
