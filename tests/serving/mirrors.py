@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import split_lines
-from keras_transformer.files import LOCK
 from keras_transformer.serving import Translator, translate_file
 
 
@@ -49,8 +48,7 @@ def quiet(line):
 
 
 def names(folder):
-    """The names in a folder, without that of a lock."""
-    return sorted(path.name for path in folder.iterdir() if path.name != LOCK)
+    return sorted(path.name for path in folder.iterdir())
 
 
 def begun(source, output, windows=2, **options):

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_text
 from alone import answers, run_alone
-from mirrors import names
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
+from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving.saved_model import compiled_parts, write_saved_model
@@ -22,6 +22,10 @@ from keras_transformer.serving.verify import verify
 from keras_transformer.serving.warmup import FILE, text_of_length
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK)
 
 
 def small_translator():
