@@ -249,7 +249,8 @@ def test_searches_find_the_texts_of_transformers(case, search, transformers, tmp
                 rules = {"prefix": language}
                 options = {**options, "forced_eos_token_id": None, "forced_bos_token_id": 9}
         else:
-            fill_weights(family.make_tensors(model), stored_tensors(tmp_path / str(seed)), family.prefix)
+            stored, tables = stored_tensors(tmp_path / str(seed)), family.make_tables(model)
+            fill_weights(family.make_tensors(model), stored, family.prefix, family.ignored, tables)
         ids, real = rows_of(seed, model.pad_id, lowest=3, end=11)
         ends = [model.eos_id, *getattr(model, "stop_ids", ())]
         expected = torch_texts(there, ids, real, LONGEST, ends, pad_token_id=model.pad_id, **options)
