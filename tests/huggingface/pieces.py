@@ -3,6 +3,7 @@
 import io
 import json
 
+import pytest
 import sentencepiece
 from families import own_model
 
@@ -48,9 +49,7 @@ def train_pieces(path, lines=LINES, vocab_size=90, **options):
 
 def byte_pieces():
     """A vocabulary of byte-level pieces and its merges, trained on the lines."""
-    from tokenizers import ByteLevelBPETokenizer
-
-    trained = ByteLevelBPETokenizer()
+    trained = pytest.importorskip("tokenizers").ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator(LINES, 320, special_tokens=special, min_frequency=1)
     model = json.loads(trained.to_str())["model"]

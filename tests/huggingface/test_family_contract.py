@@ -192,7 +192,9 @@ def test_other_floats_are_read_as_transformers_rounds_them(case, transformers, t
         there = there.to(torch.float32)
 
 
-@pytest.mark.parametrize("case", ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize(
+    "case", slow_but(("gemma2",), ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"])
+)
 def test_decoding_step_by_step_is_all_at_once(case):
     model = own_model(CONFIGS[case])
     ids, _ = rows_of()
