@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check, check_choice, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, Strategy, one_of, select, top_k
 
 NORMALIZATIONS = ("wu", "length")
@@ -84,20 +84,20 @@ class Beam(Strategy):
 
     def __post_init__(self):
         check_positive(width=self.width, n_best=self.n_best, groups=self.groups)
-        if self.n_best > self.width:
-            raise ValueError(
-                f"`n_best` must be at most `width`. Received: n_best={self.n_best}, width={self.width}."
-            )
-        if self.width % self.groups:
-            raise ValueError(
-                f"`groups` must divide `width`. Received: groups={self.groups}, width={self.width}."
-            )
+        check(
+            self.n_best <= self.width,
+            "`n_best` must be at most `width`.",
+            n_best=self.n_best,
+            width=self.width,
+        )
+        check(
+            not self.width % self.groups,
+            "`groups` must divide `width`.",
+            groups=self.groups,
+            width=self.width,
+        )
         check_range(0, length_penalty=self.length_penalty, diversity=self.diversity)
-        if self.normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` must be one of {NORMALIZATIONS}. "
-                f"Received: normalization={self.normalization!r}."
-            )
+        check_choice(NORMALIZATIONS, normalization=self.normalization)
 
     @property
     def _group_width(self):

@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_count, check_positive, check_range
+from keras_transformer.checks import check, check_count, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, one_of
 from keras_transformer.fields import Fields
 from keras_transformer.shapes import reshaped
@@ -61,10 +61,8 @@ class _Length(Constraint):
     def __post_init__(self):
         check_count(length=self.length)
         check_range(0, ratio=self.ratio)
-        if not self.length and not self.ratio:
-            raise ValueError(
-                f"`length` or `ratio` must be positive. Received: length={self.length}, ratio={self.ratio}."
-            )
+        rule = "`length` or `ratio` must be positive."
+        check(self.length or self.ratio, rule, length=self.length, ratio=self.ratio)
 
     def of(self, source_lengths):
         """Returns the length for each source.
@@ -80,8 +78,7 @@ class _Length(Constraint):
         """
         if not self.ratio:
             return self.length
-        if source_lengths is None:
-            raise ValueError(f"{self} needs a source: there is none to be relative to.")
+        check(source_lengths is not None, f"{self} needs `source_lengths`.", source_lengths=source_lengths)
         if isinstance(source_lengths, int):
             return self.length + math.floor(self.ratio * source_lengths + ROUNDING)
         relative = ops.floor(self.ratio * ops.cast(source_lengths, "float32") + ROUNDING)
@@ -194,8 +191,8 @@ class SuppressTokens(Constraint):
     token_ids: tuple = ()
 
     def __post_init__(self):
-        if not isinstance(self.token_ids, (list, tuple)) or not self.token_ids:
-            raise ValueError(f"`token_ids` must be a list of ids. Received: token_ids={self.token_ids!r}.")
+        is_list = isinstance(self.token_ids, (list, tuple)) and self.token_ids
+        check(is_list, "`token_ids` must be a list of ids.", token_ids=self.token_ids)
         for token_id in self.token_ids:
             check_count(token_ids=token_id)
         object.__setattr__(self, "token_ids", tuple(int(i) for i in self.token_ids))

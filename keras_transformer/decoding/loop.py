@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.backend import in_xla
+from keras_transformer.checks import check
 from keras_transformer.decoding.constraints import ends_early
 from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, RowOptions, Search, one_of, select
 
@@ -106,11 +107,9 @@ def decode(
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
-    if isinstance(prompt_len, int) and isinstance(max_length, int) and prompt_len - 1 > max_length:
-        raise ValueError(
-            "`prompt` must leave what follows its first token within `max_length`. "
-            f"Received: a prompt of {prompt_len} tokens, max_length={max_length}."
-        )
+    if isinstance(prompt_len, int) and isinstance(max_length, int):
+        rule = "`prompt` must have at most `max_length` tokens after its first."
+        check(prompt_len - 1 <= max_length, rule, prompt_len=prompt_len, max_length=max_length)
     if not hasattr(cache, "grown"):
         step, cache = _with_methods(step, cache)
     limits = ops.broadcast_to(ops.cast(max_length, "int32"), (batch_size,))

@@ -1,11 +1,13 @@
-"""Batches of token ids: what is checked of them, their lengths, their padding."""
+"""Batches of token ids: their checks, their lengths, their padding."""
 
 import keras
 from keras import ops
 
+from keras_transformer.checks import check
+
 
 def lengths_of(token_ids, pad_id):
-    """Returns the length of each row up to its last token that is no padding: int32 `(batch,)`."""
+    """Returns the length of each row up to its last token that is not padding: int32 `(batch,)`."""
     places = ops.arange(1, ops.shape(token_ids)[-1] + 1, dtype="int32")
     return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=-1)
 
@@ -32,41 +34,32 @@ def matrix_of_ids(x, name, shape):
     """Returns `x` as int32 of rank 2.
 
     Raises:
-        ValueError: If it is no array, holds no ints, has another rank, or has an empty axis.
+        ValueError: If it is not an array, does not hold ints, has another rank, or has an empty axis.
     """
     ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
-    if ragged:
-        raise ValueError(
-            f"`{name}` must be dense, padded on the right: `x.to_tensor()`. Received: a ragged tensor."
-        )
+    check(not ragged, f"`{name}` must be dense, padded on the right: `x.to_tensor()`.", **{name: x})
     try:
-        x = ops.convert_to_tensor(x)
+        ids = ops.convert_to_tensor(x)
     except (ValueError, TypeError):  # None, or rows of different lengths
-        raise ValueError(
-            f"`{name}` must be an array of ids `{shape}`, rows filled up on the right with `pad_id`. "
-            f"Received: {x!r:.200}."
-        ) from None
-    x = as_ids(x, name)
-    if len(x.shape) != 2 or 0 in x.shape:
-        raise ValueError(
-            f"`{name}` must have shape `{shape}`, without an empty axis. Received: shape={tuple(x.shape)}."
-        )
-    return x
+        ids = None
+    rule = f"`{name}` must be an array of ids `{shape}`, rows filled up on the right with `pad_id`."
+    check(ids is not None, rule, **{name: x})
+    ids = as_ids(ids, name)
+    rule = f"`{name}` must have shape `{shape}`, without an empty axis."
+    check(len(ids.shape) == 2 and 0 not in ids.shape, rule, shape=tuple(ids.shape))
+    return ids
 
 
 def as_ids(x, name):
     """Returns `x` as int32. Raises `ValueError` unless it holds ints."""
     x = ops.convert_to_tensor(x)
     dtype = keras.backend.standardize_dtype(x.dtype)
-    if "int" not in dtype:
-        raise ValueError(f"`{name}` must hold ids, ints. Received: dtype={dtype}.")
+    check("int" in dtype, f"`{name}` must hold ids, ints.", dtype=dtype)
     return ops.cast(x, "int32")
 
 
 def check_all_ids(name, ids, vocab_size):
     """Raises `ValueError` for an id that is outside the vocabulary."""
     lowest, highest = int(ops.min(ids)), int(ops.max(ids))
-    if lowest < 0 or highest >= vocab_size:
-        raise ValueError(
-            f"`{name}` must hold ids from 0 to {vocab_size - 1}. Received: ids from {lowest} to {highest}."
-        )
+    rule = f"`{name}` must hold ids from 0 to {vocab_size - 1}."
+    check(lowest >= 0 and highest < vocab_size, rule, lowest=lowest, highest=highest)

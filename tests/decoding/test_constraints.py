@@ -194,7 +194,7 @@ def test_a_share_of_the_source_that_is_whole_is_not_rounded_away(ratio):
 def test_a_share_of_the_source_needs_a_source(constraint):
     with pytest.raises(ValueError) as caught:
         search(Tables.ranked([[A]]), [constraint])
-    assert str(caught.value) == f"{constraint} needs a source: there is none to be relative to."
+    assert str(caught.value) == f"{constraint} needs `source_lengths`. Received: source_lengths=None."
 
 
 # Tokens

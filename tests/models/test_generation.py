@@ -534,7 +534,7 @@ def test_a_target_that_does_not_fit_is_refused(model, shape):
 
 @pytest.mark.parametrize(
     ("source", "named"),
-    [([[5, 23]], "from 5 to 23"), ([[-1]], "from -1 to -1"), ([[5.0, 6.0]], "dtype=float32")],
+    [([[5, 23]], "lowest=5, highest=23"), ([[-1]], "lowest=-1, highest=-1"), ([[5.0, 6.0]], "dtype='float32'")],
 )
 def test_ids_that_the_vocabulary_lacks_are_refused(model, source, named):
     with pytest.raises(ValueError, match=f"`source` must hold ids.*{named}"):
