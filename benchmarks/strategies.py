@@ -11,6 +11,7 @@ import harness
 
 from keras_transformer.decoding import (
     Beam,
+    DiverseBeam,
     Greedy,
     NoRepeatNgram,
     RepetitionPenalty,
@@ -21,7 +22,7 @@ from keras_transformer.decoding import (
 CASES = {
     "Greedy()": (Greedy(), ()),
     "Beam(4)": (Beam(4), ()),
-    "Beam(4, groups=2)": (Beam(4, groups=2), ()),
+    "DiverseBeam(4)": (DiverseBeam(4), ()),
     "Sample(seed=1)": (Sample(seed=1), ()),
     "Sample(top_k=50, seed=1)": (Sample(top_k=50, seed=1), ()),
     "Sample(top_p=0.9, seed=1)": (Sample(top_p=0.9, seed=1), ()),

@@ -77,16 +77,17 @@ def _check_options(servable, given):
 
 def _strategy(strategy, given):
     """Returns the saved strategy, or a beam with the given options."""
-    from keras_transformer.decoding import Beam
+    from keras_transformer.decoding import Beam, DiverseBeam
 
     beam_options = {BEAM_OPTIONS[name]: value for name, value in given.items() if name in BEAM_OPTIONS}
     if not beam_options:
         return strategy
-    if "width" not in beam_options and not isinstance(strategy, Beam):
+    is_beam = isinstance(strategy, (Beam, DiverseBeam))
+    if "width" not in beam_options and not is_beam:
         raise ValueError(
             "--length-penalty, --normalization and --n-best are options of a beam: give --beam-width too."
         )
-    return dataclasses.replace(strategy if isinstance(strategy, Beam) else Beam(), **beam_options)
+    return dataclasses.replace(strategy if is_beam else Beam(), **beam_options)
 
 
 def _constraints(constraints, given):

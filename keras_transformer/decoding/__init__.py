@@ -11,7 +11,8 @@ from keras_transformer.decoding.constraints import (
     RepetitionPenalty,
     SuppressTokens,
 )
-from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, RowOptions, Strategy
+from keras_transformer.decoding.diverse import DiverseBeam
+from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Strategy
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.sample import Sample, row_keys
 
@@ -20,7 +21,7 @@ def _by_name(*classes):
     return {cls.__name__: cls for cls in classes}
 
 
-STRATEGIES = _by_name(Greedy, Beam, Sample)
+STRATEGIES = _by_name(Greedy, Beam, DiverseBeam, Sample)
 CONSTRAINTS = _by_name(
     MinLength, MaxLength, RepetitionPenalty, NoRepeatNgram, SuppressTokens, ExcludeTokens, ForcedFirstToken
 )
@@ -30,6 +31,7 @@ __all__ = [
     "STRATEGIES",
     "Beam",
     "Constraint",
+    "DiverseBeam",
     "ExcludeTokens",
     "ForcedFirstToken",
     "Greedy",
@@ -38,7 +40,6 @@ __all__ = [
     "MinLength",
     "NoRepeatNgram",
     "RepetitionPenalty",
-    "RowOptions",
     "Sample",
     "Strategy",
     "SuppressTokens",

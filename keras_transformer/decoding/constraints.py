@@ -253,7 +253,7 @@ class ForcedFirstToken(Constraint):
 
 
 def ends_early(beams, min_length, eos_ids, vocab_size):
-    """Marks the tokens that end a row where one it would end a hypothesis before its shortest length.
+    """Blocks `eos_ids` for each hypothesis that is still too short.
 
     Args:
         beams: `Beams`, the hypotheses so far.
@@ -264,8 +264,8 @@ def ends_early(beams, min_length, eos_ids, vocab_size):
     Returns:
         bool `(batch, width, vocab_size)`.
     """
-    least = ops.reshape(ops.convert_to_tensor(min_length, "int32"), (-1, 1))
-    early = beams.lengths + 1 < least
+    min_length = ops.reshape(ops.convert_to_tensor(min_length, "int32"), (-1, 1))
+    early = beams.lengths + 1 < min_length
     is_end = one_of(ops.arange(vocab_size, dtype="int32"), eos_ids)
     return ops.logical_and(early[..., None], is_end)
 

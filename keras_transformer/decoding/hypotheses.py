@@ -82,28 +82,6 @@ class Beams(NamedTuple):
         )
 
 
-class RowOptions(NamedTuple):
-    """Options of single rows. They win over those of the whole search. None for the search's or the strategy's own.
-
-    Attributes:
-        max_length: int32 `(batch,)`, the longest outputs. A row that is not positive gets no token. It can shorten an
-            output, but the `max_length` of the search still holds.
-        min_length: int32 `(batch,)`, the shortest outputs, `eos_id` included. A lower limit of a row wins over it.
-        temperature: float32 `(batch,)`, for `Sample`; 0 for the likeliest token at each step, as `Greedy` takes it.
-        top_p: float32 `(batch,)`, for `Sample`, above 0 and at most 1.
-        seed: int32 `(batch,)`, for `Sample`.
-
-    >>> RowOptions(max_length=np.array([3, 5])).max_length.tolist()
-    [3, 5]
-    """
-
-    max_length: Any = None
-    min_length: Any = None
-    temperature: Any = None
-    top_p: Any = None
-    seed: Any = None
-
-
 class Search(NamedTuple):
     """The settings of a search, which stay the same while it runs.
 
@@ -113,7 +91,8 @@ class Search(NamedTuple):
     seed: int32 scalar, or `(batch,)`.
     eos_ids: tuple of int, the tokens that end a row.
     pad_id: int.
-    rows: `RowOptions`.
+    min_length: int or int32 `(batch,)`, the shortest output of each row; None for any.
+    temperature, top_p: float32 `(batch,)`, in place of those of `Sample`; None for those of `Sample`.
     """
 
     limits: Any
@@ -122,7 +101,9 @@ class Search(NamedTuple):
     seed: Any
     eos_ids: tuple
     pad_id: int
-    rows: RowOptions = RowOptions()
+    min_length: Any = None
+    temperature: Any = None
+    top_p: Any = None
 
 
 class Prediction(NamedTuple):
@@ -225,7 +206,7 @@ class Strategy(Fields):
     n_best = 1
 
     def begin(self, beams, search):
-        """Returns the first `extra`: a nest of tensors that the strategy keeps beside the beams.
+        """Returns the first `extra`: a nest of tensors that the strategy keeps in addition to the beams.
 
         Args:
             beams: `Beams`.

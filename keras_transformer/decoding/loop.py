@@ -9,7 +9,8 @@ from keras import ops
 from keras_transformer.backend import in_xla
 from keras_transformer.checks import check
 from keras_transformer.decoding.constraints import ends_early
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, RowOptions, Search, one_of, select
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, Search, one_of, select
+from keras_transformer.decoding.limits import largest
 
 # A cache that grows has room for this many steps first, then for twice as many each time. Attention reads all slots of
 # a cache, used or not, so a cache that is too large makes each step slower.
@@ -30,9 +31,8 @@ class _FixedCache(NamedTuple):
     """Gives a nest of tensors `(batch, width, ...)`, whose size never changes, the methods of a cache."""
 
     nest: Any
-    steps = (
-        2**29
-    )  # more than any search takes, so that the nest need not grow; twice as many are still an int32
+    # More steps than any search takes, so that the nest need not grow; twice as many are still an int32.
+    steps = 2**29
 
     def reordered(self, parents):
         return _FixedCache(select(self.nest, parents)) if keras.tree.flatten(self.nest) else self
@@ -48,20 +48,23 @@ def decode(
     prompt,
     max_length,
     *,
+    target_len=None,
     starts=None,
     constraints=(),
-    row_limits=None,
+    min_length=None,
+    temperature=None,
+    top_p=None,
     source_lengths=None,
     keys=None,
     seed=None,
     eos_id=3,
     pad_id=0,
-    row_options=RowOptions(),  # noqa: B008
 ):
     """Extends each row token by token until every row has ended.
 
     A row ends with `eos_id` or at its limit. Then it is padded until the other rows have ended. The tokens of a row
-    do not depend on the other rows.
+    do not depend on the other rows. `max_length`, `min_length`, `temperature`, `top_p` and `seed` are one value for all
+    rows, or `(batch,)`, a value for each row.
 
     Args:
         step: `step(tokens, cache, index) -> (logits, cache)`. `tokens`, int32 `(batch, width, length)`, are the ids of
@@ -74,25 +77,30 @@ def decode(
         strategy: A `Strategy`, which chooses the tokens, such as `Greedy()`.
         prompt: int32 `(batch, prompt_len)`, the first tokens of each row: `bos_id` alone, or more. Rows of different
             lengths are padded on the left. `(batch,)` for one token each.
-        max_length: int or int scalar tensor, the longest output. The tokens of the prompt after its first count, and
-            `eos_id` counts.
+        max_length: int32, the longest output. The tokens of the prompt after its first count, and `eos_id` counts. A
+            row whose limit is not positive gets no token.
+        target_len: int or int32 scalar, the number of columns of the result, which must hold the longest output; None
+            for the largest `max_length`. An int gives a graph constant shapes.
         starts: int32 `(batch,)`, the position of each row's first token in `prompt`; None where no row is padded.
         constraints: `Constraint` objects that every output must satisfy.
-        row_limits: int32 `(batch,)`, the longest output of each row, or None.
+        min_length: int32, the shortest output, `eos_id` included. A lower limit of a row wins over it.
+        temperature: float32, in place of that of `Sample`. A row with 0 takes the likeliest token at each step, as
+            `Greedy` does.
+        top_p: float32, above 0 and at most 1, in place of that of `Sample`.
         source_lengths: int32 `(batch,)`, for constraints that are relative to the source, or None.
         keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's
             number.
-        seed: int or int32 scalar.
+        seed: int32, in place of that of `Sample`.
         eos_id: int, the token that ends a row, or a sequence of them.
         pad_id: int, the token after the end.
-        row_options: `RowOptions`, which differ from row to row.
 
     Returns:
         `Hypotheses`: tokens int32 `(batch, n_best, max_length)`, lengths int32 `(batch, n_best)` and scores float32
         `(batch, n_best)`, best first.
 
     Raises:
-        ValueError: If the prompt is longer than `max_length` allows.
+        ValueError: If the prompt is longer than `max_length` allows, or there is a `temperature` or a `top_p` and the
+            strategy has none.
 
     The most likely token after token `i` is here `i + 1`, and 3 ends the row:
 
@@ -102,39 +110,52 @@ def decode(
     [[[2, 3, 0, 0]]]
     """
     constraints = tuple(constraints)
+    for name, value in (("temperature", temperature), ("top_p", top_p)):
+        rule = f"`{name}` must be None for a strategy that does not draw tokens."
+        check(value is None or hasattr(strategy, name), rule, strategy=strategy)
     if seed is None:
         seed = getattr(strategy, "seed", None) or 0
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
-    if isinstance(prompt_len, int) and isinstance(max_length, int):
+    target_len = largest(max_length) if target_len is None else target_len
+    if isinstance(prompt_len, int) and isinstance(target_len, int):
         rule = "`prompt` must have at most `max_length` tokens after its first."
-        check(prompt_len - 1 <= max_length, rule, prompt_len=prompt_len, max_length=max_length)
+        check(prompt_len - 1 <= target_len, rule, prompt_len=prompt_len, max_length=target_len)
     if not hasattr(cache, "grown"):
         step, cache = _with_methods(step, cache)
-    limits = ops.broadcast_to(ops.cast(max_length, "int32"), (batch_size,))
-    row_seed = seed if row_options.seed is None else row_options.seed
-    for limit in (
-        row_limits,
-        row_options.max_length,
-        *(constraint.limits(source_lengths) for constraint in constraints),
-    ):
+
+    def by_row(x, dtype):
+        return None if x is None else ops.broadcast_to(ops.cast(x, dtype), (batch_size,))
+
+    limits = by_row(max_length, "int32")
+    for constraint in constraints:
+        limit = constraint.limits(source_lengths)
         if limit is not None:
             limits = ops.minimum(limits, ops.cast(limit, "int32"))
     if keys is None:
         keys = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
-    eos_ids = (int(eos_id),) if isinstance(eos_id, numbers.Integral) else tuple(eos_id)
-    search = Search(limits, source_lengths, keys, ops.cast(row_seed, "int32"), eos_ids, pad_id, row_options)
+    search = Search(
+        limits,
+        source_lengths,
+        keys,
+        seed=ops.cast(seed, "int32"),
+        eos_ids=(int(eos_id),) if isinstance(eos_id, numbers.Integral) else tuple(eos_id),
+        pad_id=pad_id,
+        min_length=min_length,
+        temperature=by_row(temperature, "float32"),
+        top_p=by_row(top_p, "float32"),
+    )
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(
-            ops.full((batch_size, 1, max_length), pad_id, "int32"),
+            ops.full((batch_size, 1, target_len), pad_id, "int32"),
             ops.zeros((batch_size, 1), "int32"),
             ops.zeros((batch_size, 1), "float32"),
             limits[:, None] <= 0,
         )
     else:
         logits, cache = step(prompt[:, None, :-1], cache, 0)
-        beams = _after_prompt(prompt, starts, logits[:, 0], max_length, search)
+        beams = _after_prompt(prompt, starts, logits[:, 0], target_len, search)
     shape = (batch_size, strategy.width)
     beams = select(beams, ops.zeros(shape, "int32"))
     state = _State(
@@ -166,23 +187,23 @@ def decode(
         return ops.while_loop(goes_on, lambda state: (turn(state),), (state,))[0]
 
     def run_sizes(state, steps):
-        """Runs with room for `steps` steps; where a row is unfinished then, with twice the room, up to `max_length`."""
+        """Runs with room for `steps` steps; where a row is unfinished then, with twice the room, up to `target_len`."""
         state = run(state, steps)
         result = state.beams, state.extra
-        if not isinstance(steps, int) or steps == max_length:
+        if not isinstance(steps, int) or steps == target_len:
             return result
-        more = min(2 * steps, max_length)
+        more = min(2 * steps, target_len)
         return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result)
 
-    if isinstance(max_length, int):  # a loop for each size, with static shapes
-        result = run_sizes(state, min(max(FIRST_STEPS, cache.steps), max_length))
+    if isinstance(target_len, int):  # a loop for each size, with static shapes
+        result = run_sizes(state, min(max(FIRST_STEPS, cache.steps), target_len))
     elif in_xla():  # XLA needs one shape, and the size is unknown
-        result = run_sizes(state, max_length)
+        result = run_sizes(state, target_len)
     else:  # a loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`
-        state = state._replace(cache=cache.grown(ops.minimum(FIRST_STEPS // 2, max_length)))
+        state = state._replace(cache=cache.grown(ops.minimum(FIRST_STEPS // 2, target_len)))
 
         def run_twice_as_far(state):
-            return (run(state, ops.minimum(2 * state.cache.steps, max_length)),)
+            return (run(state, ops.minimum(2 * state.cache.steps, target_len)),)
 
         (state,) = ops.while_loop(unfinished, run_twice_as_far, (state,))
         result = state.beams, state.extra
@@ -199,7 +220,7 @@ def _with_methods(step, cache):
     return wrapped, _FixedCache(cache)
 
 
-def _after_prompt(prompt, starts, logits, max_length, search):
+def _after_prompt(prompt, starts, logits, target_len, search):
     """Returns the `Beams` with one hypothesis for each row: the tokens of its prompt after the first."""
     batch_size, prompt_len = ops.shape(prompt)
     starts = ops.zeros((batch_size,), "int32") if starts is None else starts
@@ -209,12 +230,12 @@ def _after_prompt(prompt, starts, logits, max_length, search):
     log_probs = ops.take_along_axis(logits, prompt[:, 1:, None], axis=-1)[..., 0]
     log_probs = log_probs - ops.logsumexp(logits, axis=-1)
     lengths = prompt_len - 1 - starts
-    slots = ops.arange(max_length, dtype="int32")[None]
+    slots = ops.arange(target_len, dtype="int32")[None]
     tokens = select(prompt, ops.minimum(slots + 1 + starts[:, None], prompt_len - 1))
     ended = ops.logical_and(one_of(prompt[:, -1], search.eos_ids), lengths > 0)
     return Beams(
         ops.where(slots < lengths[:, None], tokens, search.pad_id)[:, None],
-        ops.minimum(lengths, max_length)[:, None],
+        ops.minimum(lengths, target_len)[:, None],
         ops.sum(ops.where(real, log_probs, 0.0), axis=1)[:, None],
         ops.logical_or(ended, lengths >= search.limits)[:, None],
     )
@@ -230,7 +251,7 @@ def _predict(logits, beams, constraints, search):
         blocked = constraint.blocked(beams, search, logits.shape[-1])
         if blocked is not None:
             allowed = ops.where(blocked, NEVER, allowed)
-    if search.rows.min_length is not None:
-        blocked = ends_early(beams, search.rows.min_length, search.eos_ids, logits.shape[-1])
+    if search.min_length is not None:
+        blocked = ends_early(beams, search.min_length, search.eos_ids, logits.shape[-1])
         allowed = ops.where(blocked, NEVER, allowed)
     return Prediction(logits, allowed, ops.logsumexp(logits, axis=-1), allowed_normalizer)

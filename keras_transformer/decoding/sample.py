@@ -1,7 +1,7 @@
 """Sampling: reproducible random numbers, and cuts that drop unlikely tokens."""
 
 import dataclasses
-import functools
+import numbers
 
 import keras
 import numpy as np
@@ -22,10 +22,8 @@ class Sample(Strategy):
     likely tokens the lowest ids are kept.
 
     The samples of a row depend only on the seed and on the row's own source. The other rows and the order of the batch
-    do not change them. `RowOptions` give each row a temperature, a `top_p` and a seed of its own.
-
-    The same source twice in a batch gives the same samples twice; `num_samples` gives different
-    samples of one source.
+    do not change them. The same source twice in a batch gives the same samples twice; `num_samples` gives different
+    samples of one source. A search can give each row a `temperature`, a `top_p` and a `seed` of its own.
 
     Args:
         temperature: Divisor of the logits. Below 1 the distribution gets sharper, above 1 flatter.
@@ -73,50 +71,42 @@ class Sample(Strategy):
         batch_size, width, vocab_size = ops.shape(prediction.allowed)
         logits = ops.reshape(prediction.allowed, (-1, vocab_size))
         uniform = ops.reshape(_uniform(beams, search), (-1, 1))
-        if search.rows.temperature is None and search.rows.top_p is None:
-            tokens = self._drawn(logits, uniform, self.temperature, self.top_p)
+
+        def of_hypotheses(by_row, own):
+            return own if by_row is None else ops.repeat(by_row, width)[:, None]
+
+        temperature = of_hypotheses(search.temperature, self.temperature)
+        top_p = of_hypotheses(search.top_p, self.top_p)
+        if search.temperature is None:
+            tokens = self._drawn(logits, uniform, temperature, top_p)
         else:
-            options = ((search.rows.temperature, self.temperature), (search.rows.top_p, self.top_p))
-            rows = (
-                ops.full((batch_size,), own) if row is None else ops.cast(row, "float32")
-                for row, own in options
-            )
-            temperature, top_p = (ops.repeat(x, width)[:, None] for x in rows)
-            tokens = self._drawn_by_row(logits, uniform, temperature, top_p)
+            tokens = self._drawn_or_likeliest(logits, uniform, temperature, top_p)
         tokens = reshaped(tokens, (batch_size, width))
         return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
 
-    def _drawn_by_row(self, logits, uniform, temperature, top_p):
-        """Draws a token for each row: as `Greedy` where the temperature is 0, else as `Sample` with the row's options.
-
-        A sort of the vocabulary takes longer than the rest of a small step, so it is left out where no row needs it.
+    def _drawn_or_likeliest(self, logits, uniform, temperature, top_p):
+        """Draws a token for each hypothesis; at a temperature of 0 takes the likeliest, as `Greedy` does.
 
         Args:
             logits: float32 `(rows, vocab_size)`.
             uniform: float32 `(rows, 1)`, numbers in [0, 1).
             temperature: float32 `(rows, 1)`.
-            top_p: float32 `(rows, 1)`.
+            top_p: float, or float32 `(rows, 1)`.
 
         Returns:
             int32 `(rows, 1)`.
         """
-        draws = temperature > 0
-        divisor = ops.where(draws, temperature, 1.0)
-        tokens = top_k(logits, 1)[1]
-        for rows, limits in (
-            (ops.logical_and(draws, top_p >= 1), 1.0),
-            (ops.logical_and(draws, top_p < 1), top_p),
-        ):
-            draw = functools.partial(self._drawn, logits, uniform, divisor, limits)
-            tokens = ops.cond(
-                ops.any(rows),
-                lambda rows=rows, draw=draw, tokens=tokens: ops.where(rows, draw(), tokens),
-                lambda tokens=tokens: tokens,
-            )
-        return tokens
+        draws, likeliest = temperature > 0, top_k(logits, 1)[1]
+
+        def drawn():
+            share = top_p if isinstance(top_p, numbers.Real) else ops.where(draws, top_p, 1.0)
+            tokens = self._drawn(logits, uniform, ops.where(draws, temperature, 1.0), share)
+            return ops.where(draws, tokens, likeliest)
+
+        return ops.cond(ops.any(draws), drawn, lambda: likeliest)
 
     def _drawn(self, logits, uniform, temperature, top_p):
-        """Draws a token for each row: int32 `(rows, 1)`.
+        """Draws a token for each hypothesis: int32 `(rows, 1)`.
 
         `temperature` and `top_p` are floats, or float32 `(rows, 1)`.
         """
@@ -133,14 +123,31 @@ class Sample(Strategy):
             ids: int32 `(rows, kept)`, likeliest first; None for all ids in their order.
             logits: float32 `(rows, kept)`, -inf for tokens that a cut dropped.
         """
+        other_cuts = self.top_k or self.min_p or self.typical_p < 1
+        if isinstance(top_p, numbers.Real):
+            return self._cut(logits, top_p) if other_cuts or top_p < 1 else (None, logits)
+        if other_cuts:
+            return self._cut(logits, top_p)
+        # Rows without a cut keep the order of their ids, so that they draw what they draw alone. A sort of the
+        # vocabulary takes longer than the rest of a small step, so it is left out if no row needs it.
+        ids = ops.broadcast_to(ops.arange(logits.shape[-1], dtype="int32"), ops.shape(logits))
+
+        def cut():
+            rows = zip(self._cut(logits, top_p), (ids, logits), strict=True)
+            return tuple(ops.where(top_p < 1, of_cut, plain) for of_cut, plain in rows)
+
+        return ops.cond(ops.any(top_p < 1), cut, lambda: (ids, logits))
+
+    def _cut(self, logits, top_p):
+        """Sorts the tokens of logits `(rows, vocab_size)` and applies the cuts; returns what `_kept` returns."""
         vocab_size = logits.shape[-1]
-        holds_all = isinstance(top_p, float | int) and top_p == 1
-        if not self.top_k and holds_all and not self.min_p and self.typical_p == 1:
-            return None, logits
         logits, ids = top_k(logits, min(self.top_k or vocab_size, vocab_size))
-        if not holds_all:
+        by_row = not isinstance(top_p, numbers.Real)
+        if by_row or top_p < 1:
             probs = ops.softmax(logits, axis=-1)
-            logits = ops.where(ops.cumsum(probs, axis=-1) - probs < top_p, logits, NEVER)
+            kept = ops.cumsum(probs, axis=-1) - probs < top_p
+            kept = ops.logical_or(kept, top_p >= 1) if by_row else kept
+            logits = ops.where(kept, logits, NEVER)
         if self.min_p:
             probs = ops.softmax(logits, axis=-1)
             logits = ops.where(probs >= self.min_p * probs[:, :1], logits, NEVER)

@@ -6,26 +6,17 @@ import operator
 import random
 from typing import Any, NamedTuple
 
+import numpy as np
 from keras import ops
 
 from keras_transformer.backend import compiled, compiles, runs_forward_only, unchanged
-from keras_transformer.checks import check_positive
-from keras_transformer.decoding import (
-    Constraint,
-    Greedy,
-    Hypotheses,
-    MaxLength,
-    MinLength,
-    RowOptions,
-    Strategy,
-    decode,
-    row_keys,
-)
+from keras_transformer.checks import check
+from keras_transformer.decoding import Greedy, Hypotheses, Strategy, decode, row_keys
+from keras_transformer.decoding.limits import Limits, at_most
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.layers.projection import has_int8_weights, held_operands
-from keras_transformer.models.ids import as_ids, check_all_ids, lengths_of, matrix_of_ids
+from keras_transformer.models.ids import ids_of, lengths_of, matrix_of_ids
 from keras_transformer.models.parallel import in_parts
-from keras_transformer.models.r_drop import RDrop
 from keras_transformer.shapes import reshaped
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
@@ -54,7 +45,7 @@ class Scores(NamedTuple):
     alignments: Any
 
 
-class Generation(RDrop):
+class Generation:
     """Adds `generate`, `score` and `search` to a model.
 
     The model has `pad_id`, `bos_id`, `eos_id`, `source_vocab_size` and `target_vocab_size`, and defines `start` and
@@ -64,19 +55,25 @@ class Generation(RDrop):
 
     max_positions = None
     max_source_positions = None
+    shares_positions = False  # whether an output continues its source in the same positions
     stop_ids = ()
+
+    def limits(self, max_length=None, constraints=()):
+        """Returns the `Limits` of the outputs of a search.
+
+        Args:
+            max_length: Longest output, an int or int32 `(batch,)`; None for the default of `generate`.
+            constraints: List of constraints that every output must satisfy.
+        """
+        return Limits(max_length, constraints, self.max_positions, self.shares_positions)
 
     def _checked_source(self, source):
         """Returns `source` as int32: ids of the vocabulary, within the positions of the source."""
-        source = matrix_of_ids(source, "source", "(batch, source_len)")
-        check_all_ids("source", source, self.source_vocab_size)
+        source = matrix_of_ids(source, "source", "(batch, source_len)", self.source_vocab_size)
         if self.max_source_positions is not None:
             longest = int(ops.max(lengths_of(source, self.pad_id)))
-            if longest > self.max_source_positions:
-                raise ValueError(
-                    f"`source` must be within the model's {self.max_source_positions} positions. "
-                    f"Received: {longest} tokens."
-                )
+            rule = f"`source` must be within the model's {self.max_source_positions} positions."
+            check(longest <= self.max_source_positions, rule, source_len=longest)
         return source
 
     def generate(
@@ -94,53 +91,50 @@ class Generation(RDrop):
         Args:
             source: int `(batch, source_len)`, sources or prompts of any lengths, padded on the right. A source of
                 padding alone gets an empty target; a prompt of padding alone begins with `bos_id`.
-            strategy: How to choose tokens: `Greedy()`, `Beam()`, `Sample()`.
-            max_length: Longest output, `eos_id` included. None for twice each row's own length plus 16, beside
-                its prefix, or what `MinLength` asks for if that is more. It never passes the last position of a model
-                that learned its positions.
+            strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()`, `Sample()`.
+            max_length: Longest output, `eos_id` included. None for twice the length of each source plus 16 plus the
+                length of its prefix, or for the minimum length if that is larger. An output never passes the last
+                position of a model that learned its positions.
             jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
                 graph, None for XLA where there is an accelerator.
             constraints: List of constraints that every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
-            prefix: int `(batch, prefix_len)`, the begin of each output, padded on the right. It is part of the output
-                and of its score; the constraints judge what comes after it. None for a language model.
+            prefix: int `(batch, prefix_len)`, the first tokens of each output, padded on the right. They are part of
+                the output and of its score; the constraints judge what comes after them. None for a language model.
 
         Returns:
             `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
             `(batch, n_best)`, float32 `(batch, n_best)`.
 
         Raises:
-            ValueError: If `source` has another rank than 2, is empty or holds ids outside the vocabulary; `max_length`
-                is not positive or beyond the last position; `prefix` holds no ids, is padded on the left or too long;
-                or the constraints contradict one another.
+            ValueError: If `source` has another rank than 2, is empty, holds ids outside the vocabulary or is a tensor
+                of a graph; `max_length` is not positive or beyond the last position; `prefix` holds no ids, is padded
+                on the left or too long; or the constraints contradict one another.
         """
         source = self._checked_source(source)
-        ids = ops.convert_to_numpy(source)
-        if not isinstance(strategy, Strategy):
-            raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
-        if max_length is not None:
-            check_positive(max_length=max_length)
-        longest = self._longest_output(ids, max_length)
-        constraints = checked_constraints(constraints, longest)
-        jit_compile = compiles(jit_compile)
-        if jit_compile:
-            length = source.shape[1]
-            padded = at_most(length + -length % SOURCE_LENGTH_STEP, self.max_source_positions)
-            source = ops.pad(source, ((0, 0), (0, max(padded - length, 0))), constant_values=self.pad_id)
-        inputs = {"source": source}
-        prefix_len = 0
+        batch_size, source_len = source.shape
+        check(
+            isinstance(strategy, Strategy),
+            "`strategy` must be a strategy such as `Greedy()`.",
+            strategy=strategy,
+        )
+        limits = self.limits(max_length, constraints)
+        longest = limits.longest(lengths_of(source, self.pad_id))
+        prefix_len, inputs = 0, {}
         if prefix is not None:
-            inputs["prefix"] = prefix = self._checked_prefix(prefix, len(ids), longest)
-            prefix_len = prefix.shape[1]
+            inputs["prefix"] = self._checked_prefix(prefix, batch_size, longest)
+            prefix_len = inputs["prefix"].shape[1]
         if hasattr(strategy, "seed"):
             seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
             inputs["seed"] = ops.convert_to_tensor(seed, "int32")
             strategy = dataclasses.replace(strategy, seed=None)  # one function for every seed
-        function = self._compiled("search", jit_compile, strategy, max_length, constraints)
-        hypotheses = function(inputs)
-        limit = max_length
-        if limit is None:
-            limit = default_limit(ids.shape[1], prefix_len, constraints, self.max_positions)
-        return hypotheses._replace(tokens=hypotheses.tokens[:, :, :limit])
+        jit_compile = compiles(jit_compile)
+        if jit_compile:
+            padded = at_most(source_len + -source_len % SOURCE_LENGTH_STEP, self.max_source_positions)
+            missing = max(padded - source_len, 0)
+            source = ops.pad(source, ((0, 0), (0, missing)), constant_values=self.pad_id)
+        function = self._compiled("search", jit_compile, strategy, max_length, limits.constraints)
+        hypotheses = function({"source": source, **inputs})
+        return hypotheses._replace(tokens=hypotheses.tokens[:, :, : limits.of(source_len, prefix_len)])
 
     def search(
         self,
@@ -148,105 +142,93 @@ class Generation(RDrop):
         strategy,
         max_length=None,
         *,
+        target_len=None,
         constraints=(),
         prefix=None,
+        min_length=None,
+        temperature=None,
+        top_p=None,
         seed=None,
-        row_options=RowOptions(),  # noqa: B008
     ):
         """Computes `generate` inside a graph: tensors in, tensors out.
+
+        `max_length`, `min_length`, `temperature`, `top_p` and `seed` are one value for all rows, or `(batch,)`, a value
+        for each row.
 
         Args:
             source: int32 `(batch, source_len)`.
             strategy: How to choose tokens.
             max_length: Longest output; None as in `generate`. A row ends at the last position that the model has.
+            target_len: int or int32 scalar, the number of columns of the result, which must hold the longest output;
+                None for the largest `max_length`.
             constraints: Tuple of constraints that every output must satisfy.
-            prefix: int32 `(batch, prefix_len)`, the begin of each output, or None.
-            seed: int32 scalar, for a strategy that draws; the strategy's own when None.
-            row_options: `RowOptions`: limits, temperatures and seeds that differ from row to row.
+            prefix: int32 `(batch, prefix_len)`, the first tokens of each output, or None.
+            min_length: Shortest output, `eos_id` included. A lower limit of a row wins over it.
+            temperature: float32, in place of that of `Sample`; 0 for the likeliest token at each step.
+            top_p: float32, above 0 and at most 1, in place of that of `Sample`.
+            seed: int32, for a strategy that draws; the strategy's own when None.
 
         Returns:
             `Hypotheses`.
 
         Raises:
-            ValueError: If the strategy draws and has no seed, and `seed` and `row_options.seed` are None.
+            ValueError: If the strategy draws and has no seed, and `seed` is None; or the constraints contradict one
+                another.
         """
-        if seed is None:
-            seed = getattr(strategy, "seed", 0) if row_options.seed is None else row_options.seed
-        if seed is None:
-            raise ValueError(f"`search` needs a `seed`, or a strategy with one. Received: {strategy}.")
-        if max_length is None:
-            prefix_len = 0 if prefix is None else ops.shape(prefix)[1]
-            longest = default_limit(ops.shape(source)[1], prefix_len, constraints, self.max_positions)
-        else:
-            longest = max_length
+        seed = getattr(strategy, "seed", 0) if seed is None else seed
+        check(seed is not None, "`search` needs a `seed`, or a strategy with one.", strategy=strategy)
+        limits = self.limits(max_length, constraints)
+        batch_size, source_len = ops.shape(source)
+        if target_len is None:
+            target_len = limits.of(source_len, 0 if prefix is None else ops.shape(prefix)[1])
+        options = {"min_length": min_length, "temperature": temperature, "top_p": top_p, "seed": seed}
+        by_row = {name: x for name, x in {**options, "max_length": max_length}.items() if np.ndim(x)}
 
         def search_rows(rows):
             """Searches some of the rows, which are given by a nest of tensors."""
-            source, prefix, row_options = rows
+            source, prefix, by_row = rows
             lengths = lengths_of(source, self.pad_id)
-            prefix_lengths = 0 if prefix is None else lengths_of(prefix, self.pad_id)
-            limits = default_limit(lengths, prefix_lengths, constraints) if max_length is None else max_length
-            limits = self.row_limits(at_most(limits, self.max_positions), lengths, prefix_lengths)
+            row_options = {**options, **by_row}
+            own = dataclasses.replace(limits, max_length=row_options.pop("max_length", max_length))
             step, cache, prompt, starts = self.start(source, strategy.width, prefix)
             return decode(
                 step,
                 cache,
                 strategy,
                 prompt,
-                longest,
+                own.of_rows(lengths, 0 if prefix is None else lengths_of(prefix, self.pad_id)),
+                target_len=target_len,
                 starts=starts,
-                constraints=constraints,
-                row_limits=limits,
+                constraints=limits.constraints,
                 source_lengths=lengths,
                 keys=row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
-                seed=seed,
                 eos_id=(self.eos_id, *self.stop_ids),
                 pad_id=self.pad_id,
-                row_options=row_options,
+                **row_options,
             )
 
-        batch = ops.shape(source)[0]
         with held_operands(self):
             # Products of floats gain nothing from two halves.
             if not (has_int8_weights(self) and runs_forward_only()):
-                return search_rows((source, prefix, row_options))
-            half, least = -(-batch // 2), max(2, LARGE_BATCH // strategy.width)
-            if isinstance(batch, int):
-                size = batch if batch < least else half
+                return search_rows((source, prefix, by_row))
+            half, enough = -(-batch_size // 2), max(2, LARGE_BATCH // strategy.width)
+            if isinstance(batch_size, int):
+                size = batch_size if batch_size < enough else half
             else:
-                size = ops.where(batch < least, batch, half)
-            options = (x if x is None else ops.broadcast_to(x, (batch,)) for x in row_options)
-            n, width = strategy.n_best, longest if isinstance(longest, int) else None
-            results = ((n, width), "int32"), ((n,), "int32"), ((n,), "float32")
-            return Hypotheses(*in_parts(search_rows, (source, prefix, RowOptions(*options)), results, size))
-
-    def row_limits(self, limits, lengths, prefix_lengths):
-        """Returns the longest output of each row. A source of padding alone ends at once: it fills up a batch.
-
-        Args:
-            limits: The limit of a row with a source, an int or int32 `(batch,)`.
-            lengths: int32 `(batch,)`, lengths of the sources.
-            prefix_lengths: int32 `(batch,)`, lengths of the prefixes, or 0.
-        """
-        return ops.where(lengths > 0, limits, prefix_lengths)
-
-    def room(self, lengths):
-        """Returns how long the output of each source may get: int32 `(batch,)`, or None for any length.
-
-        Args:
-            lengths: int32 `(batch,)`, lengths of the sources.
-        """
-        return None if self.max_positions is None else ops.full_like(lengths, self.max_positions)
+                size = ops.where(batch_size < enough, batch_size, half)
+            n, columns = strategy.n_best, target_len if isinstance(target_len, int) else None
+            results = ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
+            return Hypotheses(*in_parts(search_rows, (source, prefix, by_row), results, size))
 
     def start(self, source, width=1, prefix=None):
         """Reads sources, and prepares the steps that write their outputs.
 
-        An int8 model does so for each half of a large batch, inside a loop.
+        For an int8 model it runs once for each half of a large batch.
 
         Args:
             source: int32 `(batch, source_len)`.
             width: Number of hypotheses for each source.
-            prefix: int32 `(batch, prefix_len)`, the begin of each output, padded on the right; or None.
+            prefix: int32 `(batch, prefix_len)`, the first tokens of each output, padded on the right; or None.
 
         Returns:
             `step(tokens, cache, index) -> (logits, cache)` and the first cache, as `decoding.decode` takes them; the
@@ -273,22 +255,21 @@ class Generation(RDrop):
                 the last position of a model that learned them.
         """
         source = self._checked_source(source)
-        target = as_ids(target, "target")
-        if len(target.shape) not in (2, 3) or 0 in target.shape or target.shape[0] != source.shape[0]:
-            raise ValueError(
-                "`target` must have shape `(batch, target_len)` or `(batch, n, target_len)`, without an empty axis, "
-                f"and the batch of `source`. Received: shape={tuple(target.shape)} for {source.shape[0]} sources."
-            )
-        check_all_ids("target", target, self.target_vocab_size)
+        target = ops.convert_to_tensor(target)
+        rule = (
+            "`target` must have shape `(batch, target_len)` or `(batch, n, target_len)`, without an empty axis, "
+            "and the batch of `source`."
+        )
+        fits = len(target.shape) in (2, 3) and 0 not in target.shape and target.shape[0] == source.shape[0]
+        check(fits, rule, shape=tuple(target.shape), batch_size=source.shape[0])
+        target = ids_of(target, "target", self.target_vocab_size)
         several = target if len(target.shape) == 3 else target[:, None]
-        room = self.room(lengths_of(source, self.pad_id))
+        room = self.limits().room(lengths_of(source, self.pad_id))
         lengths = ops.max(lengths_of(several, self.pad_id), axis=1)
-        if room is not None and ops.any(lengths > room):
-            lengths, room = (ops.convert_to_numpy(x).tolist() for x in (lengths, room))
-            raise ValueError(
-                f"`source` and `target` must be within the model's {self.max_positions} positions. "
-                f"Received: targets of {lengths} tokens, where there is room for {room}."
-            )
+        rule = f"`source` and `target` must be within the model's {self.max_positions} positions."
+        fits = room is None or not ops.any(lengths > room)
+        lengths, room = (ops.convert_to_numpy(x).tolist() for x in (lengths, room))
+        check(fits, rule, target_lengths=lengths, room=room)
         scores = self._compiled("score_all", compiles(jit_compile))({"source": source, "target": several})
         if several is target:
             return scores
@@ -307,8 +288,7 @@ class Generation(RDrop):
         raise NotImplementedError
 
     def compile(self, *args, **kwargs):
-        """Configures the model for training, as `RDrop.compile`, and forgets the functions that `generate`
-        compiled."""
+        """Configures the model for training, and forgets the functions that `generate` and `score` compiled."""
         super().compile(*args, **kwargs)
         self._functions.clear()
 
@@ -332,43 +312,21 @@ class Generation(RDrop):
 
         return self._functions.get((name, jit_compile, *settings), self.variables, make)
 
-    def _longest_output(self, ids, max_length):
-        """Returns how long all outputs of a batch may be, or None for any length.
-
-        Raises:
-            ValueError: If the model has no positions for them.
-        """
-        room = self.room(lengths_of(ids, self.pad_id))
-        if room is None:
-            return max_length
-        room = int(ops.min(room))
-        if room < 1 or (max_length is not None and max_length > room):
-            raise ValueError(
-                f"`source` and `max_length` must leave all tokens within the model's {self.max_positions} positions. "
-                f"Received: max_length={max_length}, where there is room for {max(room, 0)}."
-            )
-        return room if max_length is None else max_length
-
-    def _checked_prefix(self, prefix, batch_size, max_length):
+    def _checked_prefix(self, prefix, batch_size, longest):
         """Returns `prefix` as int32, without columns of padding alone."""
-        prefix = matrix_of_ids(prefix, "prefix", "(batch, prefix_len)")
+        prefix = matrix_of_ids(prefix, "prefix", "(batch, prefix_len)", self.target_vocab_size)
         ids = ops.convert_to_numpy(prefix)
         real = ids != self.pad_id
         lengths = real.sum(axis=1)
         ended = (ids == self.eos_id).any(axis=1) & (ids[range(len(ids)), lengths - 1] != self.eos_id)
         rules = {
             "a row for each source": len(ids) == batch_size,
-            f"ids from 0 to {self.target_vocab_size - 1}": (ids >= 0).all()
-            and (ids < self.target_vocab_size).all(),
             "padding on the right alone": (real[:, 1:] <= real[:, :-1]).all(),
             "no token after `eos_id`": not (ended | ((ids == self.eos_id).sum(axis=1) > 1)).any(),
-            f"at most max_length={max_length} tokens": max_length is None or lengths.max() <= max_length,
+            f"at most max_length={longest} tokens": longest is None or lengths.max() <= longest,
         }
         for rule, holds in rules.items():
-            if not holds:
-                raise ValueError(
-                    f"`prefix` must have {rule}. Received: {ids.tolist()!s:.200} for {batch_size} sources."
-                )
+            check(holds, f"`prefix` must have {rule}.", prefix=ids.tolist(), batch_size=batch_size)
         return prefix[:, : max(1, int(lengths.max()))]
 
 
@@ -432,51 +390,3 @@ def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
 
     ancestors = ops.zeros((batch_size, width, 0), "int32")
     return step, TreeCache(decoder.empty_cache(batch_size, trunk), ancestors)
-
-
-def default_limit(source_len, prefix_len, constraints, max_positions=None):
-    """Returns the longest output where none was asked for: enough for any pair of languages, but finite.
-
-    Ints give an int, tensors a tensor.
-    """
-    limit = 2 * source_len + 16 + prefix_len
-    for constraint in constraints:
-        if isinstance(constraint, MinLength):
-            least = constraint.of(source_len)
-            limit = max(limit, least) if isinstance(limit, int) else ops.maximum(limit, least)
-    return at_most(limit, max_positions)
-
-
-def at_most(limit, max_positions):
-    """Returns the lesser of two lengths, ints or tensors; None is no limit."""
-    if limit is None or max_positions is None:
-        return max_positions if limit is None else limit
-    both = isinstance(limit, int) and isinstance(max_positions, int)
-    return min(limit, max_positions) if both else ops.minimum(limit, max_positions)
-
-
-def checked_constraints(constraints, max_length):
-    """Returns the constraints as a tuple.
-
-    Raises:
-        ValueError: If one is no constraint, or a minimum length lies above a maximum.
-    """
-    if not isinstance(constraints, (list, tuple)):
-        raise ValueError(
-            f"`constraints` must be a list or a tuple of constraints. Received: {constraints!r}."
-        )
-    constraints = tuple(constraints)
-    for constraint in constraints:
-        if not isinstance(constraint, Constraint):
-            raise ValueError(
-                f"`constraints` must hold constraints such as `MinLength(5)`. Received: {constraint!r}."
-            )
-    least = max((c.length for c in constraints if isinstance(c, MinLength)), default=0)
-    most = [c.length for c in constraints if isinstance(c, MaxLength) and not c.ratio]
-    most = min(most + ([] if max_length is None else [max_length]), default=least)
-    if least > most:
-        raise ValueError(
-            f"No output is at least {least} and at most {most} tokens long. "
-            f"Received: constraints={list(constraints)}, max_length={max_length}."
-        )
-    return constraints

@@ -30,36 +30,41 @@ def left_padded(tokens, lengths, pad_id):
     return ops.where(places >= 0, moved, pad_id), starts
 
 
-def matrix_of_ids(x, name, shape):
+def matrix_of_ids(x, name, shape, vocab_size):
     """Returns `x` as int32 of rank 2.
 
     Raises:
-        ValueError: If it is not an array, does not hold ints, has another rank, or has an empty axis.
+        ValueError: If it is not an array, has another rank or an empty axis, or `ids_of` raises.
     """
     ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
     check(not ragged, f"`{name}` must be dense, padded on the right: `x.to_tensor()`.", **{name: x})
     try:
-        ids = ops.convert_to_tensor(x)
+        array = ops.convert_to_tensor(x)
     except (ValueError, TypeError):  # None, or rows of different lengths
-        ids = None
+        array = None
     rule = f"`{name}` must be an array of ids `{shape}`, rows filled up on the right with `pad_id`."
-    check(ids is not None, rule, **{name: x})
-    ids = as_ids(ids, name)
+    check(array is not None, rule, **{name: x})
     rule = f"`{name}` must have shape `{shape}`, without an empty axis."
-    check(len(ids.shape) == 2 and 0 not in ids.shape, rule, shape=tuple(ids.shape))
-    return ids
+    check(len(array.shape) == 2 and 0 not in array.shape, rule, shape=tuple(array.shape))
+    return ids_of(array, name, vocab_size)
 
 
-def as_ids(x, name):
-    """Returns `x` as int32. Raises `ValueError` unless it holds ints."""
-    x = ops.convert_to_tensor(x)
+def ids_of(x, name, vocab_size):
+    """Returns `x`, which has no empty axis, as int32.
+
+    Raises:
+        ValueError: If it does not hold ints, holds an id outside the vocabulary, or is a tensor of a graph, which has
+            no values yet.
+    """
     dtype = keras.backend.standardize_dtype(x.dtype)
     check("int" in dtype, f"`{name}` must hold ids, ints.", dtype=dtype)
-    return ops.cast(x, "int32")
-
-
-def check_all_ids(name, ids, vocab_size):
-    """Raises `ValueError` for an id that is outside the vocabulary."""
-    lowest, highest = int(ops.min(ids)), int(ops.max(ids))
+    try:
+        values = ops.convert_to_numpy(x)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):  # as the backend tells it
+        values = None
+    rule = f"`{name}` must have values: `generate` and `score` do not run inside a graph. Use `model.search` there."
+    check(values is not None, rule, **{name: x})
+    lowest, highest = int(values.min()), int(values.max())
     rule = f"`{name}` must hold ids from 0 to {vocab_size - 1}."
     check(lowest >= 0 and highest < vocab_size, rule, lowest=lowest, highest=highest)
+    return ops.cast(x, "int32")

@@ -12,12 +12,13 @@ from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.generation import Generation, Scores, at_most, tree_step
+from keras_transformer.models.generation import Generation, Scores, tree_step
 from keras_transformer.models.ids import left_padded, lengths_of, log_probs_of
+from keras_transformer.models.r_drop import RDrop
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class LanguageModel(Generation, BaseModel):
+class LanguageModel(RDrop, Generation, BaseModel):
     """A stack of decoder layers over an embedding: ids in, logits of the token after each out.
 
     Radford et al., 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3. The parts are
@@ -57,6 +58,8 @@ class LanguageModel(Generation, BaseModel):
     >>> model(np.array([[5, 7, 0]])).shape
     TensorShape([1, 3, 11])
     """
+
+    shares_positions = True
 
     def __init__(
         self,
@@ -196,13 +199,6 @@ class LanguageModel(Generation, BaseModel):
 
     def input_signature(self):
         return [keras.KerasTensor((None, None), "int32")]
-
-    def row_limits(self, limits, lengths, prefix_lengths):
-        return at_most(limits, self.room(lengths))
-
-    def room(self, lengths):
-        # The last token of an output needs no position.
-        return None if self.max_positions is None else self.max_positions + 1 - ops.maximum(lengths, 1)
 
     def _checked_source(self, source):
         source = super()._checked_source(source)

@@ -14,6 +14,7 @@ from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation, Scores, tree_step
 from keras_transformer.models.ids import left_padded, lengths_of, log_probs_of
+from keras_transformer.models.r_drop import RDrop
 
 PRESETS = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3},
@@ -34,7 +35,7 @@ class Memory(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class EncoderDecoder(Generation, BaseModel):
+class EncoderDecoder(RDrop, Generation, BaseModel):
     """An encoder over an embedding and a decoder over another: ids in, logits out. `Transformer` and `T5` are such
     models.
 

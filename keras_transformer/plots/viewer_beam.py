@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding import Beam, decode
-from keras_transformer.models.generation import default_limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +40,12 @@ def record_search(translator, source):
     # The best of as many results as the beam is wide is the best of a search for one result.
     beam = RecordingBeam(**{**strategy, "n_best": strategy["width"]})
     step, cache, prompt, _ = model.start(source, beam.width)
-    limit = translator.max_length or default_limit(
-        source.shape[1], 0, translator.constraints, model.max_positions
-    )
     found = decode(
         step,
         cache,
         beam,
         prompt,
-        limit,
+        translator.limits.of(source.shape[1]),
         constraints=translator.constraints,
         source_lengths=np.array([source.shape[1]], "int32"),
         eos_id=model.eos_id,
@@ -67,7 +63,9 @@ def record_search(translator, source):
         for ids, score in hypotheses(ended):
             add(ids, score, score / float(beam.divisor(len(ids))))
         for ids, score in hypotheses(beams):
-            if ids[-1] != model.eos_id and len(ids) < int(limits[0]):  # else it ended too late to be a result
+            if ids[-1] != model.eos_id and len(ids) < int(
+                limits[0]
+            ):  # otherwise it ended too late to be a result
                 add(ids, score)
     return found, nodes
 

@@ -274,7 +274,6 @@ def _describe_search(translator):
     """Returns the width, the penalties and the limits of a translator's search, or raises `CannotRunError`."""
     strategy = translator.strategy
     _require(type(strategy) in (Greedy, Beam), f"it searches with {type(strategy).__name__}")
-    _require(getattr(strategy, "groups", 1) == 1, "its beam has groups")
     _require(not translator.constraints, "its search has constraints")
     plain = {"source_start": [], "source_end": [translator.model.eos_id], "target_start": []}
     _require(translator.frame == plain, "it puts other ids than eos around its texts")

@@ -4,8 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from keras_transformer.decoding import RowOptions, Sample
-from keras_transformer.models.generation import default_limit
+from keras_transformer.decoding import Sample
 from keras_transformer.models.ids import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.rows import Output, Signatures
@@ -26,8 +25,8 @@ class OptionsSignatures(Signatures):
 
         Args:
             source: int32 `(batch, source_len)`.
-            prefix: The begin of each output, int32 `(batch, prefix_len)`, and which of them were cut, bool `(batch,)`.
-                None for a language model.
+            prefix: The first tokens of each output, int32 `(batch, prefix_len)`, and which prefixes were cut, bool
+                `(batch,)`. None for a language model.
             max_length: Largest number of tokens of each output, prefix and eos included, int32 `(batch,)`; 0 for the
                 servable's `max_length`.
             min_length: Smallest number of tokens of each output, eos included, int32 `(batch,)`.
@@ -54,7 +53,7 @@ class OptionsSignatures(Signatures):
         prefix_ids, prefix_cut = (None, False) if prefix is None else prefix
         prefix_lengths = 0 if prefix is None else lengths_of(prefix_ids, model.pad_id)
         longest = longest_output(servable)
-        usual = servable.max_length or default_limit(lengths, prefix_lengths, servable.constraints)
+        usual = servable.limits.of_rows(lengths, prefix_lengths)
         limits = tf.where(max_length > 0, max_length, tf.minimum(tf.maximum(usual, min_length), longest))
         wrong = {
             name: ~_in_range(options[name], OPTIONS[name])
@@ -90,15 +89,10 @@ class OptionsSignatures(Signatures):
 
         def search(*values):
             given = dict(zip(inputs, values, strict=True))
-            row_options = RowOptions(**{name: given[name] for name in rows})
             compiled = self._source_lengths is not None
+            target_len = longest if compiled else tf.maximum(1, tf.reduce_max(given["max_length"]))
             return model.search(
-                given["source"],
-                strategy,
-                longest if compiled else tf.maximum(1, tf.reduce_max(row_options.max_length)),
-                constraints=servable.constraints,
-                prefix=given.get("prefix"),
-                row_options=row_options,
+                strategy=strategy, target_len=target_len, constraints=servable.constraints, **given
             )
 
         with self._computing():
@@ -118,15 +112,7 @@ def options_request(texts):
 
 def longest_output(servable):
     """Returns the largest `max_length` of a row, an int."""
-    limit = servable.max_length
-    if limit is None:
-        limit = default_limit(
-            servable.max_source_length,
-            len(servable.target_start),
-            servable.constraints,
-            servable.model.max_positions,
-        )
-    return limit
+    return servable.limits.of(servable.max_source_length, len(servable.target_start))
 
 
 def _in_range(values, option):

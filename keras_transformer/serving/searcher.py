@@ -4,9 +4,8 @@ import math
 
 import tensorflow as tf
 
-from keras_transformer.checks import check_count, check_positive
+from keras_transformer.checks import check, check_count
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
-from keras_transformer.models.generation import checked_constraints, default_limit
 from keras_transformer.serving.options import OptionsSignatures
 from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, function_of
 from keras_transformer.serving.servable import Servable, lookup
@@ -91,9 +90,7 @@ class SearcherSignatures(OptionsSignatures):
             )
 
         step = self._compiled_step(search)
-        longest = servable.max_length or default_limit(
-            self._padded_length(source), len(servable.target_start), constraints, self._model.max_positions
-        )
+        longest = servable.limits.of(self._padded_length(source), len(servable.target_start))
         n = strategy.n_best
         with self._computing():
             tokens, lengths, scores = self._in_chunks(
@@ -112,7 +109,7 @@ class Searcher(Servable):
         model: A model with `search`.
         source_tokenizer: The tokenizer of the sources, from `keras_transformer.text`.
         target_tokenizer: The tokenizer of the outputs, from `keras_transformer.text`; it may be the same object.
-        strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
+        strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()` or `Sample()`.
         max_source_length: Largest number of tokens of a source.
         max_length: Largest number of tokens of an output, eos included. None for twice the length of each source plus
             16.
@@ -139,30 +136,32 @@ class Searcher(Servable):
         super().__init__(model)
         for side, tokenizer in (("source", source_tokenizer), ("target", target_tokenizer)):
             size = getattr(model, f"{side}_vocab_size")
-            if tokenizer.vocab_size > size:
-                raise ValueError(
-                    f"`{side}_tokenizer` must not have more ids than the model. "
-                    f"Received: {tokenizer.vocab_size} ids, {side}_vocab_size={size}."
-                )
+            rule = f"`{side}_tokenizer` must not have more ids than the model."
+            check(
+                tokenizer.vocab_size <= size, rule, ids=tokenizer.vocab_size, **{f"{side}_vocab_size": size}
+            )
             for name in ("pad_id", "eos_id"):
                 received, expected = getattr(tokenizer, name), getattr(model, name)
-                if received not in (None, expected):
-                    raise ValueError(
-                        f"`{side}_tokenizer` must have the model's `{name}`, or None. "
-                        f"Received: {name}={received}, the model's is {expected}."
-                    )
+                rule = f"`{side}_tokenizer` must have the model's {name}={expected}, or None."
+                check(received in (None, expected), rule, **{name: received})
         longest = math.inf if model.max_positions is None else model.max_positions
         check_count(2, longest, max_source_length=max_source_length)
-        if max_length is not None:
-            check_positive(max_length=max_length)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.strategy = strategy
         self.max_source_length = max_source_length
         self.max_length = max_length
-        self.constraints = checked_constraints(constraints, max_length)
-        if not isinstance(strategy, Strategy):
-            raise ValueError(f"`strategy` must be a strategy such as `Greedy()`. Received: {strategy!r}.")
+        self.constraints = model.limits(max_length, constraints).constraints
+        check(
+            isinstance(strategy, Strategy),
+            "`strategy` must be a strategy such as `Greedy()`.",
+            strategy=strategy,
+        )
+
+    @property
+    def limits(self):
+        """The `Limits` of the outputs."""
+        return self.model.limits(self.max_length, self.constraints)
 
     def changed(self, **changes):
         return self.searching(**{"strategy": self.strategy, "constraints": self.constraints, **changes})
@@ -171,7 +170,7 @@ class Searcher(Servable):
         """Returns a copy with another strategy, other constraints and other limits. The model is shared.
 
         Args:
-            strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
+            strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()` or `Sample()`.
             constraints: List of constraints that every output must satisfy.
             max_source_length: Largest number of tokens of a source; None to keep it.
             max_length: Largest number of tokens of an output; None to keep it.
@@ -221,11 +220,8 @@ class Searcher(Servable):
     def write_into(self, folder, **notes):
         for known, used in ((STRATEGIES, [self.strategy]), (CONSTRAINTS, self.constraints)):
             for each in used:
-                if known.get(type(each).__name__) is not type(each):
-                    raise ValueError(
-                        "Only strategies and constraints of this library can be saved and loaded. "
-                        f"Received: {each!r:.200}."
-                    )
+                rule = "Only strategies and constraints of this library can be saved and loaded."
+                check(known.get(type(each).__name__) is type(each), rule, object=each)
         super().write_into(folder, **notes)
 
     def describe(self):

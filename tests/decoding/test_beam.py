@@ -9,7 +9,7 @@ from keras import layers, ops
 from reference import log_softmax
 
 from keras_transformer.backend import compiled
-from keras_transformer.decoding import Beam, Greedy, decode
+from keras_transformer.decoding import Beam, DiverseBeam, Greedy, decode
 
 PAD, BOS, EOS, VOCAB, LENGTH = 0, 2, 3, 7, 4
 EVERY = 1600  # as wide as there are sequences: 1 + 6 + 36 + 216 * 7
@@ -196,7 +196,7 @@ def test_rows_do_not_depend_on_their_neighbours_or_their_place():
 def test_each_row_has_its_own_limit():
     logits = table(3, batch=3)
     limits = np.array([2, 4, 0], "int32")
-    found = found_by(Beam(EVERY, n_best=2), logits, row_limits=limits)
+    found = found_by(Beam(EVERY, n_best=2), logits, max_length=limits)
     for row in range(2):
         assert_found(found, row, best_of(logits[row], 2, 0.6, "wu", length=int(limits[row])))
     assert found.lengths[2].tolist() == [0, 0] and found.scores[2].tolist() == [0.0, -np.inf]
@@ -206,7 +206,7 @@ def test_each_row_has_its_own_limit():
 @pytest.mark.slow
 def test_compiled_and_portable_are_eager(groups):
     logits = table(2, batch=3, length=7)
-    strategy = Beam(4, n_best=3, groups=groups)
+    strategy = Beam(4, n_best=3) if groups == 1 else DiverseBeam(4, groups, n_best=3)
     expected = found_by(strategy, logits)
     for jit_compile in compilations():
 
@@ -224,11 +224,49 @@ def test_compiled_and_portable_are_eager(groups):
 def test_groups_take_different_first_tokens_by_hand():
     """Group two pays 1 nat for the first group's 4 (0.5), so 5 (0.3) is better for it."""
     logits = probabilities({4: 0.5, 5: 0.3, 6: 0.2}, {EOS: 1.0})
-    diverse = found_by(Beam(2, n_best=2, groups=2, diversity=1.0), logits)
+    diverse = found_by(DiverseBeam(2, n_best=2, groups=2, diversity=1.0), logits)
     assert diverse.tokens[0, :, 0].tolist() == [4, 5]
     np.testing.assert_allclose(diverse.scores, np.log([[0.5, 0.3]]), rtol=1e-4)  # the price is no part of it
-    alike = found_by(Beam(2, n_best=2, groups=2, diversity=0.1), logits)
+    alike = found_by(DiverseBeam(2, n_best=2, groups=2, diversity=0.1), logits)
     assert alike.tokens[0, :, 0].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "strategy", [Beam(4, n_best=4), DiverseBeam(4, groups=2, n_best=4)], ids=["beam", "diverse"]
+)
+def test_a_row_that_ended_before_its_first_step_is_one_result(strategy):
+    logits = np.repeat(table(3), 2, axis=0)
+    arguments = {"max_length": np.array([2, LENGTH], "int32"), "eos_id": EOS, "pad_id": PAD}
+    prompt = np.array([[BOS, 5, 6], [BOS, 5, 6]], "int32")
+    with_width = step_over(logits)
+
+    def step(tokens, cache, index):
+        if tokens.shape[-1] == 1:
+            return with_width(tokens, cache, index)
+        return ops.concatenate(
+            [with_width(tokens[:, :, i : i + 1], cache, i)[0] for i in (0, 1)], axis=2
+        ), cache
+
+    found = as_numpy(decode(step, (), strategy, prompt, **arguments))
+    assert found.tokens[0].tolist() == [[5, 6, PAD, PAD], *[[PAD] * LENGTH] * 3]
+    assert found.lengths[0].tolist() == [2, 0, 0, 0]
+    assert np.isfinite(found.scores[0, 0]) and np.all(found.scores[0, 1:] == -np.inf)
+    assert np.all(np.isfinite(found.scores[1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"groups": 0}, "groups=0"),
+        ({"groups": 3}, "groups=3, width=4"),
+        ({"diversity": -1}, "diversity=-1"),
+        ({"n_best": 5}, "n_best=5, width=4"),
+    ],
+)
+def test_unusable_arguments_of_a_diverse_beam_are_refused(arguments, message):
+    with pytest.raises(ValueError) as error:
+        DiverseBeam(**arguments)
+    assert message in str(error.value)
 
 
 def diverse_reference(logits, width, groups, diversity, length, penalty):
@@ -261,7 +299,7 @@ def diverse_reference(logits, width, groups, diversity, length, penalty):
 @pytest.mark.parametrize("seed", range(6))
 def test_groups_agree_with_a_plain_reference(seed):
     logits = table(seed + 40, length=5)
-    found = found_by(Beam(6, length_penalty=0.6, n_best=3, groups=3, diversity=0.8), logits)
+    found = found_by(DiverseBeam(6, length_penalty=0.6, n_best=3, groups=3, diversity=0.8), logits)
     expected = diverse_reference(logits[0], 6, 3, 0.8, 5, 0.6)
     of_groups = [tuple(t for t in row if t != PAD) for row in found.tokens[0].tolist()]
     # PAD is a token of the table too, so rows are compared by what is left of it.
@@ -273,9 +311,7 @@ def test_groups_agree_with_a_plain_reference(seed):
     [
         ({"width": 0}, "width=0"),
         ({"n_best": 5}, "n_best=5, width=4"),
-        ({"groups": 3}, "groups=3, width=4"),
         ({"length_penalty": -0.5}, "length_penalty=-0.5"),
-        ({"diversity": -1}, "diversity=-1"),
         ({"normalization": "none"}, "normalization='none'"),
     ],
 )

@@ -17,6 +17,7 @@ from keras_transformer.backend import compiled
 from keras_transformer.decoding import (
     CONSTRAINTS,
     Beam,
+    DiverseBeam,
     ExcludeTokens,
     ForcedFirstToken,
     Greedy,
@@ -123,8 +124,8 @@ def search(
         **arguments,
     )
     tokens, lengths, scores = as_numpy(found)
-    assert tokens.shape == (batch, strategy.n_best, max_length)
-    assert np.all(tokens[np.arange(max_length) >= lengths[..., None]] == PAD)
+    assert tokens.shape == (batch, strategy.n_best, arguments.get("target_len", np.max(max_length)))
+    assert np.all(tokens[np.arange(tokens.shape[-1]) >= lengths[..., None]] == PAD)
     hypotheses = [
         [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
         for row in zip(tokens, lengths, strict=True)
@@ -159,7 +160,7 @@ def test_least_length_follows_the_source_and_is_rounded_down():
 def test_limits_hold_where_the_least_length_is_longer():
     tables = Tables.ranked(*[[[EOS, A]]] * 3)
     assert best(tables, [MinLength(5)], max_length=2) == [[A, A]] * 3
-    found = best(tables, [MinLength(5), MaxLength(3)], row_limits=np.array([1, 5, 2], "int32"))
+    found = best(tables, [MinLength(5), MaxLength(3)], max_length=np.array([1, 5, 2], "int32"))
     assert found == [[A], [A, A, A], [A, A]]
 
 
@@ -176,8 +177,8 @@ def test_the_lowest_limit_of_a_row_holds():
     source_lengths = np.array([1, 3, 7, 11, 13], "int32")  # 0, 1, 3, 5, 6 and 1, 3, 6, 9, 10
     found = best(tables, constraints, source_lengths=source_lengths)
     assert [len(ids) for ids in found] == [0, 1, 3, 5, 5]
-    row_limits = np.array([5, 5, 2, 3, 7], "int32")
-    found = best(tables, constraints, source_lengths=source_lengths, row_limits=row_limits)
+    limits = np.array([5, 5, 2, 3, 7], "int32")
+    found = best(tables, constraints, source_lengths=source_lengths, max_length=limits)
     assert [len(ids) for ids in found] == [0, 1, 2, 3, 5]
     found = best(tables, constraints, source_lengths=source_lengths, max_length=4)
     assert [len(ids) for ids in found] == [0, 1, 3, 4, 4]
@@ -449,17 +450,19 @@ def test_compiled_gives_what_eager_gives():
         "strategy": strategy,
         "prompts": [[A, B], [], [C]],
         "source_lengths": ops.convert_to_tensor([3, 7, 5], "int32"),
-        "row_limits": ops.convert_to_tensor([7, 5, 8], "int32"),
+        "max_length": ops.convert_to_tensor([7, 5, 8], "int32"),
+        "target_len": 8,
     }
     expected, expected_scores = search(tables, **keywords)
     for jit_compile in compilations():
 
         def run(step, cache, strategy, prompt, max_length, *, jit_compile=jit_compile, **rest):
-            names = ("starts", "source_lengths", "row_limits")
-            tensors = {"cache": cache, "prompt": prompt, **{name: rest.pop(name) for name in names}}
+            names = ("starts", "source_lengths")
+            tensors = {name: rest.pop(name) for name in names}
+            tensors = {"cache": cache, "prompt": prompt, "max_length": max_length, **tensors}
 
             def of_tensors(tensors):
-                return decode(step, strategy=strategy, max_length=max_length, **tensors, **rest)
+                return decode(step, strategy=strategy, **tensors, **rest)
 
             tensors = {name: ops.convert_to_tensor(value) for name, value in tensors.items()}
             return compiled(of_tensors, keras.layers.Layer(), jit_compile)(tensors)
@@ -647,14 +650,15 @@ any_constraint = st.one_of(
 @st.composite
 def any_beam(draw):
     width = draw(st.integers(1, 4))
-    return Beam(
-        width,
-        length_penalty=draw(st.sampled_from([0.0, 0.6, 2.0])),
-        n_best=draw(st.integers(1, width)),
-        normalization=draw(st.sampled_from(["wu", "length"])),
-        groups=draw(st.sampled_from([n for n in range(1, width + 1) if width % n == 0])),
-        diversity=draw(st.sampled_from([0.0, 0.5, 3.0])),
-    )
+    arguments = {
+        "length_penalty": draw(st.sampled_from([0.0, 0.6, 2.0])),
+        "n_best": draw(st.integers(1, width)),
+        "normalization": draw(st.sampled_from(["wu", "length"])),
+    }
+    if draw(st.booleans()):
+        return Beam(width, **arguments)
+    groups = draw(st.sampled_from([n for n in range(1, width + 1) if width % n == 0]))
+    return DiverseBeam(width, groups, draw(st.sampled_from([0.0, 0.5, 3.0])), **arguments)
 
 
 any_sample = st.builds(
@@ -699,13 +703,13 @@ def test_nothing_found_breaks_a_promise(data, strategy, constraints, max_length,
         for tokens, score in zip(hypotheses[row], scores[row], strict=True):
             check_hypothesis(tokens, score, tables, row, prompt, constraints, limit, source_length)
         ordered = scores[row]
-        if isinstance(strategy, Beam):
+        if isinstance(strategy, (Beam, DiverseBeam)):
             finite = [
                 tokens for tokens, score in zip(hypotheses[row], scores[row], strict=True) if score > -np.inf
             ]
             ordered = [rank(tables, row, tokens, prompt, constraints, strategy) for tokens in finite]
             assert np.all(scores[row][len(finite) :] == -np.inf)
-            if strategy.groups == 1:
+            if isinstance(strategy, Beam):
                 assert len(set(map(tuple, finite))) == len(finite)
         elif isinstance(strategy, Greedy):
             expected = greedy(tables, row, prompt, constraints, limit, source_length)

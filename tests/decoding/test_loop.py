@@ -11,7 +11,7 @@ from keras import ops
 from reference import log_softmax
 
 from keras_transformer.backend import compiled
-from keras_transformer.decoding import STRATEGIES, Beam, Greedy, RowOptions, Sample, SuppressTokens, decode
+from keras_transformer.decoding import STRATEGIES, Beam, Greedy, Sample, SuppressTokens, decode
 
 PAD, BOS, EOS, A, B, C, VOCAB = 0, 2, 3, 4, 5, 6, 7
 START = np.array([BOS, BOS, BOS], "int32")
@@ -143,7 +143,7 @@ def test_max_length_ends_what_does_not_end():
 
 
 def test_each_row_has_its_own_limit():
-    tokens, lengths, scores = eager(quiet(), row_limits=np.array([1, 7, 3], "int32"))
+    tokens, lengths, scores = eager(quiet(), max_length=np.array([1, 7, 3], "int32"))
     assert tokens[:, 0].tolist() == [
         [A, PAD, PAD, PAD, PAD, PAD, PAD],
         [B, EOS, PAD, PAD, PAD, PAD, PAD],
@@ -155,7 +155,7 @@ def test_each_row_has_its_own_limit():
 
 
 def test_row_without_any_room_stays_empty():
-    tokens, lengths, scores = eager(quiet(), row_limits=np.array([0, 2, 1], "int32"))
+    tokens, lengths, scores = eager(quiet(), max_length=np.array([0, 2, 1], "int32"), target_len=7)
     assert tokens[0, 0].tolist() == [PAD] * 7
     assert lengths[:, 0].tolist() == [0, 2, 1]
     assert scores[0, 0] == 0.0
@@ -180,11 +180,11 @@ def test_other_ids_for_the_end_and_for_padding():
 
 
 def test_graph_gives_what_eager_gives_and_takes_its_lengths_from_tensors():
-    expected = eager(quiet(), row_limits=np.array([2, 7, 4], "int32"))
+    expected = eager(quiet(), max_length=np.array([2, 7, 4], "int32"))
     for jit_compile in compilations():
 
         def search(start, limits):
-            return decode(quiet(), ops.zeros((), "int32"), Greedy(), start, 7, row_limits=limits)
+            return decode(quiet(), ops.zeros((), "int32"), Greedy(), start, limits, target_len=7)
 
         run = compiled(search, keras.layers.Layer(), jit_compile)
         found = run(ops.convert_to_tensor(START), ops.convert_to_tensor([2, 7, 4], "int32"))
@@ -231,10 +231,16 @@ def test_constraints_may_come_from_a_generator():
 
 
 @pytest.mark.parametrize("options", [{"top_p": 1e-6}, {"temperature": 0.0}])
-def test_one_option_of_rows_is_enough(options):
-    rows = RowOptions(**{name: np.array([value], "float32") for name, value in options.items()})
-    found = decode(level, (), Sample(seed=1), prompt=[1], max_length=4, row_options=rows)
-    assert as_numpy(found.tokens).tolist() == [[[0, 0, 0, 0]]]
+def test_one_option_of_sampling_is_enough(options):
+    for of_row in (options, {name: np.array([value], "float32") for name, value in options.items()}):
+        found = decode(level, (), Sample(seed=1), prompt=[1], max_length=4, **of_row)
+        assert as_numpy(found.tokens).tolist() == [[[0, 0, 0, 0]]]
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_options_of_sampling_are_refused_by_other_strategies(name):
+    with pytest.raises(ValueError, match=rf"`{name}` must be None .*Greedy\(\)"):
+        decode(level, (), Greedy(), prompt=[1], max_length=4, **{name: 0.5})
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(2), Sample(seed=1)], ids=["greedy", "beam", "sample"])

@@ -17,7 +17,6 @@ from keras_transformer.decoding import (
     Greedy,
     MinLength,
     RepetitionPenalty,
-    RowOptions,
     Sample,
     SuppressTokens,
     decode,
@@ -44,8 +43,8 @@ def found_by(strategy, logits=LOGITS, rows=ROWS, length=1, **arguments):
         shape = (*tokens.shape[:2], 1, logits.shape[-1])
         return ops.broadcast_to(ops.convert_to_tensor(np.atleast_2d(logits)[:, None, None]), shape), cache
 
-    arguments = {"seed": getattr(strategy, "seed", 0), "eos_id": -1, **arguments}
-    return as_numpy(decode(step, (), strategy, np.full((rows,), BOS, "int32"), length, **arguments))
+    arguments = {"seed": getattr(strategy, "seed", 0), "eos_id": -1, "max_length": length, **arguments}
+    return as_numpy(decode(step, (), strategy, np.full((rows,), BOS, "int32"), **arguments))
 
 
 def probabilities(logits, strategy):
@@ -300,20 +299,19 @@ FLOATS = ("temperature", "top_p")
 
 
 def row_options(rows):
-    tensors = {
+    return {
         name: ops.convert_to_tensor([values[row] for row in rows], "float32" if name in FLOATS else "int32")
         for name, values in ROW_OPTIONS.items()
     }
-    return RowOptions(**tensors)
 
 
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 6, "min_p": 0.05}], ids=["plain", "cut"])
 def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
     keys = np.array([11, 12, 13, 14, 15], "uint32")
-    arguments = {"length": 9, "eos_id": 7}  # the likeliest token ends a row
+    arguments = {"target_len": 9, "eos_id": 7}  # the likeliest token ends a row
     strategy = Sample(seed=9, **cuts)
     rows = [3, 0, 4, 2, 1]
-    mixed = found_by(strategy, rows=5, row_options=row_options(rows), keys=keys[rows], **arguments)
+    mixed = found_by(strategy, rows=5, **row_options(rows), keys=keys[rows], **arguments)
     for place, row in enumerate(rows):
         own = {name: values[row] for name, values in ROW_OPTIONS.items()}
         draws = {"temperature": own["temperature"], "top_p": own["top_p"], "seed": own["seed"]}
@@ -323,7 +321,7 @@ def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
             keys=keys[row : row + 1],
             seed=own["seed"],
             constraints=[MinLength(own["min_length"])] if own["min_length"] else [],
-            row_limits=ops.convert_to_tensor([own["max_length"]], "int32"),
+            max_length=own["max_length"],
             **arguments,
         )
         np.testing.assert_array_equal(mixed.tokens[place], alone.tokens[0])

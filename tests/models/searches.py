@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_transformer.decoding import (
     Beam,
+    DiverseBeam,
     ForcedFirstToken,
     Greedy,
     MaxLength,
@@ -28,7 +29,7 @@ PREFIX = np.array([[7, 5, 0], [4, 0, 0], [0, 0, 0]], "int32")
 STRATEGIES = {
     "greedy": Greedy(),
     "beam": Beam(3, n_best=2),
-    "diverse": Beam(4, n_best=4, groups=2, normalization="length"),
+    "diverse": DiverseBeam(4, groups=2, n_best=4, normalization="length"),
     "sample": Sample(seed=3),
     "cut sample": Sample(0.9, top_k=9, top_p=0.95, seed=4, min_p=0.01, typical_p=0.95, num_samples=2),
 }

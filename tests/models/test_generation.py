@@ -38,7 +38,6 @@ from keras_transformer.decoding import (
     MaxLength,
     MinLength,
     NoRepeatNgram,
-    RowOptions,
     Sample,
     SuppressTokens,
 )
@@ -228,12 +227,12 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
     model.quantize("int8")
     start = model.start
     monkeypatch.setattr(model, "start", lambda x, *more: rows.append(x.shape[0]) or start(x, *more))
-    options = RowOptions(max_length=ops.convert_to_tensor([9, 4, 7]), min_length=ops.convert_to_tensor([2]))
+    options = {"max_length": ops.convert_to_tensor([9, 4, 7]), "min_length": ops.convert_to_tensor([2, 3, 2])}
+    options["seed"] = getattr(strategy, "seed", None)
 
     def search(source):
-        seed = getattr(strategy, "seed", None)
         return model.search(
-            source, strategy, MAX_LENGTH, prefix=ops.convert_to_tensor(PREFIX), seed=seed, row_options=options
+            source, strategy, target_len=MAX_LENGTH, prefix=ops.convert_to_tensor(PREFIX), **options
         )
 
     found = []
@@ -496,8 +495,8 @@ def test_samples_differ_with_each_call_unless_seeded(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"strategy": "beam"}, "Received: 'beam'"),
-        ({"constraints": [3]}, "Received: 3"),
+        ({"strategy": "beam"}, "strategy='beam'"),
+        ({"constraints": [3]}, "constraint=3"),
         ({"constraints": [MinLength(9)], "max_length": 5}, "at least 9 and at most 5"),
         ({"constraints": [MinLength(9), MaxLength(4)]}, "at least 9 and at most 4"),
         ({"prefix": np.ones((2, 3), "int32")}, "a row for each source"),
@@ -505,8 +504,8 @@ def test_samples_differ_with_each_call_unless_seeded(model):
         ({"prefix": [[0, 5], [5, 6], [5, 6]]}, "padding on the right alone"),
         ({"prefix": [[5, 0, 5], [5, 6, 7], [5, 6, 7]]}, "padding on the right alone"),
         ({"prefix": [[5, EOS, 5], [5, 6, 7], [5, 6, 7]]}, "no token after `eos_id`"),
-        ({"prefix": [[5, VOCAB], [5, 6], [5, 6]]}, "ids from 0 to 22"),
-        ({"prefix": [[5, -1], [5, 6], [5, 6]]}, "ids from 0 to 22"),
+        ({"prefix": [[5, VOCAB], [5, 6], [5, 6]]}, "from 0 to 22. Received: lowest=5, highest=23"),
+        ({"prefix": [[5, -1], [5, 6], [5, 6]]}, "from 0 to 22. Received: lowest=-1, highest=6"),
         ({"constraints": [ForcedFirstToken(VOCAB)]}, "token_id=23"),
         ({"constraints": [SuppressTokens((1, VOCAB))]}, "token_ids=23"),
         ({"prefix": np.ones((3,), "int32")}, "shape=(3,)"),
@@ -534,7 +533,11 @@ def test_a_target_that_does_not_fit_is_refused(model, shape):
 
 @pytest.mark.parametrize(
     ("source", "named"),
-    [([[5, 23]], "lowest=5, highest=23"), ([[-1]], "lowest=-1, highest=-1"), ([[5.0, 6.0]], "dtype='float32'")],
+    [
+        ([[5, 23]], "lowest=5, highest=23"),
+        ([[-1]], "lowest=-1, highest=-1"),
+        ([[5.0, 6.0]], "dtype='float32'"),
+    ],
 )
 def test_ids_that_the_vocabulary_lacks_are_refused(model, source, named):
     with pytest.raises(ValueError, match=f"`source` must hold ids.*{named}"):

@@ -205,13 +205,13 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
     assert as_numpy(found.lengths)[:, 0].max() <= 16
     found = model.generate(PROMPTS[:2], Greedy(), 12, jit_compile, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [12, 12]
-    with pytest.raises(ValueError, match=r"16 positions.*max_length=13, where there is room for 12"):
+    with pytest.raises(ValueError, match=r"16 positions.*max_length=13, room=12"):
         model.generate(PROMPTS, Greedy(), 13)
     with pytest.raises(ValueError, match="at least 13 and at most 12"):
         model.generate(PROMPTS, Greedy(), constraints=[MinLength(13)])
-    with pytest.raises(ValueError, match=r"16 positions\. Received: 17 tokens"):
+    with pytest.raises(ValueError, match=r"16 positions\. Received: source_len=17"):
         model.generate(np.full((1, 17), 5, "int32"))
-    with pytest.raises(ValueError, match=r"targets of \[12, 13\] tokens, where there is room for \[12, 12\]"):
+    with pytest.raises(ValueError, match=r"target_lengths=\[12, 13\], room=\[12, 12\]"):
         targets = np.full((2, 13), 7, "int32")
         targets[0, 12] = 0
         model.score(np.repeat(PROMPTS[:1], 2, axis=0), targets)
