@@ -347,11 +347,11 @@ class CompiledFunctions:
         if not (same and self.unchanged()):
             self.variables, self.functions = list(variables), {}
             self.unchanged = unchanged(variables)
-        if key not in self.functions:
-            if len(self.functions) == KEPT_FUNCTIONS:
-                del self.functions[next(iter(self.functions))]  # the oldest
-            self.functions[key] = make()
-        return self.functions[key]
+        function = self.functions.pop(key, None) or make()
+        if len(self.functions) == KEPT_FUNCTIONS:
+            del self.functions[next(iter(self.functions))]  # the one that was not used for longest
+        self.functions[key] = function
+        return function
 
     def clear(self):
         """Forgets all functions."""

@@ -40,6 +40,7 @@ from keras_transformer.decoding import (
     NoRepeatNgram,
     Sample,
     SuppressTokens,
+    decode,
 )
 from keras_transformer.decoding import loop as decoding_loop
 from keras_transformer.layers import TreeCache
@@ -476,6 +477,47 @@ def test_a_search_that_is_forgotten_leaves_no_graph():
     model.compile()  # forgets the search
     gc.collect()
     assert [graph() for graph in graphs] == [None]
+
+
+def test_the_function_that_was_not_used_for_longest_is_forgotten(monkeypatch):
+    monkeypatch.setattr(generation, "KEPT_FUNCTIONS", 2)
+    functions, made = generation.CompiledFunctions(), []
+    for key in "abacab":
+        functions.get(key, [], lambda key=key: made.append(key) or key)
+    assert made == ["a", "b", "c", "b"]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("method", ["generate", "score"])
+def test_generate_and_score_inside_a_graph_are_refused_and_name_search(model, method):
+    arguments = {"generate": (), "score": (np.array([[5, EOS]] * 3),)}[method]
+    function = tf.function(lambda source: getattr(model, method)(source, *arguments), autograph=False)
+    with pytest.raises(ValueError, match=r"inside a graph.*`model.search`"):
+        function(SOURCE)
+
+
+@pytest.fixture
+def bfloat16_everywhere():
+    usual = keras.config.floatx()
+    keras.config.set_floatx("bfloat16")
+    yield
+    keras.config.set_floatx(usual)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("name", ["diverse", "cut sample"])
+def test_a_search_runs_where_keras_computes_in_bfloat16(bfloat16_everywhere, name):
+    """A range or a number without a dtype of its own would have Keras's."""
+    table = ops.ones((VOCAB, VOCAB), "float32")
+
+    def step(tokens, cache, index):
+        return ops.take(table, tokens, axis=0), cache
+
+    constraints = CONSTRAINTS["all"][:1] + CONSTRAINTS["all"][2:]
+    options = {"temperature": [0.5], "top_p": [0.9]} if name == "cut sample" else {}
+    found = decode(step, (), STRATEGIES[name], [[BOS, 5]], 6, constraints=constraints, **options)
+    assert keras.backend.standardize_dtype(found.scores.dtype) == "float32"
+    assert np.all(as_numpy(found.lengths) >= 4)
 
 
 @pytest.mark.slow
