@@ -79,8 +79,8 @@ def decode(
             lengths are padded on the left. `(batch,)` for one token each.
         max_length: int32, the longest output. The tokens of the prompt after its first count, and `eos_id` counts. A
             row whose limit is not positive gets no token.
-        target_len: int or int32 scalar, the number of columns of the result, which must hold the longest output; None
-            for the largest `max_length`. An int gives a graph constant shapes.
+        target_len: int or int32 scalar, the number of columns of the result; no output is longer. None for the largest
+            `max_length`. An int gives a graph constant shapes.
         starts: int32 `(batch,)`, the position of each row's first token in `prompt`; None where no row is padded.
         constraints: `Constraint` objects that every output must satisfy.
         min_length: int32, the shortest output, `eos_id` included. A lower limit of a row wins over it.
@@ -118,7 +118,10 @@ def decode(
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
-    target_len = largest(max_length) if target_len is None else target_len
+    if target_len is None:
+        target_len = largest(max_length)
+    else:
+        max_length = ops.minimum(max_length, target_len)
     if isinstance(prompt_len, int) and isinstance(target_len, int):
         rule = "`prompt` must have at most `max_length` tokens after its first."
         check(prompt_len - 1 <= target_len, rule, prompt_len=prompt_len, max_length=target_len)

@@ -159,8 +159,8 @@ class Generation:
             source: int32 `(batch, source_len)`.
             strategy: How to choose tokens.
             max_length: Longest output; None as in `generate`. A row ends at the last position that the model has.
-            target_len: int or int32 scalar, the number of columns of the result, which must hold the longest output;
-                None for the largest `max_length`.
+            target_len: int or int32 scalar, the number of columns of the result; no output is longer. None for the
+                largest `max_length`.
             constraints: Tuple of constraints that every output must satisfy.
             prefix: int32 `(batch, prefix_len)`, the first tokens of each output, or None.
             min_length: Shortest output, `eos_id` included. A lower limit of a row wins over it.
