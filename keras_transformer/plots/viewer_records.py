@@ -38,7 +38,7 @@ def record_translation(translator, text):
         raise ValueError(f"`inputs` must hold something to translate. Received: {text!r:.200}.")
     source = np.array([[*translator.source_start, *ids, *translator.source_end]], "int32")
     nodes = None
-    if type(translator.strategy) is Beam and translator.strategy.groups == 1 and not start:
+    if type(translator.strategy) is Beam and not start:
         found, nodes = record_search(translator, source)
         labels = labels_of(tokenizer, [node.pop("token") for node in nodes])
         nodes = [{**node, "label": label} for node, label in zip(nodes, labels, strict=True)]
