@@ -37,7 +37,11 @@ def matrix_of_ids(x, name, shape, vocab_size):
         ValueError: If it is not an array, has another rank or an empty axis, or `ids_of` raises.
     """
     ragged = getattr(x, "ragged_rank", 0) or hasattr(x, "flat_values")
-    check(not ragged, f"`{name}` must be dense, padded on the right: `x.to_tensor()`.", **{name: x})
+    check(
+        not ragged,
+        f"`{name}` must be dense, not ragged, and padded on the right: `x.to_tensor()`.",
+        **{name: x},
+    )
     try:
         array = ops.convert_to_tensor(x)
     except (ValueError, TypeError):  # None, or rows of different lengths
