@@ -19,7 +19,13 @@ JAX_QUICK := tests/test_masks.py tests/test_losses.py tests/layers/test_contract
 JAX_CORE := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models \
 	tests/decoding
 
-.PHONY: demo course docs test test-core test-slow test-all lint format bench clean
+# The next minor version of Keras. Until 3.16 is released it is a nightly, which PyPI removes after some weeks: take a
+# newer one then, as in `make test-next-keras NEXT_KERAS=keras-nightly`. After the release it is 'keras==3.16.*'.
+NEXT_KERAS ?= keras-nightly==3.16.0.dev2026102704
+# It lies in front of the environment's Keras, so that TensorFlow is not installed a second time.
+WITH_NEXT_KERAS := PYTHONPATH=$(abspath $(VENV))/next-keras
+
+.PHONY: demo course docs test test-core test-next-keras next-keras test-slow test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
@@ -33,7 +39,7 @@ docs: course $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
-test test-core test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+test test-core test-next-keras test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 test: $(VENV)/.test
 	$(PYTEST) $(PARALLEL) -m 'not slow'
 	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_QUICK)
@@ -42,6 +48,15 @@ test: $(VENV)/.test
 test-core: $(VENV)/.test
 	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_CORE)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(PARALLEL) -m 'not slow' $(NUMERIC)
+
+# Layers and models on the next minor version of Keras.
+test-next-keras: next-keras
+	$(WITH_NEXT_KERAS) $(PYTEST) $(PARALLEL) -m 'not slow' $(NUMERIC)
+
+next-keras: $(VENV)/.test
+	rm -rf $(VENV)/next-keras
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/next-keras '$(NEXT_KERAS)'
+	$(WITH_NEXT_KERAS) $(BIN)/python -c 'import keras; print("next Keras:", keras.__version__)'
 
 # What `make test` leaves out.
 test-slow: $(VENV)/.test

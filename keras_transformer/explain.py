@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend import gradient_of
 from keras_transformer.checks import check_positive
+from keras_transformer.execution import native
 from keras_transformer.models import ClassificationHead, EncoderDecoder, EncoderModel
 from keras_transformer.models.ids import log_probs_of
 
@@ -220,7 +220,7 @@ def _gradients(model, source, target, method, steps):
             return ops.sum(ops.take_along_axis(found, output[:, None], axis=1))
 
         rows = ops.convert_to_tensor(share[:, None, None].astype(vectors.dtype) * vectors)
-        np.add.at(sums, output, ops.convert_to_numpy(gradient_of(total)(rows)))
+        np.add.at(sums, output, ops.convert_to_numpy(native.gradient_of(total)(rows)))
     return (sums * vectors / len(shares)).sum(axis=-1)[None]
 
 

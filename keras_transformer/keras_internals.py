@@ -1,21 +1,24 @@
 """The private names of Keras that this library needs. No other file uses one.
 
-Keras may rename them in any release, so setup.cfg allows one minor version of Keras, and a test looks for private
-names in all other files.
+Keras may rename them in any release, so setup.cfg allows only the minor versions of Keras that were tested, and a test
+looks for private names in all other files.
 
 A subclass may use and override private names of its Keras base class in its own file. `layers.MultiHeadAttention` does:
 it keeps the names of Keras's sublayers (`_query_dense` and so on) and the method `_compute_attention`, which Keras
 documents.
 """
 
-import keras
-from keras import dtype_policies
-from keras.src.backend import get_keras_mask, set_keras_mask
+from keras import dtype_policies, layers
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
 # Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
 # allow no attributes, so Keras keeps theirs in a table, which only this function reads.
 implicit_mask = get_keras_mask
+
+# Whether Keras adds LoRA to the logits of a quantized `ReversibleEmbedding`. Keras 3.15 adds it to the embeddings only,
+# Keras 3.16 to both. There every layer describes to a strategy what it quantizes.
+LOGITS_HAVE_LORA = hasattr(layers.Layer, "_quantization_geometry")
 
 
 def set_implicit_mask(x, mask):
@@ -110,46 +113,3 @@ def sublayers(layer):
         List of `keras.layers.Layer`.
     """
     return list(layer._flatten_layers(include_self=False))
-
-
-class HeldWeights(keras.StatelessScope):
-    """A context in which some weights keep their values; all other variables are read and assigned as outside.
-
-    Keras's scope drops what is assigned inside, such as the next seed of a dropout.
-
-    Args:
-        state_mapping: A list of pairs: a `keras.Variable`, and the tensor with its value.
-    """
-
-    def get_current_value(self, variable):
-        value = super().get_current_value(variable)
-        outer = self.original_scope
-        return outer.get_current_value(variable) if value is None and outer is not None else value
-
-    def add_update(self, update):
-        variable, value = update
-        if id(variable) in self.state_mapping:
-            raise ValueError(f"A search must not change a weight of its model. Received: {variable.path}.")
-        if self.original_scope is not None:
-            self.original_scope.add_update(update)
-        else:
-            variable._direct_assign(value)
-
-
-def is_foreign(layer):
-    """Returns whether the class of a layer is a user's, neither this library's nor Keras's."""
-    return type(layer).__module__.split(".")[0] not in ("keras", "keras_transformer")
-
-
-def constant_weights_of(model):
-    """Returns the weights of a model that no call without training changes, as far as this library can know.
-
-    A layer of a user's class, and a recurrent layer of Keras, may change the weights of its own.
-    """
-    layers = [model, *sublayers(model)]
-    changing = set()
-    for layer in layers:
-        if is_foreign(layer) or isinstance(layer, keras.layers.RNN):
-            inner = {id(weight) for part in sublayers(layer) for weight in part.weights}
-            changing |= {id(weight) for weight in layer.weights} - inner
-    return [weight for weight in model.weights if id(weight) not in changing]

@@ -1,12 +1,11 @@
 """Label-smoothed, masked cross-entropy."""
 
-import math
-
 import keras
 from keras import ops
 
-from keras_transformer.backend import at_least_float32, summed_over_replicas, written_gradient
 from keras_transformer.checks import check, check_dense, check_share, known_values
+from keras_transformer.execution import native
+from keras_transformer.execution.ops import at_least_float32, written_gradient
 from keras_transformer.keras_internals import implicit_mask
 
 
@@ -56,7 +55,19 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
         return losses, gradient
 
     flat = ops.reshape(ops.cast(logits, at_least_float32(logits.dtype)), (-1, vocab_size))
-    return ops.reshape(ops.where(inside[:, 0], cross_entropy(flat), math.nan), shape)
+    return ops.reshape(nan_unless(inside[:, 0], cross_entropy(flat)), shape)
+
+
+def nan_unless(condition, values):
+    """Replaces values by NaN where a condition is False; their gradient stays.
+
+    NaN is computed: a constant one would alarm `tf.debugging.enable_check_numerics` in every model.
+
+    >>> nan_unless(np.array([True, False]), np.array([2.0, 3.0])).numpy().tolist()
+    [2.0, nan]
+    """
+    holds = ops.cast(condition, values.dtype)
+    return values + ops.stop_gradient(holds / holds - 1)
 
 
 def in_vocabulary(ids, vocab_size):
@@ -81,7 +92,7 @@ def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
         pad_id: int, the target id that does not count; it may be no id of the vocabulary.
 
     Returns:
-        targets: int32 `(batch, target_len)`.
+        targets: int32 `(batch, target_len)`, 0 where the weight is 0.
         weights: `(batch, target_len)`, float64 for float64 logits, else float32.
 
     Raises:
@@ -104,7 +115,7 @@ def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
         sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), weights.dtype)
         weights = weights * _per_token(sample_weight, "sample_weight", tokens, shapes)
     _check_targets(targets, weights, logits.shape[-1], pad_id)
-    return targets, weights
+    return ops.where(weights == 0, 0, targets), weights  # padding may be no id
 
 
 def weighted(values, weights):
@@ -130,7 +141,7 @@ def mean_of_tokens(values, weights):
     3.0
     """
     total, count = ops.sum(weighted(values, weights)), ops.sum(weights)
-    sums, replicas = summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
+    sums, replicas = native.summed_over_replicas(ops.stop_gradient(ops.stack([total, count])))
     if replicas == 1:
         return ops.divide_no_nan(total, count)
     # Keras adds up the gradients of the replicas. It reports `replicas` times their values, averaged over rows. So

@@ -233,10 +233,11 @@ def as_token_mask(mask, name="padding_mask", shape=None):
     dtype = keras.backend.standardize_dtype(mask.dtype)
     check("float" not in dtype, f"`{name}` must be boolean, True where a token is real.", dtype=dtype)
     mask = _as_bool(mask, name, "a token is real")
-    if len(mask.shape) == 4 and tuple(mask.shape[1:3]) == (1, 1):
+    rank = 2 if shape is None else len(shape)
+    if rank == 2 and len(mask.shape) == 4 and tuple(mask.shape[1:3]) == (1, 1):
         mask = mask[:, 0, 0]
     rule = f"`{name}` must have shape `(batch, length)` or `(batch, 1, 1, length)`."
-    check(len(mask.shape) == 2, rule, shape=tuple(mask.shape))
+    check(len(mask.shape) == rank, rule, shape=tuple(mask.shape))
     if shape is not None:
         _check_fits(name, mask, shape)
     return mask
@@ -257,4 +258,4 @@ def own_or_implicit_mask(mask, x, name="padding_mask"):
     >>> own_or_implicit_mask(padding_mask([[5, 7, 0]]), np.zeros((1, 3, 8))).numpy().tolist()
     [[True, True, False]]
     """
-    return implicit_mask(x) if mask is None else as_token_mask(mask, name, x.shape[:2])
+    return implicit_mask(x) if mask is None else as_token_mask(mask, name, x.shape[:-1])

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.backend import adam_in_one_pass
+from keras_transformer.execution import native
 from keras_transformer.keras_internals import adam_moments
 
 
@@ -16,7 +16,7 @@ class _OnePass:
     """Replaces Keras's update, which reads each weight about ten times, by TensorFlow's single operation."""
 
     def update_step(self, gradient, variable, learning_rate):
-        update = None if self.amsgrad else adam_in_one_pass()
+        update = None if self.amsgrad else native.adam_in_one_pass()
         if update is None:
             super().update_step(gradient, variable, learning_rate)
             return

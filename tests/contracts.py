@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution.inference import inference
+from keras_transformer.execution.int8 import OneProduct
+from keras_transformer.keras_internals import sublayers
 
 TINY = 1e-5  # float32 sums in another order
 BFLOAT16 = 0.06  # a few roundings to 8 bits, of values of order 1
@@ -103,6 +106,20 @@ def check_layer_contract(make_layer, make_inputs, path, *, mask=None, bfloat16=B
     check_summary(layer, tensors)
     if mask is not None:
         check_mask_passes(layer, tensors, mask)
+    check_inference(layer, tensors, expected)
+
+
+def check_inference(layer, tensors, expected):
+    """What the layer computes is the same inside `inference`, in floats and in int8."""
+    with inference(layer):
+        assert_close(layer(*tensors), expected)
+    products = [each for each in (layer, *sublayers(layer)) if isinstance(each, OneProduct)]
+    for each in products:
+        each.quantize("int8")
+    if products:
+        narrow = layer(*tensors)
+        with inference(layer):
+            assert_close(layer(*tensors), narrow)
 
 
 def check_config(layer):

@@ -23,7 +23,7 @@ FLOORS = {
     "losses": 0,
     "metrics": 0,
     "optimizers": 0,
-    "backend": 0,
+    "execution": 0,
     "checks": 0,
     "files": 0,
     "fonts": 0,
@@ -31,7 +31,6 @@ FLOORS = {
     "fields": 0,
     "lazy": 0,
     "request_options": 0,
-    "shapes": 0,
     "termination": 0,
     "version": 0,
     "decoding": 1,
@@ -60,15 +59,18 @@ KERAS_SRC = {"keras_internals.py"}  # the home of Keras's private names
 # Files that may use private attributes of objects of another library.
 FOREIGN_PRIVATE = {
     "keras_internals.py",  # the home of Keras's private names
-    "layers/attention.py",  # asks whether a subclass overrides `_compute_attention`
+    "layers/keras_attention.py",  # asks whether a subclass overrides `_compute_attention`
+    "execution/inference.py",  # assigns a variable as Keras's own scope does
+    "execution/int8.py",  # `Operands`, a class of the file, computes with a copy of itself
     "text/sentence_piece.py",  # `_model_resource` of tensorflow-text, whose version setup.cfg pins
 }
 # Keras classes whose private names a subclass may use and override in a file.
 KERAS_OVERRIDES = {
     # A subclass of Keras's layer: the names of sublayers and of hooks are the interface that saving and LoRA rely on.
     "layers/attention.py": {"MultiHeadAttention"},
+    "layers/keras_attention.py": {"MultiHeadAttention"},
 }
-# The hook after `build`, which every composite layer overrides to freeze what it made; see layers/sublayers.py.
+# The hook after `build`, which every composite layer overrides to freeze what it made; see layers/base.py.
 KERAS_HOOKS = {"Operation._post_build"}
 NAMEDTUPLE = {"_replace", "_asdict", "_fields"}  # public, in spite of the underscore
 
@@ -152,22 +154,32 @@ def test_the_walk_itself_sees_an_edge(part, line, wrong):
 
 @pytest.mark.parametrize("file", FILES, ids=IDS)
 def test_core_names_no_backend(file):
-    """TensorFlow, JAX and PyTorch stay out of the core; `backend.py` alone may ask for them, inside a function."""
-    part = part_of(file)
-    if part in WITH_TENSORFLOW:
+    """TensorFlow, JAX and PyTorch stay out of the core, but for one file for each backend in `execution`."""
+    if part_of(file) in WITH_TENSORFLOW:
         return
+    own = {"execution/tensorflow.py": "tensorflow", "execution/jax.py": "jax"}.get(
+        str(file.relative_to(PACKAGE))
+    )
+    for node, module in imports(parse(file)):
+        library = module.split(".")[0]
+        assert library not in ("tensorflow", "tensorflow_text", "jax", "torch") or library == own, node.lineno
+
+
+CORE = [
+    file for file in FILES if part_of(file) in ("layers", "models", "decoding", "masks", "losses", "metrics")
+]
+
+
+@pytest.mark.parametrize("file", CORE, ids=[str(file.relative_to(PACKAGE)) for file in CORE])
+def test_speed_stays_in_its_house(file):
+    """The core chooses no way to compute: no XLA, no few rows, no state beside its arguments."""
     tree = parse(file)
-    at_module_level = {id(node) for node in _outside_functions(tree)}
-    for node, module in imports(tree):
-        if module.split(".")[0] in ("tensorflow", "tensorflow_text", "jax", "torch"):
-            assert part == "backend" and id(node) not in at_module_level, f"line {node.lineno}: {module}"
-
-
-def _outside_functions(node):
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield child
-            yield from _outside_functions(child)
+    assert not {module.split(".")[0] for _, module in imports(tree)} & {"contextvars", "weakref", "gc"}
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not names & {"in_xla", "multiplies_int8", "FEW_ROWS", "makes_inference_graph"}
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert "keras.backend.backend" not in calls
 
 
 @pytest.mark.parametrize("file", FILES, ids=IDS)
@@ -370,6 +382,7 @@ def test_a_program_with_keras_can_load_files_after_the_imports(imports):
 def test_dir_and_all_name_every_public_module_and_nothing_else():
     public = {file.name for file in PACKAGE.iterdir() if (file / "__init__.py").exists()}
     public |= {"explain", "losses", "masks", "metrics", "schedules"}
+    public.remove("execution")  # the library's own
     assert set(LAZY) == public
     package = importlib.import_module("keras_transformer")
     assert dir(package) == sorted(package.__all__)
@@ -380,3 +393,45 @@ def test_dir_and_all_name_every_public_module_and_nothing_else():
 def test_an_unknown_name_is_no_attribute_of_the_package():
     with pytest.raises(AttributeError, match="has no attribute 'trainning'"):
         importlib.import_module("keras_transformer").trainning  # noqa: B018
+
+
+def files_entered(call):
+    """How many files of the package a call enters."""
+    files = set()
+
+    def trace(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            files.add(frame.f_code.co_filename)
+
+    sys.setprofile(trace)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len(files)
+
+
+def test_the_documents_count_the_files_that_a_pass_enters():
+    import numpy as np
+
+    import keras_transformer as kt
+
+    model = kt.Transformer(11, num_layers=2, d_model=8, num_heads=2, d_ff=16)
+    source, target = np.full((2, 5), 7, "int32"), np.full((2, 3), 7, "int32")
+    model({"source": source, "target": target})
+    memory, cache = model.encode(source), model.decoder.empty_cache(2, 4)
+    forward = files_entered(lambda: model({"source": source, "target": target}))
+    step = files_entered(lambda: model.decode(target[:, :1], memory, cache=cache, index=0))
+    generate = files_entered(lambda: model.generate(source, max_length=4))
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    counts = re.search(r"enters (\d+) files of the package, a decoding step (\d+), `generate` (\d+)", text)
+    assert counts and [int(count) for count in counts.groups()] == [forward, step, generate]
+
+
+@pytest.mark.parametrize("folder", ["execution", "layers"])
+def test_the_documents_name_each_file(folder):
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text[text.index("## Speed has one house") : text.index("## Keras's layers, with")]
+    rows = re.findall(r"^\| (`.*?`) \|", section, flags=re.M)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__"} <= named

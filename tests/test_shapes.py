@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.shapes import reshaped
+from keras_transformer.execution.ops import reshape as reshaped
 
 pytestmark = pytest.mark.tensorflow
 

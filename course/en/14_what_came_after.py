@@ -265,7 +265,12 @@ def drawn(count, seed):
 
 
 vit = kt.models.VisionTransformer(
-    16, 4, 32, kt.layers.Encoder(2, 4, 64, 0.0, "gelu", normalize_first=True), len(SHAPES), channels=1
+    16,
+    4,
+    32,
+    kt.layers.Encoder(2, 4, 64, dropout=0.0, activation="gelu", normalize_first=True),
+    len(SHAPES),
+    channels=1,
 )
 vit.compile(keras.optimizers.Adam(2e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 vit.fit(*drawn(3000, 1), batch_size=50, epochs=6, verbose=0)

@@ -5,10 +5,10 @@ import math
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check, check_choice, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, Strategy, one_of, select, top_k
+from keras_transformer.execution import ops
 
 NORMALIZATIONS = ("wu", "length")
 

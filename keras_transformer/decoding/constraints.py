@@ -4,12 +4,11 @@ import dataclasses
 import math
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check, check_count, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, one_of
+from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
-from keras_transformer.shapes import reshaped
 
 ROUNDING = 1e-3  # so that 1.3 times 90 is 117, although 1.3 is no exact binary fraction
 
@@ -295,4 +294,4 @@ def _occurs(tokens, where, vocab_size):
         ops.ones((batch_size * width * length,), "int32"),
         (batch_size * width * (vocab_size + 1),),
     )
-    return reshaped(counts > 0, (batch_size, width, vocab_size + 1))[..., :vocab_size]
+    return ops.reshape(counts > 0, (batch_size, width, vocab_size + 1))[..., :vocab_size]

@@ -4,11 +4,11 @@ import dataclasses
 import functools
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check, check_positive, check_range
 from keras_transformer.decoding.beam import Beam, best, columns, joined
 from keras_transformer.decoding.hypotheses import Hypotheses, Strategy
+from keras_transformer.execution import ops
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

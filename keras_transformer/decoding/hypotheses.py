@@ -6,10 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
+from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
-from keras_transformer.shapes import reshaped
 
 NEVER = -math.inf  # the log probability of an impossible token
 
@@ -158,7 +157,7 @@ def select(nest, indices):
     def taken(x):
         rest = ops.shape(x)[2:]
         rows = ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0)
-        return reshaped(rows, (batch_size, m, *rest))
+        return ops.reshape(rows, (batch_size, m, *rest))
 
     return keras.tree.map_structure(taken, nest)
 

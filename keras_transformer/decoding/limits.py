@@ -5,10 +5,10 @@ import numbers
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.decoding.constraints import Constraint, MaxLength, MinLength
+from keras_transformer.execution import ops
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

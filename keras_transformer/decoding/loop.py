@@ -4,17 +4,13 @@ import numbers
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import in_xla
 from keras_transformer.checks import check
 from keras_transformer.decoding.constraints import ends_early
 from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, Search, one_of, select
 from keras_transformer.decoding.limits import largest
-
-# A cache that grows has room for this many steps first, then for twice as many each time. Attention reads all slots of
-# a cache, used or not, so a cache that is too large makes each step slower.
-FIRST_STEPS = 64
+from keras_transformer.execution import ops
+from keras_transformer.execution.growth import run_growing
 
 
 class _State(NamedTuple):
@@ -95,7 +91,7 @@ def decode(
         pad_id: int, the token after the end.
 
     Returns:
-        `Hypotheses`: tokens int32 `(batch, n_best, max_length)`, lengths int32 `(batch, n_best)` and scores float32
+        `Hypotheses`: tokens int32 `(batch, n_best, target_len)`, lengths int32 `(batch, n_best)` and scores float32
         `(batch, n_best)`, best first.
 
     Raises:
@@ -179,37 +175,24 @@ def decode(
         cache = cache if parents is None else cache.reordered(parents)
         return _State(state.index + 1, ops.where(beams.finished, pad_id, tokens), beams, extra, cache)
 
-    def run(state, steps):
-        """Makes room for `steps` steps, and takes steps until every row has ended or the room is used up."""
-        state = state._replace(cache=state.cache.grown(steps))
-        end = prompt_len - 1 + steps
+    def run(state):
+        """Takes steps until every row has ended or the room in the cache is used up."""
+        end = prompt_len - 1 + state.cache.steps
 
         def goes_on(state):
             return ops.logical_and(state.index < end, unfinished(state))
 
         return ops.while_loop(goes_on, lambda state: (turn(state),), (state,))[0]
 
-    def run_sizes(state, steps):
-        """Runs with room for `steps` steps; where a row is unfinished then, with twice the room, up to `target_len`."""
-        state = run(state, steps)
-        result = state.beams, state.extra
-        if not isinstance(steps, int) or steps == target_len:
-            return result
-        more = min(2 * steps, target_len)
-        return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result)
-
-    if isinstance(target_len, int):  # a loop for each size, with static shapes
-        result = run_sizes(state, min(max(FIRST_STEPS, cache.steps), target_len))
-    elif in_xla():  # XLA needs one shape, and the size is unknown
-        result = run_sizes(state, target_len)
-    else:  # a loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`
-        state = state._replace(cache=cache.grown(ops.minimum(FIRST_STEPS // 2, target_len)))
-
-        def run_twice_as_far(state):
-            return (run(state, ops.minimum(2 * state.cache.steps, target_len)),)
-
-        (state,) = ops.while_loop(unfinished, run_twice_as_far, (state,))
-        result = state.beams, state.extra
+    result = run_growing(
+        run,
+        unfinished,
+        state,
+        room=lambda state: state.cache.steps,
+        grown=lambda state, steps: state._replace(cache=state.cache.grown(steps)),
+        result=lambda state: (state.beams, state.extra),
+        limit=target_len,
+    )
     return strategy.end(*result, search)
 
 

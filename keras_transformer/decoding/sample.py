@@ -5,11 +5,10 @@ import numbers
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.checks import check_count, check_positive, check_range
 from keras_transformer.decoding.hypotheses import NEVER, Strategy, select, top_k
-from keras_transformer.shapes import reshaped
+from keras_transformer.execution import ops
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -81,7 +80,7 @@ class Sample(Strategy):
             tokens = self._drawn(logits, uniform, temperature, top_p)
         else:
             tokens = self._drawn_or_likeliest(logits, uniform, temperature, top_p)
-        tokens = reshaped(tokens, (batch_size, width))
+        tokens = ops.reshape(tokens, (batch_size, width))
         return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
 
     def _drawn_or_likeliest(self, logits, uniform, temperature, top_p):

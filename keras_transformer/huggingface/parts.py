@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer.huggingface.configs import activation_name
 from keras_transformer.layers import FeedForward, LayerNormalization, MultiHeadAttention, Residual
-from keras_transformer.layers.sublayers import to_config
+from keras_transformer.layers.base import to_config
 
 # Options of layers that change no number of a trained model.
 WITHOUT_NUMBERS = (

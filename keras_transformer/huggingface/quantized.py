@@ -4,9 +4,10 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check_choice
+from keras_transformer.execution.int8 import MAX_INT8_WEIGHT
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers.embedding import TokenEmbedding
-from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection
+from keras_transformer.layers.projection import Projection
 
 # Of each kind of layer that is quantized: its matrix, and the scales of that.
 MATRICES = {
@@ -79,7 +80,7 @@ class QuantizedMatrices:
 
 def _rows_of(value):
     """Quantizes an embedding, a few rows at a time: each row has a scale of its own."""
-    limits = {"value_range": (-LARGEST_WEIGHT, LARGEST_WEIGHT), "to_numpy": True}
+    limits = {"value_range": (-MAX_INT8_WEIGHT, MAX_INT8_WEIGHT), "to_numpy": True}
     parts = [
         keras.quantizers.abs_max_quantize(value[start : start + ROWS], axis=-1, **limits)
         for start in range(0, len(value), ROWS)

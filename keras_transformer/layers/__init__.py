@@ -1,8 +1,7 @@
-"""Layers: Keras and the masks, nothing else."""
+"""Layers: the mathematics of attention and of the layers around it."""
 
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.cache import KVCache, TreeCache, empty_cache
-from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.cache import KVCache, Place, TreeCache, empty_cache
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.embedding import (
     LearnedPositions,
@@ -11,7 +10,6 @@ from keras_transformer.layers.embedding import (
     TokenEmbedding,
     sinusoidal_positions,
 )
-from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
 from keras_transformer.layers.images import ImagePreprocessing, PatchEmbedding
 from keras_transformer.layers.mixture import MixtureOfExperts
@@ -32,6 +30,7 @@ from keras_transformer.layers.residual import (
     RMSNormalization,
     ZeroCenteredRMSNormalization,
 )
+from keras_transformer.layers.stack import Decoder, DecoderLayer, Encoder, EncoderLayer
 
 __all__ = [
     "ALiBi",
@@ -54,6 +53,7 @@ __all__ = [
     "MixtureOfExperts",
     "MultiHeadAttention",
     "PatchEmbedding",
+    "Place",
     "PositionalEncoding",
     "Projection",
     "RMSNormalization",

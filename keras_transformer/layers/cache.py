@@ -9,13 +9,14 @@ They are the same number for one sequence that starts at slot 0. They differ whe
 the hypotheses of a search share one cache: then each hypothesis has a slot of its own for the same position.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
-from keras import ops
+import keras
 
-from keras_transformer.backend import copied, in_xla, write_in_place
+from keras_transformer.checks import check
+from keras_transformer.execution import ops
 from keras_transformer.masks import combine
-from keras_transformer.shapes import reshaped
 
 
 class KVCache(NamedTuple):
@@ -38,27 +39,27 @@ class KVCache(NamedTuple):
 
         Args:
             new: `KVCache` of the new tokens.
-            index: First slot to write, an int or an int scalar tensor. An index in a graph that is too large is
-                held back, so that the new tokens end with the last slot.
+            index: First slot to write, an int or an int scalar tensor. In a graph an index that is too large is
+                clipped: the new tokens then fill the last slots.
 
         Raises:
             ValueError: If the new tokens are known to end past the last slot.
         """
         count, length = new.key.shape[2], self.key.shape[2]
         known = known_int(index)
-        if None not in (count, length, known) and not 0 <= known <= length - count:
-            raise ValueError(
-                "`index` must leave room for the new tokens in the cache. "
-                f"Received: index={known}, {count} new tokens, a cache of {length} slots."
-            )
-        # XLA holds an index back too. Past the end a scatter would reach the next head's slots.
-        last = self.length - ops.shape(new.key)[2]
-        index = known if known is not None else ops.clip(ops.cast(index, "int32"), 0, last)
-        return self.written(new, index)
+        if (
+            known is None
+        ):  # XLA clips an index too. Past the end a scatter would reach the slots of the next head
+            last = self.length - ops.shape(new.key)[2]
+            return self.write_slots(new, ops.clip(ops.cast(index, "int32"), 0, last))
+        if None not in (count, length) and not 0 <= known <= length - count:
+            rule = f"`index` must leave room for {count} new tokens in the cache."
+            check(False, rule, index=known, slots=length)
+        return self.write_slots(new, known)
 
-    def written(self, new, index):
+    def write_slots(self, new, index):
         """Computes `write` at a checked index."""
-        return KVCache(*written(self, new, index))
+        return KVCache(*ops.update_rows(self, new, index))
 
     def grown(self, length):
         """Returns a cache of `length` slots, the new ones filled with zeros."""
@@ -77,25 +78,49 @@ class SearchCache(KVCache):
     @classmethod
     def of(cls, cache):
         """Copies a `KVCache`."""
-        return cls(*map(copied, cache))
+        return cls(*map(ops.copy, cache))
 
-    def written(self, new, index):
-        return SearchCache(*written(self, new, index, write_in_place))
+    def write_slots(self, new, index):
+        return SearchCache(*ops.update_rows(self, new, index, in_place=True))
 
 
-class Place(NamedTuple):
-    """Where the new tokens of a step go.
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where new tokens go in a cache, where they stand in their sequence, and what they may see.
 
-    slot: The first slot to write, an int or an int scalar tensor.
-    positions: int32 `(length,)` or `(batch, length)`, positions of the new tokens.
-    key_positions: int32 `(slots,)` or `(batch, slots)`, positions of the keys of all slots.
-    mask: bool `(batch, 1, width, slots)`, the slots that the new tokens may see, beside the causal mask; None for all.
+    Attributes:
+        slot: Slot of the first new token, an int or an int scalar tensor; without a cache 0.
+        positions: int `(length,)` or `(batch, length)`, positions of the new tokens; their slots when None.
+        key_positions: int `(source_len,)` or `(batch, source_len)`, positions of the keys. When None: with a cache the
+            slots, else `positions`.
+        mask: bool, of rank 2 to 4 and broadcastable to `(batch, num_heads, length, source_len)`: which keys the new
+            tokens may see, in addition to the causal mask; all when None. With a cache `source_len` is its length.
+
+    Raises:
+        ValueError: If it gets a symbolic tensor: Keras does not look for its inputs in such an object. In a functional
+            model make the place inside a layer's `call`.
+
+    >>> Place(3).positions is None
+    True
     """
 
-    slot: Any
-    positions: Any
-    key_positions: Any
-    mask: Any
+    slot: Any = 0
+    positions: Any = None
+    key_positions: Any = None
+    mask: Any = None
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            rule = f"`{name}` of a `Place` must not be symbolic. Make the place inside the `call` of a layer."
+            check(not isinstance(value, keras.KerasTensor), rule, **{name: value})
+
+    @classmethod
+    def of(cls, index):
+        """Returns the place that an argument `index` gives: a `Place` or a slot."""
+        return index if isinstance(index, Place) else cls(index)
+
+
+START = Place()
 
 
 class TreeCache(NamedTuple):
@@ -139,7 +164,7 @@ class TreeCache(NamedTuple):
             beyond = key_positions - trunk
             key_positions = ops.where(beyond < 0, key_positions, trunk + beyond // self.width)
         if starts is not None:
-            mask = (key_positions >= starts[:, None])[:, None, None]
+            mask = ops.expand_dims(key_positions >= starts[:, None], (1, 2))
             positions, key_positions = (
                 ops.maximum(x - starts[:, None], 0) for x in (positions, key_positions)
             )
@@ -201,7 +226,7 @@ def branch_mask(ancestors, step):
     batch_size, width, steps = ops.shape(ancestors)
     on_branch = ops.equal(ops.convert_to_tensor(ancestors)[..., None], ops.arange(width, dtype="int32"))
     past = ops.less_equal(ops.arange(steps, dtype="int32"), step)[:, None]
-    return reshaped(ops.logical_and(on_branch, past), (batch_size, 1, width, steps * width))
+    return ops.reshape(ops.logical_and(on_branch, past), (batch_size, 1, width, steps * width))
 
 
 def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
@@ -218,34 +243,6 @@ def known_int(index):
         return int(index)
     except TypeError:
         return None
-
-
-def written(old, new, index, write_rows=ops.scatter_update):
-    """Writes into the same slots of several tensors.
-
-    Args:
-        old: Tensors `(batch, heads, length, dim)`, which differ in `dim` alone.
-        new: For each a tensor `(batch, heads, new length, dim)`.
-        index: The first slot to write, an int or an int scalar tensor. All slots to write must exist.
-        write_rows: Function such as `keras.ops.scatter_update`. XLA writes a slice instead.
-
-    Returns:
-        The list of the tensors after writing.
-    """
-    pairs = [(tensor, ops.cast(rows, tensor.dtype)) for tensor, rows in zip(old, new, strict=True)]
-    if in_xla():
-        return [ops.slice_update(tensor, (0, 0, index, 0), rows) for tensor, rows in pairs]
-    # Through a flat view, in which the numbers to write are whole rows.
-    batch_size, heads, length = ops.shape(old[0])[:3]
-    one = new[0].shape[2] == 1
-    later = index if one else ops.arange(ops.shape(new[0])[2], dtype="int32") + index
-    slots = ops.reshape(ops.arange(batch_size * heads, dtype="int32")[:, None] * length + later, (-1, 1))
-    results = []
-    for tensor, rows in pairs:
-        dim = ops.shape(tensor)[3]
-        flat = write_rows(ops.reshape(tensor, (-1, dim)), slots, ops.reshape(rows, (-1, dim)))
-        results.append(reshaped(flat, (batch_size, heads, length, dim)))
-    return results
 
 
 def _padded(x, more, axis):

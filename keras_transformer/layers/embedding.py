@@ -3,25 +3,19 @@
 import math
 
 import keras
-from keras import ops
 
-from keras_transformer import keras_internals
-from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_count, check_positive, check_range
-from keras_transformer.layers.projection import (
-    LARGEST_WEIGHT,
-    HasOperands,
-    Operands,
-    check_dense,
-    held,
-    narrow_weights,
-)
-from keras_transformer.layers.sublayers import Configured
-from keras_transformer.shapes import reshaped
+from keras_transformer.checks import check, check_count, check_dense, check_positive, check_range
+from keras_transformer.execution import ops
+from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, OneProduct, narrow_weights
+from keras_transformer.execution.modes import held
+from keras_transformer.execution.ops import at_least_float32
+from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
+from keras_transformer.layers.base import Configured
+from keras_transformer.layers.projection import Operands
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
+class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
     """`keras.layers.ReversibleEmbedding`, scaled by `sqrt(d_model)`; with `reverse=True` the output projection.
 
     One matrix serves both ends ("Attention Is All You Need", section 3.4; Press and Wolf, 2017).
@@ -67,15 +61,16 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         **kwargs,
     ):
         check_positive(vocab_size=vocab_size, d_model=d_model)
-        if kwargs.get("mask_zero") or kwargs.get("reverse_dtype"):
-            raise ValueError(
-                "`pad_id=0` takes the place of `mask_zero`, and logits are float32 or wider without `reverse_dtype`. "
-                f"Received: {kwargs}."
-            )
+        check(
+            not (kwargs.get("mask_zero") or kwargs.get("reverse_dtype")),
+            "`pad_id=0` takes the place of `mask_zero`, and logits are float32 or wider without `reverse_dtype`.",
+            **kwargs,
+        )
         if embeddings_initializer is None:
             embeddings_initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         super().__init__(vocab_size, d_model, tie_weights, embeddings_initializer, **kwargs)
         self.soft_cap, self.logit_soft_cap = self.logit_soft_cap, None  # Keras caps before the bias
+        self.reverse_dtype = at_least_float32(self.compute_dtype)  # of quantized logits on Keras 3.16
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if scale is None else scale
         self.output_scale = output_scale
@@ -90,24 +85,30 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
 
     def call(self, inputs, reverse=False):
         if reverse:
-            return self._logits(inputs, held(self) or self.operands())
+            return self._logits(inputs, held().get(self) or self.operands())
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
-        return self._marked(ops.cast(vectors, self.compute_dtype) * self.scale, inputs)
+        return self._scaled_and_marked(vectors, inputs)
 
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
-            return self._marked(super().quantized_call(inputs) * self.scale, inputs)
-        operands = held(self) or self.operands()
+            return self._scaled_and_marked(super().quantized_call(inputs), inputs)
+        operands = held().get(self) or self.operands()
         if operands is not None:
             return self._logits(inputs, operands)
-        states = inputs * self.output_scale
+        states = ops.cast(inputs, at_least_float32(self.compute_dtype)) * self.output_scale
         logits = super().quantized_call(states, reverse=True)
-        if self.lora_enabled and self.tie_weights:  # Keras adds it to the embeddings alone
-            low = ops.matmul(states, ops.transpose(self.lora_embeddings_b)) * (
-                self.lora_alpha / self.lora_rank
-            )
-            logits = logits + ops.matmul(low, ops.transpose(self.lora_embeddings_a))
+        if self.lora_enabled and self.tie_weights and not LOGITS_HAVE_LORA:
+            states = states * (self.lora_alpha / self.lora_rank)
+            low, high = (ops.cast(x, states.dtype) for x in (self.lora_embeddings_b, self.lora_embeddings_a))
+            logits = logits + ops.matmul(ops.matmul(states, low, transpose_y=True), high, transpose_y=True)
         return self._finished(logits)
+
+    def _logits(self, states, operands):
+        """Scores every id for each state `(..., d_model)`."""
+        states = ops.cast(states, self.compute_dtype)
+        states = states if self.output_scale == 1.0 else states * self.output_scale
+        logits = self._finished(operands.product(ops.reshape(states, (-1, self.output_dim))))
+        return ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim))
 
     def _finished(self, logits):
         """Adds the bias, then caps the logits."""
@@ -115,17 +116,11 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         logits = logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
         return logits if self.soft_cap is None else self.soft_cap * ops.tanh(logits / self.soft_cap)
 
-    def _logits(self, states, operands):
-        """Scores every id for each state `(..., d_model)`."""
-        states = ops.cast(states, self.compute_dtype)
-        states = states if self.output_scale == 1.0 else states * self.output_scale
-        logits = self._finished(operands.product(ops.reshape(states, (-1, self.output_dim))))
-        return reshaped(logits, (*ops.shape(states)[:-1], self.input_dim))
-
-    def _marked(self, vectors, ids):
-        """Marks the padding. A `Sequential` model without an `Input` casts its ids to float."""
+    def _scaled_and_marked(self, vectors, ids):
+        """Scales embeddings, and marks padding. A `Sequential` model without an `Input` casts its ids to float."""
+        vectors = ops.cast(vectors, self.compute_dtype) * self.scale
         if self.pad_id is not None:
-            keras_internals.set_implicit_mask(vectors, ops.not_equal(ids, self.pad_id))
+            set_implicit_mask(vectors, ops.not_equal(ids, self.pad_id))
         return vectors
 
     def operands(self):
@@ -135,7 +130,7 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         2 to 4 times as long.
         """
         if self.quantization_mode is None:
-            kernel = ops.transpose(self.embeddings) if self.tie_weights else self.reverse_embeddings
+            kernel = ops.transpose(self.embeddings, (1, 0)) if self.tie_weights else self.reverse_embeddings
             return Operands(ops.cast(kernel, self.compute_dtype))
         kernel = self.embeddings if self.tie_weights else self.reverse_embeddings
         if not self.is_plain_int8(kernel):
@@ -145,25 +140,22 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
             ops.convert_to_tensor(kernel), ops.convert_to_tensor(scale), transposed=self.tie_weights
         )
 
+    @property
+    def summed_axes(self):
+        """The axis of both matrices that the product sums over; None if they differ."""
+        return -1 if self.tie_weights else None
+
     def quantize(self, mode=None, type_check=True, config=None):
-        # Keras refuses subclasses. This one has the weights that Keras's own layer has, and a bias beside them.
-        narrow, narrowed = narrow_weights(config, axis=-1) if mode == "int8" else (config, False)
-        untied = ops.convert_to_tensor(self.reverse_embeddings) if narrowed and not self.tie_weights else None
-        super().quantize(mode, type_check=False, config=narrow if untied is None else config)
-        if narrowed:
-            self.quantization_config = None  # a layer from a file has none either
-        if untied is not None:  # its outputs are its columns, and Keras has one `axis` for both matrices
+        untied = None if self.tie_weights else ops.convert_to_tensor(self.reverse_embeddings)
+        super().quantize(mode, type_check, config)
+        if untied is not None and mode == "int8" and narrow_weights(config, 0)[1]:
+            reach = (-MAX_INT8_WEIGHT, MAX_INT8_WEIGHT)
             values, scale = keras.quantizers.abs_max_quantize(
-                untied, axis=0, value_range=(-LARGEST_WEIGHT, LARGEST_WEIGHT), to_numpy=True
+                untied, axis=0, value_range=reach, to_numpy=True
             )
             self.reverse_embeddings.assign(values)
             self.reverse_embeddings_scale.assign(ops.squeeze(scale, axis=0))
-
-    def quantized_build(self, *args, **kwargs):
-        super().quantized_build(*args, **kwargs)
-        for name in ("embeddings_scale", "reverse_embeddings_scale"):
-            if hasattr(self, name):
-                keras_internals.keep_precision(getattr(self, name))
+            self.quantization_config = None  # a layer from a file has none either
 
     @property
     def variable_serialization_spec(self):
@@ -179,18 +171,10 @@ class TokenEmbedding(HasOperands, Configured, keras.layers.ReversibleEmbedding):
         dtype = at_least_float32(self.compute_dtype) if reverse else self.compute_dtype
         return keras.KerasTensor(shape, dtype=dtype)
 
-    def get_config(self):
-        config = super().get_config()
-        del config["mask_zero"]  # `pad_id` says it
-        config["vocab_size"] = config.pop("input_dim")
-        config["d_model"] = config.pop("output_dim")
-        config["logit_soft_cap"] = self.soft_cap
-        return config
-
 
 def positions_from(index, x):
     """Returns the positions of the tokens of `x`, `(batch, length, ...)`: int32 `(length,)`, from `index` or 0 on."""
-    check_dense(x)
+    check_dense(x=x)
     return ops.arange(ops.shape(x)[1], dtype="int32") + (0 if index is None else ops.cast(index, "int32"))
 
 
@@ -215,13 +199,12 @@ def sinusoidal_positions(
     >>> sinusoidal_positions(np.array([0]), 4).numpy().tolist()
     [[0.0, 1.0, 0.0, 1.0]]
     """
-    if endpoint and d_model <= 2:
-        raise ValueError(f"`endpoint=True` needs more than 2 channels. Received: d_model={d_model}.")
+    check(not endpoint or d_model > 2, "`endpoint=True` needs more than 2 channels.", d_model=d_model)
     channels = range(d_model) if interleaved else [*range(0, d_model, 2), *range(1, d_model, 2)]
     channels = ops.convert_to_tensor(channels, "int32")
     even = ops.cast(channels - channels % 2, dtype)
     rates = ops.exp(even * (-math.log(max_wavelength) / (d_model - 2 if endpoint else d_model)))
-    angles = ops.cast(positions, dtype)[..., None] * rates
+    angles = ops.expand_dims(ops.cast(positions, dtype), -1) * rates
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
@@ -235,6 +218,7 @@ class _Added(Configured, keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)  # token ids, of rank 2, come here by mistake
 
     def _sum(self, x, vectors):
+        """Adds vectors to `x` in a wide dtype."""
         dtype = at_least_float32(self.compute_dtype)
         return ops.cast(ops.cast(x, dtype) + ops.cast(vectors, dtype), self.compute_dtype)
 
@@ -287,7 +271,7 @@ class PositionalEncoding(_Added):
     def call(self, x, start_index=None, positions=None):
         positions = positions_from(start_index, x) if positions is None else positions
         dtype = at_least_float32(self.compute_dtype)
-        positions = positions if self.offset == 0 else positions + self.offset
+        positions = positions if self.offset == 0 else ops.add(positions, self.offset)
         vectors = sinusoidal_positions(
             positions, x.shape[-1], self.max_wavelength, self.interleaved, dtype, self.endpoint
         )
@@ -336,10 +320,9 @@ class LearnedPositions(_Added):
 
     def call(self, x, start_index=None, positions=None):
         if positions is None:
-            if isinstance(x.shape[1], int) and x.shape[1] > self.max_length:
-                raise ValueError(
-                    f"`x` must be at most max_length={self.max_length} long. Received: shape={tuple(x.shape)}."
-                )
+            length = x.shape[1]
+            fits = not isinstance(length, int) or length <= self.max_length
+            check(fits, f"`x` must be at most max_length={self.max_length} long.", shape=tuple(x.shape))
             positions = positions_from(start_index, x)
         rows = ops.clip(positions, 0, self.max_length - 1) + self.offset
         return self._sum(x, ops.take(self.embeddings, rows, axis=0))

@@ -3,12 +3,12 @@
 import math
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
+from keras_transformer.execution import ops
+from keras_transformer.layers.base import KeepsShape
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import Dropout
-from keras_transformer.layers.sublayers import KeepsShape
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -4,11 +4,11 @@ import operator
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_transformer.checks import check_positive, check_range, height_and_width
+from keras_transformer.checks import check, check_choice, check_positive, check_range, height_and_width
+from keras_transformer.execution import ops
+from keras_transformer.layers.base import Configured
 from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.sublayers import Configured
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -58,11 +58,13 @@ class PatchEmbedding(Configured, keras.layers.Layer):
     def _grid(self, shape):
         """Returns how many patches stand below one another, and how many side by side."""
         sides = tuple(shape[1:3])
-        if len(shape) != 4 or None in shape[1:] or any(map(operator.mod, sides, self.patch_size)):
-            raise ValueError(
-                "`images` must have shape `(batch, height, width, channels)`, height and width multiples of "
-                f"patch_size={self.patch_size}. Received: shape={tuple(shape)}."
-            )
+        known = len(shape) == 4 and None not in shape[1:]
+        check(
+            known and not any(map(operator.mod, sides, self.patch_size)),
+            "`images` must have shape `(batch, height, width, channels)`, height and width multiples of "
+            f"patch_size={self.patch_size}.",
+            shape=tuple(shape),
+        )
         return tuple(map(operator.floordiv, sides, self.patch_size))
 
     def call(self, images):
@@ -127,10 +129,7 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
         for value in self.deviation:
             check_range(0, above=True, deviation=value)
         check_range(0, above=True, scale=scale)
-        if interpolation not in KERNELS:
-            raise ValueError(
-                f"`interpolation` must be one of {sorted(KERNELS)}. Received: interpolation={interpolation!r}."
-            )
+        check_choice(sorted(KERNELS), interpolation=interpolation)
         self.scale = scale
         self.interpolation = interpolation
         self.autocast = False  # a bfloat16 holds no 256 shades
@@ -138,11 +137,12 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
     def build(self, images_shape):
         channels = images_shape[-1]
         for name, values in (("mean", self.mean), ("deviation", self.deviation)):
-            if channels is not None and len(values) not in (1, channels):
-                raise ValueError(
-                    f"`{name}` must be one number, or one for each of {channels} channels. "
-                    f"Received: {name}={values}."
-                )
+            fits = channels is None or len(values) in (1, channels)
+            check(
+                fits,
+                f"`{name}` must be one number, or one for each of {channels} channels.",
+                **{name: values},
+            )
         self.built = True
 
     def call(self, images):

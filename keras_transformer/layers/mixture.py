@@ -1,12 +1,12 @@
 """A mixture of feed-forward networks: each token uses a few of them."""
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_count, check_range
+from keras_transformer.checks import check, check_count, check_range
+from keras_transformer.execution import ops
+from keras_transformer.execution.ops import at_least_float32
+from keras_transformer.layers.base import KeepsShape, check_part, ensure_built
 from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.sublayers import KeepsShape, ensure_built, from_config_or_layer
 from keras_transformer.masks import own_or_implicit_mask
 
 
@@ -58,11 +58,11 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
 
     def __init__(self, experts, top_k=2, balance=0.01, *, kernel_initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(experts, (list, tuple)) or not experts:
-            raise ValueError(f"`experts` must be a list of layers. Received: experts={experts!r:.200}.")
+        is_list = isinstance(experts, (list, tuple)) and len(experts) > 0
+        check(is_list, "`experts` must be a list of layers.", experts=experts)
         check_count(1, len(experts), top_k=top_k)
         check_range(0, balance=balance)
-        self.experts = [from_config_or_layer(e, self, f"experts[{i}]") for i, e in enumerate(experts)]
+        self.experts = [check_part(expert, f"experts[{i}]") for i, expert in enumerate(experts)]
         self.num_experts = len(experts)
         self.top_k = top_k
         self.balance = balance
@@ -81,11 +81,8 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         for i, expert in enumerate(self.experts):
             ensure_built(expert, x_shape)
             y_shape = expert.compute_output_shape(x_shape)
-            if tuple(y_shape) != tuple(x_shape):
-                raise ValueError(
-                    f"`experts[{i}]` must keep the shape of its input. "
-                    f"Received: shape={tuple(x_shape)}, which becomes {tuple(y_shape)}."
-                )
+            rule = f"`experts[{i}]` must keep the shape of its input."
+            check(tuple(y_shape) == tuple(x_shape), rule, shape=tuple(x_shape), output_shape=tuple(y_shape))
 
     def call(self, x, padding_mask=None, training=None):
         logits = self.router(x)
@@ -108,7 +105,7 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         """Computes the balance loss before its weight: float32 scalar, 1 where all experts have the same."""
         if real is None:
             real = ops.ones_like(probabilities[..., 0], dtype="bool")
-        real = ops.cast(real, probabilities.dtype)[..., None]
+        real = ops.expand_dims(ops.cast(real, probabilities.dtype), -1)
         count = ops.maximum(ops.sum(real), 1.0)
         axes = tuple(range(len(chosen.shape) - 1))
         choices = ops.sum(chosen * real, axis=axes) / (count * self.top_k)

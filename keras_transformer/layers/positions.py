@@ -5,12 +5,12 @@ import math
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_positive, check_range
+from keras_transformer.checks import check, check_dense, check_positive, check_range
+from keras_transformer.execution import ops
+from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.fields import Fields
-from keras_transformer.layers.sublayers import Configured, from_config_or_layer
+from keras_transformer.layers.base import Configured, check_part
 
 
 class AttentionPositions(Configured, keras.layers.Layer):
@@ -75,7 +75,7 @@ class ALiBi(AttentionPositions):
 
     def bias(self, distances, num_heads):
         dtype = at_least_float32(self.compute_dtype)
-        slopes = ops.convert_to_tensor(_slopes(num_heads), dtype)[:, None, None]
+        slopes = ops.convert_to_tensor([[[slope]] for slope in _slopes(num_heads)], dtype)
         return -slopes * ops.cast(ops.abs(distances), dtype)
 
 
@@ -112,11 +112,12 @@ class RelativePositionBias(AttentionPositions):
         super().__init__(**kwargs)
         check_positive(num_heads=num_heads, num_buckets=num_buckets, max_distance=max_distance)
         single = num_buckets // (4 if bidirectional else 2)
-        if num_buckets % 2 or single < 1 or max_distance <= single:
-            raise ValueError(
-                f"`max_distance` must be greater than the {single} single distances, `num_buckets` even. "
-                f"Received: max_distance={max_distance}, num_buckets={num_buckets}."
-            )
+        check(
+            num_buckets % 2 == 0 and 1 <= single < max_distance,
+            f"`max_distance` must be greater than the {single} single distances, `num_buckets` even.",
+            max_distance=max_distance,
+            num_buckets=num_buckets,
+        )
         self.autocast = False  # biases are added in float32
         self.num_heads = num_heads
         self.num_buckets = num_buckets
@@ -132,10 +133,8 @@ class RelativePositionBias(AttentionPositions):
         )
 
     def check_heads(self, num_heads, key_dim):
-        if num_heads != self.num_heads:
-            raise ValueError(
-                f"`positions` must have a bias for each head. Received: {self.num_heads} for num_heads={num_heads}."
-            )
+        rule = "`positions` must have a bias for each head."
+        check(num_heads == self.num_heads, rule, num_heads=num_heads, biases=self.num_heads)
 
     def bias(self, distances, num_heads):
         self.check_heads(num_heads, None)
@@ -174,8 +173,8 @@ class RotaryPositions(AttentionPositions):
         scaling: `LinearScaling` or `Llama3Scaling`, or None.
 
     Call arguments:
-        x: `(..., length, dim)`, queries or keys; `dim` is even.
-        positions: int `(length,)`, or `(batch, length)` for `x` of rank 4; counted from 0 when None.
+        x: `(batch, ..., length, dim)`, queries or keys; `dim` is even.
+        positions: int `(length,)` or `(batch, length)`; counted from 0 when None.
 
     Returns:
         Tensor of the shape and dtype of `x`.
@@ -191,29 +190,28 @@ class RotaryPositions(AttentionPositions):
         super().__init__(**kwargs)
         check_range(0, above=True, max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
-        self.scaling = from_config_or_layer(scaling, self, "scaling", Scaling)
+        self.scaling = check_part(scaling, "scaling", Scaling)
         self.supports_masking = True
 
     def check_heads(self, num_heads, key_dim):
-        if key_dim % 2:
-            raise ValueError(f"`key_dim` must be even for `RotaryPositions`. Received: key_dim={key_dim}.")
+        check(key_dim % 2 == 0, "`key_dim` must be even for `RotaryPositions`.", key_dim=key_dim)
 
     def call(self, x, positions=None):
         return self.rotate(x, positions)
 
     def rotate(self, x, positions=None):
         dim = x.shape[-1]
-        if dim % 2:
-            raise ValueError(f"`x` must have an even number of channels. Received: shape={tuple(x.shape)}.")
+        check_dense(x=x)
+        check(dim % 2 == 0, "`x` must have an even number of channels.", shape=tuple(x.shape))
         rates = [self.max_wavelength ** (-2 * i / dim) for i in range(dim // 2)]
         rates = rates if self.scaling is None else self.scaling.scaled(rates)
         if positions is None:
             positions = ops.arange(ops.shape(x)[-2], dtype="int32")
         positions = ops.convert_to_tensor(positions)
-        if len(positions.shape) == 2:
-            positions = positions[:, None]
+        if len(positions.shape) == 2 and len(x.shape) > 3:
+            positions = ops.expand_dims(positions, tuple(range(1, len(x.shape) - 2)))
         dtype = at_least_float32(x.dtype)
-        angles = ops.cast(positions, dtype)[..., None] * ops.convert_to_tensor(rates, dtype)
+        angles = ops.expand_dims(ops.cast(positions, dtype), -1) * ops.convert_to_tensor(rates, dtype)
         cos, sin = ops.cos(angles), ops.sin(angles)
         first, second = ops.split(ops.cast(x, dtype), 2, axis=-1)
         rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -288,12 +286,12 @@ class Llama3Scaling(Scaling):
     def __post_init__(self):
         check_range(0, above=True, factor=self.factor, low_frequency_factor=self.low_frequency_factor)
         check_positive(original_max_length=self.original_max_length)
-        if not self.high_frequency_factor > self.low_frequency_factor:
-            raise ValueError(
-                "`high_frequency_factor` must be greater than `low_frequency_factor`. Received: "
-                f"high_frequency_factor={self.high_frequency_factor}, "
-                f"low_frequency_factor={self.low_frequency_factor}."
-            )
+        check(
+            self.high_frequency_factor > self.low_frequency_factor,
+            "`high_frequency_factor` must be greater than `low_frequency_factor`.",
+            high_frequency_factor=self.high_frequency_factor,
+            low_frequency_factor=self.low_frequency_factor,
+        )
 
     def scaled(self, rates):
         low, high = self.low_frequency_factor, self.high_frequency_factor

@@ -1,14 +1,14 @@
 """The recurrent layers that the Transformer replaced, and the attention that was added to them."""
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check_positive, check_share
+from keras_transformer.execution import ops
 from keras_transformer.layers.attention import pack
+from keras_transformer.layers.base import KeepsShape
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import Dropout
-from keras_transformer.layers.sublayers import KeepsShape
 from keras_transformer.masks import as_token_mask
 
 
@@ -88,7 +88,9 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
             return x, ops.stack(after, axis=1)
         y, after = layer.cell(x[:, 0], before)  # one token, as in decoding: no loop
         after = ops.stack(after, axis=1)
-        return y[:, None], after if mask is None else ops.where(mask[:, :, None], after, state)
+        return ops.expand_dims(y, 1), after if mask is None else ops.where(
+            ops.expand_dims(mask, 2), after, state
+        )
 
     def empty_state(self, batch_size):
         """Returns the state before the first token: zeros `(batch_size, num_layers, 2, units)`."""
@@ -143,12 +145,12 @@ class LuongAttention(KeepsShape, keras.layers.Layer):
 
     def call(self, x, memory, memory_mask=None, return_attention_scores=False):
         memory_mask = as_token_mask(memory_mask, "memory_mask")
-        memory = memory[:, None]  # one head
+        memory = ops.expand_dims(memory, 1)  # one head
         context, scores = dot_product_attention(
-            x[:, None],
+            ops.expand_dims(x, 1),
             memory,
             memory,
-            None if memory_mask is None else memory_mask[:, None, None, :],
+            None if memory_mask is None else ops.expand_dims(memory_mask, (1, 2)),
             return_attention_scores=return_attention_scores,
             scale=1.0,
         )

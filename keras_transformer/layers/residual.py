@@ -4,13 +4,11 @@ import functools
 import math
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import at_least_float32, custom_gradient
-from keras_transformer.checks import check_choice, check_range, check_share
-from keras_transformer.layers.projection import check_dense
-from keras_transformer.layers.sublayers import Configured, ensure_built
-from keras_transformer.shapes import reshaped
+from keras_transformer.checks import check, check_choice, check_dense, check_range, check_share
+from keras_transformer.execution import ops
+from keras_transformer.execution.ops import at_least_float32
+from keras_transformer.layers.base import Configured, ensure_built
 
 BYTES_PER_WORD = 4
 LEVELS = 256
@@ -56,8 +54,6 @@ class Residual(Configured, keras.layers.Layer):
     TensorShape([2, 3, 4])
     """
 
-    derived = ("norm",)  # the attribute of this name holds the layer, not the argument
-
     def __init__(
         self,
         dropout=0.1,
@@ -73,10 +69,10 @@ class Residual(Configured, keras.layers.Layer):
         check_range(0, layer_norm_epsilon=layer_norm_epsilon)
         check_choice([None, *NORMS], norm=norm)
         for name, asked in (("sandwich_norm=True", sandwich_norm), ("norm=None", norm is None)):
-            if asked and not normalize_first:
-                raise ValueError(f"`{name}` needs `normalize_first=True`. Received: normalize_first=False.")
-        if sandwich_norm and norm is None:
-            raise ValueError("`sandwich_norm=True` needs a norm. Received: norm=None.")
+            check(
+                normalize_first or not asked, f"`{name}` needs `normalize_first=True`.", normalize_first=False
+            )
+        check(norm is not None or not sandwich_norm, "`sandwich_norm=True` needs a norm.", norm=norm)
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -117,9 +113,6 @@ class Residual(Configured, keras.layers.Layer):
     def compute_output_shape(self, x_shape, y_shape=None):
         return x_shape
 
-    def get_config(self):
-        return {**super().get_config(), "norm": self.norm_kind}
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -150,13 +143,20 @@ class LayerNormalization(keras.layers.LayerNormalization):
         check_range(0, epsilon=epsilon)
         super().__init__(axis=axis, epsilon=epsilon, **kwargs)
 
+    def build(self, input_shape):
+        last = self.axis in (-1, [-1])
+        super().build(input_shape)
+        if last:
+            self.axis = [-1]  # Keras 3.16 counts it from the front, which is wrong for inputs of another rank
+
     def call(self, inputs):
-        check_dense(inputs)
+        check_dense(inputs=inputs)
         features = inputs.shape[-1]
-        if self.gamma is None or list(self.axis) not in ([-1], [len(inputs.shape) - 1]):
+        plain = self.gamma is not None and not getattr(self, "rms_scaling", False)  # deprecated in Keras
+        if not plain or list(self.axis) not in ([-1], [len(inputs.shape) - 1]):
             return super().call(inputs)
 
-        @custom_gradient
+        @ops.custom_gradient
         def normalized(x, gamma, beta):
             centred = x - ops.mean(x, axis=-1, keepdims=True)
             scale = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + self.epsilon)
@@ -169,7 +169,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
                 mean, slope = ops.matmul(upstream, share), ops.matmul(to_gamma, share)
                 to_x = (upstream * gamma - mean - rows * slope) * ops.reshape(scale, (-1, 1))
                 return (
-                    reshaped(to_x, ops.shape(x)),
+                    ops.reshape(to_x, ops.shape(x)),
                     ops.matmul(ones, to_gamma)[0],
                     ops.matmul(ones, upstream)[0],
                 )
@@ -291,6 +291,7 @@ class Dropout(keras.layers.Dropout):
         return min(max(1, round(self.rate * LEVELS)), LEVELS - 1)
 
     def call(self, inputs, training=False):
+        check_dense(inputs=inputs)
         if not training or not self.rate:
             return inputs
         if self.dropped_levels == LEVELS:

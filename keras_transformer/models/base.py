@@ -1,39 +1,39 @@
 """What all models of the library share."""
 
-import contextlib
+from types import MappingProxyType
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import constant_weights, forward_only, runs_forward_only, unchanged
-from keras_transformer.keras_internals import is_foreign, sublayers, take_own_policies
+from keras_transformer.checks import check
+from keras_transformer.execution.compiled import unchanged
+from keras_transformer.execution.inference import predict_graph
+from keras_transformer.execution.int8 import has_int8_weights
+from keras_transformer.execution.parts import encode_rows
+from keras_transformer.keras_internals import sublayers, take_own_policies
 from keras_transformer.layers import Decoder, Encoder
+from keras_transformer.layers.base import Configured, check_part, ensure_built
 from keras_transformer.layers.positions import AttentionPositions
-from keras_transformer.layers.projection import has_int8_weights, held_operands
-from keras_transformer.layers.sublayers import Configured, ensure_built, from_config_or_layer
 from keras_transformer.models.layouts import layout_map
-from keras_transformer.models.parallel import in_parts
-
-# Largest number of tokens in a part of a batch of an int8 encoder, unless the part is one row. A batch of fewer than
-# half as many tokens stays whole. docs/decisions.md has the measurement.
-PART = 512
 
 
 class BaseModel(Configured, keras.Model):
     """A `keras.Model` whose weights exist as soon as it is made, and whose configuration holds all that saving needs.
 
-    The configuration is the constructor's arguments, and beside them the sublayers that are frozen or quantized. A
+    The configuration is the constructor's arguments, and notes of the sublayers that are frozen or quantized. A
     subclass may add layers before or after `super().__init__()`.
     """
 
-    # Says whether the int8 weights are those that the function of `predict` was made for; None before the first.
-    _unchanged = None
+    # Formats of `export` that cannot hold the model, and the sentence that refuses them.
+    refused_formats = MappingProxyType({})
+
+    # Function: are the int8 weights unchanged since `predict` was traced?
+    _unchanged = staticmethod(lambda: True)
 
     def built_part(self, value, name, shape, kind=keras.layers.Layer):
-        """Returns a layer that the constructor was given, built; or deserialises its configuration and builds it.
+        """Returns a layer that the constructor was given, built, or None.
 
         Args:
-            value: A layer, its configuration, or None.
+            value: A layer, or None.
             name: Name of the argument.
             shape: Shape of the layer's input.
             kind: The class that the layer must have.
@@ -41,39 +41,34 @@ class BaseModel(Configured, keras.Model):
         Raises:
             ValueError: If it is not of class `kind`.
         """
-        layer = from_config_or_layer(value, self, name, kind)
+        layer = check_part(value, name, kind)
         if layer is not None:
             ensure_built(layer, shape)
         return layer
 
     def built_encoder(self, value, shape, kind=Encoder):
-        """Returns an encoder, which is no `Decoder` and not None, as `built_part` returns any layer."""
-        encoder = self.built_part(value, "encoder", shape, kind)
-        if encoder is None or isinstance(encoder, Decoder):
-            raise ValueError(
-                f"`encoder` must be of class `{kind.__name__}`, in which each position sees all others. "
-                f"Received: encoder={value!r:.200}."
-            )
-        return encoder
+        """Like `built_part`, but refuses None and a `Decoder`."""
+        check(
+            isinstance(value, kind) and not isinstance(value, Decoder),
+            f"`encoder` must be of class `{kind.__name__}`, in which each position sees all others.",
+            encoder=value,
+        )
+        return self.built_part(value, "encoder", shape)
 
     def built_positions(self, value, name, shape):
-        """Returns a layer that adds positions to embeddings, as `built_part` returns any layer.
+        """Like `built_part`, for a layer that adds positions to embeddings: refuses positions inside attention."""
+        kind = type(value).__name__
+        check(
+            not isinstance(value, AttentionPositions),
+            "`positions` of a model must be a layer that adds positions to embeddings, such as `LearnedPositions`. "
+            f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
+            "the layers of the encoder or decoder.",
+            **{name: value},
+        )
+        return self.built_part(value, name, shape)
 
-        Raises:
-            ValueError: If the positions act inside attention.
-        """
-        positions = from_config_or_layer(value, self, name)
-        if isinstance(positions, AttentionPositions):
-            kind = type(positions).__name__
-            raise ValueError(
-                "`positions` of a model must be a layer that adds positions to embeddings, such as `LearnedPositions`. "
-                f"Received: {kind}, which acts inside attention: pass it as "
-                f"`attention=MultiHeadAttention(..., positions={kind}(...))` to the layers of the encoder or decoder."
-            )
-        return self.built_part(positions, name, shape)
-
-    def encoded(self, x, padding_mask=None, training=None, return_attention_scores=False):
-        """Runs `self.encoder`. An int8 model computes parts of a large batch in `predict` and servables.
+    def run_encoder(self, x, padding_mask=None, training=None, return_attention_scores=False):
+        """Calls `self.encoder`.
 
         Args:
             x: `(batch, length, d_model)`.
@@ -85,33 +80,10 @@ class BaseModel(Configured, keras.Model):
             `(batch, length, d_model)`; then the scores, where asked for.
         """
         masks = {} if padding_mask is None else {"padding_mask": padding_mask}
-        options = {"training": training, "return_attention_scores": return_attention_scores}
-        batch, length = ops.shape(x)[:2]
-        one_row = isinstance(batch, int) and batch < 2
-        if one_row or not self._encodes_parts() or any(options.values()):
+        if training or return_attention_scores:
+            options = {"training": training, "return_attention_scores": return_attention_scores}
             return self.encoder(x, **masks, **options)
-
-        def encode(rows):
-            x, masks = rows
-            return (self.encoder(x, **masks, **options),)
-
-        half, tokens = -(-batch // 2), batch * length
-        if isinstance(tokens, int):
-            size = batch if 2 * tokens < PART else max(1, min(PART // length, half))
-        else:
-            size = ops.maximum(1, ops.minimum(PART // ops.maximum(length, 1), half))
-            size = ops.where(2 * tokens < PART, batch, size)
-        with held_operands(self.encoder, together=False):
-            results = [(x.shape[1:], self.encoder.compute_dtype)]
-            return in_parts(encode, (x, masks), results, size)[0]
-
-    def _encodes_parts(self):
-        """Returns whether parts of a batch are computed side by side: in int8, by layers that see no other row."""
-        if not (runs_forward_only() and has_int8_weights(self.encoder)):
-            return False
-        # A user's layer may look at the whole batch, and layers of another precision return another dtype.
-        layers = self.encoder, *sublayers(self.encoder)
-        return len({layer.compute_dtype for layer in layers}) == 1 and not any(map(is_foreign, layers))
+        return encode_rows(self.encoder, x, masks, training)
 
     def build(self, input_shape=None):
         """Does nothing but what Keras adds: the constructor built the layers."""
@@ -127,17 +99,42 @@ class BaseModel(Configured, keras.Model):
     def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
         """Exports the bare model as Keras does, with the model's own inputs unless you name others.
 
+        The export computes a call. It does not search: `generate` has no form in a file for LiteRT or ONNX.
+
         Args:
             filepath: Folder or file to write.
-            format: One of Keras's formats.
+            format: One of Keras's formats. "litert" needs a name that ends with `.tflite`, "onnx" the package tf2onnx.
             verbose: Whether to print what was exported.
             input_signature: List of one nest of `keras.InputSpec`; the inputs of a call when None.
             **kwargs: The other arguments of `keras.Model.export`.
+
+        Raises:
+            ValueError: If `format` is "litert" or "onnx", and the model is quantized, does not compute in float32, or
+                needs operations that the format lacks.
         """
+        if format in ("litert", "onnx"):
+            self._check_portable(format)
         if input_signature is None:
-            spec = lambda x: keras.layers.InputSpec(dtype=x.dtype, shape=x.shape)  # noqa: E731
-            input_signature = keras.tree.map_structure(spec, self.input_signature())
+            input_signature = [_named_specs(*self.input_signature())]
         super().export(filepath, format, verbose, input_signature=input_signature, **kwargs)
+
+    def _check_portable(self, format):
+        """Raises `ValueError` if a format that other programs read cannot hold the model."""
+        check(
+            not has_int8_weights(self),
+            f'`format="{format}"` cannot hold weights that Keras quantized. Export the model before `quantize`, and '
+            "quantize the file: with `optimizations=[tf.lite.Optimize.DEFAULT]` for LiteRT, with "
+            "`onnxruntime.quantization.quantize_dynamic` for ONNX.",
+            format=format,
+        )
+        dtypes = sorted({layer.compute_dtype for layer in (self, *sublayers(self))})
+        check(
+            dtypes == ["float32"],
+            f'`format="{format}"` needs a model that computes in float32. Make one with `dtype="float32"`, and give it '
+            "the weights of this one with `set_weights`.",
+            compute_dtypes=dtypes,
+        )
+        check(format not in self.refused_formats, self.refused_formats.get(format), format=format)
 
     def make_train_function(self, force=False):
         """Makes Keras's training function, after the optimizer's variables: else the step would be traced twice."""
@@ -146,21 +143,19 @@ class BaseModel(Configured, keras.Model):
         return super().make_train_function(force)
 
     def make_predict_function(self, force=False):
-        """Makes Keras's function of `predict`, anew where int8 weights have new values: it packs them once."""
-        force = force or (self._unchanged is not None and not self._unchanged())
-        if force or self.predict_function is None:
+        """Traces `predict` again if int8 weights changed: the traced function keeps a packed copy."""
+        force = force or self.predict_function is None or not self._unchanged()
+        if force:
             self._unchanged = unchanged(self.variables)
         return super().make_predict_function(force)
 
     def predict_step(self, *args):
-        # A layer of a user's class may take a gradient.
-        plain = not any(map(is_foreign, (self, *sublayers(self))))
-        with constant_weights(), forward_only() if plain else contextlib.nullcontext():
+        with predict_graph(self):
             return super().predict_step(*args)
 
     def load_weights(self, *args, **kwargs):
-        """Loads weights as Keras does, and makes `fit`, `evaluate` and `predict` trace anew: a function that was traced
-        keeps the product that suited the int8 weights of its time."""
+        """Loads weights as Keras does, and makes `fit`, `evaluate` and `predict` trace again: a traced function keeps
+        the product that suited the int8 weights of its time."""
         super().load_weights(*args, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
@@ -183,9 +178,24 @@ class BaseModel(Configured, keras.Model):
         return layout_map(self, mesh, axis)
 
     @classmethod
-    def _of_config(cls, config):
-        model = cls(**config)
+    def of_arguments(cls, **arguments):
+        model = cls(**arguments)
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
         take_own_policies(model)
         return model
+
+
+def _named_specs(inputs):
+    """Returns the `keras.InputSpec` of a nest of inputs, with the names that the inputs of an export have."""
+
+    def spec(x, name=None):
+        return keras.layers.InputSpec(dtype=x.dtype, shape=x.shape, name=name)
+
+    if isinstance(inputs, dict):
+        return {name: spec(x, name) for name, x in inputs.items()}
+    return (
+        spec(inputs, "inputs")
+        if keras.utils.is_keras_tensor(inputs)
+        else keras.tree.map_structure(spec, inputs)
+    )

@@ -1,14 +1,14 @@
 """The encoder alone: states of all tokens, and heads that read them."""
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_choice, check_ids, check_positive, check_share
+from keras_transformer.checks import check, check_choice, check_ids, check_positive, check_share
+from keras_transformer.execution import ops
+from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built, takes_padding_mask
+from keras_transformer.layers.base import ensure_built, takes_argument
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import POOLINGS, Head, mean_of_tokens
 
@@ -145,7 +145,7 @@ class EncoderModel(BaseModel):
         x = x if self.segments is None else self.segments(x, segment_ids)
         x = x if self.positions is None else self.positions(x)
         x = self.drop(self.norm(x), training=training)
-        return self.encoded(
+        return self.run_encoder(
             x if self.widen is None else self.widen(x),
             ops.not_equal(token_ids, self.pad_id),
             training=training,
@@ -168,7 +168,7 @@ class EncoderModel(BaseModel):
 
     def call(self, inputs, training=None, return_attention_scores=False):
         results = self.encode(inputs, training, return_attention_scores)
-        y, scores, _ = unpack(results, return_attention_scores, cache=False)
+        y, scores, _ = unpack(results, return_attention_scores)
         y = self.read(y, training, self.padding_mask(inputs))
         *_, axes = _read(inputs)
         y = y if len(axes) == 1 else ops.reshape(y, (*axes, *ops.shape(y)[1:]))
@@ -186,12 +186,12 @@ class EncoderModel(BaseModel):
         Raises:
             ValueError: If there is no pooler.
         """
-        if self.pooler is None:
-            raise ValueError("`pooled` needs a pooler, such as `pooler=Pooler()`. Received: pooler=None.")
+        rule = "`pooled` needs a pooler, such as `pooler=Pooler()`."
+        check(self.pooler is not None, rule, pooler=None)
         return self._pooled(self.encode(inputs, training=False), self.padding_mask(inputs))
 
     def _pooled(self, states, padding_mask):
-        masks = {"padding_mask": padding_mask} if takes_padding_mask(self.pooler) else {}
+        masks = {"padding_mask": padding_mask} if takes_argument(self.pooler, "padding_mask") else {}
         return self.pooler(states, **masks)
 
     def embed(self, inputs, pooling="mean"):
@@ -242,11 +242,8 @@ def _copy(part, copy):
     """Gives a copy of a layer the weights of the original, but for an output bias, and freezes what is frozen there."""
     copies = [part, *sublayers(part)], [copy, *sublayers(copy)]
     for layer, other in zip(*copies, strict=True):
-        if getattr(layer, "lora_enabled", False):
-            raise ValueError(
-                "`with_head` cannot copy LoRA's weights. Save the model, or begin with a model without LoRA. "
-                f"Received: LoRA in the layer {layer.path!r}."
-            )
+        rule = "`with_head` cannot copy LoRA's weights. Save the model, or begin with a model without LoRA."
+        check(not getattr(layer, "lora_enabled", False), rule, layer_with_lora=layer.path)
         other.trainable = layer.trainable
         if getattr(layer, "quantization_config", None) is not None:
             other.quantization_config, other.inputs_quantizer = (
@@ -264,22 +261,17 @@ def _copy(part, copy):
 def _read(inputs):
     """Returns token ids and segment ids, int32 `(rows, length)`, or None for these; and the axes that `rows` were."""
     inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
-    if "token_ids" not in inputs or not inputs.keys() <= set(INPUTS):
-        raise ValueError(
-            f"`inputs` must be a dict of {list(INPUTS)}, or token ids. Received: {list(inputs)}."
-        )
+    named = "token_ids" in inputs and inputs.keys() <= set(INPUTS)
+    check(named, f"`inputs` must be a dict of {list(INPUTS)}, or token ids.", inputs=list(inputs))
     token_ids, segment_ids = (inputs.get(name) for name in INPUTS)
     token_ids = ops.cast(token_ids, "int32")
     *axes, length = ops.shape(token_ids)
     if segment_ids is not None:
         segment_ids = ops.cast(segment_ids, "int32")
         shapes = tuple(segment_ids.shape), tuple(token_ids.shape)
-        if len(shapes[0]) != len(shapes[1]) or any(
-            None not in sizes and sizes[0] != sizes[1] for sizes in zip(*shapes, strict=True)
-        ):
-            raise ValueError(
-                f"`segment_ids` must have the shape of `token_ids`, {shapes[1]}. Received: shape={shapes[0]}."
-            )
+        fits = all(None in sizes or sizes[0] == sizes[1] for sizes in zip(*shapes, strict=False))
+        rule = f"`segment_ids` must have the shape of `token_ids`, {shapes[1]}."
+        check(fits and len(shapes[0]) == len(shapes[1]), rule, shape=shapes[0])
     if len(axes) > 1:
         token_ids = ops.reshape(token_ids, (-1, length))
         segment_ids = None if segment_ids is None else ops.reshape(segment_ids, (-1, length))

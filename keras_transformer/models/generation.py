@@ -2,31 +2,23 @@
 
 import dataclasses
 import functools
-import operator
 import random
 from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
 
-from keras_transformer.backend import compiled, compiles, runs_forward_only, unchanged
 from keras_transformer.checks import check
 from keras_transformer.decoding import Greedy, Hypotheses, Strategy, decode, row_keys
 from keras_transformer.decoding.limits import Limits, at_most
+from keras_transformer.execution import ops
+from keras_transformer.execution.compiled import CompiledFunctions, compiled, compiles
+from keras_transformer.execution.inference import inference
+from keras_transformer.execution.parts import search_rows
 from keras_transformer.layers.cache import TreeCache
-from keras_transformer.layers.projection import has_int8_weights, held_operands
 from keras_transformer.models.ids import ids_of, lengths_of, matrix_of_ids
-from keras_transformer.models.parallel import in_parts
-from keras_transformer.shapes import reshaped
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16
-
-# Number of hypotheses from which on an int8 model searches the halves of a batch side by side.
-LARGE_BATCH = 32
-
-# Number of compiled functions that a model keeps.
-KEPT_FUNCTIONS = 32
 
 
 class Scores(NamedTuple):
@@ -178,13 +170,13 @@ class Generation:
         seed = getattr(strategy, "seed", 0) if seed is None else seed
         check(seed is not None, "`search` needs a `seed`, or a strategy with one.", strategy=strategy)
         limits = self.limits(max_length, constraints)
-        batch_size, source_len = ops.shape(source)
+        source_len = ops.shape(source)[1]
         if target_len is None:
             target_len = limits.of(source_len, 0 if prefix is None else ops.shape(prefix)[1])
         options = {"min_length": min_length, "temperature": temperature, "top_p": top_p, "seed": seed}
         by_row = {name: x for name, x in {**options, "max_length": max_length}.items() if np.ndim(x)}
 
-        def search_rows(rows):
+        def search_some(rows):
             """Searches some of the rows, which are given by a nest of tensors."""
             source, prefix, by_row = rows
             lengths = lengths_of(source, self.pad_id)
@@ -207,18 +199,11 @@ class Generation:
                 **row_options,
             )
 
-        with held_operands(self):
-            # Products of floats gain nothing from two halves.
-            if not (has_int8_weights(self) and runs_forward_only()):
-                return search_rows((source, prefix, by_row))
-            half, enough = -(-batch_size // 2), max(2, LARGE_BATCH // strategy.width)
-            if isinstance(batch_size, int):
-                size = batch_size if batch_size < enough else half
-            else:
-                size = ops.where(batch_size < enough, batch_size, half)
-            n, columns = strategy.n_best, target_len if isinstance(target_len, int) else None
-            results = ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
-            return Hypotheses(*in_parts(search_rows, (source, prefix, by_row), results, size))
+        n, columns = strategy.n_best, target_len if isinstance(target_len, int) else None
+        results = ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
+        with inference(self):
+            found = search_rows(search_some, self, (source, prefix, by_row), strategy.width, results)
+            return Hypotheses(*found)
 
     def start(self, source, width=1, prefix=None):
         """Reads sources, and prepares the steps that write their outputs.
@@ -330,40 +315,12 @@ class Generation:
         return prefix[:, : max(1, int(lengths.max()))]
 
 
-class CompiledFunctions:
-    """Keeps compiled functions of a model as long as it has the variables that they were made with.
-
-    `enable_lora`, `quantize` and new layers change the variables of a model. New values of int8 variables need new
-    functions too. A change of another attribute is not seen: `compile` forgets all functions.
-    """
-
-    def __init__(self):
-        self.variables, self.functions = [], {}
-        self.unchanged = lambda: True
-
-    def get(self, key, variables, make):
-        """Returns the function of a key, and makes it if there is none for these variables."""
-        same = len(variables) == len(self.variables) and all(map(operator.is_, variables, self.variables))
-        if not (same and self.unchanged()):
-            self.variables, self.functions = list(variables), {}
-            self.unchanged = unchanged(variables)
-        function = self.functions.pop(key, None) or make()
-        if len(self.functions) == KEPT_FUNCTIONS:
-            del self.functions[next(iter(self.functions))]  # the one that was not used for longest
-        self.functions[key] = function
-        return function
-
-    def clear(self):
-        """Forgets all functions."""
-        self.functions = {}
-
-
 def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
     """Returns the step of a search whose hypotheses share one cache, and the first cache.
 
     Args:
-        decode_rows: `decode_rows(tokens, cache=, index=, positions=, key_positions=, attention_mask=)`, which returns
-            logits and the new cache of tokens int `(batch, length)`.
+        decode_rows: `decode_rows(tokens, cache=, index=)` with a `Place` as the index. It returns the logits and the
+            new cache of tokens int `(batch, length)`.
         decoder: The `Decoder` that makes the cache.
         batch_size: Number of rows.
         width: Number of hypotheses for each row.
@@ -378,14 +335,11 @@ def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
         _, branches, length = ops.shape(tokens)
         cache, place = cache.at(index, length, starts)
         logits, layers = decode_rows(
-            reshaped(tokens, (batch_size, branches * length)),
+            ops.reshape(tokens, (batch_size, branches * length)),
             cache=cache.layers,
-            index=place.slot,
-            positions=place.positions,
-            key_positions=place.key_positions,
-            attention_mask=place.mask,
+            index=place,
         )
-        logits = reshaped(logits, (batch_size, branches, length, logits.shape[-1]))
+        logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
         return logits, cache._replace(layers=layers)
 
     ancestors = ops.zeros((batch_size, width, 0), "int32")

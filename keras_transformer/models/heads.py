@@ -6,14 +6,14 @@ argument `padding_mask` gets the mask of real tokens, bool `(batch, length)`.
 """
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import at_least_float32
 from keras_transformer.checks import check_choice, check_labels, check_positive, check_share
+from keras_transformer.execution import ops
+from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers import Dropout
+from keras_transformer.layers.base import Configured
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.residual import NORMS
-from keras_transformer.layers.sublayers import Configured
 from keras_transformer.masks import as_token_mask
 
 POOLINGS = ("mean", "first")
@@ -101,8 +101,6 @@ class Pooler(Head):
     TensorShape([2, 4])
     """
 
-    derived = ("norm",)  # the attribute of this name holds the layer, not the argument
-
     def __init__(
         self,
         activation="tanh",
@@ -138,9 +136,6 @@ class Pooler(Head):
         y = self.dense(self.drop(pooled, training=training))
         return y if self.norm is None else self.norm(y)
 
-    def get_config(self):
-        return {**super().get_config(), "norm": self.norm_kind}
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedLanguageHead(Head):
@@ -169,7 +164,6 @@ class MaskedLanguageHead(Head):
     """
 
     scores_ids = True
-    derived = ("norm",)  # the attribute of this name holds the layer, not the argument
 
     def __init__(
         self,
@@ -196,9 +190,6 @@ class MaskedLanguageHead(Head):
 
     def call(self, states, pooled=None, training=None):
         return self.norm(self.activation(self.dense(states)))
-
-    def get_config(self):
-        return {**super().get_config(), "norm": self.norm_kind}
 
 
 class _Scores(Head):
@@ -278,8 +269,6 @@ class MultipleChoiceHead(_Scores):
     TensorShape([2])
     """
 
-    derived = ("num_classes", "labels")
-
     def __init__(self, dropout=0.1, **kwargs):
         super().__init__(1, dropout, **kwargs)
 
@@ -340,8 +329,6 @@ class SpanHead(TaggingHead):
     >>> SpanHead()(np.ones((2, 3, 4))).shape
     TensorShape([2, 3, 2])
     """
-
-    derived = ("num_classes", "labels")
 
     def __init__(self, dropout=0.0, **kwargs):
         super().__init__(2, dropout, **kwargs)

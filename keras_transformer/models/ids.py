@@ -1,9 +1,9 @@
 """Batches of token ids: their checks, their lengths, their padding."""
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check
+from keras_transformer.execution import ops
 
 
 def lengths_of(token_ids, pad_id):

@@ -3,13 +3,14 @@
 import functools
 
 import keras
-from keras import ops
 
-from keras_transformer.checks import check_ids, check_positive, check_share
-from keras_transformer.layers import Decoder, Dropout, TokenEmbedding
+from keras_transformer.checks import check, check_ids, check_positive, check_share
+from keras_transformer.execution import ops
+from keras_transformer.layers import Decoder, Dropout, Place, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
+from keras_transformer.layers.base import ensure_built
+from keras_transformer.layers.cache import START
 from keras_transformer.layers.embedding import positions_from
-from keras_transformer.layers.sublayers import ensure_built
 from keras_transformer.masks import segment_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation, Scores, tree_step
@@ -82,8 +83,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
         self.autocast = False  # token ids keep their dtype
         check_positive(vocab_size=vocab_size, d_model=d_model)
         check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
-        if not isinstance(stop_ids, (list, tuple)):
-            raise ValueError(f"`stop_ids` must be a list of ids. Received: stop_ids={stop_ids!r}.")
+        check(isinstance(stop_ids, (list, tuple)), "`stop_ids` must be a list of ids.", stop_ids=stop_ids)
         for stop_id in stop_ids:
             check_ids(vocab_size, stop_ids=stop_id)
         check_share(dropout=dropout)
@@ -108,9 +108,8 @@ class LanguageModel(RDrop, Generation, BaseModel):
         self.positions = self.built_positions(positions, "positions", shape)
         self.max_positions = self.max_source_positions = getattr(self.positions, "max_length", None)
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
-        self.decoder = self.built_part(decoder, "decoder", shape, Decoder)
-        if self.decoder is None:
-            raise ValueError("`decoder` must be a `Decoder`. Received: decoder=None.")
+        check(isinstance(decoder, Decoder), "`decoder` must be a `Decoder`.", decoder=decoder)
+        self.decoder = self.built_part(decoder, "decoder", shape)
         self.built = True
 
     def hidden(
@@ -119,31 +118,28 @@ class LanguageModel(RDrop, Generation, BaseModel):
         cache=None,
         index=None,
         *,
-        positions=None,
         token_mask=None,
         training=None,
         return_attention_scores=False,
-        **options,
     ):
         """Computes the decoder's outputs, before the output projection.
 
         Args:
             token_ids: int `(batch, length)`, the tokens at slot `index` and after.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; 0 when None. With a cache only.
-            positions: int `(length,)` or `(batch, length)`, positions of the tokens, where they are not their slots.
+            index: With a cache the slot of the first token; 0 when None. Or a `Place`.
             token_mask: bool `(batch, length)`, True where a token is real, for feed-forward networks that ask for it;
                 without a cache the tokens that are not `pad_id` when None.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
-            **options: The other call arguments of `Decoder`: `attention_mask` and `key_positions`.
 
         Returns:
             `(batch, length, d_model)`; then the scores, then the new cache, where asked for or given.
         """
         x = self.token_embedding(token_ids)
         if self.positions is not None:
-            x = self.positions(x, start_index=index, positions=positions)
+            place = START if index is None else Place.of(index)
+            x = self.positions(x, start_index=place.slot, positions=place.positions)
         if token_mask is None and cache is None:
             token_mask = ops.not_equal(token_ids, self.pad_id)
         results = self.decoder(
@@ -152,9 +148,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
             return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
-            positions=positions,
             token_mask=token_mask,
-            **options,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(x, None if scores is None else [own for own, _ in scores], cache)
@@ -165,10 +159,9 @@ class LanguageModel(RDrop, Generation, BaseModel):
         Args:
             token_ids: int `(batch, length)`, the tokens at slot `index` and after.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; 0 when None. With a cache only.
+            index: With a cache the slot of the first token; 0 when None. Or a `Place`.
             return_attention_scores: Whether to return each layer's attention scores too.
-            **options: The other arguments of `hidden`: `positions`, `key_positions`, `attention_mask`, `token_mask`,
-                `training`.
+            **options: The other arguments of `hidden`: `token_mask`, `training`.
 
         Returns:
             Logits, float32 `(batch, length, vocab_size)`; then the scores, then the new cache, where asked for or
@@ -184,15 +177,12 @@ class LanguageModel(RDrop, Generation, BaseModel):
         options = {"training": training, "return_attention_scores": return_attention_scores}
         if not isinstance(inputs, dict):
             return self.decode(ops.cast(inputs, "int32"), **options)
-        if inputs.keys() != {"token_ids", "segment_ids"}:
-            raise ValueError(
-                f"`inputs` must be ids, or a dict of `token_ids` and `segment_ids`. Received: {sorted(inputs)}."
-            )
+        rule = "`inputs` must be ids, or a dict of `token_ids` and `segment_ids`."
+        check(inputs.keys() == {"token_ids", "segment_ids"}, rule, inputs=sorted(inputs))
         segment_ids = ops.cast(inputs["segment_ids"], "int32")
         return self.decode(
             ops.cast(inputs["token_ids"], "int32"),
-            positions=positions_in_segments(segment_ids),
-            attention_mask=segment_mask(segment_ids),
+            index=Place(positions=positions_in_segments(segment_ids), mask=segment_mask(segment_ids)),
             token_mask=ops.not_equal(segment_ids, 0),
             **options,
         )
@@ -243,8 +233,10 @@ class LanguageModel(RDrop, Generation, BaseModel):
         slots = ops.arange(ops.shape(source)[1] + target_len - 1, dtype="int32")
         logits = self.decode(
             ops.concatenate([prompt, flat[:, :-1]], axis=1),
-            positions=ops.maximum(slots - starts[:, None], 0),
-            attention_mask=(slots >= starts[:, None])[:, None, None],
+            index=Place(
+                positions=ops.maximum(slots - starts[:, None], 0),
+                mask=ops.expand_dims(slots >= starts[:, None], (1, 2)),
+            ),
             training=False,
         )
         log_probs, _ = log_probs_of(flat, logits[:, ops.shape(source)[1] - 1 :], self.pad_id)

@@ -1,17 +1,17 @@
 """The recurrent encoder-decoder with attention that the Transformer replaced."""
 
 import math
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check_positive
+from keras_transformer.execution import ops
 from keras_transformer.layers import LSTMStack, LuongAttention
 from keras_transformer.layers.attention import pack
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.transformer import EncoderDecoder
-from keras_transformer.shapes import reshaped
 
 
 class RecurrentMemory(NamedTuple):
@@ -67,8 +67,12 @@ class RecurrentSeq2Seq(EncoderDecoder):
     TensorShape([2, 3, 11])
     """
 
-    derived = ("encoder", "decoder", "positions", "embedding_scale")
     encoder_class = decoder_class = LSTMStack
+    refused_formats = MappingProxyType(
+        {
+            "litert": '`format="litert"` has no operations for the loop of an LSTM. Export with `format="onnx"`.'
+        }
+    )
 
     def __init__(
         self,
@@ -154,7 +158,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         x = self.target_embedding(ops.reshape(target, (-1, shape[-1])))
         x = self.drop(x, training=training)
         x, state = self.decoder(x, ops.reshape(state, (-1, *rest)), mask=target_mask, training=training)
-        x = reshaped(
+        x = ops.reshape(
             x, (shape[0], math.prod(shape[1:]), self.d_model)
         )  # hypotheses of one source attend to one memory
         results = self.attention(
@@ -164,9 +168,9 @@ class RecurrentSeq2Seq(EncoderDecoder):
         x = self.drop(x, training=training)
         logits = self.output_embedding(x, reverse=True)
         return pack(
-            reshaped(logits, (*shape, self.target_vocab_size)),
+            ops.reshape(logits, (*shape, self.target_vocab_size)),
             [(None, scores)] if return_attention_scores else None,
-            None if cache is None else reshaped(state, (*shape[:-1], *rest)),
+            None if cache is None else ops.reshape(state, (*shape[:-1], *rest)),
         )
 
     def start(self, source, width=1, prefix=None):

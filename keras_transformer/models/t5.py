@@ -71,11 +71,6 @@ class T5(EncoderDecoder):
     TensorShape([2, 3, 11])
     """
 
-    derived = (
-        *("source_vocab_size", "target_vocab_size", "encoder", "decoder", "positions"),
-        *("share_embeddings", "embedding_scale", "output_bias"),
-    )
-
     def __init__(
         self,
         vocab_size,

@@ -4,12 +4,13 @@ import functools
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
-from keras_transformer.checks import check_ids, check_positive, check_share
-from keras_transformer.layers import Decoder, Dropout, Encoder, PositionalEncoding, TokenEmbedding
+from keras_transformer.checks import check, check_choice, check_ids, check_positive, check_share
+from keras_transformer.execution import ops
+from keras_transformer.layers import Decoder, Dropout, Encoder, Place, PositionalEncoding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built, from_config_or_layer, pop_keras_arguments
+from keras_transformer.layers.base import ensure_built, pop_keras_arguments
+from keras_transformer.layers.cache import START
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation, Scores, tree_step
@@ -113,17 +114,15 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         )
         check_ids(min(source_vocab_size, target_vocab_size), pad_id=pad_id)
         check_ids(target_vocab_size, bos_id=bos_id, eos_id=eos_id)
-        if pad_id == eos_id:
-            raise ValueError(
-                "`eos_id` must not be `pad_id`: it would be masked, and no output would learn to end. "
-                f"Received: pad_id={pad_id}, eos_id={eos_id}."
-            )
+        rule = "`eos_id` must not be `pad_id`: it would be masked, and no output would learn to end."
+        check(pad_id != eos_id, rule, pad_id=pad_id, eos_id=eos_id)
         check_share(dropout=dropout)
-        if share_embeddings and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                "`share_embeddings=True` needs one vocabulary. Received: "
-                f"source_vocab_size={source_vocab_size}, target_vocab_size={target_vocab_size}."
-            )
+        check(
+            not share_embeddings or source_vocab_size == target_vocab_size,
+            "`share_embeddings=True` needs one vocabulary.",
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+        )
         self.source_vocab_size = source_vocab_size
         self.target_vocab_size = target_vocab_size
         self.d_model = d_model
@@ -146,11 +145,9 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         self.max_source_positions = getattr(self.positions, "max_length", None)
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
         self.encoder = self.built_encoder(encoder, shape, self.encoder_class)
-        self.decoder = from_config_or_layer(decoder, self, "decoder", self.decoder_class)
-        if self.decoder is None:
-            raise ValueError(
-                f"`decoder` must be of class `{self.decoder_class.__name__}`. Received: decoder=None."
-            )
+        kind = self.decoder_class
+        check(isinstance(decoder, kind), f"`decoder` must be of class `{kind.__name__}`.", decoder=decoder)
+        self.decoder = decoder
         ensure_built(self.decoder, shape, shape)
         self.built = True
 
@@ -196,7 +193,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
             training=training,
             return_attention_scores=return_attention_scores,
         )
-        x, scores, _ = unpack(results, return_attention_scores, cache=False)
+        x, scores, _ = unpack(results, return_attention_scores)
         return pack(Memory(x, mask), scores)
 
     def decode(
@@ -206,10 +203,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         cache=None,
         index=None,
         *,
-        positions=None,
         training=None,
         return_attention_scores=False,
-        **options,
     ):
         """Scores the next token after each target position: all at once, in chunks or step by step.
 
@@ -217,12 +212,9 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
             target: int `(batch, target_len)`, the tokens at slot `index` and after.
             memory: The `Memory` of every row.
             cache: What `decoder.empty_cache` or the call before gave, or None.
-            index: Slot of the first token; 0 when None. With a cache only.
-            positions: int `(target_len,)` or `(batch, target_len)`, positions of the tokens, where they are not their
-                slots.
+            index: With a cache the slot of the first token; 0 when None. Or a `Place`.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's pair of attention scores too.
-            **options: The other call arguments of `Decoder`: `attention_mask` and `key_positions`.
 
         Returns:
             Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
@@ -230,7 +222,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         """
         x = self.target_embedding(target)
         if self._target_positions is not None:
-            x = self._target_positions(x, start_index=index, positions=positions)
+            place = START if index is None else Place.of(index)
+            x = self._target_positions(x, start_index=place.slot, positions=place.positions)
         x = x if self.target_norm is None else self.target_norm(x)
         results = self.decoder(
             self.drop(x, training=training),
@@ -240,18 +233,14 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
             return_attention_scores=return_attention_scores,
             cache=cache,
             index=index,
-            positions=positions,
             token_mask=ops.not_equal(target, self.pad_id) if cache is None else None,
-            **options,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(self.output_embedding(x, reverse=True), scores, cache)
 
     def call(self, inputs, training=None, return_attention_scores=False):
         if not isinstance(inputs, dict) or not {"source", "target"} <= inputs.keys():
-            raise ValueError(
-                f"`inputs` must be a dict with `source` and `target`. Received: {inputs!r:.200}."
-            )
+            check(False, "`inputs` must be a dict with `source` and `target`.", inputs=inputs)
         source, target = ops.cast(inputs["source"], "int32"), ops.cast(inputs["target"], "int32")
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), training=training)
@@ -289,7 +278,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
         log_probs, real = log_probs_of(flat, logits, self.pad_id)
         _, cross = attention[-2:][0]  # of the last layer but one, or of the only one
-        alignments = ops.where(real[..., None], ops.mean(cross, axis=1), 0.0)
+        alignments = ops.where(ops.expand_dims(real, -1), ops.mean(cross, axis=1), 0.0)
         shape = (batch_size, n, target_len)
         log_probs = ops.reshape(log_probs, shape)
         return Scores(
@@ -343,8 +332,6 @@ class Transformer(EncoderDecoder):
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
-
-    derived = ("encoder", "decoder", "target_positions", "source_norm", "target_norm")
 
     def __init__(
         self,
@@ -402,10 +389,5 @@ class Transformer(EncoderDecoder):
         Raises:
             ValueError: If there is no such preset.
         """
-        if preset not in PRESETS:
-            raise ValueError(f"`preset` must be one of {sorted(PRESETS)}. Received: preset={preset!r}.")
+        check_choice(sorted(PRESETS), preset=preset)
         return cls(source_vocab_size, target_vocab_size, **{**PRESETS[preset], **kwargs})
-
-    def get_config(self):
-        config = super().get_config()
-        return {**self.encoder.get_config(), **config, "num_decoder_layers": self.decoder.num_layers}

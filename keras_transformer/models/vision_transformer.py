@@ -1,13 +1,13 @@
 """The Vision Transformer: images in, classes out."""
 
 import keras
-from keras import ops
 
-from keras_transformer.backend import at_least_float32
-from keras_transformer.checks import check_positive, check_share, height_and_width
+from keras_transformer.checks import check, check_positive, check_share, height_and_width
+from keras_transformer.execution import ops
+from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.sublayers import ensure_built
+from keras_transformer.layers.base import ensure_built
 from keras_transformer.models.base import BaseModel
 
 
@@ -75,11 +75,12 @@ class VisionTransformer(BaseModel):
         policy = self.dtype_policy
         self.patches = PatchEmbedding(patch_size, d_model, dtype=policy, name="patches")
         self.patch_size = self.patches.patch_size
-        if any(n % p for n, p in zip(self.image_size, self.patch_size, strict=True)):
-            raise ValueError(
-                "`patch_size` must divide `image_size`. "
-                f"Received: image_size={self.image_size}, patch_size={self.patch_size}."
-            )
+        check(
+            not any(n % p for n, p in zip(self.image_size, self.patch_size, strict=True)),
+            "`patch_size` must divide `image_size`.",
+            image_size=self.image_size,
+            patch_size=self.patch_size,
+        )
         self.d_model = d_model
         self.num_classes = num_classes
         self.channels = channels
@@ -119,20 +120,17 @@ class VisionTransformer(BaseModel):
             `(batch, 1 + patches, d_model)`; then the scores, where asked for.
         """
         expected = (*self.image_size, self.channels)
-        if tuple(images.shape[1:]) != expected:
-            raise ValueError(
-                f"`images` must have shape `(batch, {', '.join(map(str, expected))})`. "
-                f"Received: shape={tuple(images.shape)}."
-            )
+        rule = f"`images` must have shape `(batch, {', '.join(map(str, expected))})`."
+        check(tuple(images.shape[1:]) == expected, rule, shape=tuple(images.shape))
         x = self.patches(images)
         token = ops.cast(self.class_token, x.dtype)
         tokens = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.d_model))
         x = self.drop(self.positions(ops.concatenate([tokens, x], axis=1)), training=training)
-        return self.encoded(x, training=training, return_attention_scores=return_attention_scores)
+        return self.run_encoder(x, training=training, return_attention_scores=return_attention_scores)
 
     def call(self, images, training=None, return_attention_scores=False):
         results = self.encode(ops.convert_to_tensor(images), training, return_attention_scores)
-        x, scores, _ = unpack(results, return_attention_scores, cache=False)
+        x, scores, _ = unpack(results, return_attention_scores)
         if self.pooler is not None or self.head is not None:
             x = x[:, 0]
         if self.pooler is not None:

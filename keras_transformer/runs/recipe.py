@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from keras_transformer.backend import compiles
 from keras_transformer.checks import check_positive, check_range, check_share
+from keras_transformer.execution.compiled import compiles
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer

@@ -10,8 +10,8 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_transformer.backend import compiles
 from keras_transformer.data import Batches
+from keras_transformer.execution.compiled import compiles
 from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.runs.average import average_in_locked_folder
 from keras_transformer.runs.folder import RunFolder

@@ -8,12 +8,13 @@ from importlib import metadata
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 import tqdm
 
-from keras_transformer.backend import constant_weights, forward_only, has_int8_product
 from keras_transformer.checks import check_positive
+from keras_transformer.execution.int8 import can_multiply_int8, has_int8_weights
+from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
-from keras_transformer.layers.projection import has_int8_weights
 from keras_transformer.serving.saved_model import write_saved_model
 from keras_transformer.serving.server_files import versions_of
 from keras_transformer.serving.verify import DESCRIPTION, check_answers, hashes
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 BATCH_SIZES = (1, 8, 32)
 SHORTEST = 16  # the smallest of the default source lengths
-PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
+PACKAGES = ("tensorflow-text", "sentencepiece")
 
 
 def export(
@@ -99,7 +100,7 @@ def export(
         raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
     if precision == "int8" and xla:
         raise ValueError("XLA has no fast int8 product for CPUs. Received: precision='int8', xla=True.")
-    if precision == "int8" and not has_int8_product():
+    if precision == "int8" and not can_multiply_int8():
         raise ValueError(
             "`precision='int8'` must be exported by TensorFlow for Linux on x86-64, where no GPU is visible "
             f"(CUDA_VISIBLE_DEVICES=-1). Received: devices={keras.distribution.list_devices()}."
@@ -135,7 +136,7 @@ def export(
     ):
         remove_temporaries(folder)  # of an export that was killed
         functions = {}
-        with constant_weights(), forward_only():
+        with inference_graph():
             for name in list(makers):
                 bar.set_description(f"tracing {name}")
                 # Concrete functions, or `save` would trace each function once more.
@@ -216,6 +217,8 @@ def _description(servable, functions, xla, precision, batch_sizes, source_length
         },
         "versions": {
             "keras_transformer": __version__,
+            "keras": keras.__version__,  # a nightly, as of TensorFlow, is a package of another name
+            "tensorflow": tf.__version__,
             **{name: metadata.version(name) for name in PACKAGES},
         },
     }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.models.ids import lengths_of
 from keras_transformer.text.base import valid_utf8
 

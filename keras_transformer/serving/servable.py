@@ -12,10 +12,11 @@ import keras
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.backend import compiles, constant_weights, forward_only
 from keras_transformer.checks import check_positive
+from keras_transformer.execution.compiled import CompiledFunctions, compiles
+from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import replaced
-from keras_transformer.models.generation import SOURCE_LENGTH_STEP, CompiledFunctions
+from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
 from keras_transformer.serving.loading import load_model, save_model
 from keras_transformer.text import TOKENIZERS
@@ -177,7 +178,7 @@ class Servable:
         if not xla or self.max_source_length is None:
             function = self.signatures([tf.int32.max]).functions()[signature]
             # `CompiledFunctions` makes a new function for new int8 weights.
-            with constant_weights(), forward_only():
+            with inference_graph():
                 function.get_concrete_function()  # traces it
             return function
         # XLA compiles each shape anew, which takes seconds, so there are few.

@@ -1,6 +1,7 @@
 """A model's weights in an export: their fingerprint, their precision, and how they are stored."""
 
 import hashlib
+import inspect
 import tempfile
 import warnings
 from pathlib import Path
@@ -39,8 +40,12 @@ def quantized_copy(model):
         model.save_weights(path)  # Keras adds low-rank adapters to the kernels
         copy.load_weights(path)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")
-        copy.quantize("int8")
+        # Keras 3.15 says the first, Keras 3.16 the second.
+        for message in ("does not have a `quantize` method", "do not support quantization"):
+            warnings.filterwarnings("ignore", message=f".*{message}")
+        # Keras 3.16 prints a report.
+        silent = {"verbose": False} if "verbose" in inspect.signature(copy.quantize).parameters else {}
+        copy.quantize("int8", **silent)
     return copy
 
 

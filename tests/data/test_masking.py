@@ -135,7 +135,7 @@ def test_a_model_learns_to_fill_in_the_words_of_a_tiny_corpus():
     model = EncoderModel(
         tokenizer.vocab_size,
         32,
-        layers.Encoder(1, 4, 64, 0.0, "gelu"),
+        layers.Encoder(1, 4, 64, dropout=0.0, activation="gelu"),
         layers.LearnedPositions(16),
         dropout=0.0,
         head=MaskedLanguageHead(),

@@ -8,8 +8,8 @@ from contracts import as_numpy, compilations
 from keras import layers, ops
 from reference import log_softmax
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, DiverseBeam, Greedy, decode
+from keras_transformer.execution.compiled import compiled
 
 PAD, BOS, EOS, VOCAB, LENGTH = 0, 2, 3, 7, 4
 EVERY = 1600  # as wide as there are sequences: 1 + 6 + 36 + 216 * 7

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from keras import ops
 from reference import log_softmax
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import (
     CONSTRAINTS,
     Beam,
@@ -30,6 +29,7 @@ from keras_transformer.decoding import (
     decode,
 )
 from keras_transformer.decoding.hypotheses import Beams, Search
+from keras_transformer.execution.compiled import compiled
 
 PAD, UNKNOWN, BOS, EOS, A, B, C, VOCAB = 0, 1, 2, 3, 4, 5, 6, 7
 JUNK = C  # stands left of where a prompt starts, and must not be seen

@@ -10,8 +10,8 @@ from contracts import as_numpy, compilations
 from keras import ops
 from reference import log_softmax
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import STRATEGIES, Beam, Greedy, Sample, SuppressTokens, decode
+from keras_transformer.execution.compiled import compiled
 
 PAD, BOS, EOS, A, B, C, VOCAB = 0, 2, 3, 4, 5, 6, 7
 START = np.array([BOS, BOS, BOS], "int32")

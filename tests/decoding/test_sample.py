@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from keras import layers, ops
 from reference import log_softmax
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import (
     Greedy,
     MinLength,
@@ -23,6 +22,7 @@ from keras_transformer.decoding import (
     row_keys,
 )
 from keras_transformer.decoding.sample import _draw
+from keras_transformer.execution.compiled import compiled
 
 BOS, EOS, VOCAB, ROWS, DRAWS = 2, 3, 11, 41, 53
 LOGITS = np.array([0.3, -1.0, 0.2, 1.5, 0.9, -0.4, 0.0, 2.0, -2.5, 1.1, 0.5], "float32")

@@ -139,7 +139,7 @@ def checkpoint(table, tmp_path_factory):
     model = EncoderModel(
         tokenizer.vocab_size,
         32,
-        Encoder(1, 2, 64, 0.1, "gelu", layer_norm_epsilon=1e-12),
+        Encoder(1, 2, 64, dropout=0.1, activation="gelu", layer_norm_epsilon=1e-12),
         LearnedPositions(24),
         norm=LayerNormalization(epsilon=1e-12),
         pooler=Pooler(),

@@ -143,7 +143,7 @@ def plain_gpt2():
 
 
 def plain_bert():
-    encoder = layers.Encoder(2, 3, 7, 0.2, "gelu", layer_norm_epsilon=1e-6)
+    encoder = layers.Encoder(2, 3, 7, dropout=0.2, activation="gelu", layer_norm_epsilon=1e-6)
     parts = {"pooler": Pooler(), "head": ClassificationHead(3, labels=["a", "b", "c"])}
     norm = layers.LayerNormalization()
     return EncoderModel(

@@ -16,8 +16,15 @@ from keras import ops
 from reference import attention as reference_attention
 from reference import weights_of
 
-from keras_transformer.backend import compiled
-from keras_transformer.layers import ALiBi, KVCache, MultiHeadAttention, dot_product_attention, empty_cache
+from keras_transformer.execution.compiled import compiled
+from keras_transformer.layers import (
+    ALiBi,
+    KVCache,
+    MultiHeadAttention,
+    Place,
+    dot_product_attention,
+    empty_cache,
+)
 from keras_transformer.masks import look_ahead_mask
 
 BATCH, TARGET_LEN, SOURCE_LEN, FEATURES, MEMORY_FEATURES = 2, 5, 7, 11, 13
@@ -475,25 +482,24 @@ def test_arguments_out_of_range_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given"),
+    ("arguments", "call", "name"),
     [
-        ({"num_key_value_heads": 1}, "num_key_value_heads"),
-        ({"positions": ALiBi()}, "positions"),
-        ({"query_key_norm": "rms"}, "query_key_norm"),
-        ({"scale": 1.0}, "scale"),
+        ({"positions": ALiBi()}, {}, "positions"),
+        ({"sliding_window": 2}, {}, "sliding_window"),
+        ({}, {"use_causal_mask": True}, "use_causal_mask"),
     ],
 )
-def test_inputs_that_are_not_sequences_are_refused_where_keras_has_no_such_argument(arguments, given):
-    with pytest.raises(
-        ValueError, match=rf"`{given}` needs inputs `\(batch, length, features\)`.* Received: "
-    ):
-        MultiHeadAttention(3, 4, **arguments).build((2, 3, 5, 7), (2, 3, 5, 7))
-
-
-def test_a_call_with_positions_needs_a_sequence():
+def test_several_attended_axes_have_no_order(arguments, call, name):
     x = normal(2, 3, 5, 7)
-    with pytest.raises(ValueError, match=r"`positions` needs inputs `\(batch, length, features\)`"):
-        MultiHeadAttention(3, 4)(x, x, positions=np.arange(3))
+    with pytest.raises(ValueError, match=rf"`{name}` needs one attended axis"):
+        MultiHeadAttention(3, 4, **arguments)(x, x, **call)
+
+
+@pytest.mark.parametrize("argument", ["cache", "index"])
+def test_a_cache_needs_inputs_of_rank_3(argument):
+    x = normal(2, 3, 5, 7)
+    with pytest.raises(ValueError, match=rf"`{argument}` needs inputs `\(batch, length, features\)`"):
+        MultiHeadAttention(3, 4)(x, x, **{argument: 3})
 
 
 # Everything of Keras's layer
@@ -716,7 +722,7 @@ def test_positions_may_be_numpys():
     x = normal(1, 5, 8)
     attention = MultiHeadAttention(2, 4, positions=ALiBi())
     expected = attention(x, x)
-    assert_close(attention(x, x, positions=np.arange(5), key_positions=np.arange(5)), expected)
+    assert_close(attention(x, x, index=Place(positions=np.arange(5), key_positions=np.arange(5))), expected)
 
 
 def test_a_wrong_key_mask_is_named():

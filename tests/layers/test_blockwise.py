@@ -11,6 +11,7 @@ from contracts import (
 )
 from keras import ops
 
+from keras_transformer.execution import blocks as blockwise
 from keras_transformer.layers import (
     ALiBi,
     LayerNormalization,
@@ -51,13 +52,13 @@ def masks(shape, kind):
 
 @pytest.fixture(params=[1, 12, 10**6], ids=["tiny", "some", "one"])
 def block_size(request, monkeypatch):
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", request.param)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", request.param)
 
 
 def both(query, key, value, mask, monkeypatch):
     whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
     with monkeypatch.context() as patch:
-        patch.setattr(dot_product, "LONG", 0)
+        patch.setattr(blockwise, "LONG", 0)
         return whole, as_numpy(
             dot_product.dot_product_attention(query, key, value, mask, return_attention_scores=False)[0]
         )
@@ -93,7 +94,7 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
     mask = masks(shape, kind)
     found = []
     for long in (10**9, 0):
-        monkeypatch.setattr(dot_product, "LONG", long)
+        monkeypatch.setattr(blockwise, "LONG", long)
         variables = [tf.Variable(x) for x in inputs(shape)]
 
         @tf.function
@@ -115,12 +116,12 @@ def test_gradients_are_the_same(kind, block_size, monkeypatch):
 def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 256)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 256)
     rng = np.random.default_rng(4)
     values = [tf.cast(rng.normal(size=(1, 1, 256, 8)), "bfloat16") for _ in range(3)]
     found = []
     for long, dtype in ((10**9, "float32"), (0, "bfloat16")):
-        monkeypatch.setattr(dot_product, "LONG", long)
+        monkeypatch.setattr(blockwise, "LONG", long)
         variables = [tf.Variable(tf.cast(x, dtype)) for x in values]
         with tf.GradientTape() as tape:
             context, _ = dot_product.dot_product_attention(*variables, return_attention_scores=False)
@@ -132,17 +133,17 @@ def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
 
 def test_the_layer_takes_blocks_by_itself(monkeypatch):
     taken = []
-    real = dot_product._blockwise_attention
+    real = blockwise.blockwise_attention
 
     def watched(*arguments):
         taken.append(ops.shape(arguments[0]))
         return real(*arguments)
 
-    monkeypatch.setattr(dot_product, "_blockwise_attention", watched)
+    monkeypatch.setattr(blockwise, "blockwise_attention", watched)
     layer = attention.MultiHeadAttention(2, 4)
     layer(np.zeros((1, 16, 8), "float32"), np.zeros((1, 16, 8), "float32"))
     assert taken == []
-    monkeypatch.setattr(dot_product, "LONG", 16 * 16)
+    monkeypatch.setattr(blockwise, "LONG", 16 * 16)
     x = np.random.default_rng(2).normal(size=(1, 16, 8)).astype("float32")
     output = layer(x, x)
     assert len(taken) == 1
@@ -158,8 +159,8 @@ def test_gradients_on_any_backend_move_a_layer_the_same(monkeypatch):
     x = rng.normal(size=(4, 9, 6)).astype("float32")
     weights = []
     for long in (10**9, 0):
-        monkeypatch.setattr(dot_product, "LONG", long)
-        monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+        monkeypatch.setattr(blockwise, "LONG", long)
+        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
         keras.utils.set_random_seed(1)
         source = keras.Input((9, 6))
         model = keras.Model(source, attention.MultiHeadAttention(2, 3)(source, source, use_causal_mask=True))
@@ -178,7 +179,7 @@ def of_distance(distances):
 
 def in_blocks(monkeypatch, long, *arguments, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(dot_product, "LONG", 0 if long else 10**9)
+        patch.setattr(blockwise, "LONG", 0 if long else 10**9)
         return as_numpy(
             dot_product.dot_product_attention(*arguments, return_attention_scores=False, **options)[0]
         )
@@ -187,7 +188,7 @@ def in_blocks(monkeypatch, long, *arguments, **options):
 @pytest.fixture
 def few_queries(monkeypatch):
     """Windows cut into blocks of as many queries as the window, however few."""
-    monkeypatch.setattr(dot_product, "FEWEST_QUERIES", 1)
+    monkeypatch.setattr(blockwise, "FEWEST_QUERIES", 1)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def few_queries(monkeypatch):
 def test_blocks_of_a_window_with_a_bias_change_nothing(
     shape, kind, window, bias, size, few_queries, monkeypatch
 ):
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", size)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", size)
     options = {"window": window, "bias": bias}
     whole, blocks = (
         in_blocks(monkeypatch, long, *inputs(shape), masks(shape, kind), **options) for long in (False, True)
@@ -216,7 +217,7 @@ def test_blocks_of_a_window_with_a_bias_change_nothing(
 
 
 def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 60)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 60)
     shape = (2, 3, 13, 13)
     expected = as_numpy(dot_product.dot_product_attention(*inputs(shape), local_mask(13, 4))[0])
     for long in (False, True):
@@ -227,13 +228,13 @@ def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
 def test_a_block_of_a_window_computes_what_is_in_it_alone():
     """Of 1000 keys a block of 128 queries has 128 + 2 * 9."""
     query, key, _ = (ops.zeros((1, 1, 1000, 4)) for _ in range(3))
-    blocks = dot_product._Blocks(query, key, None, 10)
+    blocks = blockwise._Blocks(query, key, None, 10)
     assert (blocks.size, blocks.span, blocks.count) == (128, 146, 8)
     assert [int(blocks._first(block)) for block in (0, 1, 4, 7)] == [0, 119, 503, 854]
 
 
 def test_grouped_queries_in_blocks_are_those_of_the_whole(monkeypatch):
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 12)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
     query, _, _ = inputs((2, 6, 7, 7))
     _, key, value = inputs((2, 2, 7, 7), seed=1)
     mask = masks((2, 6, 7, 7), "all")
@@ -267,8 +268,8 @@ def test_fit_in_blocks_moves_the_bias_too(positions, window, few_queries, monkey
     x = rng.normal(size=(4, 9, 6)).astype("float32")
     found = []
     for long in (10**9, 0):
-        monkeypatch.setattr(dot_product, "LONG", long)
-        monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+        monkeypatch.setattr(blockwise, "LONG", long)
+        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
         keras.utils.set_random_seed(1)
         scheme = {"alibi": ALiBi, "relative": lambda: RelativePositionBias(2, 8, 5)}[positions]()
         source = keras.Input((9, 6))
@@ -308,8 +309,8 @@ def test_an_axis_of_a_mask_that_turns_out_to_be_1_broadcasts(shape, monkeypatch)
     def attend(*arguments):
         return dot_product.dot_product_attention(*arguments, return_attention_scores=False)[0]
 
-    monkeypatch.setattr(dot_product, "LONG", 0)
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    monkeypatch.setattr(blockwise, "LONG", 0)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
     np.testing.assert_allclose(as_numpy(attend(*parts, mask)), expected, atol=1e-6)
 
 
@@ -323,12 +324,12 @@ def test_an_empty_batch_of_long_rows_is_an_empty_batch():
 def test_float64_in_blocks_stays_float64(monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
     x = np.random.default_rng(3).normal(size=(2, 9, 6))
     layer = attention.MultiHeadAttention(2, 3, positions=ALiBi(), dtype="float64")
     found = []
     for long in (10**9, 0):
-        monkeypatch.setattr(dot_product, "LONG", long)
+        monkeypatch.setattr(blockwise, "LONG", long)
         variable = tf.Variable(x)
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.sin(layer(variable, variable, use_causal_mask=True)))
@@ -342,8 +343,8 @@ def test_float64_in_blocks_stays_float64(monkeypatch):
 def test_forward_differentiation_is_a_difference_of_values(long, monkeypatch):
     import jax
 
-    monkeypatch.setattr(dot_product, "LONG", long)
-    monkeypatch.setattr(dot_product, "BLOCK_SIZE", 27)
+    monkeypatch.setattr(blockwise, "LONG", long)
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
     norm, layer = LayerNormalization(), attention.MultiHeadAttention(2, 3)
     x, direction = (np.random.default_rng(i).normal(size=(2, 9, 6)).astype("float32") for i in (3, 4))
     layer(norm(x), norm(x))

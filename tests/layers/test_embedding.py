@@ -4,8 +4,8 @@ import pytest
 from contracts import as_numpy, assert_close, mask_of, needs_bfloat16, normal, randomized
 from keras import ops
 
+from keras_transformer.execution.inference import inference
 from keras_transformer.layers import TokenEmbedding
-from keras_transformer.layers.projection import held_operands
 
 VOCAB, D_MODEL = 7, 5
 IDS = np.array([[3, 6, 1], [4, 0, 0]], "int32")
@@ -27,7 +27,7 @@ def test_logits_are_products_with_each_embedding():
     layer, x = built(), normal(2, 3, D_MODEL)
     expected = x.astype("float64") @ as_numpy(layer.embeddings).T
     assert_close(layer(x, reverse=True), expected)
-    with held_operands(keras.Sequential([layer])):
+    with inference(keras.Sequential([layer])):
         assert_close(layer(x, reverse=True), expected)
 
 

@@ -146,7 +146,7 @@ def test_gated_config_keeps_every_argument():
     assert config == layer.get_config()
     kept = [config[name] for name in ("d_ff", "activation", "dropout", "use_bias")]
     assert kept == [11, "gelu", 0.3, True]
-    assert config["kernel_initializer"]["class_name"] == "HeNormal"
+    assert config["kernel_initializer"] == "he_normal"
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5), (0, 3, 5)])
@@ -182,5 +182,5 @@ def test_ragged_tensors_are_refused_by_name():
     ragged = tf.ragged.constant([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]], ragged_rank=1)
     for layer in (FeedForward(3), MultiHeadAttention(2, 3), PositionalEncoding(), LayerNormalization()):
         inputs = [ragged] * (1 + isinstance(layer, MultiHeadAttention))
-        with pytest.raises(ValueError, match=r"must be a dense tensor(.|\n)*Received: a ragged tensor"):
+        with pytest.raises(ValueError, match=r"must be a dense tensor(.|\n)*Received: \w+\.shape"):
             layer(*inputs)

@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, assert_close, compilations
 from keras import ops
 
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.layers import ImagePreprocessing
 
 

@@ -10,11 +10,13 @@ import pytest
 from contracts import as_numpy, normal
 from keras import ops
 
-from keras_transformer import backend
-from keras_transformer.backend import constant_weights
-from keras_transformer.layers import Encoder, projection
+from keras_transformer.execution import native
+from keras_transformer.execution.inference import inference
+from keras_transformer.execution.int8 import MAX_INT8_WEIGHT
+from keras_transformer.execution.modes import inference_graph
+from keras_transformer.layers import Encoder
 from keras_transformer.layers.embedding import TokenEmbedding
-from keras_transformer.layers.projection import LARGEST_WEIGHT, Projection, held_operands
+from keras_transformer.layers.projection import Projection
 from keras_transformer.models import EncoderModel, Transformer
 
 pytestmark = pytest.mark.tensorflow  # JAX computes Keras's own path
@@ -33,14 +35,14 @@ def quantized(features=(3, 5), seed=1):
 
 def as_keras(monkeypatch):
     """Lets everything compute Keras's own path."""
-    monkeypatch.setattr(projection, "multiplies_int8", lambda kernel, largest: False)
+    monkeypatch.setattr(native, "multiplies_int8", lambda kernel, largest: False)
 
 
 def test_a_product_has_the_numbers_of_the_path_of_keras(monkeypatch):
     layer, x = quantized(), normal(2, 7, 64)
     assert layer.is_plain_int8(layer.kernel)
     found = as_numpy(layer(x))
-    with held_operands(keras.Sequential([layer])):
+    with inference(keras.Sequential([layer])):
         in_a_search = as_numpy(layer(x))
     as_keras(monkeypatch)
     np.testing.assert_allclose(found, as_numpy(layer(x)), rtol=1e-5, atol=1e-5)
@@ -52,12 +54,12 @@ def test_all_calls_for_a_large_kernel_share_one_copy(size, operations, monkeypat
     """oneDNN copies a kernel for each operation: the loops of a search have one operation together."""
     import tensorflow as tf
 
-    monkeypatch.setattr(backend, "COPIED_ONCE", size)
+    monkeypatch.setattr(native, "COPIED_ONCE", size)
     layer, x = quantized(), normal(4, 1, 64)
 
     @tf.function(autograph=False)
     def call_in_a_loop_and_outside(x):
-        with constant_weights(), held_operands(keras.Sequential([layer])):
+        with inference_graph(), inference(keras.Sequential([layer])):
             (looped,) = ops.while_loop(
                 lambda y: ops.sum(y) < 0, lambda y: (layer(x),), (-ops.ones((4, 1, 3, 5)),)
             )
@@ -84,11 +86,11 @@ def test_rows_of_any_size_are_rounded_to_127_steps(size):
 
 def test_weights_are_as_small_as_every_cpu_needs():
     layer = quantized()
-    assert np.abs(as_numpy(layer._kernel)).max() == LARGEST_WEIGHT
+    assert np.abs(as_numpy(layer._kernel)).max() == MAX_INT8_WEIGHT
     tokens = TokenEmbedding(VOCAB, 8)
     tokens.build()
     tokens.quantize("int8")
-    assert np.abs(as_numpy(tokens._embeddings)).max() == LARGEST_WEIGHT
+    assert np.abs(as_numpy(tokens._embeddings)).max() == MAX_INT8_WEIGHT
 
 
 def test_larger_weights_from_elsewhere_go_the_path_of_keras():
@@ -261,7 +263,7 @@ def test_a_cap_comes_after_the_bias_on_both_paths(tie_weights, monkeypatch):
     layer.quantize("int8")
     assert layer.operands() is not None
     fast = as_numpy(layer(x, reverse=True))
-    monkeypatch.setattr(projection, "multiplies_int8", lambda kernel, largest: False)
+    monkeypatch.setattr(native, "multiplies_int8", lambda kernel, largest: False)
     np.testing.assert_allclose(fast, as_numpy(layer(x, reverse=True)), atol=1e-5)
     np.testing.assert_allclose(fast, expected, atol=0.05)
 
@@ -293,12 +295,13 @@ def test_a_layer_in_the_scope_of_a_strategy_computes_the_path_of_keras():
 
 SUMS = """
 import numpy as np, tensorflow as tf
-from keras_transformer.backend import constant_weights, int8_product
+from keras_transformer.execution.modes import inference_graph
+from keras_transformer.execution.tensorflow import int8_product
 rng = np.random.default_rng(0)
 rows = rng.choice([-127.0, 127.0], (5, 512)).astype("float32")
 kernel = rng.choice([-63, 63], (512, 48)).astype("int8")
 kernel[:, 0], rows[0] = 63, 127
-with constant_weights():
+with inference_graph():
     for transposed in (False, True):
         given = kernel.T.copy() if transposed else kernel
         operands = tf.constant(given), tf.ones(48)

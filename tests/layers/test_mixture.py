@@ -16,7 +16,7 @@ from contracts import (
 from keras import ops
 from reference import feed_forward, gated_feed_forward, imbalance, mixture, routing, weights_of
 
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
 from keras_transformer.layers.mixture import MixtureOfExperts
 
@@ -315,7 +315,7 @@ def test_arguments_are_checked(arguments, message):
 
 def test_an_expert_must_keep_the_shape():
     layer = MixtureOfExperts([keras.layers.Dense(D_MODEL), keras.layers.Dense(4)])
-    message = r"`experts\[1\]` must keep .*shape=\(2, 7, 5\), which becomes \(2, 7, 4\)\."
+    message = r"`experts\[1\]` must keep .*shape=\(2, 7, 5\), output_shape=\(2, 7, 4\)\."
     with pytest.raises(ValueError, match=message):
         layer.build(X.shape)
 

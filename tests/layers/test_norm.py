@@ -1,5 +1,7 @@
 """Norms: Keras's or NumPy's results, and derived gradients, on any leading shape."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -19,15 +21,15 @@ from keras_transformer.layers.residual import LayerNormalization, RMSNormalizati
 FEATURES = 24
 
 
-def pair(dtype="float32"):
-    """Keras's layer and ours with the same weights, none of them at its initial value."""
+def pair(rank, dtype="float32"):
+    """Keras's layer and ours with the same weights, none of them at its initial value, for inputs of a rank."""
     rng = np.random.default_rng(0)
     weights = [rng.uniform(0.5, 1.5, FEATURES), rng.uniform(-1, 1, FEATURES)]
     layers = [
         kind(epsilon=1e-6, dtype=dtype) for kind in (keras.layers.LayerNormalization, LayerNormalization)
     ]
     for layer in layers:
-        layer.build((None, FEATURES))
+        layer.build((None,) * (rank - 1) + (FEATURES,))
         layer.set_weights(weights)
     return layers
 
@@ -35,9 +37,18 @@ def pair(dtype="float32"):
 @pytest.mark.parametrize("shape", [(2, 3), (7,), (2, 1, 4), (0, 5), (1, 1)])
 def test_values_are_kerass(shape):
     x = np.random.default_rng(1).normal(3.0, 2.0, (*shape, FEATURES)).astype("float32")
-    expected, found = (as_numpy(in_one_piece(layer)(ops.convert_to_tensor(x))) for layer in pair())
+    expected, found = (as_numpy(in_one_piece(layer)(ops.convert_to_tensor(x))) for layer in pair(x.ndim))
     assert found.shape == x.shape
     np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_a_layer_built_for_one_rank_normalises_the_last_axis_of_any_rank():
+    x = np.random.default_rng(4).normal(3.0, 2.0, (2, 5, FEATURES)).astype("float32")
+    _, built_for_rows = pair(2)
+    _, built_for_rank_3 = pair(3)
+    assert built_for_rows.get_config()["axis"] == [-1]
+    assert_close(built_for_rows(x), as_numpy(built_for_rank_3(x)))
+    assert_close(built_for_rank_3(x[0]), as_numpy(built_for_rank_3(x))[0])
 
 
 def test_gradients_are_kerass():
@@ -57,14 +68,14 @@ def test_gradients_are_kerass():
                 return ops.sum(layer.call(values[0]) * upstream)
 
         expected, found = (
-            gradient_of(lambda v, layer=layer: loss(v, layer), (x, gamma, beta)[of]) for layer in pair()
+            gradient_of(lambda v, layer=layer: loss(v, layer), (x, gamma, beta)[of]) for layer in pair(x.ndim)
         )
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_is_normalised_in_float32():
     x = ops.cast(np.random.default_rng(3).normal(300.0, 1.0, (8, FEATURES)), "bfloat16")
-    keras_layer, ours = pair("mixed_bfloat16")
+    keras_layer, ours = pair(2, "mixed_bfloat16")
     found = ours(x)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
     np.testing.assert_allclose(as_numpy(found), as_numpy(keras_layer(x)), atol=0.02)
@@ -197,3 +208,15 @@ def test_a_float64_policy_computes_in_float64(layer_class):
     centred = x - x.mean(axis=-1, keepdims=True) if layer_class is LayerNormalization else x
     expected = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_rms_scaling_is_that_of_keras():
+    """Keras deprecates the argument, and still computes with it."""
+    if not hasattr(keras.layers.LayerNormalization(), "rms_scaling"):
+        pytest.skip("This Keras has no `rms_scaling`.")
+    x = normal(2, 3, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = LayerNormalization(rms_scaling=True, epsilon=1e-3)
+        plain = keras.layers.LayerNormalization(rms_scaling=True, epsilon=1e-3)
+        assert_close(own(x), plain(x))

@@ -9,7 +9,7 @@ from contracts import as_numpy, assert_close, compilations, normal, randomized
 from keras import ops
 
 from keras_transformer import layers
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 
 BATCH, LENGTH, D_MODEL, HEADS, DIM = 2, 7, 12, 6, 4
 
@@ -103,10 +103,12 @@ def starting_late(stack, x, late=2):
     y, _ = stack(
         x,
         cache=stack.empty_cache(BATCH, LENGTH + late),
-        index=late,
-        positions=np.arange(LENGTH, dtype="int32")[None] + np.zeros((BATCH, 1), "int32"),
-        key_positions=slots,
-        attention_mask=(np.arange(LENGTH + late) >= late)[None, None, None],
+        index=layers.Place(
+            late,
+            np.arange(LENGTH, dtype="int32")[None] + np.zeros((BATCH, 1), "int32"),
+            slots,
+            (np.arange(LENGTH + late) >= late)[None, None, None],
+        ),
     )
     return y
 
@@ -210,10 +212,7 @@ def test_a_beam_sees_its_own_branch_at_its_own_positions():
             y, caches = layer(
                 x,
                 cache=cache.layers,
-                index=place.slot,
-                positions=place.positions,
-                key_positions=place.key_positions,
-                attention_mask=place.mask,
+                index=place,
             )
             return y, cache._replace(layers=caches)
 
@@ -243,13 +242,16 @@ LAYERS = pytest.mark.parametrize("layer_class", [layers.EncoderLayer, layers.Dec
         ({"feed_forward": "relu"}, "`feed_forward` must be a `Layer`. Received: feed_forward='relu'"),
         (
             {"attention": attention(), "num_heads": 3},
-            "`num_heads` must be None beside `attention`.*num_heads=3",
+            "Pass either `num_heads` or `attention`, not both.*num_heads=3",
         ),
-        ({"attention": attention(), "attention_dropout": 0.1}, "`attention_dropout` must be None beside"),
-        ({"feed_forward": FEED_FORWARD["gated"](), "d_ff": 5}, "`d_ff` must be None beside `feed_forward`"),
+        (
+            {"attention": attention(), "attention_dropout": 0.1},
+            "Pass either `attention_dropout` or `attention`",
+        ),
+        ({"feed_forward": FEED_FORWARD["gated"](), "d_ff": 5}, "Pass either `d_ff` or `feed_forward`"),
         (
             {"feed_forward": FEED_FORWARD["gated"](), "activation_dropout": 0.1},
-            "`activation_dropout` must be None",
+            "Pass either `activation_dropout` or `feed_forward`",
         ),
         ({"num_heads": None}, "`num_heads` must be a positive integer. Received: num_heads=None"),
         ({"d_ff": None}, "`d_ff` must be a positive integer. Received: d_ff=None"),
@@ -351,7 +353,7 @@ def test_a_layer_that_holds_an_attention_twice_is_one(tmp_path):
     ("arguments", "named"),
     [
         ({"key_dim": 5, "positions": layers.RotaryPositions()}, "`key_dim` must be even .* key_dim=5"),
-        ({"positions": layers.RelativePositionBias(2)}, "Received: 2 for num_heads=6"),
+        ({"positions": layers.RelativePositionBias(2)}, "Received: num_heads=6, biases=2"),
         (
             {"positions": layers.PositionalEncoding()},
             "`positions` must be a `AttentionPositions`. Received: positions=<PositionalEncoding",

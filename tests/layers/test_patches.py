@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, assert_close, check_config, compilations, needs_bfloat16, normal, randomized
 from keras import ops
 
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.layers import PatchEmbedding
 
 

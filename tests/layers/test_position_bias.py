@@ -84,5 +84,5 @@ def test_a_float64_policy_gives_float64_biases():
 def test_a_bias_for_other_heads_is_refused():
     layer = RelativePositionBias(2)
     layer.build()
-    with pytest.raises(ValueError, match="Received: 2 for num_heads=3"):
+    with pytest.raises(ValueError, match="Received: num_heads=3, biases=2"):
         layer.bias(np.zeros((1, 1, 2, 2), "int32"), 3)

@@ -77,3 +77,13 @@ def test_wrong_arguments_are_named(make, named):
 def test_a_scaling_must_be_one():
     with pytest.raises(ValueError, match=r"`scaling` must be a `Scaling`"):
         RotaryPositions(scaling="linear")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 5, 3, 4), (2, 1, 5, 3, 4)])
+def test_positions_of_each_row_keep_the_shape_of_the_input(shape):
+    x, positions = normal(*shape), np.array([[0, 1, 2], [3, 4, 5]])
+    rotated = as_numpy(RotaryPositions()(x, positions=positions))
+    assert rotated.shape == shape
+    for row in range(2):
+        expected = RotaryPositions()(x[row : row + 1], positions=positions[row])
+        np.testing.assert_allclose(rotated[row : row + 1], as_numpy(expected), atol=1e-6)

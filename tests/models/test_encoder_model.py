@@ -20,7 +20,7 @@ from contracts import (
 from reference import under, weights_of
 
 from keras_transformer import layers
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import (
@@ -55,7 +55,7 @@ EACH_HEAD = pytest.mark.parametrize("head", HEADS)
 
 def made(seed=5, **kwargs):
     """A model of two post-norm layers, with weights that hide nothing."""
-    encoder = layers.Encoder(2, 3, 17, 0.0, "relu", name="encoder")
+    encoder = layers.Encoder(2, 3, 17, dropout=0.0, activation="relu", name="encoder")
     positions = layers.LearnedPositions(9, name="positions")
     arguments = {"dropout": 0.0, "encoder": encoder, "positions": positions, **kwargs}
     model = EncoderModel(VOCAB, D_MODEL, **arguments)
@@ -251,7 +251,7 @@ def test_mixed_precision_stays_near_and_logits_are_float32(head):
 
 def test_dropout_is_in_training_alone():
     for arguments in ({"dropout": 0.5}, {"head": ClassificationHead(CLASSES, 0.5)}):
-        encoder = layers.Encoder(1, 3, 17, 0.0)
+        encoder = layers.Encoder(1, 3, 17, dropout=0.0)
         model = EncoderModel(VOCAB, D_MODEL, encoder, **{"dropout": 0.0, **arguments})
         assert_close(model(IDS), model(IDS), 0)
         first, second = (as_numpy(model(IDS, training=True)) for _ in range(2))
@@ -270,7 +270,7 @@ def test_masked_language_modelling_learns():
     model = EncoderModel(
         VOCAB,
         24,
-        layers.Encoder(1, 3, 32, 0.0, "gelu"),
+        layers.Encoder(1, 3, 32, dropout=0.0, activation="gelu"),
         layers.LearnedPositions(7),
         dropout=0.0,
         head=MaskedLanguageHead(),
@@ -295,7 +295,7 @@ def test_pairs_are_classified_by_a_rule():
     model = EncoderModel(
         9,
         16,
-        layers.Encoder(1, 2, 32, 0.0, "gelu"),
+        layers.Encoder(1, 2, 32, dropout=0.0, activation="gelu"),
         dropout=0.0,
         pooler=Pooler(),
         head=ClassificationHead(2, 0.0),
@@ -373,7 +373,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
         (lambda: made(cls_id=-1), "cls_id=-1"),
         (lambda: made(num_segments=-1), "num_segments=-1"),
         (lambda: EncoderModel(0, 3, layers.Encoder(1, 3, 5)), "vocab_size=0"),
-        (lambda: made()({"tokens": IDS}), r"Received: \['tokens'\]"),
+        (lambda: made()({"tokens": IDS}), r"Received: inputs=\['tokens'\]"),
         (lambda: made()({**INPUTS, "mask": IDS}), "'mask'"),
         (lambda: made()(np.ones((1, 10), "int32")), "max_length=9"),
     ],
@@ -403,7 +403,9 @@ def test_a_causal_stack_is_no_encoder():
 
 @pytest.mark.parametrize("kind", [layers.RotaryPositions, layers.ALiBi])
 def test_positions_of_the_attention_are_sent_there(kind):
-    with pytest.raises(ValueError, match=rf"Received: {kind.__name__}.*attention=MultiHeadAttention\("):
+    with pytest.raises(
+        ValueError, match=rf"`{kind.__name__}` acts inside attention.*attention=MultiHeadAttention\("
+    ):
         EncoderModel(VOCAB, D_MODEL, layers.Encoder(1, 3, 7), kind())
 
 

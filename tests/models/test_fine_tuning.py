@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from contracts import STEP_IN_XLA, as_numpy, assert_close, randomized
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, Greedy, Sample
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.layers import Projection
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import Transformer

@@ -30,7 +30,6 @@ from searches import (
 )
 
 from keras_transformer import layers
-from keras_transformer.backend import compiled, forward_only
 from keras_transformer.decoding import (
     Beam,
     ForcedFirstToken,
@@ -42,9 +41,12 @@ from keras_transformer.decoding import (
     SuppressTokens,
     decode,
 )
-from keras_transformer.decoding import loop as decoding_loop
+from keras_transformer.execution import compiled as execution_compiled
+from keras_transformer.execution import growth, parts
+from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution.modes import inference_graph
 from keras_transformer.layers import TreeCache
-from keras_transformer.models import EncoderDecoder, Transformer, generation
+from keras_transformer.models import EncoderDecoder, Transformer
 
 HERE = pathlib.Path(__file__).parent
 TENSORFLOW_SLOW = (pytest.mark.tensorflow, pytest.mark.slow)
@@ -198,7 +200,7 @@ def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
     """Room for 2, 4, 8, 16 steps gives what room for all gives."""
     endless = (SuppressTokens((EOS,)),)
     expected = written(model, strategy, endless, PREFIX, "eager")
-    monkeypatch.setattr(decoding_loop, "FIRST_STEPS", 2)
+    monkeypatch.setattr(growth, "FIRST_STEPS", 2)
     fresh = writer()
     assert_same(written(fresh, strategy, endless, PREFIX, mode), expected)
     assert np.max(expected[1]) == 2 * 5 + 16 + 1  # the longest source, and its prefix
@@ -238,8 +240,8 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
 
     found = []
     for least in (10**6, strategy.width):  # 3 rows are then two halves of 2, one of which is there twice
-        monkeypatch.setattr(generation, "LARGE_BATCH", least)
-        with forward_only():
+        monkeypatch.setattr(parts, "LARGE_BATCH", least)
+        with inference_graph():
             spec = tf.TensorSpec((3 if known else None, 5), "int32")
             found.append(
                 as_numpy(tf.function(search).get_concrete_function(spec)(ops.convert_to_tensor(SOURCE)))
@@ -254,7 +256,7 @@ def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
     model = Transformer(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32, dropout=0.1)
     if mode == "int8":
         model.quantize("int8")
-    with forward_only():
+    with inference_graph():
         graph = tf.function(lambda x: model.search(x, Beam(2), MAX_LENGTH)).get_concrete_function(
             tf.TensorSpec((None, 5), "int32")
         )
@@ -280,7 +282,7 @@ def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_le
     """Attention of few queries is much faster where the graph knows that they are few, as an export's does."""
     model = NotesShapes(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32)
     model.shapes = []
-    with forward_only():
+    with inference_graph():
         search = tf.function(lambda x: model.search(x, strategy, max_length))
         graph = search.get_concrete_function(tf.TensorSpec((None, None), "int32")).graph.as_graph_def()
     assert {*model.shapes} == {(None, strategy.width)}
@@ -307,7 +309,9 @@ def test_a_layer_that_changes_in_a_search_keeps_its_changes(max_length):
     own = CountsAndDrops(32, dropout=0.5)
     decoder = layers.Decoder([layers.DecoderLayer(2, None, 0.0, feed_forward=own)])
     positions = layers.PositionalEncoding()
-    model = EncoderDecoder(VOCAB, None, 16, layers.Encoder(1, 2, 32, 0.0), decoder, positions, dropout=0.0)
+    model = EncoderDecoder(
+        VOCAB, None, 16, layers.Encoder(1, 2, 32, dropout=0.0), decoder, positions, dropout=0.0
+    )
     found = [
         as_numpy(model.generate(SOURCE, Greedy(), max_length, constraints=[MinLength(max_length)])).scores
         for _ in range(3)
@@ -480,8 +484,8 @@ def test_a_search_that_is_forgotten_leaves_no_graph():
 
 
 def test_the_function_that_was_not_used_for_longest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(generation, "KEPT_FUNCTIONS", 2)
-    functions, made = generation.CompiledFunctions(), []
+    monkeypatch.setattr(execution_compiled, "KEPT_FUNCTIONS", 2)
+    functions, made = execution_compiled.CompiledFunctions(), []
     for key in "abacab":
         functions.get(key, [], lambda key=key: made.append(key) or key)
     assert made == ["a", "b", "c", "b"]

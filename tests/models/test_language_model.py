@@ -17,8 +17,8 @@ from keras import ops
 from reference import imbalance, log_softmax, under, weights_of
 
 from keras_transformer import layers
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, Greedy, MinLength, NoRepeatNgram, Sample
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import LanguageModel
 
@@ -29,7 +29,7 @@ PROMPTS = np.array([[5, 7, 11, 4, 9], [8, 6, 0, 0, 0], [13, 0, 0, 0, 0], [0, 0, 
 
 def gpt2(**kwargs):
     """Learned positions, plain heads, pre-norm, tied embeddings."""
-    decoder = layers.Decoder(2, 3, 17, 0.0, "gelu", normalize_first=True)
+    decoder = layers.Decoder(2, 3, 17, dropout=0.0, activation="gelu", normalize_first=True)
     return finished(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(64), **kwargs))
 
 
@@ -198,7 +198,7 @@ def test_scores_are_what_generate_gives(make):
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_a_generation_ends_with_the_last_position(jit_compile):
     """Of 16 positions 5 are the first prompt's: 12 tokens, the last of which needs none."""
-    decoder = layers.Decoder(1, 3, 17, 0.0, normalize_first=True)
+    decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
     model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(16)), seed=5)
     never_end = [MinLength(12)]
     found = model.generate(PROMPTS, Greedy(), jit_compile=False, constraints=never_end)
@@ -219,7 +219,7 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
 
 
 def test_in_a_graph_each_row_ends_with_its_last_position():
-    decoder = layers.Decoder(1, 3, 17, 0.0, normalize_first=True)
+    decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
     model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(8)), seed=5)
     search = compiled(
         lambda source: model.search(source, Greedy(), 20, constraints=(MinLength(20),)), model, False
@@ -269,7 +269,7 @@ def test_texts_in_a_row_are_each_as_alone(parts):
     segments = iter([found[0, :4], found[0, 4:5], found[0, 5:], found[1, :6]])
     for text, logits in zip(TEXTS, segments, strict=True):
         np.testing.assert_allclose(logits, as_numpy(model(np.array([text], "int32")))[0], atol=1e-5)
-    with pytest.raises(ValueError, match=r"Received: \['token_ids'\]"):
+    with pytest.raises(ValueError, match=r"Received: inputs=\['token_ids'\]"):
         model({"token_ids": PACKED["token_ids"]})
 
 

@@ -5,7 +5,7 @@ import pytest
 from contracts import as_numpy, compilations
 from keras import ops
 
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models.language_model import positions_in_segments
 

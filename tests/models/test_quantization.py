@@ -7,8 +7,9 @@ import tensorflow as tf
 from contracts import as_numpy, assert_close, normal, slow_but
 from keras import ops
 
-from keras_transformer.backend import constant_weights, forward_only
 from keras_transformer.decoding import Greedy, SuppressTokens
+from keras_transformer.execution import parts
+from keras_transformer.execution.modes import inference_graph
 from keras_transformer.layers import Decoder, Encoder, EncoderLayer, LearnedPositions
 from keras_transformer.models import (
     T5,
@@ -18,7 +19,6 @@ from keras_transformer.models import (
     RecurrentSeq2Seq,
     Transformer,
     VisionTransformer,
-    base,
 )
 
 VOCAB, D_MODEL, HEADS, D_FF = 97, 64, 4, 128
@@ -99,9 +99,9 @@ def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known
     if name == "EncoderModel":
         for row in range(6):
             inputs[row, 11 - row :] = 0
-    sizes, in_parts = [], base.in_parts
+    sizes, in_parts = [], parts.in_parts
     monkeypatch.setattr(
-        base, "in_parts", lambda *arguments: sizes.append(arguments[-1]) or in_parts(*arguments)
+        parts, "in_parts", lambda *arguments: sizes.append(arguments[-1]) or in_parts(*arguments)
     )
 
     def encode(x):
@@ -112,8 +112,8 @@ def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known
     spec = tf.TensorSpec((7 if known else None, *inputs.shape[1:]), inputs.dtype)
     # One part; two; four of two rows; one for each row. The last row fills up the last part of four or of two rows.
     for part, size in ((14 * tokens + 1, 7), (14 * tokens, 4), (2 * tokens, 2), (1, 1)):
-        monkeypatch.setattr(base, "PART", part)
-        with forward_only(), constant_weights():
+        monkeypatch.setattr(parts, "PART", part)
+        with inference_graph():
             graph = tf.function(encode, autograph=False).get_concrete_function(spec)
         found, used = graph(ops.convert_to_tensor(inputs))
         # Floats of fewer rows may round otherwise on some CPU, and then a rounded input takes the next int8.
@@ -126,12 +126,12 @@ def test_an_encoder_with_layers_of_another_kind_is_computed_as_one(monkeypatch):
     class OfAUser(EncoderLayer):
         """May look at the whole batch, as far as the library can know."""
 
-    monkeypatch.setattr(base, "PART", 1)
-    monkeypatch.setattr(base, "in_parts", lambda *arguments: pytest.fail("computed in parts"))
+    monkeypatch.setattr(parts, "PART", 1)
+    monkeypatch.setattr(parts, "in_parts", lambda *arguments: pytest.fail("computed in parts"))
     for layer in OfAUser(HEADS, D_FF), EncoderLayer(HEADS, D_FF, dtype="mixed_bfloat16"):
         model = EncoderModel(VOCAB, D_MODEL, Encoder([layer]))
         model.quantize("int8")
-        with forward_only(), constant_weights():
+        with inference_graph():
             graph = tf.function(lambda x, model=model: model(x, training=False), autograph=False)
             traced = graph.get_concrete_function(tf.TensorSpec(IDS.shape, "int32"))
         assert traced.structured_outputs.shape == (*IDS.shape, D_MODEL)

@@ -17,8 +17,8 @@ from keras import ops
 from reference import log_softmax, softmax, under, weights_of
 from searches import CONSTRAINTS, PREFIX, STRATEGIES
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, Greedy, SuppressTokens
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import RecurrentSeq2Seq

@@ -17,7 +17,7 @@ from contracts import (
 from keras import ops
 
 from keras_transformer import layers
-from keras_transformer.backend import compiled
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.models import VisionTransformer
 
 SIZE, PATCH, CHANNELS, D_MODEL, HEADS, CLASSES = (6, 10), (2, 5), 3, 12, 3, 7

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.backend import compiled
 from keras_transformer.decoding import Beam, MinLength, Sample
+from keras_transformer.execution.compiled import compiled
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving import rows as rows_module

@@ -146,8 +146,8 @@ def test_the_other_tokenizer_reads_the_target():
     [
         ((260,), {"max_source_length": 1}, "max_source_length=1"),
         ((260,), {"max_length": 0}, "max_length=0"),
-        ((100,), {}, r"source_tokenizer.*260 ids, source_vocab_size=100"),
-        ((260, 90), {}, r"target_tokenizer.*260 ids, target_vocab_size=90"),
+        ((100,), {}, r"source_tokenizer.*ids=260, source_vocab_size=100"),
+        ((260, 90), {}, r"target_tokenizer.*ids=260, target_vocab_size=90"),
     ],
 )
 def test_limits_and_tokenizers_that_do_not_fit_are_refused(sizes, arguments, message):

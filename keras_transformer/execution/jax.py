@@ -1,0 +1,122 @@
+"""The backend's own operations on JAX, and plain ones on other backends. `tensorflow.py` has the same names."""
+
+import keras
+from keras import ops
+
+try:
+    import jax
+except ImportError:  # another backend of Keras: layers compute, and nothing is compiled
+    jax = None
+
+
+# XLA derives gradients that are as fast, and that can themselves be differentiated, forwards too (`jax.jvp`).
+GAINS_BY_WRITTEN_GRADIENTS = False
+
+
+def executing_eagerly():
+    """Returns whether no graph is being made: on JAX any computation may be traced."""
+    return False
+
+
+def compiles(jit_compile):
+    """Returns whether to compile with XLA: JAX always does."""
+    return True
+
+
+def in_xla():
+    """Returns whether XLA runs the code at hand."""
+    return jax is not None
+
+
+def makes_inference_graph():
+    """Returns whether a graph without a gradient and without XLA is being made."""
+    return False
+
+
+def compiled(function, model, jit_compile, differentiable=False):
+    """Compiles a function of tensors that reads a model's weights.
+
+    Args:
+        function: Function of tensors to a nest of tensors.
+        model: The layer or model whose weights it reads. Their values may change between calls.
+        jit_compile: Not read.
+        differentiable: Not read.
+
+    Returns:
+        Function of the same arguments.
+    """
+    if jax is None:
+        return function
+
+    @jax.jit
+    def stateless(values, *args):
+        # The weights are arguments: closed over, they would be frozen into the compiled program.
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+            return function(*args)
+
+    return lambda *args: stateless([v.value for v in model.variables], *args)
+
+
+def summed_over_replicas(x):
+    """Returns a tensor and 1: a step under `keras.distribution` is one program over the joint batch."""
+    return x, 1
+
+
+def gradient_of(function):
+    """Returns a function of one tensor that computes the gradient of a function to a scalar.
+
+    Raises:
+        NotImplementedError: If the backend is neither TensorFlow nor JAX.
+    """
+    if jax is None:
+        backend = keras.backend.backend()
+        raise NotImplementedError(f"Gradients need TensorFlow or JAX as the backend. Received: {backend}.")
+    return jax.grad(function)
+
+
+def recomputed(function):
+    """Returns a function whose intermediate values are computed again for the gradient, instead of kept."""
+    return function if jax is None else jax.checkpoint(function)
+
+
+def copy(x):
+    """Returns the tensor: nothing changes one in place."""
+    return x
+
+
+write_in_place = ops.scatter_update
+transpose = ops.transpose
+
+
+def product_of_few_rows(x, y, transpose_y=False):
+    """Multiplies `(..., rows, n)` by `(..., n, m)`, or with `transpose_y` by `(..., m, n)`."""
+    return ops.matmul(x, ops.swapaxes(y, -1, -2) if transpose_y else y)
+
+
+def side_by_side(function, arrays, results):
+    """Is not called: no graph is made for inference."""
+    raise NotImplementedError
+
+
+def multiplies_int8(kernel, largest):
+    """Returns whether `int8_product` can multiply with a kernel."""
+    return False
+
+
+def has_int8_product():
+    """Returns whether there is an `int8_product`."""
+    return False
+
+
+def int8_product(kernel, scale, transposed=False):
+    """Is not called: `multiplies_int8` is False."""
+    raise NotImplementedError
+
+
+def unchanged(variables):
+    """Returns a function that says that compiled functions may go on: they read the weights in each call."""
+    return lambda: True
+
+
+def adam_in_one_pass():
+    """Returns None: the backend has no such operation."""

@@ -1,0 +1,194 @@
+"""`keras.ops`, with faster versions of a few functions that have the same names and the same meaning.
+
+Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well, and `update_rows` and `custom_gradient` are
+additions.
+"""
+
+import functools
+
+import keras
+from keras import ops
+from keras.ops import *  # noqa: F403 (this module stands in for it; `min`, `all` and such are Keras's below)
+
+from keras_transformer.execution import native
+from keras_transformer.execution.modes import current
+
+# Largest number of rows for which TensorFlow's usual product and softmax take longer to start than to compute.
+FEW_ROWS = 4
+
+# The score of a masked key: far below any other, yet finite, so a row with no allowed key stays free of NaN.
+HIDDEN = -1e30
+
+# The bound of other scores: finite, because `tf.debugging.enable_check_numerics` would report infinity.
+HIGHEST = 3e38
+
+# Size of a kernel from which on a single row is multiplied in halves outside XLA.
+SPLIT_ROW_FROM = 2**21
+
+# The dtype that softmax, norms, positions and losses compute in: "float64" for float64, else "float32".
+at_least_float32 = functools.partial(keras.backend.result_type, "float32")
+
+copy = native.copy
+
+
+def reshape(x, shape):
+    """Reshapes a tensor, to a constant shape where one size alone is a tensor.
+
+    That size becomes -1, so nothing checks it: it is whatever the others leave. TensorFlow computes a shape with a
+    tensor in it again in each call, by several operations.
+
+    Args:
+        x: Tensor.
+        shape: Tuple of ints and int scalar tensors, of as many elements as `x` has.
+
+    Returns:
+        Tensor of this shape.
+    """
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    unknown = [i for i, size in enumerate(shape) if not isinstance(size, int)]
+    not_positive = [size for size in shape if isinstance(size, int) and size < 1]
+    if len(unknown) == 1 and not not_positive:
+        shape = (*shape[: unknown[0]], -1, *shape[unknown[0] + 1 :])
+    return ops.reshape(x, shape)
+
+
+def transpose(x, axes):
+    """Transposes a tensor. Where only axes of size 1 change places, nothing moves."""
+    if list(axes) == sorted(axes):
+        return x
+    moving = [axis for axis in axes if x.shape[axis] != 1]
+    if moving == sorted(moving):
+        if [x.shape[axis] for axis in moving].count(None) < 2:
+            shape = ops.shape(x)
+            return reshape(x, tuple(shape[axis] for axis in axes))
+        # A reshape would need a computed shape, and tf2onnx joins such a reshape wrongly to one before it.
+        ones = [axis for axis in range(len(axes)) if axis not in moving]
+        return ops.expand_dims(ops.squeeze(x, ones), [axes.index(axis) for axis in ones])
+    return native.transpose(x, axes) if current().without_gradient else ops.transpose(x, axes)
+
+
+def matmul(x, y, transpose_y=False):
+    """Multiplies matrices, fast for a few rows too.
+
+    A single row by a kernel, as in decoding one sentence, takes as long as reading the kernel. A product reads it in
+    one thread. A batch of two halves, which are then added, is read in several: under XLA, and else from a few
+    megabytes on (docs/decisions.md).
+
+    Args:
+        x: `(..., rows, n)`.
+        y: `(..., n, m)`; with `transpose_y` `(..., m, n)`.
+        transpose_y: Whether to exchange the last two axes of `y` first.
+
+    Returns:
+        `(..., rows, m)`.
+    """
+    rank, rows = len(y.shape), x.shape[-2]
+    if not _is_traced() or not isinstance(rows, int) or rows > FEW_ROWS:
+        pass
+    elif rank > 2:
+        return native.product_of_few_rows(x, y, transpose_y)
+    elif rows == 1 and len(x.shape) == 2 and not transpose_y:
+        n, m = y.shape
+        known = n is not None and m is not None
+        if known and n % 2 == 0 and (n * m >= SPLIT_ROW_FROM or native.in_xla()):
+            halves = ops.reshape(x, (2, 1, n // 2)), ops.reshape(y, (2, n // 2, m))
+            first, second = ops.unstack(native.product_of_few_rows(*halves))
+            return first + second
+    if transpose_y:
+        y = ops.transpose(y, (*range(rank - 2), rank - 1, rank - 2))
+    return ops.matmul(x, y)
+
+
+def softmax(x, axis=-1):
+    """Softmax. TensorFlow's takes ten times as long for the few rows of a decoding step."""
+    if isinstance(x.shape[-2], int) and x.shape[-2] <= FEW_ROWS:
+        return ops.exp(ops.log_softmax(x, axis=axis))
+    return ops.softmax(x, axis=axis)
+
+
+def masked_softmax(scores, mask=None, bias=None):
+    """Softmax over the last axis that is 0 where the mask is False, however high the scores, infinity included.
+
+    A row that is False throughout gives equal weights to all keys. The gradient passes the mask unchanged: the
+    softmax's own gradient is 0 where the softmax is 0.
+
+    Args:
+        scores: `(..., target_len, source_len)`.
+        mask: bool, broadcastable to the scores, or None.
+        bias: Tensor that is added to the scores first, or None.
+
+    Returns:
+        float32, or float64 for float64 scores, of the shape of the scores.
+    """
+    scores = ops.cast(scores, at_least_float32(scores.dtype))
+    scores = scores if bias is None else scores + ops.cast(bias, scores.dtype)
+    if mask is not None:
+        highest = ops.cast(ops.where(mask, HIGHEST, HIDDEN), scores.dtype)
+        scores = custom_gradient(lambda x: (ops.minimum(x, highest), lambda upstream: upstream))(scores)
+    return softmax(scores)
+
+
+def zero_unless(condition, x):
+    """Replaces `x` by zeros where the condition is False; None is True everywhere."""
+    return x if condition is None else ops.where(condition, x, 0.0)
+
+
+def update_rows(old, new, index, in_place=False):
+    """Writes into the same rows of several tensors.
+
+    Args:
+        old: Tensors `(batch, heads, length, dim)`, which differ in `dim` alone.
+        new: For each a tensor `(batch, heads, new length, dim)`.
+        index: The first row to write, an int or an int scalar tensor. All rows to write must exist.
+        in_place: Whether to change the tensors themselves, which `copy` made and nothing else reads.
+
+    Returns:
+        The list of the tensors after writing.
+    """
+    pairs = [(tensor, ops.cast(rows, tensor.dtype)) for tensor, rows in zip(old, new, strict=True)]
+    if _is_traced() and native.in_xla():
+        return [ops.slice_update(tensor, (0, 0, index, 0), rows) for tensor, rows in pairs]
+    # Through a flat view, in which the numbers to write are whole rows.
+    write_rows = native.write_in_place if in_place else ops.scatter_update
+    batch_size, heads, length = ops.shape(old[0])[:3]
+    one = new[0].shape[2] == 1
+    later = index if one else ops.arange(ops.shape(new[0])[2], dtype="int32") + index
+    starts = ops.expand_dims(ops.arange(batch_size * heads, dtype="int32"), 1) * length
+    slots = ops.reshape(starts + later, (-1, 1))
+    results = []
+    for tensor, rows in pairs:
+        dim = ops.shape(tensor)[3]
+        flat = write_rows(ops.reshape(tensor, (-1, dim)), slots, ops.reshape(rows, (-1, dim)))
+        results.append(reshape(flat, (batch_size, heads, length, dim)))
+    return results
+
+
+def custom_gradient(function):
+    """Returns a function with its written-out gradient, where the backend gains by it and somebody may take one.
+
+    Args:
+        function: Function of tensors to a value and a gradient function.
+    """
+    if native.GAINS_BY_WRITTEN_GRADIENTS and not current().without_gradient:
+        return ops.custom_gradient(function)
+    return lambda *tensors: function(*tensors)[0]
+
+
+def written_gradient(function):
+    """Returns a function with its written-out gradient on every backend, where a derived one needs more memory.
+
+    Args:
+        function: Function of one tensor to a value and a function of the value's gradient to the tensor's.
+    """
+
+    @ops.custom_gradient
+    def differentiable(x):
+        value, gradient = function(x)
+        return value, lambda *args, upstream=None: gradient(args[0] if upstream is None else upstream)
+
+    return differentiable
+
+
+def _is_traced():
+    """Returns whether a graph is being made, which may have faster operations."""
+    return not native.executing_eagerly()

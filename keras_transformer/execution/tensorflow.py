@@ -1,0 +1,338 @@
+"""The backend's own operations on TensorFlow. `jax.py` has the same names."""
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.python.framework import kernels
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from keras_transformer.execution.modes import current, inference_graph, mode
+
+# Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 30 microseconds.
+COPIED_ONCE = 2**22
+
+
+# TensorFlow keeps fewer tensors and computes fewer passes where a gradient is written out.
+GAINS_BY_WRITTEN_GRADIENTS = True
+
+executing_eagerly = tf.executing_eagerly
+
+
+def compiles(jit_compile):
+    """Returns whether to compile with XLA: `jit_compile`, or where it is None, whether there is a GPU or TPU."""
+    return has_accelerator() if jit_compile is None else bool(jit_compile)
+
+
+def has_accelerator():
+    """Returns whether there is a GPU or a TPU."""
+    return any(not device.startswith("cpu") for device in keras.distribution.list_devices())
+
+
+def in_xla():
+    """Returns whether XLA runs the code at hand."""
+    # The second is a function of the user, `tf.function(jit_compile=True)`, or Keras's of `compile(jit_compile=True)`.
+    return current().xla or (
+        not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )
+
+
+def makes_inference_graph():
+    """Returns whether a graph without a gradient and without XLA is being made."""
+    return current().without_gradient and not tf.executing_eagerly() and not in_xla()
+
+
+def compiled(function, model, jit_compile, differentiable=False):
+    """Compiles a function of tensors that reads a model's weights.
+
+    Args:
+        function: Function of tensors to a nest of tensors.
+        model: The layer or model whose weights it reads. The values of floats may change between calls. Make a new
+            function when int8 weights change: see `unchanged`.
+        jit_compile: True for XLA, False for a graph without it.
+        differentiable: Whether somebody may take the gradient of the function. Without it the function's values are
+            constants for a `tf.GradientTape`.
+
+    Returns:
+        Function of the same arguments.
+    """
+
+    def traced(*args):
+        with mode(xla=jit_compile), inference_graph(differentiable):
+            return function(*args)
+
+    # A partial has no code object. TensorFlow counts traces for each code object, and would warn of retracing as
+    # soon as five of these functions exist.
+    traced = functools.partial(traced)
+    call = tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False)
+    if differentiable:
+        return call
+
+    def unwatched(*args):
+        # The scope pauses the tapes around it. A graph around it has to contain the call.
+        with tf.init_scope() if tf.executing_eagerly() else contextlib.nullcontext():
+            return call(*args)
+
+    return unwatched
+
+
+def summed_over_replicas(x):
+    """Sums a tensor over all replicas of a step under `tf.distribute`.
+
+    Returns:
+        The sum, and the number of replicas; `x` and 1 where there is one replica.
+    """
+    replica = tf.distribute.get_replica_context()  # None outside a step
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, x), replica.num_replicas_in_sync
+    return x, 1
+
+
+def gradient_of(function):
+    """Returns a function of one tensor that computes the gradient of a function to a scalar."""
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+        return tape.gradient(value, x)
+
+    return gradient
+
+
+recomputed = functools.partial  # blocks.py writes its gradient out, and computes there again what it needs
+
+
+def copy(x):
+    """Returns a copy of a tensor that shares no memory with it, with a constant or with another copy."""
+    return x if in_xla() else tf.raw_ops.DeepCopy(x=x)
+
+
+def write_in_place(x, indices, rows):
+    """Writes rows into a tensor that `copy` made, and returns it. Nothing else may read `x` afterwards.
+
+    TensorFlow's scatter copies the whole tensor first.
+
+    Args:
+        x: `(n, dim)`.
+        indices: int32 `(m, 1)`.
+        rows: `(m, dim)`.
+    """
+    return tf.raw_ops.InplaceUpdate(x=x, i=tf.reshape(indices, (-1,)), v=rows)
+
+
+def transpose(x, axes):
+    """Transposes a tensor, faster in a graph for inference.
+
+    TensorFlow leaves floats to oneDNN, which prepares each call again for 50 microseconds. It moves integers itself.
+    """
+    if x.dtype != tf.float32 or not makes_inference_graph():
+        return ops.transpose(x, axes)
+    moved = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), axes), tf.float32)
+    # Bits have no gradient, and TensorFlow would take it for zero where a user's `tf.function` that was traced here
+    # is called in training. As a second output of one operation `x` makes it raise.
+    message = "A search or a servable traced this `tf.function` for inference. Trace it again to train."
+    return tf.raw_ops.IdentityN(input=[moved, tf.raw_ops.PreventGradient(input=x, message=message)])[0]
+
+
+def product_of_few_rows(x, y, transpose_y=False):
+    """Multiplies matrices of few rows; oneDNN's product takes longer to start than these take to compute.
+
+    Args:
+        x: `(..., rows, n)`.
+        y: `(..., n, m)`; with `transpose_y` `(..., m, n)`.
+        transpose_y: Whether to exchange the last two axes of `y` first.
+
+    Returns:
+        `(..., rows, m)`.
+    """
+    one = x.shape[-2] == 1
+    # The gradient of several rows, vector by vector, would need as many copies of `y`.
+    if x.dtype != tf.float32 or in_xla() or not (one or current().without_gradient):
+        return tf.matmul(x, y, transpose_b=transpose_y)
+    if one:
+        return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y)
+    x, y = tf.expand_dims(x, -2), tf.expand_dims(y, -3)  # vector by vector, which is faster here
+    return tf.squeeze(tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y), -2)
+
+
+def side_by_side(function, arrays, results):
+    """Applies a function to two parts at the same time, where two cores are free.
+
+    Args:
+        function: Takes a list of tensors, the same part of each array, and returns a tuple of tensors.
+        arrays: A list of tensors `(parts, ...)`.
+        results: The shape and the dtype of each result of the function.
+
+    Returns:
+        A tuple of tensors `(parts, ...)`.
+    """
+    results = tuple(tf.TensorSpec(*result) for result in results)
+    return tf.map_fn(function, arrays, fn_output_signature=results, parallel_iterations=2)
+
+
+def multiplies_int8(kernel, largest):
+    """Returns whether `int8_product` can multiply with a kernel: on a CPU, outside XLA.
+
+    A graph asks once, when it is made.
+
+    Args:
+        kernel: `keras.Variable` of dtype int8.
+        largest: The largest weight that is multiplied without an error on every CPU.
+    """
+    if in_xla() or not has_int8_product() or not _is_plain(kernel.value):
+        return False
+    with tf.init_scope():  # the kernel's values, in a graph too
+        return bool(tf.reduce_max(tf.abs(tf.cast(kernel.value, tf.int16))) <= largest)
+
+
+def _is_plain(value):
+    """Returns whether a value is a variable of one device: not a tensor, not a variable of several replicas."""
+    return isinstance(value, tf.Variable) and not isinstance(value, tf.distribute.DistributedValues)
+
+
+@functools.cache
+def has_int8_product():
+    """Returns whether oneDNN's int8 product is here: TensorFlow for Linux on x86-64, and no GPU."""
+    return not has_accelerator() and bool(kernels.get_registered_kernels_for_op("_QuantizedMatMul").kernel)
+
+
+def int8_product(kernel, scale, transposed=False):
+    """Makes a function that multiplies rows by an int8 kernel.
+
+    It is oneDNN's product, as the operation `_QuantizedMatMul`, which has no function in Python. oneDNN copies the
+    kernel into an order of its own. With `constant_weights` each operation does so once, and all calls for a kernel of
+    `COPIED_ONCE` bytes or more are calls of one function of the graph, so they share a copy.
+
+    Args:
+        kernel: int8 `(k, n)`, or `(n, k)` where `transposed`, of small numbers: `multiplies_int8`.
+        scale: `(n,)`, the factor that each column was multiplied with.
+        transposed: Whether the kernel is `(n, k)`.
+
+    Returns:
+        A function. It takes float32 rows `(m, k)` of whole numbers from -127 to 127, and returns
+        `rows @ kernel / (127 * scale)`, float32 `(m, n)`.
+    """
+    constant, kernel = current().constant_weights, tf.convert_to_tensor(kernel)
+    reach = 127.0 / tf.cast(scale, tf.float32)  # the largest number of each column
+    node = functools.partial(_int8_node, transposed=transposed, constant=constant)
+    if constant and not tf.executing_eagerly() and (kernel.shape.num_elements() or 0) >= COPIED_ONCE:
+        rows = tf.TensorSpec((None, kernel.shape[int(transposed)]), tf.qint8)
+        node = tf.function(
+            node,
+            input_signature=[rows, *map(tf.TensorSpec.from_tensor, (kernel, reach))],
+            autograph=False,
+            experimental_attributes={"_noinline": True},
+        )
+
+    def product(rows):
+        rows = tf.cast(rows, tf.qint8)
+        if tf.executing_eagerly():
+            return _eager_int8_product(transposed)(rows, kernel, reach)
+        result = node(rows, kernel, reach)
+        result.set_shape((rows.shape[0], reach.shape[0]))
+        return result
+
+    return product
+
+
+def _int8_node(rows, kernel, reach, transposed, constant):
+    """Adds `_QuantizedMatMul` to the graph."""
+    int8, float32 = (AttrValue(type=dtype.as_datatype_enum) for dtype in (tf.qint8, tf.float32))
+
+    def types(*values):
+        return AttrValue(list=AttrValue.ListValue(type=[value.type for value in values]))
+
+    # The bias is 0: oneDNN would add it before the scales of the rows. The kernel's range is from 0 to `reach`;
+    # oneDNN reads the larger absolute value.
+    zeros = tf.zeros(reach.shape) if reach.shape.is_fully_defined() else tf.zeros_like(reach)
+    operation = tf.compat.v1.get_default_graph().create_op(
+        "_QuantizedMatMul",
+        [
+            rows,
+            tf.bitcast(kernel, tf.qint8),  # no loop of TensorFlow carries a qint8
+            zeros,
+            *map(tf.constant, (-1.0, 1.0)),  # the range of the rows: 127 stands for 1
+            zeros,
+            reach,
+        ],
+        dtypes=[tf.float32],
+        name="int8_product",
+        attrs={
+            "Tdevice_inputs": types(int8, int8, float32),
+            "Thost_inputs": types(*[float32] * 4),
+            "Tdevice_outputs": types(float32),
+            "Thost_outputs": types(),
+            **dict.fromkeys(("T1", "T2"), int8),
+            **dict.fromkeys(("Tbias", "U", "Tout"), float32),
+            **dict.fromkeys(("is_weight_const", "is_bias_const"), AttrValue(b=constant)),
+            "transpose_b": AttrValue(b=transposed),
+            "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Dequantize"])),
+            "input_quant_mode": AttrValue(s=b"SCALED"),
+        },
+    )
+    return operation.outputs[0]
+
+
+@functools.cache
+def _eager_int8_product(transposed):
+    """Returns the product as a graph, also where `tf.function` runs eagerly. No kernel is constant in it."""
+    rows, kernel = (tf.TensorSpec((None, None), dtype) for dtype in (tf.qint8, tf.int8))
+    return tf.function(
+        functools.partial(_int8_node, transposed=transposed, constant=False),
+        input_signature=[rows, kernel, tf.TensorSpec((None,), tf.float32)],
+        autograph=False,
+    ).get_concrete_function()
+
+
+def unchanged(variables):
+    """Returns a function that says whether int8 variables still have the values that they have now.
+
+    The function keeps the old tensors. So TensorFlow puts new values into new memory, and a new address means new
+    values.
+
+    Args:
+        variables: List of `keras.Variable`; other dtypes are left out.
+    """
+    if not has_int8_product():
+        return lambda: True
+    narrow = [v.value for v in variables if keras.backend.standardize_dtype(v.dtype) == "int8"]
+    handles = [value.handle for value in narrow if _is_plain(value)]
+
+    def memory(handle):
+        tensor = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int8)
+        return tensor, np.asarray(memoryview(tensor)).ctypes.data
+
+    then = [memory(handle) for handle in handles]
+    return lambda: all(memory(handle)[1] == place for handle, (_, place) in zip(handles, then, strict=True))
+
+
+def adam_in_one_pass():
+    """Returns a function that updates one weight as Adam does, in one pass.
+
+    It takes the weight, its two moments and its gradient, and the scalars under the names of TensorFlow's operation.
+    """
+
+    def handle(variable):
+        return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+
+    def update(weight, mean, variance, gradient, **scalars):
+        tf.raw_ops.ResourceApplyAdam(
+            var=handle(weight),
+            m=handle(mean),
+            v=handle(variance),
+            grad=tf.cast(tf.convert_to_tensor(gradient), weight.dtype),
+            # `tf.cast` alone would take a Python number through float32.
+            **{
+                name: tf.convert_to_tensor(scalar, weight.dtype)
+                if isinstance(scalar, float)
+                else tf.cast(scalar, weight.dtype)
+                for name, scalar in scalars.items()
+            },
+        )
+
+    return update

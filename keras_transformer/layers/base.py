@@ -1,0 +1,270 @@
+"""What all layers with sublayers share: their configuration and their sublayers."""
+
+import inspect
+import re
+import threading
+
+import keras
+
+from keras_transformer.checks import check, check_positive
+from keras_transformer.keras_internals import sublayers
+
+KERAS_ARGUMENTS = ("name", "dtype", "trainable")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Configured:
+    """Base of layers and models whose configuration is the arguments of their constructor, recorded when it is called.
+
+    So a subclass with further arguments needs no `get_config`. A configuration also remembers which sublayers are
+    quantized, and how, and which are frozen. A layer that is frozen before it is built, as a layer from a file is,
+    freezes the sublayers that it makes. Keras freezes only those that exist.
+    """
+
+    # Indices of the frozen and quantized sublayers in a loaded configuration.
+    saved_frozen = ()
+    saved_quantization_configs = ()
+
+    def __new__(cls, *args, **kwargs):
+        layer = super().__new__(cls, *args, **kwargs)
+        vars(layer)["_arguments"] = _arguments_by_name(
+            cls, args, kwargs
+        )  # Keras would track layers among them
+        return layer
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        frozen, quantized = (config.pop(name, ()) for name in ("frozen", "quantization_configs"))
+        layer = cls.of_arguments(**{name: _from_config(value) for name, value in config.items()})
+        layer.saved_frozen, layer.saved_quantization_configs = frozen, quantized
+        if layer.built:
+            layer.restore_sublayers()
+        return layer
+
+    @classmethod
+    def of_arguments(cls, **arguments):
+        """Makes a layer of the arguments that a configuration holds."""
+        return cls(**arguments)
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        if not all(each.built for each in sublayers(self)):  # a subclass added them
+            first = next(iter(inspect.signature(self.call).parameters))
+            shapes = config.get("shapes_dict") or {first: config["input_shape"]}
+            inputs = {
+                name.removesuffix("_shape"): keras.KerasTensor(shape, dtype=self.compute_dtype)
+                for name, shape in shapes.items()
+                if shape is not None
+            }
+            # A call would be a node of a functional model.
+            keras.Operation.compute_output_spec(self, **inputs)
+
+    def _post_build(self):
+        super()._post_build()
+        self.restore_sublayers()
+
+    def restore_sublayers(self):
+        """Freezes and configures the sublayers as the configuration of this layer said."""
+        layers = sublayers(self)
+        for i in self.saved_frozen if self.trainable else range(len(layers)):
+            layers[i].trainable = False
+        for i, config in self.saved_quantization_configs:
+            layer = layers[i]
+            layer.quantization_config = keras.saving.deserialize_keras_object(config)
+            layer.inputs_quantizer = layer.quantization_config.activation_quantizer
+
+    def get_config(self):
+        # Keras's own classes would read attributes.
+        config = keras.layers.Layer.get_config(self)
+        rule = f"`{type(self).__name__}` takes arguments without names: write its `get_config` and `from_config`."
+        check(self._arguments is not None, rule, constructor=str(inspect.signature(type(self).__init__)))
+        with _Serialized():
+            config |= {name: to_config(value) for name, value in self._arguments.items()}
+        policy_map = keras.dtype_policies.DTypePolicyMap
+        policy, outside = self.dtype_policy, len((self.path or "").rpartition("/")[0])
+        quantized, frozen, configs = {}, [], []
+        for i, layer in enumerate(sublayers(self)):
+            if self.trainable and not layer.trainable:
+                frozen.append(i)
+            if getattr(layer, "quantization_config", None) is not None:
+                configs.append([i, keras.saving.serialize_keras_object(layer.quantization_config)])
+            if layer.quantization_mode:
+                # The same layer has another path while it is loaded than inside its model.
+                path = "(.*/)?" + re.escape(layer.path[outside:].removeprefix("/"))
+                own = layer.dtype_policy
+                quantized[path] = own[layer.path] if isinstance(own, policy_map) else own
+        if quantized:
+            policy = policy.default_policy if isinstance(policy, policy_map) else policy
+            config["dtype"] = keras.dtype_policies.serialize(policy_map(policy, quantized))
+        noted = {"frozen": frozen, "quantization_configs": configs}
+        return {**config, **{name: value for name, value in noted.items() if value}}
+
+
+class KeepsShape(Configured):
+    """Base of layers with sublayers whose output has the shape of their first input, whatever else they return.
+
+    Wrappers such as `keras.layers.TimeDistributed` call `compute_output_shape`. Keras would also use it for symbolic
+    outputs, and miss the attention scores and the cache. So those come from tracing `call`.
+    """
+
+    def compute_output_shape(self, x_shape, *other_shapes, **more_shapes):
+        return tuple(x_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+def _arguments_by_name(cls, args, kwargs):
+    """Names the arguments of a constructor call, and adds the defaults of the class.
+
+    Values of `*args` have the names that the next constructor gives them: a class that calls it `args` passes it on.
+
+    Returns:
+        A dict; None where an argument has no name.
+    """
+    arguments, values, defaults = {}, list(args), True
+    for base in cls.__mro__:
+        if "__init__" not in vars(base) or not (values or defaults):
+            continue
+        for parameter in list(inspect.signature(base.__init__).parameters.values())[1:]:
+            name, kind = parameter.name, parameter.kind
+            unnamed = kind is parameter.VAR_POSITIONAL and name != "args"
+            if values and (unnamed or kind is parameter.POSITIONAL_ONLY):
+                return None
+            if name in arguments or name in kwargs or kind not in _NAMED:
+                continue
+            if values and kind is parameter.POSITIONAL_OR_KEYWORD:
+                arguments[name] = values.pop(0)
+            elif defaults and parameter.default is not parameter.empty:
+                arguments[name] = parameter.default
+        defaults = False
+    if values:
+        return None
+    arguments = {
+        name: value for name, value in {**arguments, **kwargs}.items() if name not in KERAS_ARGUMENTS
+    }
+    return {name: [*value] if isinstance(value, list) else value for name, value in arguments.items()}
+
+
+def to_config(value):
+    """Serialises an argument of a constructor: a layer, another object of Keras, a function, or a list of them.
+
+    Raises:
+        ValueError: If the same layer was serialised before in the configuration at hand and has weights, outside of
+            saving. Keras keeps such sharing in a file. `clone_model` and a lone `get_config` cannot: each copy would
+            have weights of its own.
+    """
+    if isinstance(value, (list, tuple)):
+        return [to_config(each) for each in value]
+    if not hasattr(value, "get_config"):
+        return keras.activations.serialize(value) if callable(value) else value
+    config = keras.saving.serialize_keras_object(value)
+    if isinstance(value, keras.layers.Layer) and value.weights:
+        if _is_saving():
+            config["shared_object_id"] = id(value)  # Keras would note it from the second description on
+        else:
+            check(
+                _Serialized.is_new(value),
+                "A configuration alone cannot express that a layer is used in several places, and a clone would have "
+                "more weights. Save the model and load it instead of cloning it.",
+                layer=value.name,
+            )
+    return config
+
+
+def _is_saving():
+    """Returns whether Keras saves a model: only then does the second description of an object carry an id."""
+    policy = keras.dtype_policies.DTypePolicy("float32")
+    return "shared_object_id" in [keras.saving.serialize_keras_object(policy) for _ in range(2)][1]
+
+
+class _Serialized:
+    """A context that knows the layers that the outermost `get_config` of this thread has serialised."""
+
+    thread = threading.local()
+
+    def __enter__(self):
+        self.outermost = not hasattr(self.thread, "layers")
+        if self.outermost:
+            self.thread.layers = {}
+
+    def __exit__(self, *error):
+        if self.outermost:
+            del self.thread.layers
+
+    @classmethod
+    def is_new(cls, layer):
+        """Notes a layer, and returns whether it was not noted before."""
+        layers = getattr(cls.thread, "layers", {})
+        new = id(layer) not in layers
+        layers[id(layer)] = layer
+        return new
+
+
+def _from_config(value):
+    """Makes what `to_config` serialised."""
+    if isinstance(value, list):
+        return [_from_config(each) for each in value]
+    is_object = isinstance(value, dict) and "class_name" in value
+    return keras.saving.deserialize_keras_object(value) if is_object else value
+
+
+def check_part(value, name, kind=keras.layers.Layer):
+    """Returns a layer or an object that a constructor was given, or None.
+
+    Raises:
+        ValueError: If it is neither None nor of class `kind`.
+    """
+    check(value is None or isinstance(value, kind), f"`{name}` must be a `{kind.__name__}`.", **{name: value})
+    return value
+
+
+def check_either(name, layer, **sizes):
+    """Raises `ValueError` unless either a layer is given, or the first of the arguments that describe one."""
+    if layer is None:
+        check_positive(**dict([next(iter(sizes.items()))]))
+    for size, value in sizes.items():
+        both = layer is not None and value is not None
+        check(not both, f"Pass either `{size}` or `{name}`, not both.", **{size: value, name: layer})
+
+
+def ensure_built(layer, *shapes):
+    """Builds a sublayer, unless it is built, with the layers that a subclass added to it.
+
+    A layer that no `build` builds creates its weights when it is first called: the sublayer is called symbolically.
+    """
+    if layer.built:
+        return
+    if type(layer).build is not keras.layers.Layer.build:
+        layer.build(*shapes)
+    if not layer.built or not all(each.built for each in sublayers(layer)):
+        layer(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
+
+
+def takes_argument(layer, name):
+    """Returns whether the `call` of a layer has an argument of this name."""
+    return name in inspect.signature(layer.call).parameters
+
+
+def check_call_arguments(layer, names, name):
+    """Raises `ValueError` if the `call` of a layer lacks an argument.
+
+    Args:
+        layer: A layer that a constructor was given.
+        names: Names of the arguments that it will be called with.
+        name: Name of the constructor's argument.
+    """
+    signature = inspect.signature(layer.call)
+    any_name = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    missing = [each for each in names if each not in signature.parameters]
+    if missing and not any_name:
+        raise ValueError(
+            f"The `call` of `{name}` must have the arguments {names}; **kwargs takes those that it does not need. "
+            f"Received: {type(layer).__name__}.call{signature}, without {missing}."
+        )
+
+
+def pop_keras_arguments(kwargs):
+    """Removes Keras's own arguments of a layer from `kwargs`, and returns them as a dict."""
+    return {name: kwargs.pop(name) for name in KERAS_ARGUMENTS if name in kwargs}
