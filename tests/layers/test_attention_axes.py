@@ -204,7 +204,6 @@ def test_the_embedding_of_a_grid_of_ids_is_marked():
     assert_close(layer(embedded), layer(keras.ops.copy(embedded), padding_mask=ids != 0))
 
 
-@pytest.mark.tensorflow  # JAX cannot tell whether an open size is 1
 @pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2)])
 def test_every_size_may_be_open(axes):
     layer = attention(axes)
