@@ -1,7 +1,7 @@
 """`keras.ops`, with faster versions of a few functions that have the same names and the same meaning.
 
-Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well, and `update_rows` and `custom_gradient` are
-additions.
+Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well. Additions are `masked_softmax`,
+`zero_unless`, `update_rows`, `custom_gradient`, `written_gradient` and `at_least_float32`.
 """
 
 import functools
@@ -82,21 +82,24 @@ def matmul(x, y, transpose_y=False):
     Returns:
         `(..., rows, m)`.
     """
-    rank, rows = len(y.shape), x.shape[-2]
-    if not _is_traced() or not isinstance(rows, int) or rows > FEW_ROWS:
-        pass
-    elif rank > 2:
-        return native.product_of_few_rows(x, y, transpose_y)
-    elif rows == 1 and len(x.shape) == 2 and not transpose_y:
-        n, m = y.shape
-        known = n is not None and m is not None
-        if known and n % 2 == 0 and (n * m >= SPLIT_ROW_FROM or native.in_xla()):
+    rank = len(y.shape)
+    if _is_traced() and isinstance(x.shape[-2], int) and x.shape[-2] <= FEW_ROWS:
+        if rank > 2:
+            return native.product_of_few_rows(x, y, transpose_y)
+        if tuple(x.shape[:-1]) == (1,) and not transpose_y and _is_split(*y.shape):
+            n, m = y.shape
             halves = ops.reshape(x, (2, 1, n // 2)), ops.reshape(y, (2, n // 2, m))
             first, second = ops.unstack(native.product_of_few_rows(*halves))
             return first + second
     if transpose_y:
         y = ops.transpose(y, (*range(rank - 2), rank - 1, rank - 2))
     return ops.matmul(x, y)
+
+
+def _is_split(n, m):
+    """Returns whether a row times a kernel `(n, m)` is computed as two halves."""
+    known = n is not None and m is not None
+    return known and n % 2 == 0 and (n * m >= SPLIT_ROW_FROM or native.in_xla())
 
 
 def softmax(x, axis=-1):
