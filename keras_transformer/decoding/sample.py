@@ -198,7 +198,7 @@ def _uniform(beams, search):
     mixed = _mix(ops.bitwise_xor(mixed, search.keys))[:, None]
     mixed = _mix(ops.bitwise_xor(mixed, ops.cast(ops.arange(1, width + 1, dtype="int32"), "uint32")[None]))
     mixed = _mix(ops.bitwise_xor(mixed, ops.cast(beams.lengths + 1, "uint32")))
-    return ops.cast(ops.right_shift(mixed, np.uint32(8)), "float32") * 2.0**-24
+    return ops.cast(_without_low_bits(mixed, 8), "float32") * 2.0**-24
 
 
 def row_keys(token_ids, pad_id):
@@ -225,6 +225,11 @@ def row_keys(token_ids, pad_id):
 def _mix(x):
     """Hashes uint32 numbers with the finalizer of MurmurHash3 (Appleby), after adding an offset so that 0 changes."""
     x = x + np.uint32(0x9E3779B9)
-    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
+    x = ops.bitwise_xor(x, _without_low_bits(x, 16)) * np.uint32(0x85EBCA6B)
+    x = ops.bitwise_xor(x, _without_low_bits(x, 13)) * np.uint32(0xC2B2AE35)
+    return ops.bitwise_xor(x, _without_low_bits(x, 16))
+
+
+def _without_low_bits(x, count):
+    """Shifts uint32 numbers to the right. A tensor as the count: Keras on JAX may make a float of a plain number."""
+    return ops.right_shift(x, ops.cast(count, "uint32"))

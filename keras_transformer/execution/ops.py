@@ -1,7 +1,8 @@
 """`keras.ops`, with faster versions of a few functions that have the same names and the same meaning.
 
-Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well. Additions are `masked_softmax`,
-`zero_unless`, `update_rows`, `custom_gradient`, `written_gradient` and `at_least_float32`.
+Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well; `minimum` and `maximum` of a tensor of ints
+and an int are ints. Additions are `masked_softmax`, `zero_unless`, `update_rows`, `custom_gradient`, `written_gradient`
+and `at_least_float32`.
 """
 
 import functools
@@ -29,6 +30,26 @@ SPLIT_ROW_FROM = 2**21
 at_least_float32 = functools.partial(keras.backend.result_type, "float32")
 
 copy = native.copy
+
+
+def minimum(x, y):
+    """The smaller of two values, element by element. An int takes the dtype of the tensor.
+
+    Keras on JAX would return floats for an int32 tensor and an int after `keras.config.set_floatx("bfloat16")`.
+    """
+    return ops.minimum(*_of_one_dtype(x, y))
+
+
+def maximum(x, y):
+    """The larger of two values, element by element. An int takes the dtype of the tensor, as in `minimum`."""
+    return ops.maximum(*_of_one_dtype(x, y))
+
+
+def _of_one_dtype(x, y):
+    """Makes a tensor of an int that stands beside a tensor of ints."""
+    if isinstance(y, int) and "int" in str(getattr(x, "dtype", "")):
+        y = ops.cast(y, x.dtype)
+    return x, y
 
 
 def reshape(x, shape):
