@@ -1,6 +1,7 @@
 """Compiled functions of a model, and when they are forgotten."""
 
 import operator
+import threading
 
 from keras_transformer.execution import native
 
@@ -25,18 +26,20 @@ class CompiledFunctions:
     def __init__(self):
         self.variables, self.functions = [], {}
         self.unchanged = lambda: True
+        self.lock = threading.Lock()
 
     def get(self, key, variables, make):
         """Returns the function of a key, and makes it if there is none for these variables."""
-        same = len(variables) == len(self.variables) and all(map(operator.is_, variables, self.variables))
-        if not (same and self.unchanged()):
-            self.variables, self.functions = list(variables), {}
-            self.unchanged = unchanged(variables)
-        function = self.functions.pop(key, None) or make()
-        if len(self.functions) == KEPT_FUNCTIONS:
-            del self.functions[next(iter(self.functions))]  # the one that was not used for longest
-        self.functions[key] = function
-        return function
+        with self.lock:
+            same = len(variables) == len(self.variables) and all(map(operator.is_, variables, self.variables))
+            if not (same and self.unchanged()):
+                self.variables, self.functions = list(variables), {}
+                self.unchanged = unchanged(variables)
+            function = self.functions.pop(key, None) or make()
+            if len(self.functions) == KEPT_FUNCTIONS:
+                del self.functions[next(iter(self.functions))]  # the one that was not used for longest
+            self.functions[key] = function
+            return function
 
     def clear(self):
         """Forgets all functions."""

@@ -26,7 +26,7 @@ class OneProduct:
     def is_plain_int8(self, kernel):
         """Returns whether the layer is quantized as the library does it, and the backend multiplies by its kernel."""
         plain = not self.lora_enabled and self.quantization_config is None
-        return self.quantization_mode == "int8" and plain and native.multiplies_int8(kernel, MAX_INT8_WEIGHT)
+        return self.quantization_mode == "int8" and plain and is_native(kernel)
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras refuses subclasses. These have the weights that Keras's own layers have.
@@ -52,6 +52,11 @@ class OneProduct:
         if self.quantization_mode != "int8":
             return function(x)
         return ops.cast(function(ops.cast(x, ops.at_least_float32(self.compute_dtype))), self.compute_dtype)
+
+
+def is_native(kernel):
+    """Returns whether the backend has an int8 product of its own here, which multiplies by this variable."""
+    return native.multiplies_int8(kernel, MAX_INT8_WEIGHT)
 
 
 def int8_product(operands, rows):
@@ -81,8 +86,20 @@ def int8_product(operands, rows):
 
 
 def kernel_product(operands):
-    """Makes a function that multiplies whole rows by an int8 kernel, without a gradient."""
-    return native.int8_product(operands.kernel, operands.scale, operands.transposed)
+    """Makes a function that multiplies whole rows by an int8 kernel, without a gradient.
+
+    It returns `rows @ kernel / (127 * scale)`, float32 `(m, n)`, for float32 rows of whole numbers from -127 to 127.
+    """
+    kernel, scale, transposed = operands.kernel, operands.scale, operands.transposed
+    if operands.is_native:
+        return native.int8_product(kernel, scale, transposed)
+    kernel = ops.transpose(kernel, (1, 0)) if transposed else kernel
+
+    def product(rows):
+        sums = ops.matmul(ops.cast(rows, "int8"), kernel)  # int32
+        return ops.cast(sums, "float32") / (127.0 * ops.cast(scale, "float32"))
+
+    return product
 
 
 def _rounded_product(multiply, rows):

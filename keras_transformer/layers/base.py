@@ -7,7 +7,7 @@ import threading
 import keras
 
 from keras_transformer.checks import check, check_positive
-from keras_transformer.keras_internals import sublayers
+from keras_transformer.keras_internals import sublayers, take_own_policies
 
 KERAS_ARGUMENTS = ("name", "dtype", "trainable")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -73,6 +73,7 @@ class Configured:
             layer = layers[i]
             layer.quantization_config = keras.saving.deserialize_keras_object(config)
             layer.inputs_quantizer = layer.quantization_config.activation_quantizer
+        take_own_policies(self)
 
     def get_config(self):
         # Keras's own classes would read attributes.
@@ -148,7 +149,7 @@ def _arguments_by_name(cls, args, kwargs):
 
 
 def to_config(value):
-    """Serialises an argument of a constructor: a layer, another object of Keras, a function, or a list of them.
+    """Serialises an argument of a constructor: a layer, another object of Keras, a function, a list or a dict of them.
 
     Raises:
         ValueError: If the same layer was serialised before in the configuration at hand and has weights, outside of
@@ -157,6 +158,8 @@ def to_config(value):
     """
     if isinstance(value, (list, tuple)):
         return [to_config(each) for each in value]
+    if isinstance(value, dict):
+        return {name: to_config(each) for name, each in value.items()}
     if not hasattr(value, "get_config"):
         return keras.activations.serialize(value) if callable(value) else value
     config = keras.saving.serialize_keras_object(value)
@@ -206,8 +209,11 @@ def _from_config(value):
     """Makes what `to_config` serialised."""
     if isinstance(value, list):
         return [_from_config(each) for each in value]
-    is_object = isinstance(value, dict) and "class_name" in value
-    return keras.saving.deserialize_keras_object(value) if is_object else value
+    if not isinstance(value, dict):
+        return value
+    if "class_name" in value:
+        return keras.saving.deserialize_keras_object(value)
+    return {name: _from_config(each) for name, each in value.items()}
 
 
 def check_part(value, name, kind=keras.layers.Layer):

@@ -10,6 +10,7 @@ the hypotheses of a search share one cache: then each hypothesis has a slot of i
 """
 
 import dataclasses
+import numbers
 from typing import Any, NamedTuple
 
 import keras
@@ -43,13 +44,14 @@ class KVCache(NamedTuple):
                 clipped: the new tokens then fill the last slots.
 
         Raises:
-            ValueError: If the new tokens are known to end past the last slot.
+            ValueError: If `index` is no integer, or the new tokens are known to end past the last slot.
         """
+        is_int = isinstance(index, numbers.Integral) or "int" in str(getattr(index, "dtype", ""))
+        check(is_int, "`index` must be an int or an int scalar tensor.", index=index)
         count, length = new.key.shape[2], self.key.shape[2]
         known = known_int(index)
-        if (
-            known is None
-        ):  # XLA clips an index too. Past the end a scatter would reach the slots of the next head
+        if known is None:
+            # XLA clips an index too. Past the end a scatter would reach the slots of the next head.
             last = self.length - ops.shape(new.key)[2]
             return self.write_slots(new, ops.clip(ops.cast(index, "int32"), 0, last))
         if None not in (count, length) and not 0 <= known <= length - count:

@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer.checks import check, check_count, check_dense, check_positive, check_range
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, OneProduct, narrow_weights
+from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, OneProduct, is_native, narrow_weights
 from keras_transformer.execution.modes import held
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
@@ -97,18 +97,25 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
             return self._logits(inputs, operands)
         states = ops.cast(inputs, at_least_float32(self.compute_dtype)) * self.output_scale
         logits = super().quantized_call(states, reverse=True)
-        if self.lora_enabled and self.tie_weights and not LOGITS_HAVE_LORA:
-            states = states * (self.lora_alpha / self.lora_rank)
-            low, high = (ops.cast(x, states.dtype) for x in (self.lora_embeddings_b, self.lora_embeddings_a))
-            logits = logits + ops.matmul(ops.matmul(states, low, transpose_y=True), high, transpose_y=True)
-        return self._finished(logits)
+        return self._finished(logits if LOGITS_HAVE_LORA else self._with_lora(logits, states))
 
     def _logits(self, states, operands):
         """Scores every id for each state `(..., d_model)`."""
         states = ops.cast(states, self.compute_dtype)
         states = states if self.output_scale == 1.0 else states * self.output_scale
-        logits = self._finished(operands.product(ops.reshape(states, (-1, self.output_dim))))
+        rows = ops.reshape(states, (-1, self.output_dim))
+        logits = operands.product(rows)
+        logits = self._finished(logits if operands.scale is None else self._with_lora(logits, rows))
         return ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim))
+
+    def _with_lora(self, logits, states):
+        """Adds LoRA to logits of a quantized matrix."""
+        if not (self.lora_enabled and self.tie_weights):
+            return logits
+        states = ops.cast(states, at_least_float32(self.compute_dtype)) * (self.lora_alpha / self.lora_rank)
+        low, high = (ops.cast(x, states.dtype) for x in (self.lora_embeddings_b, self.lora_embeddings_a))
+        lora = ops.matmul(ops.matmul(states, low, transpose_y=True), high, transpose_y=True)
+        return ops.cast(logits, lora.dtype) + lora
 
     def _finished(self, logits):
         """Adds the bias, then caps the logits."""
@@ -132,12 +139,20 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         if self.quantization_mode is None:
             kernel = ops.transpose(self.embeddings, (1, 0)) if self.tie_weights else self.reverse_embeddings
             return Operands(ops.cast(kernel, self.compute_dtype))
-        kernel = self.embeddings if self.tie_weights else self.reverse_embeddings
-        if not self.is_plain_int8(kernel):
+        if self.quantization_mode != "int8" or self.quantization_config is not None:
             return None
-        scale = self.embeddings_scale if self.tie_weights else self.reverse_embeddings_scale
+        if self.tie_weights:
+            # `self.embeddings` would add LoRA.
+            kernel = next(weight for weight in self.weights if weight.dtype == "int8")
+            scale = self.embeddings_scale
+        else:
+            kernel, scale = self.reverse_embeddings, self.reverse_embeddings_scale
+        # Keras's own int8 logits have no gradient that trains: it is that of the scale of the states alone.
         return Operands(
-            ops.convert_to_tensor(kernel), ops.convert_to_tensor(scale), transposed=self.tie_weights
+            ops.convert_to_tensor(kernel),
+            ops.convert_to_tensor(scale),
+            transposed=self.tie_weights,
+            is_native=is_native(kernel),
         )
 
     @property

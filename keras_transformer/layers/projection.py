@@ -21,6 +21,7 @@ class Operands(NamedTuple):
     bias: `(n,)`, or None.
     transposed: Whether the axes of the kernel are exchanged; for int8 alone.
     multiply: Function that multiplies rows by the int8 kernel, without a gradient; None for a product with one.
+    is_native: Whether the backend's own int8 product can multiply by an int8 kernel.
     """
 
     kernel: Any
@@ -28,6 +29,7 @@ class Operands(NamedTuple):
     bias: Any = None
     transposed: bool = False
     multiply: Any = None
+    is_native: bool = True
 
     def product(self, rows):
         """Multiplies rows `(m, k)` by the kernel and adds the bias: `(m, n)`, of the dtype of the rows."""

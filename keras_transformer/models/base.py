@@ -9,7 +9,7 @@ from keras_transformer.execution.compiled import unchanged
 from keras_transformer.execution.inference import predict_graph
 from keras_transformer.execution.int8 import has_int8_weights
 from keras_transformer.execution.parts import encode_rows
-from keras_transformer.keras_internals import sublayers, take_own_policies
+from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.base import Configured, check_part, ensure_built
 from keras_transformer.layers.positions import AttentionPositions
@@ -182,7 +182,6 @@ class BaseModel(Configured, keras.Model):
         model = cls(**arguments)
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
-        take_own_policies(model)
         return model
 
 

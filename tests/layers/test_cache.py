@@ -70,6 +70,12 @@ def test_write_keeps_the_dtype_of_the_cache():
     np.testing.assert_allclose(as_numpy(cache.key)[:, :, 1:3], new(2).key, rtol=2**-8)
 
 
+@pytest.mark.parametrize("index", [1.7, np.float32(2), "2", None])
+def test_an_index_that_is_no_integer_is_refused(index):
+    with pytest.raises(ValueError, match=r"`index` must be an int or an int scalar tensor. Received: index="):
+        filled().write(new(1), index)
+
+
 @pytest.mark.parametrize("index", [np.int64(2), np.array(2), "int64 tensor"])
 def test_write_takes_an_index_of_any_integer_dtype(index):
     index = ops.convert_to_tensor(2, "int64") if isinstance(index, str) else index

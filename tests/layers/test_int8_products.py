@@ -103,11 +103,14 @@ def test_larger_weights_from_elsewhere_go_the_path_of_keras():
     np.testing.assert_allclose(as_numpy(layer(x)), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("make", [quantized, lambda: TokenEmbedding(VOCAB, 64)], ids=["projection", "logits"])
-def test_the_gradient_is_that_of_a_product_with_floats(make, monkeypatch):
+def test_the_gradient_is_that_of_a_product_with_floats(make, is_native, monkeypatch):
     import tensorflow as tf
 
     layer, x = make(), tf.constant(normal(3, 64))
+    if not is_native:
+        as_keras(monkeypatch)
     if isinstance(layer, TokenEmbedding):
         layer.build()
         layer.quantize("int8")

@@ -70,6 +70,15 @@ def test_a_loaded_model_quantizes_what_the_saved_one_does(config, tmp_path):
     np.testing.assert_allclose(as_numpy(again(IDS)), as_numpy(model(IDS)), atol=1e-6)
 
 
+def test_a_quantized_functional_model_from_a_file_is_saved_again(tmp_path):
+    inputs = keras.Input((3, 4))
+    model = keras.Model(inputs, Encoder(1, 2, 8)(inputs))
+    model.quantize("int8")
+    x = normal(2, 3, 4)
+    again = reloaded(reloaded(model, tmp_path), tmp_path)
+    np.testing.assert_array_equal(as_numpy(again(x)), as_numpy(model(x)))
+
+
 def test_a_layer_in_several_places_of_one_stack_is_not_cloned_but_saved(tmp_path):
     layer, inputs = EncoderLayer(2, 8), keras.Input((3, 4))
     model = keras.Model(inputs, Encoder([layer, layer, layer])(inputs))
@@ -103,6 +112,18 @@ class _PassesOn(EncoderLayer):
 class _TakesLayers(Encoder):
     def __init__(self, *layers, **kwargs):
         super().__init__(list(layers), **kwargs)
+
+
+class _TakesDict(FeedForward):
+    def __init__(self, d_ff, parts, **kwargs):
+        super().__init__(d_ff, **kwargs)
+        self.parts = parts
+
+
+def test_layers_in_a_dict_are_in_the_configuration():
+    layer = _TakesDict(8, {"first": keras.layers.Dense(3), "sizes": [1, 2]})
+    again = _TakesDict.from_config(layer.get_config())
+    assert again.parts["first"].units == 3 and again.parts["sizes"] == [1, 2]
 
 
 def test_arguments_that_a_subclass_passes_on_are_in_its_configuration():

@@ -6,7 +6,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -489,6 +491,19 @@ def test_the_function_that_was_not_used_for_longest_is_forgotten(monkeypatch):
     for key in "abacab":
         functions.get(key, [], lambda key=key: made.append(key) or key)
     assert made == ["a", "b", "c", "b"]
+
+
+def test_threads_share_one_compiled_function():
+    functions, made = execution_compiled.CompiledFunctions(), []
+
+    def make():
+        time.sleep(0.05)  # long enough for the other threads to ask
+        made.append("function")
+        return made[-1]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: functions.get("key", [], make), range(8)))
+    assert made == ["function"] and found == made * 8
 
 
 @pytest.mark.tensorflow
