@@ -107,33 +107,6 @@ def test_attention_masks_have_the_axes_that_keras_gives_them(rank):
     assert_close(layer(X, X, **options), plain(X, X, **options))
 
 
-def test_scores_have_the_axes_of_keras():
-    for axes in (None, (1,), (2,), (1, 2)):
-        layer = attention(axes)
-        plain = keras.layers.MultiHeadAttention(2, 4, attention_axes=axes)
-        plain.build(X.shape, X.shape)
-        plain.set_weights(layer.get_weights())
-        assert_close(layer(X, X, return_attention_scores=True), plain(X, X, return_attention_scores=True))
-
-
-def test_queries_and_keys_of_other_lengths():
-    query, layer = normal(BATCH, 4, COLUMNS, FEATURES, seed=2), attention((1,))
-    plain = keras.layers.MultiHeadAttention(2, 4, attention_axes=(1,))
-    plain.build(query.shape, X.shape)
-    plain.set_weights(layer.get_weights())
-    assert_close(layer(query, X, X), plain(query, X, X))
-
-
-def test_free_axes_that_differ_raise():
-    with pytest.raises(ValueError, match="`query` and `value` must agree on all axes but the attended ones"):
-        attention((2,))(X, normal(BATCH, ROWS + 1, COLUMNS, FEATURES))
-
-
-def test_a_token_mask_of_another_shape_raises():
-    with pytest.raises(ValueError, match="`value_mask` must have the shape of its input"):
-        attention()(X, X, value_mask=REAL[:, 0])
-
-
 def test_encoder_layers_take_grids():
     layer = EncoderLayer(2, 8, dropout=0.0, attention=None)
     x = normal(BATCH, ROWS, COLUMNS, 6)
@@ -212,18 +185,6 @@ def test_every_size_may_be_open(axes):
     assert_close(model(X), layer(X, X))
 
 
-def test_the_order_of_the_axes_is_that_of_the_mask():
-    x, mask = normal(2, 3, 3, 6), np.random.default_rng(1).uniform(size=(3, 3, 3, 3)) < 0.7
-    layer, plain = (
-        cls(2, 4, attention_axes=(2, 1)) for cls in (MultiHeadAttention, keras.layers.MultiHeadAttention)
-    )
-    for each in (layer, plain):
-        each.build(x.shape, x.shape)
-    plain.set_weights(layer.get_weights())
-    options = {"attention_mask": mask, "return_attention_scores": True}
-    assert_close(layer(x, x, **options), plain(x, x, **options))
-
-
 def test_a_layer_that_was_built_on_rank_3_attends_over_all_axes_of_rank_4():
     layer = MultiHeadAttention(2, 4)
     layer(X[:, 0], X[:, 0])
@@ -231,30 +192,38 @@ def test_a_layer_that_was_built_on_rank_3_attends_over_all_axes_of_rank_4():
     assert_close(as_numpy(layer(X, X)).reshape(flat.shape), layer(flat, flat))
 
 
-@pytest.mark.parametrize(("axes", "rank"), [((0,), 3), ((5,), 3), ((1, 2), 3), ((3,), 4), ((1, 1), 4)])
-def test_axes_that_cannot_be_attended_raise(axes, rank):
-    with pytest.raises(ValueError, match="`attention_axes` must be different axes between"):
-        MultiHeadAttention(2, 4, attention_axes=axes).build(
-            (2, 3, 5, 7)[4 - rank :], (2, 3, 5, 7)[4 - rank :]
-        )
+def raises_for(*shapes, axes=None, call=(), **options):
+    """A call with inputs of these shapes, and a mask or an argument beside them."""
+    inputs = [normal(*shape) for shape in (shapes * 2 if len(shapes) == 1 else shapes)]
+    return lambda: MultiHeadAttention(2, 4, attention_axes=axes, **options)(*inputs, **dict(call))
 
 
-def test_keys_and_values_of_other_lengths_raise():
-    with pytest.raises(ValueError, match="must be equal"):
-        attention((2,))(X, X, normal(BATCH, COLUMNS, ROWS, FEATURES))
+GRID = (2, 3, 5, 7)
+DIFFERENT = "`attention_axes` must be different axes between"
 
 
-def test_the_hook_of_keras_gives_a_masked_query_no_scores():
-    class Hooked(MultiHeadAttention):
-        def _compute_attention(self, *args, **kwargs):
-            return super()._compute_attention(*args, **kwargs)
-
-    x, options = (
-        normal(1, 3, 6),
-        {"query_mask": np.array([[True, True, False]]), "return_attention_scores": True},
-    )
-    hooked, plain = Hooked(2, 4), MultiHeadAttention(2, 4)
-    for layer in (hooked, plain):
-        layer(x, x)
-    plain.set_weights(hooked.get_weights())
-    assert_close(hooked(x, x, **options), plain(x, x, **options))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (raises_for(GRID, positions=ALiBi()), "`positions` needs one attended axis"),
+        (raises_for(GRID, sliding_window=2), "`sliding_window` needs one attended axis"),
+        (raises_for(GRID, call={"use_causal_mask": True}), "`use_causal_mask` needs one attended axis"),
+        (raises_for(GRID, call={"cache": 3}), r"`cache` needs inputs `\(batch, length, features\)`"),
+        (raises_for(GRID, call={"index": 3}), r"`index` needs inputs `\(batch, length, features\)`"),
+        (raises_for(GRID, (2, 4, 5, 7), axes=(2,)), "must agree on all axes but the attended ones"),
+        (raises_for(GRID, GRID, (2, 5, 3, 7), axes=(2,)), "must be equal"),
+        (raises_for(GRID, call={"value_mask": REAL[:, 0]}), "`value_mask` must have the shape of its input"),
+        (
+            lambda: MultiHeadAttention(3, 4).compute_output_shape((2, 4, 8), (2, 2, 8), (2, 1, 7)),
+            "must be equal",
+        ),
+        (raises_for(GRID[1:], axes=(0,)), DIFFERENT),
+        (raises_for(GRID[1:], axes=(5,)), DIFFERENT),
+        (raises_for(GRID[1:], axes=(1, 2)), DIFFERENT),
+        (raises_for(GRID, axes=(3,)), DIFFERENT),
+        (raises_for(GRID, axes=(1, 1)), DIFFERENT),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,5 +1,7 @@
 """Every public layer keeps the contract of `tests/contracts.py`."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -43,6 +45,7 @@ CASES = {
     "attention": (attention(), lambda: [hidden(), memory()]),
     "attention_without_bias": (attention(use_bias=False), lambda: [hidden(), memory()]),
     "attention_output_shape": (attention(output_shape=19), lambda: [hidden(), memory()]),
+    "attention_gated": (attention(use_gate=True), lambda: [hidden(), memory()]),
     "attention_separate_key": (
         attention(),
         lambda: [hidden(), memory(), normal(BATCH, SOURCE_LEN, 3)],
@@ -147,6 +150,7 @@ DEEP = ("encoder_pre_norm", "decoder_pre_norm", "decoder_of_parts")
 VARIANTS = (
     "attention_without_bias",
     "attention_output_shape",
+    "attention_gated",
     "attention_separate_key",
     "positions_short_waves",
     "positions_in_halves",
@@ -316,6 +320,7 @@ CONFIGURED = [
         scale=0.5,
     ),
     layers.FeedForward(17, "gelu", 0.3, use_bias=False, kernel_initializer="he_normal"),
+    layers.GatedFeedForward(17, "gelu", 0.3, use_bias=True, kernel_initializer="he_normal"),
     layers.Residual(0.3, True, 1e-3),
     layers.Residual(0.3, True, norm="rms", sandwich_norm=True),
     layers.LayerNormalization(1, 0.5, center=False),
@@ -342,8 +347,12 @@ CONFIGURED = [
 
 @pytest.mark.parametrize("layer", CONFIGURED, ids=lambda layer: type(layer).__name__)
 def test_config_comes_back_whole(layer):
+    """Every argument of the constructor is in it."""
     config = layer.get_config()
     assert type(layer).from_config(config).get_config() == config
+    parameters = inspect.signature(type(layer).__init__).parameters.values()
+    own = {each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+    assert own - {"self"} <= config.keys()
 
 
 @pytest.mark.parametrize(("layer_class", "sizes"), STACKS)

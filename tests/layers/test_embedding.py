@@ -31,14 +31,6 @@ def test_logits_are_products_with_each_embedding():
         assert_close(layer(x, reverse=True), expected)
 
 
-def test_both_ends_share_one_matrix():
-    layer, x = built(), normal(2, 3, D_MODEL)
-    before = as_numpy(layer(x, reverse=True))
-    layer.embeddings.assign(2.0 * layer.embeddings)
-    assert_close(layer(x, reverse=True), 2 * before)
-    assert len(layer.weights) == 1
-
-
 def test_reversed_in_a_functional_model_it_stays_tied():
     layer = built(pad_id=0)
     ids = keras.Input((None,), dtype="int32")
@@ -77,22 +69,13 @@ def test_large_ids_keep_their_value_under_mixed_precision():
     assert_close(layer(ids), (np.arange(1042).reshape(521, 2) % 256)[ids] * np.sqrt(2), 0.01)
 
 
-def test_scaled_embeddings_start_with_unit_variance():
-    layer = TokenEmbedding(1009, 101)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"scale": 1.0, "embeddings_initializer": keras.initializers.RandomNormal(stddev=1.0)}]
+)
+def test_scaled_embeddings_start_with_unit_variance(arguments):
+    layer = TokenEmbedding(1009, 101, **arguments)
     layer.build()
-    table = as_numpy(layer.embeddings) * 101**0.5
-    np.testing.assert_allclose(table.std(), 1.0, rtol=0.05)
-
-
-def test_another_initializer_makes_the_matrix():
-    layer = TokenEmbedding(
-        1009, 101, scale=1.0, embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0)
-    )
-    layer.build()
-    np.testing.assert_allclose(as_numpy(layer.embeddings).std(), 1.0, rtol=0.05)
-    again = TokenEmbedding.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
-    assert again.embeddings_initializer.stddev == 1.0
+    np.testing.assert_allclose((as_numpy(layer.embeddings) * layer.scale).std(), 1.0, rtol=0.05)
 
 
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 0), ("d_model", -1), ("vocab_size", None)])

@@ -6,7 +6,6 @@ import pytest
 from contracts import (
     as_numpy,
     assert_close,
-    check_layer_contract,
     gradient_of,
     normal,
     portable_first,
@@ -110,14 +109,6 @@ def test_no_token_is_dropped_where_all_choose_the_same_experts():
     assert np.abs(as_numpy(layer(x))).max() > 0.01
 
 
-def test_each_position_is_on_its_own():
-    layer, changed = built(), X.copy()
-    changed[:, 3] += 1
-    difference = np.abs(as_numpy(layer(changed)) - as_numpy(layer(X))).max(axis=(0, 2))
-    assert difference[3] > 0.01
-    assert np.all(np.delete(difference, 3) <= 1e-6)
-
-
 def test_balance_loss_by_hand():
     """Of four tokens three choose expert 0, one expert 1: f = (3/4, 1/4); P is likewise between 3/4 and 1/4."""
     layer = routed([[np.log(3), 0], [0, np.log(3)]], top_k=1, balance=0.5)
@@ -143,16 +134,6 @@ def test_even_use_costs_as_much_as_the_balance(top_k):
     layer.build((None, None, 3))
     layer.router.kernel.assign(router)
     assert_close(added_loss(layer, np.eye(3, dtype="float32")[None]), np.array(0.3))
-
-
-def test_padding_does_not_change_the_balance_loss():
-    layer, changed = built(), X.copy()
-    changed[~REAL] = 5.0
-    longer = np.pad(changed, ((0, 1), (0, 3), (0, 0)), constant_values=-3.0)
-    expected = added_loss(layer, X, padding_mask=REAL)
-    assert_close(added_loss(layer, changed, padding_mask=REAL), expected)
-    assert_close(added_loss(layer, longer, padding_mask=np.pad(REAL, ((0, 1), (0, 3)))), expected)
-    assert abs(added_loss(layer, changed) - expected) > 1e-5
 
 
 def test_an_explicit_mask_wins_over_keras_own():
@@ -257,32 +238,6 @@ def test_one_compiled_function_serves_every_length(jit_compile):
     function = compiled(lambda x: layer(x), layer, jit_compile)
     for length in (LENGTH, 1, 3):
         assert_close(function(ops.convert_to_tensor(X[:, :length])), layer(X[:, :length]))
-
-
-@pytest.mark.slow
-def test_keeps_the_contract(tmp_path):
-    """With gated experts, of which one is asked: the others are in test_contracts.py."""
-    check_layer_contract(
-        lambda **kwargs: MixtureOfExperts(experts_of(gated), 1, **kwargs),
-        lambda: [X],
-        tmp_path,
-        mask=REAL,
-    )
-
-
-def test_config_keeps_every_argument_before_and_after_it_is_built():
-    experts = [GatedFeedForward(11, "gelu") for _ in range(5)]
-    layer = MixtureOfExperts(experts, 3, 0.2, kernel_initializer="he_normal")
-    config = layer.get_config()
-    again = MixtureOfExperts.from_config(config)
-    assert again.get_config() == config
-    layer.build((None, None, D_MODEL))
-    again = MixtureOfExperts.from_config(layer.get_config())
-    assert (again.num_experts, again.top_k, again.balance) == (5, 3, 0.2)
-    assert type(again.kernel_initializer) is keras.initializers.HeNormal
-    assert {(type(e), e.d_ff, e.activation) for e in again.experts} == {
-        (GatedFeedForward, 11, keras.activations.gelu)
-    }
 
 
 def test_experts_are_the_layers_handed_in():

@@ -1,12 +1,14 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, mask_of, normal, with_mask
+from contracts import as_numpy, normal
 from keras import ops
 from reference import positions as reference_positions
 
 from keras_transformer.layers import (
     LearnedPositions,
+    LinearScaling,
+    Llama3Scaling,
     PositionalEncoding,
     RotaryPositions,
     SegmentEmbedding,
@@ -54,14 +56,6 @@ def test_start_index_continues_the_table(start_index):
     np.testing.assert_allclose(as_numpy(PositionalEncoding()(x, start_index=tensor)), expected, atol=1e-5)
 
 
-def test_chunks_are_slices_of_the_whole():
-    layer, x = PositionalEncoding(), normal(2, 11, 6)
-    whole = as_numpy(layer(x))
-    for start in range(0, 11, 3):
-        chunk = layer(x[:, start : start + 3], start_index=start)
-        np.testing.assert_allclose(as_numpy(chunk), whole[:, start : start + 3], atol=1e-6)
-
-
 def test_mixed_bfloat16_rounds_once_at_the_end():
     """At 512 positions, angles rounded to bfloat16 would be off by whole radians: neighbours fall together."""
     layer = PositionalEncoding(dtype="mixed_bfloat16")
@@ -84,20 +78,6 @@ def test_float16_positions_stay_exact_far_out():
     """Positions past 2048 are not all float16 numbers; they are counted in integers."""
     found = as_numpy(PositionalEncoding(dtype="float16")(np.zeros((1, 3, 4), "float16"), start_index=4097))
     np.testing.assert_allclose(found[0], reference_positions(3, 4, start_index=4097), atol=2e-3)
-
-
-def test_implicit_mask_is_passed_on():
-    mask = np.array([[True, False, True]])
-    output = PositionalEncoding()(with_mask(ops.zeros((1, 3, 5)), mask))
-    np.testing.assert_array_equal(as_numpy(mask_of(output)), mask)
-
-
-@pytest.mark.parametrize("wavelength", [0, -1.0])
-def test_wavelength_must_be_positive(wavelength):
-    with pytest.raises(
-        ValueError, match=f"`max_wavelength` must be a number above 0. Received: max_wavelength={wavelength}"
-    ):
-        PositionalEncoding(max_wavelength=wavelength)
 
 
 @pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
@@ -123,12 +103,29 @@ def test_offsets_and_the_last_wavelength():
     assert learned.embeddings.shape == (7, 3)
 
 
-def test_an_endpoint_needs_more_than_two_channels():
-    with pytest.raises(ValueError, match=r"`endpoint=True` needs more than 2 channels"):
-        PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2), "float32"))
-
-
 @pytest.mark.parametrize("layer", [PositionalEncoding(), LearnedPositions(5), SegmentEmbedding()])
 def test_ids_in_place_of_vectors_are_refused(layer):
     with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
         layer(np.ones((2, 3), "int32"))
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (
+            lambda: PositionalEncoding(0),
+            "`max_wavelength` must be a number above 0. Received: max_wavelength=0",
+        ),
+        (lambda: PositionalEncoding(-1.0), r"Received: max_wavelength=-1\.0"),
+        (lambda: PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2))), "needs more than 2 channels"),
+        (lambda: RotaryPositions(0.0), "max_wavelength=0.0"),
+        (lambda: RotaryPositions().rotate(np.zeros((1, 1, 2, 3), "float32")), "even number of channels"),
+        (lambda: RotaryPositions(scaling="linear"), "`scaling` must be a `Scaling`"),
+        (lambda: LinearScaling(-1), "factor=-1"),
+        (lambda: Llama3Scaling(8.0, 4.0, 4.0), "high_frequency_factor=4.0, low_frequency_factor=4.0"),
+        (lambda: SegmentEmbedding(0), "num_segments=0"),
+    ],
+)
+def test_wrong_arguments_are_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()

@@ -126,19 +126,6 @@ def test_sandwich_dropout_comes_before_the_norm_and_in_training_alone():
         np.testing.assert_allclose(row[kept], np.sqrt(512 / kept.sum()), rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", [Residual, sandwich])
-def test_configs_keep_every_argument(make):
-    layer = make(dropout=0.3, norm="rms", layer_norm_epsilon=0.2)
-    again = Residual.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
-    assert (again.dropout, again.normalize_first) == (0.3, make is sandwich)
-    assert (type(again.norm), again.norm.epsilon) == (RMSNormalization, 0.2)
-    if make is sandwich:
-        assert (type(again.norm_after), again.norm_after.epsilon) == (RMSNormalization, 0.2)
-    layer.build(X.shape)
-    assert layer.get_config() == again.get_config()
-
-
 def test_the_norms_compute_in_the_residuals_policy():
     layer = sandwich(norm="rms", dtype="mixed_bfloat16")
     assert {layer.norm.dtype_policy.name, layer.norm_after.dtype_policy.name} == {"mixed_bfloat16"}

@@ -26,15 +26,6 @@ def test_agrees_with_complex_numbers(positions):
     np.testing.assert_allclose(as_numpy(RotaryPositions(50.0).rotate(x, given)), expected, atol=1e-5)
 
 
-def test_rows_may_stand_elsewhere():
-    x = normal(2, 3, 4, 6)
-    positions = np.array([[0, 1, 2, 3], [9, 8, 7, 6]], "int32")
-    found = as_numpy(RotaryPositions().rotate(x, positions))
-    for row in range(2):
-        alone = RotaryPositions().rotate(x[row : row + 1], positions[row])
-        np.testing.assert_allclose(found[row], as_numpy(alone)[0], atol=1e-6)
-
-
 def test_scores_know_distances_alone():
     query, key = normal(1, 1, 1, 6), normal(1, 1, 1, 6, seed=1)
     rotary = RotaryPositions()
@@ -58,25 +49,6 @@ def test_llama3_scaling_in_its_three_regimes():
     short, long, between = (2 * math.pi / wave for wave in (100, 2000, 400))
     expected = [short, long / 8, 0.5 * between + 0.5 * between / 8]
     np.testing.assert_allclose(scaling.scaled([short, long, between]), expected)
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: RotaryPositions(0.0), "max_wavelength=0.0"),
-        (lambda: LinearScaling(-1), "factor=-1"),
-        (lambda: Llama3Scaling(8.0, 4.0, 4.0), "high_frequency_factor=4.0, low_frequency_factor=4.0"),
-        (lambda: RotaryPositions().rotate(np.zeros((1, 1, 2, 3), "float32")), "even number of channels"),
-    ],
-)
-def test_wrong_arguments_are_named(make, named):
-    with pytest.raises(ValueError, match=named):
-        make()
-
-
-def test_a_scaling_must_be_one():
-    with pytest.raises(ValueError, match=r"`scaling` must be a `Scaling`"):
-        RotaryPositions(scaling="linear")
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 5, 3, 4), (2, 1, 5, 3, 4)])

@@ -42,8 +42,3 @@ def test_the_sum_is_rounded_once(layer):
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
     exact = as_numpy(x) + as_numpy(layer.embeddings)
     np.testing.assert_allclose(as_numpy(found), exact, rtol=2**-8, atol=1e-6)
-
-
-def test_the_number_of_segments_is_positive():
-    with pytest.raises(ValueError, match="num_segments=0"):
-        SegmentEmbedding(0)
