@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from contracts import as_numpy, assert_close, compilations, needs_bfloat16, portable_first
+from contracts import as_numpy, assert_close, needs_bfloat16, portable_first
 from keras import ops
 from reference import log_softmax
 from searches import (
@@ -45,7 +45,6 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.execution import compiled as execution_compiled
 from keras_transformer.execution import growth, parts
-from keras_transformer.execution.compiled import compiled
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.layers import TreeCache
 from keras_transformer.models import EncoderDecoder, Transformer
@@ -80,36 +79,6 @@ def assert_same(found, expected):
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
 
 
-@pytest.mark.tensorflow  # JAX compiles either way, and writes what TensorFlow writes: the test of both backends
-@pytest.mark.parametrize(
-    ("constraints", "prefix"),
-    [pytest.param("free", None, marks=pytest.mark.slow), ("all", PREFIX)],
-    ids=["free", "all"],
-)
-@each_strategy("greedy")
-@pytest.mark.slow
-def test_compiled_portable_and_eager_write_the_same(model, strategy, constraints, prefix):
-    constraints = CONSTRAINTS[constraints]
-    eager = written(model, strategy, constraints, prefix, "eager", MAX_LENGTH)
-    for mode in ("portable", "compiled"):
-        assert_same(written(model, strategy, constraints, prefix, mode, MAX_LENGTH), eager)
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("name", ["beam", pytest.param("cut sample", marks=pytest.mark.slow)])
-def test_a_search_inside_a_graph_of_the_users_own_is_the_same(model, name):
-    strategy = STRATEGIES[name]
-    seed = getattr(strategy, "seed", None)
-    expected = written(model, strategy, CONSTRAINTS["all"], None, "eager", MAX_LENGTH)
-    for jit_compile in compilations():
-
-        def search(source):
-            return model.search(source, strategy, MAX_LENGTH, constraints=CONSTRAINTS["all"], seed=seed)
-
-        assert_same(as_numpy(compiled(search, model, jit_compile)(ops.convert_to_tensor(SOURCE))), expected)
-
-
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_strategies_and_constraints_are_the_same_on_both_backends(model):
@@ -127,59 +96,6 @@ def test_strategies_and_constraints_are_the_same_on_both_backends(model):
     for name, names, *found in lines:
         expected = written(model, STRATEGIES[name], CONSTRAINTS[names], None, "eager", MAX_LENGTH)
         assert found == expected[:2], (name, names)
-
-
-@each_strategy("greedy")
-def test_rows_depend_on_no_other_row_no_order_and_no_padding(model, strategy):
-    arguments = {"max_length": MAX_LENGTH}
-
-    def search(source):
-        return as_numpy(model.generate(source, strategy, **arguments))
-
-    together = search(SOURCE)
-    backwards = search(SOURCE[::-1].copy())
-    assert_same([part[::-1] for part in backwards], together)
-    assert_same(search(np.pad(SOURCE, ((0, 0), (0, 4)))), together)
-    for row in range(3):
-        alone = search(SOURCE[row : row + 1, : int((SOURCE[row] != PAD).sum())])
-        assert_same(alone, [part[row : row + 1] for part in together])
-
-
-@pytest.mark.parametrize(
-    ("name", "length"),
-    [
-        ("greedy", 2),
-        pytest.param("diverse", 2, marks=pytest.mark.slow),
-        # JAX compiles each; a prefix before each strategy is there in the test of scores below.
-        *(pytest.param(n, 2, marks=TENSORFLOW_SLOW) for n in ("beam", "sample", "cut sample")),
-        *(pytest.param("greedy", n, marks=TENSORFLOW_SLOW) for n in (1, 3)),
-    ],
-)
-@pytest.mark.slow
-def test_a_prefix_of_what_it_would_write_changes_nothing(model, name, length):
-    """Greedy search goes on from its own beginning just as it went; others at least keep it."""
-    strategy = STRATEGIES[name]
-    no_padding = [SuppressTokens((PAD,))]
-    free = model.generate(SOURCE, Greedy(), max_length=9, constraints=no_padding)
-    prefix = as_numpy(free.tokens)[:, 0, :length].astype("int32")
-    found = model.generate(SOURCE, strategy, max_length=9, constraints=no_padding, prefix=prefix)
-    for rank in range(found.tokens.shape[1]):
-        there = as_numpy(found.lengths)[:, rank] > 0  # what has ended before it began is found once
-        assert rank or np.all(there)
-        np.testing.assert_array_equal(as_numpy(found.tokens)[there, rank, :length], prefix[there])
-    if strategy == Greedy():
-        assert_same(as_numpy(found), as_numpy(free))
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow  # JAX compiles each length; what prefixes do there is tested above
-def test_prefixes_of_different_lengths_are_as_each_alone(model):
-    together = as_numpy(model.generate(SOURCE, Beam(3, n_best=3), max_length=9, prefix=PREFIX))
-    for row in range(3):
-        length = int((PREFIX[row] != PAD).sum())
-        prefix = PREFIX[row : row + 1, :length] if length else None
-        alone = model.generate(SOURCE[row : row + 1], Beam(3, n_best=3), max_length=9, prefix=prefix)
-        assert_same(as_numpy(alone), [part[row : row + 1] for part in together])
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), pytest.param(Beam(2), marks=pytest.mark.slow)], ids=repr)
@@ -369,50 +285,6 @@ def test_a_beam_runs_in_half_precision(dtype):
 # What is found
 
 
-def brute_force(model, row, length):
-    """Every target of up to `length` tokens with its log probability, by full passes."""
-    open_targets, scored = [((), 0.0)], {}
-    for n in range(length):
-        targets = np.array([[BOS, *tokens] for tokens, _ in open_targets], "int32")
-        sources = np.repeat(SOURCE[row : row + 1], len(targets), axis=0)
-        log_p = log_softmax(as_numpy(model({"source": sources, "target": targets}))[:, -1])
-        following = []
-        for (tokens, total), of_next in zip(open_targets, log_p, strict=True):
-            for token in range(VOCAB):
-                longer = ((*tokens, token), total + of_next[token])
-                if token == EOS or n + 1 == length:
-                    scored[longer[0]] = longer[1]
-                else:
-                    following.append(longer)
-        open_targets = following
-    return scored
-
-
-@pytest.mark.tensorflow  # the search is JAX's too by the test of both backends; a compilation for each length is slow
-def test_wide_beam_finds_what_brute_force_finds(model):
-    scored = brute_force(model, 0, 3)
-    best = sorted(scored, key=lambda tokens: -scored[tokens] / ((5 + len(tokens)) / 6) ** 0.6)[:5]
-    found = as_numpy(model.generate(SOURCE[:1], Beam(600, n_best=5), max_length=3))
-    assert [tuple(t[:n]) for t, n in zip(found.tokens[0].tolist(), found.lengths[0], strict=True)] == best
-    np.testing.assert_allclose(found.scores[0], [scored[tokens] for tokens in best], rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    [pytest.param(None, marks=[pytest.mark.tensorflow, pytest.mark.slow]), PREFIX],
-    ids=["plain", "prefix"],
-)
-@pytest.mark.parametrize("constraints", [pytest.param("free", marks=TENSORFLOW_SLOW), "all"])
-@each_strategy("greedy", "cut sample")
-@pytest.mark.slow
-def test_scores_are_what_score_gives(model, strategy, constraints, prefix):
-    constraints = (*CONSTRAINTS[constraints], SuppressTokens((PAD,)))
-    found = model.generate(SOURCE, strategy, constraints=constraints, prefix=prefix)
-    scores = model.score(SOURCE, found.tokens)
-    assert_close(scores.scores, found.scores, 1e-4)
-    assert_close(ops.sum(scores.token_scores, axis=-1), scores.scores, 1e-4)
-
-
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_score_agrees_with_the_forward_pass(model, jit_compile):
     target = np.array([[5, 9, 10, EOS], [7, EOS, PAD, PAD], [4, 6, 8, 11]], "int32")
@@ -553,6 +425,10 @@ def test_samples_differ_with_each_call_unless_seeded(model):
     np.testing.assert_array_equal(samples(None), first)
 
 
+WRONG_SHAPES = [(5,), (2, 3, 5), (0, 3), (3, 0)]
+NO_ARRAYS = [None, [[5, 6], [7]], {"source": [[5]]}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -571,18 +447,21 @@ def test_samples_differ_with_each_call_unless_seeded(model):
         ({"constraints": [SuppressTokens((1, VOCAB))]}, "token_ids=23"),
         ({"prefix": np.ones((3,), "int32")}, "shape=(3,)"),
         ({"constraints": [NoRepeatNgram]}, "NoRepeatNgram"),
+        ({"max_length": 0}, "`max_length` must be a positive integer. Received: max_length=0."),
+        ({"max_length": -3}, "max_length=-3"),
+        *(({"source": np.ones(shape, "int32")}, f"Received: shape={shape}.") for shape in WRONG_SHAPES),
+        *(({"source": source}, "`source` must be an array of ids") for source in NO_ARRAYS),
+        ({"source": tf.ragged.constant([[5, 7], [8]])}, "`source` must be dense"),
+        ({"source": [[5, 23]]}, "`source` must hold ids"),
+        ({"source": [[5, 23]]}, "lowest=5, highest=23"),
+        ({"source": [[-1]]}, "lowest=-1, highest=-1"),
+        ({"source": [[5.0, 6.0]]}, "dtype='float32'"),
     ],
 )
 def test_unusable_arguments_are_refused(model, arguments, message):
     with pytest.raises(ValueError) as error:
-        model.generate(SOURCE, **arguments)
+        model.generate(**{"source": SOURCE, **arguments})
     assert message in str(error.value)
-
-
-@pytest.mark.parametrize("source", [None, [[5, 6], [7]], {"source": [[5]]}], ids=["none", "ragged", "dict"])
-def test_a_source_that_is_no_array_is_named(model, source):
-    with pytest.raises(ValueError, match=r"`source` must be an array of ids .* filled up on the right"):
-        model.generate(source)
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (3, 0), (3,), (3, 2, 0)])
@@ -590,16 +469,3 @@ def test_a_target_that_does_not_fit_is_refused(model, shape):
     with pytest.raises(ValueError) as error:
         model.score(SOURCE, np.ones(shape, "int32"))
     assert f"shape={shape}" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [
-        ([[5, 23]], "lowest=5, highest=23"),
-        ([[-1]], "lowest=-1, highest=-1"),
-        ([[5.0, 6.0]], "dtype='float32'"),
-    ],
-)
-def test_ids_that_the_vocabulary_lacks_are_refused(model, source, named):
-    with pytest.raises(ValueError, match=f"`source` must hold ids.*{named}"):
-        model.generate(source)

@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 import pytest
+from cases import EOS, PRE_NORM, PROMPTS, gpt2, llama
+from cases import LM_VOCAB as VOCAB
 from contracts import (
     STEP_IN_XLA,
     as_numpy,
@@ -11,108 +13,18 @@ from contracts import (
     config_of,
     portable_first,
     randomized,
-    slow_but,
 )
 from keras import ops
 from reference import imbalance, log_softmax, under, weights_of
 
 from keras_transformer import layers
-from keras_transformer.decoding import Beam, Greedy, MinLength, NoRepeatNgram, Sample
+from keras_transformer.decoding import Beam, Greedy, MinLength
 from keras_transformer.execution.compiled import compiled
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import LanguageModel
 
-VOCAB, D_MODEL, EOS = 29, 12, 3
-PRE_NORM = {"dropout": 0.0, "normalize_first": True, "norm": "rms", "layer_norm_epsilon": 1e-5}
-PROMPTS = np.array([[5, 7, 11, 4, 9], [8, 6, 0, 0, 0], [13, 0, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
-
-
-def gpt2(**kwargs):
-    """Learned positions, plain heads, pre-norm, tied embeddings."""
-    decoder = layers.Decoder(2, 3, 17, dropout=0.0, activation="gelu", normalize_first=True)
-    return finished(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(64), **kwargs))
-
-
-def llama(**kwargs):
-    """Rotary positions, grouped queries, RMS norms, a gated network, an output projection of its own."""
-    positions = layers.RotaryPositions()
-    stack = [
-        layers.DecoderLayer(
-            attention=layers.MultiHeadAttention(
-                6, 4, num_key_value_heads=2, use_bias=False, positions=positions
-            ),
-            feed_forward=layers.GatedFeedForward(17),
-            **PRE_NORM,
-        )
-        for _ in range(2)
-    ]
-    return finished(LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack), tie_embeddings=False, **kwargs))
-
-
-def finished(model):
-    """With weights for which texts end at different lengths."""
-    return randomized(model, seed=5)
-
-
+D_MODEL = 12
 EACH_MODEL = pytest.mark.parametrize("make", [gpt2, llama])
-
-
-def continued(model, prompt, length=9):
-    """The greedy continuation of one prompt, each token from a forward pass over all before it."""
-    prompt = [int(token) for token in prompt if token] or [model.bos_id]
-    tokens, score = [], 0.0
-    while len(tokens) < length and EOS not in tokens:
-        log_probs = log_softmax(as_numpy(model(np.array([prompt + tokens], "int32")))[0, -1])
-        tokens.append(int(log_probs.argmax()))
-        score += log_probs.max()
-    return tokens, score
-
-
-@pytest.mark.slow
-@EACH_MODEL
-@pytest.mark.parametrize("jit_compile", compilations())
-def test_each_prompt_goes_on_as_it_would_alone(make, jit_compile):
-    model = make()
-    found = model.generate(PROMPTS, Greedy(), max_length=9, jit_compile=jit_compile)
-    for row, prompt in enumerate(PROMPTS):
-        tokens, score = continued(model, prompt)
-        assert as_numpy(found.tokens)[row, 0].tolist() == tokens + [0] * (9 - len(tokens))
-        assert as_numpy(found.lengths)[row, 0] == len(tokens)
-        np.testing.assert_allclose(as_numpy(found.scores)[row, 0], score, rtol=1e-4)
-
-
-@pytest.mark.slow
-@EACH_MODEL
-@pytest.mark.parametrize(
-    ("strategy", "constraints"),
-    [
-        (Beam(3, n_best=3), ()),
-        (Beam(4), (NoRepeatNgram(2), MinLength(3))),
-        (Sample(0.8, top_k=7, seed=4), ()),
-    ],
-    ids=["beam", "constrained", "sample"],
-)
-def test_a_batch_changes_no_row_under_any_strategy(make, strategy, constraints):
-    model = make()
-    together = model.generate(PROMPTS, strategy, max_length=7, jit_compile=False, constraints=constraints)
-    for row, prompt in enumerate(PROMPTS):
-        prompt = prompt[prompt > 0][None] if prompt.any() else prompt[None]
-        alone = model.generate(prompt, strategy, max_length=7, jit_compile=False, constraints=constraints)
-        np.testing.assert_array_equal(as_numpy(together.tokens)[row], as_numpy(alone.tokens)[0])
-        np.testing.assert_allclose(as_numpy(together.scores)[row], as_numpy(alone.scores)[0], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_wide_enough_beam_finds_the_best_of_all_continuations():
-    model = llama()
-    found = model.generate(PROMPTS[1:2], Beam(VOCAB**2, length_penalty=0.0), max_length=2, jit_compile=False)
-    first = log_softmax(as_numpy(model(PROMPTS[1:2, :2]))[0, -1])
-    both = np.concatenate([np.repeat(PROMPTS[1:2, :2], VOCAB, 0), np.arange(VOCAB)[:, None]], 1)
-    second = log_softmax(as_numpy(model(both.astype("int32")))[:, -1])
-    totals = first[:, None] + second
-    totals[EOS] = -np.inf
-    best = max(totals.max(), first[EOS])
-    np.testing.assert_allclose(as_numpy(found.scores)[0, 0], best, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -121,44 +33,6 @@ def test_the_default_limit_is_each_prompts_own():
     assert as_numpy(found.lengths).max() >= 500
     lengths = as_numpy(llama().generate(PROMPTS, Greedy(), jit_compile=False).lengths)[:, 0]
     assert all(lengths <= 2 * np.array([5, 2, 1, 0]) + 16)
-
-
-@pytest.mark.parametrize("make", slow_but((gpt2,), (gpt2, llama)))
-def test_it_trains_saves_and_loads(make, tmp_path):
-    model = make(dropout=0.1)
-    rng = np.random.default_rng(0)
-    texts = rng.integers(4, VOCAB, size=(64, 1)) + np.zeros((1, 6), "int32")  # each repeats one token
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=STEP_IN_XLA)
-    history = model.fit(texts[:, :-1].astype("int32"), texts[:, 1:], epochs=12, verbose=0, batch_size=16)
-    assert history.history["loss"][-1] < history.history["loss"][0] / 4
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    assert_close(again(PROMPTS), model(PROMPTS), 1e-6)
-    assert config_of(again) == config_of(model)
-
-
-def test_attention_scores_come_with_the_logits():
-    logits, scores = llama()(PROMPTS, return_attention_scores=True)
-    assert logits.shape == (4, 5, VOCAB)
-    assert [s.shape for s in scores] == [(4, 6, 5, 5)] * 2
-    np.testing.assert_allclose(as_numpy(scores[0]).sum(-1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"vocab_size": 0}, "vocab_size=0"),
-        ({"pad_id": 29}, "pad_id=29"),
-        ({"eos_id": -1}, "eos_id=-1"),
-        ({"decoder": layers.FeedForward(5)}, "`decoder` must be a `Decoder`"),
-        ({"decoder": layers.Encoder(1, 3, 17)}, "`decoder` must be a `Decoder`"),
-    ],
-)
-def test_wrong_arguments_are_named(change, named):
-    arguments = {"vocab_size": VOCAB, "d_model": 12, "decoder": layers.Decoder(1, 3, 17), **change}
-    with pytest.raises(ValueError, match=named):
-        LanguageModel(**arguments)
 
 
 # Given continuations
@@ -180,16 +54,6 @@ def test_continuations_score_as_each_would_alone(make, jit_compile):
         expected += [0.0] * (4 - len(target))
         np.testing.assert_allclose(as_numpy(found.token_scores)[row], expected, atol=1e-4)
         np.testing.assert_allclose(as_numpy(found.scores)[row], sum(expected), atol=2e-4)
-
-
-@pytest.mark.parametrize("make", slow_but((gpt2,), (gpt2, llama)))
-@pytest.mark.slow
-def test_scores_are_what_generate_gives(make):
-    model = make()
-    written = model.generate(PROMPTS, Beam(3, n_best=3, length_penalty=0.0), max_length=6, jit_compile=False)
-    found = model.score(PROMPTS, written.tokens, jit_compile=False)
-    assert tuple(found.token_scores.shape) == (4, 3, 6)
-    np.testing.assert_allclose(as_numpy(found.scores), as_numpy(written.scores), rtol=1e-4)
 
 
 # Positions that end

@@ -3,37 +3,24 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import pytest
+from cases import D_FF, D_MODEL, EOS, HEADS, PAD, SOURCE, SOURCE_VOCAB, TARGET, TARGET_VOCAB, writer
+from cases import transformer as small
 from contracts import (
-    STEP_IN_XLA,
     as_numpy,
     assert_close,
-    config_of,
     portable_first,
     randomized,
-    slow_but,
 )
 from keras import ops
-from reference import log_softmax, transformer, weights_of
+from reference import transformer, weights_of
 
 from keras_transformer import layers
 from keras_transformer.decoding import Greedy, MinLength
-from keras_transformer.execution.compiled import compiled
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import EncoderDecoder, Transformer
 from keras_transformer.models.transformer import PRESETS
 
-SOURCE_VOCAB, TARGET_VOCAB, LAYERS, D_MODEL, HEADS, D_FF = 13, 11, 2, 6, 3, 17
-PAD, BOS, EOS = 0, 2, 3
-SOURCE = np.array([[5, 7, 12, 4, 1, 9, 3], [8, 4, 11, 3, 0, 0, 0], [6, 3, 0, 0, 0, 0, 0]], "int32")
-TARGET = np.array([[2, 5, 9, 10, 4], [2, 7, 3, 0, 0], [2, 4, 6, 3, 0]], "int32")
 BOTH_NORMS = pytest.mark.parametrize("normalize_first", [False, True], ids=["post_norm", "pre_norm"])
-
-
-def small(seed=0, scale=0.4, vocabularies=(SOURCE_VOCAB, TARGET_VOCAB), **arguments):
-    sizes = {"num_layers": LAYERS, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": D_FF, "dropout": 0.0}
-    return randomized(Transformer(*vocabularies, **{**sizes, **arguments}), seed, scale)
 
 
 def logits_of(model, source=SOURCE, target=TARGET):
@@ -46,7 +33,7 @@ def logits_of(model, source=SOURCE, target=TARGET):
 @BOTH_NORMS
 def test_logits_agree_with_numpy(normalize_first):
     model = small(normalize_first=normalize_first)
-    expected = transformer(weights_of(model), SOURCE, TARGET, LAYERS, normalize_first)
+    expected = transformer(weights_of(model), SOURCE, TARGET, 2, normalize_first)
     assert_close(logits_of(model), expected, 1e-4)
 
 
@@ -54,7 +41,7 @@ def test_one_vocabulary_has_one_embedding():
     model = small(vocabularies=(SOURCE_VOCAB,))
     assert model.share_embeddings
     assert model.source_embedding is model.target_embedding
-    assert_close(logits_of(model), transformer(weights_of(model), SOURCE, TARGET, LAYERS), 1e-4)
+    assert_close(logits_of(model), transformer(weights_of(model), SOURCE, TARGET, 2), 1e-4)
     twin = small(vocabularies=(SOURCE_VOCAB, SOURCE_VOCAB), share_embeddings=True)
     assert twin.count_params() == model.count_params()
     assert small(vocabularies=(13, 13)).count_params() == model.count_params() + 13 * D_MODEL
@@ -68,48 +55,12 @@ def test_embeddings_are_scaled_as_asked():
     assert_close(logits_of(model), logits_of(expected) * D_MODEL**0.5, 1e-4)
 
 
-def test_a_models_variant_is_saved(tmp_path):
-    """Marian's: the other order of positions, embeddings as they are, a bias for each id, fewer decoder layers."""
-    positions = PositionalEncoding(interleaved=False)
-    model = small(positions=positions, embedding_scale=1.0, output_bias=True, num_decoder_layers=1)
-    plain = small(num_decoder_layers=1)
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    assert_close(logits_of(again), logits_of(model), 1e-6)
-    assert config_of(again) == config_of(model)
-    assert len(model.weights) == len(plain.weights) + 1
-
-
 def test_another_pad_id_is_padding():
     model, expected = small(pad_id=1), small()
     renamed = np.select([SOURCE == 0, SOURCE == 1], [1, 0], SOURCE)
     table = as_numpy(expected.source_embedding.embeddings)
     model.source_embedding.embeddings.assign(table[[1, 0, *range(2, SOURCE_VOCAB)]])
     assert_close(logits_of(model, renamed), logits_of(expected))
-
-
-@BOTH_NORMS
-def test_padding_of_the_source_changes_nothing(normalize_first):
-    model = small(normalize_first=normalize_first)
-    expected = logits_of(model)
-    assert_close(logits_of(model, np.pad(SOURCE, ((0, 0), (0, 5)))), expected)
-    assert_close(logits_of(model, SOURCE[1:2, :4], TARGET[1:2]), expected[1:2])
-
-
-def test_padding_of_the_target_changes_no_real_token():
-    model = small()
-    assert_close(logits_of(model, target=np.pad(TARGET, ((0, 0), (0, 3))))[:, :5], logits_of(model))
-    assert_close(logits_of(model, SOURCE[1:2], TARGET[1:2, :3]), logits_of(model)[1:2, :3])
-
-
-def test_later_targets_change_nothing_before():
-    model, expected = small(), logits_of(small())
-    for position in range(1, 5):
-        changed = TARGET.copy()
-        changed[:, position:] = (changed[:, position:] + 1) % TARGET_VOCAB
-        found = logits_of(model, target=changed)
-        assert_close(found[:, :position], expected[:, :position], 1e-6)
-        assert np.all(np.abs(found - expected)[:, position].max(axis=-1) > 1e-3)
 
 
 def test_attention_scores_of_every_layer():
@@ -119,7 +70,7 @@ def test_attention_scores_of_every_layer():
     lengths = {"encoder": (7, 7), "decoder": (5, 5), "cross": (5, 7)}
     assert scores.keys() == lengths.keys()
     for name, (target_len, source_len) in lengths.items():
-        assert len(scores[name]) == LAYERS
+        assert len(scores[name]) == 2
         for weights in map(as_numpy, scores[name]):
             assert weights.shape == (3, HEADS, target_len, source_len)
             # A query that is padding attends to nothing.
@@ -127,50 +78,6 @@ def test_attention_scores_of_every_layer():
             np.testing.assert_allclose(weights.sum(axis=-1), attends, rtol=1e-5)
             if name != "decoder":
                 assert np.all(weights[1, :, :, 4:] == 0) and np.all(weights[2, :, :, 2:] == 0)
-
-
-@pytest.mark.parametrize(
-    "padded", [pytest.param(False, marks=pytest.mark.slow), True], ids=["full", "padded"]
-)
-@pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, 5)))
-@BOTH_NORMS
-def test_chunk_by_chunk_is_all_at_once(normalize_first, chunk, padded):
-    model = small(normalize_first=normalize_first)
-    source = SOURCE if padded else np.repeat(SOURCE[:1], 3, axis=0)
-    at_once = logits_of(model, source)
-    step, cache, *_ = model.start(source)
-    cache = cache.grown(7)
-    for start in range(0, 5, chunk):
-        logits, cache = step(TARGET[:, None, start : start + chunk], cache, start)
-        assert_close(logits[:, 0], at_once[:, start : start + chunk])
-
-
-@pytest.mark.slow
-def test_steps_under_mixed_bfloat16_stay_within_its_rounding():
-    model = small(scale=0.2, dtype="mixed_bfloat16")
-    at_once = logits_of(model)
-    step, cache, *_ = model.start(SOURCE)
-    cache = cache.grown(5)
-    for i in range(5):
-        logits, cache = step(TARGET[:, None, i : i + 1], cache, i)
-        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-        assert_close(logits[:, 0], at_once[:, i : i + 1], 0.06)
-    assert_close(at_once, logits_of(small(scale=0.2)), 0.06)
-
-
-@pytest.mark.parametrize("jit_compile", portable_first())
-def test_compiled_is_eager(jit_compile):
-    model = small()
-    inputs = {"source": ops.convert_to_tensor(SOURCE), "target": ops.convert_to_tensor(TARGET)}
-    assert_close(compiled(model, model, jit_compile)(inputs), logits_of(model))
-
-
-def test_model_is_a_part_of_a_functional_model():
-    model = small()
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target")}
-    around = keras.Model(inputs, model(inputs))
-    assert around.output_shape == (None, None, TARGET_VOCAB)
-    assert_close(around({"source": SOURCE, "target": TARGET}), logits_of(model), 1e-6)
 
 
 # Sizes
@@ -244,85 +151,7 @@ def test_config_keeps_every_argument():
     assert (again.drop.rate, again.pad_id) == (0.3, 1)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [pytest.param({}, marks=pytest.mark.slow), ARGUMENTS, {"share_embeddings": True}],
-    ids=["plain", "all", "shared"],
-)
-@pytest.mark.slow
-def test_saved_model_gives_the_same(arguments, tmp_path):
-    vocabularies = (SOURCE_VOCAB,) if arguments.get("share_embeddings") else (SOURCE_VOCAB, TARGET_VOCAB)
-    model = small(vocabularies=vocabularies, **arguments)
-    model.compile("adam", MaskedCrossentropy(0.1), metrics=[MaskedAccuracy()])
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    assert config_of(again) == config_of(model)
-    assert_close(logits_of(again), logits_of(model), 1e-6)
-    model.save_weights(tmp_path / "model.weights.h5")
-    fresh = small(seed=1, vocabularies=vocabularies, **arguments)
-    fresh.load_weights(tmp_path / "model.weights.h5")
-    assert_close(logits_of(fresh), logits_of(model), 1e-6)
-
-
-class NotRegistered(keras.layers.Layer):
-    def call(self, x):
-        return x + 1
-
-
-@pytest.mark.parametrize("layer", ["lambda", "unregistered"])
-def test_file_that_needs_foreign_code_is_refused(layer, tmp_path, monkeypatch):
-    foreign = keras.layers.Lambda(lambda x: x + 1) if layer == "lambda" else NotRegistered()
-    x = keras.Input((None, D_MODEL))
-    keras.Model(x, foreign(x)).save(tmp_path / "model.keras")
-    monkeypatch.delattr(f"{__name__}.NotRegistered")
-    with pytest.raises((ValueError, TypeError), match=r"[Ll]ambda|NotRegistered"):
-        keras.models.load_model(tmp_path / "model.keras")
-
-
 # Training
-
-
-@pytest.mark.slow  # a language model's step has a quick test
-@pytest.mark.tensorflow  # JAX makes the optimizer's variables beforehand of itself
-def test_fit_traces_its_step_once(monkeypatch):
-    traced = []
-    real = Transformer.train_step
-    monkeypatch.setattr(Transformer, "train_step", lambda self, data: traced.append(1) or real(self, data))
-    model = Transformer(9, num_layers=1, d_model=8, num_heads=2, d_ff=8)
-    model.compile("adam", MaskedCrossentropy(), metrics=[MaskedAccuracy()], jit_compile=False)
-    ids = np.full((4, 3), 5, "int32")
-    model.fit({"source": ids, "target": ids}, ids, batch_size=2, verbose=0)
-    assert len(traced) == 1
-
-
-def test_fit_learns_to_copy():
-    """Real tokens of the source, once more: the loss falls far below chance, 1.2, and `generate` copies.
-
-    With three seeds the last loss was at most 0.016, so no rounding reaches the limit.
-    """
-    rng = np.random.default_rng(0)
-    source = rng.integers(4, 9, (256, 3)).astype("int32")
-    bos, eos = np.full((256, 1), BOS, "int32"), np.full((256, 1), EOS, "int32")
-    target = np.concatenate([bos, source], axis=1)
-    expected = np.concatenate([source, eos], axis=1)
-    keras.utils.set_random_seed(1)
-    model = Transformer(9, num_layers=1, d_model=32, num_heads=2, d_ff=32, dropout=0.0, normalize_first=True)
-    optimizer = keras.optimizers.Adam(0.005)
-    model.compile(optimizer, MaskedCrossentropy(), metrics=[MaskedAccuracy()], jit_compile=STEP_IN_XLA)
-    inputs = {"source": source, "target": target}
-    history = model.fit(inputs, expected, epochs=30, batch_size=32, verbose=0).history
-    assert history["loss"][-1] < 0.2 and history["accuracy"][-1] > 0.9
-    found = as_numpy(model.generate(source[:7], max_length=6).tokens)[:, 0]
-    right = np.all(found[:, :4] == expected[:7], axis=1)
-    assert right.sum() >= 6
-    assert np.all(found[right, 4:] == PAD)
-
-
-def test_dropout_acts_in_training_alone():
-    plain, dropping = small(), small(dropout=0.5)
-    assert_close(logits_of(dropping), logits_of(plain), 0.0)
-    inputs = {"source": SOURCE, "target": TARGET}
-    assert np.abs(as_numpy(dropping(inputs, training=True)) - logits_of(plain)).max() > 0.01
 
 
 # Writing
@@ -331,47 +160,10 @@ def test_dropout_acts_in_training_alone():
 MAX_LENGTH = 11
 
 
-def writer(**arguments):
-    """Weights whose greedy outputs end early, late and not at all (checked below)."""
-    model = small(seed=532, scale=0.7, **arguments)
-    # With a large tied embedding each token would only be followed by itself.
-    model.target_embedding.embeddings.assign(0.3 * model.target_embedding.embeddings)
-    return model
-
-
 def written(model, source=SOURCE, **arguments):
     """Hypotheses without the axis of the best: tokens, lengths and scores of each row."""
     arguments = {"max_length": MAX_LENGTH, "jit_compile": False, **arguments}
     return [as_numpy(part)[:, 0] for part in model.generate(source, **arguments)]
-
-
-def step_by_full_passes(model, source, max_length):
-    """Greedy search without a cache or a loop of ours: one whole forward pass for each token of each row."""
-    rows = []
-    for row in source:
-        target, length, score = np.full((1, 1 + max_length), PAD, "int32"), 1, 0.0
-        target[0, 0] = BOS
-        while length <= max_length and target[0, length - 1] != EOS:
-            log_p = log_softmax(logits_of(model, row[None], target)[0, length - 1])
-            target[0, length] = log_p.argmax()
-            length += 1
-            score += log_p.max()
-        rows.append((target[0, 1:length].tolist(), score))
-    return rows
-
-
-def test_generate_is_greedy_search_by_full_passes():
-    model = writer()
-    tokens, lengths, scores = written(model)
-    expected = step_by_full_passes(model, SOURCE, MAX_LENGTH)
-    assert tokens.shape == (3, MAX_LENGTH)
-    for row, (ids, score) in enumerate(expected):
-        assert tokens[row].tolist() == ids + [PAD] * (MAX_LENGTH - len(ids))
-        assert lengths[row] == len(ids)
-        np.testing.assert_allclose(scores[row], score, rtol=1e-4)
-    ends = [EOS in ids for ids, _ in expected]
-    assert any(ends) and not all(ends), "the weights no longer give both kinds of rows"
-    assert len(set(lengths.tolist())) == 3
 
 
 def test_generate_gives_the_dtypes_of_the_contract():
@@ -429,38 +221,6 @@ def test_another_eos_id_ends_a_row():
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"num_heads": 4}, "Received: d_model=6, num_heads=4."),
-        ({"num_layers": 0}, "Received: num_layers=0."),
-        ({"num_decoder_layers": 0}, "Received: num_decoder_layers=0."),
-        ({"d_ff": 0}, "Received: d_ff=0."),
-        ({"vocabularies": (0, 5)}, "vocab_size=0."),
-        ({"vocabularies": (5, -1)}, "vocab_size=-1."),
-        ({"vocabularies": (13, 11), "share_embeddings": True}, "13"),
-        ({"vocabularies": (13, 11), "share_embeddings": True}, "11"),
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(arguments, said):
-    with pytest.raises(ValueError) as error:
-        small(**arguments)
-    assert said in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id"])
-def test_ids_outside_the_vocabulary_are_refused(name):
-    with pytest.raises(
-        ValueError, match=rf"`{name}` must be an id of the vocabulary, from 0 to 10. Received: {name}=11\."
-    ):
-        small(**{name: TARGET_VOCAB})
-
-
-def test_the_end_of_a_text_is_no_padding():
-    with pytest.raises(ValueError, match=r"`eos_id` must not be `pad_id`.* Received: pad_id=5, eos_id=5\."):
-        small(pad_id=5, eos_id=5)
-
-
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
 def test_ids_of_another_rank_are_refused_in_a_forward_pass(shape):
     ids = np.ones(shape, "int32")
@@ -475,21 +235,6 @@ def test_unknown_preset_is_refused():
         Transformer.from_preset("huge", 7)
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 5), (0, 3), (3, 0)])
-def test_sources_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError) as error:
-        small().generate(np.ones(shape, "int32"))
-    assert str(error.value).endswith(f"Received: shape={shape}.")
-
-
-@pytest.mark.tensorflow
-def test_a_ragged_source_is_refused():
-    import tensorflow as tf
-
-    with pytest.raises(ValueError, match=r"`source` must be dense.*ragged"):
-        small().generate(tf.ragged.constant([[5, 7], [8]]))
-
-
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_a_fresh_model_can_be_exported(tmp_path):
@@ -499,21 +244,6 @@ def test_a_fresh_model_can_be_exported(tmp_path):
     model.export(tmp_path / "export", verbose=False)
     exported = tf.saved_model.load(tmp_path / "export")
     assert_close(exported.serve({"source": SOURCE, "target": TARGET}), logits_of(model))
-
-
-@pytest.mark.parametrize("max_length", [0, -3])
-def test_max_length_must_be_positive(max_length):
-    with pytest.raises(
-        ValueError, match=rf"`max_length` must be a positive integer. Received: max_length={max_length}\."
-    ):
-        small().generate(SOURCE, max_length=max_length)
-
-
-def test_source_of_padding_alone_gives_numbers():
-    model = small()
-    logits = logits_of(model, np.zeros((3, 7), "int32"))
-    assert np.all(np.isfinite(logits))
-    assert_close(logits, logits_of(model, np.zeros((3, 2), "int32")))
 
 
 def test_what_is_no_pair_of_inputs_is_named():
@@ -531,12 +261,6 @@ def test_the_summary_names_the_parts():
 
 
 # Parts
-
-
-@pytest.mark.parametrize("name", ["attention", "cross_attention", "feed_forward"])
-def test_one_layer_for_all_layers_is_refused(name):
-    with pytest.raises(ValueError, match=f"All layers would share one `{name}`"):
-        small(**{name: layers.MultiHeadAttention(3, 2)})
 
 
 def test_parts_handed_in_are_used_as_they_are():
@@ -628,13 +352,6 @@ def test_weights_keep_their_names(arguments):
     )
     found = [weight.path.removeprefix(f"{model.name}/") for weight in model.weights]
     assert sorted(found) == sorted(expected)
-
-
-def test_positions_of_the_attention_are_sent_there():
-    with pytest.raises(
-        ValueError, match=r"`RotaryPositions` acts inside attention.*attention=MultiHeadAttention\("
-    ):
-        Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8, positions=layers.RotaryPositions())
 
 
 def small_model(**arguments):
