@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from contracts import as_numpy, compilations
-from keras import layers, ops
+from contracts import as_numpy
+from keras import ops
 from reference import log_softmax
 
 from keras_transformer.decoding import Beam, DiverseBeam, Greedy, decode
-from keras_transformer.execution.compiled import compiled
 
 PAD, BOS, EOS, VOCAB, LENGTH = 0, 2, 3, 7, 4
 EVERY = 1600  # as wide as there are sequences: 1 + 6 + 36 + 216 * 7
@@ -85,12 +84,6 @@ def test_wide_beam_finds_what_brute_force_finds(normalization, penalty):
     assert found.tokens.shape == (2, 11, LENGTH)
     for row in range(2):
         assert_found(found, row, best_of(logits[row], 11, penalty, normalization))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_default_penalty_finds_the_best_on_many_tables(seed):
-    logits = table(seed + 100)
-    assert_found(found_by(Beam(EVERY, n_best=3), logits), 0, best_of(logits[0], 3, 0.6, "wu"))
 
 
 def test_all_hypotheses_there_are_come_out_when_asked_for():
@@ -180,19 +173,6 @@ def test_search_stops_when_no_open_hypothesis_can_win_and_not_before():
         assert calls == list(range(turns))
 
 
-def test_rows_do_not_depend_on_their_neighbours_or_their_place():
-    logits = table(11, batch=5, length=8)
-    strategy = Beam(3, n_best=3)
-    together = found_by(strategy, logits)
-    backwards = found_by(strategy, logits[::-1].copy())
-    for part, reverse in zip(together, backwards, strict=True):
-        np.testing.assert_allclose(part, reverse[::-1], rtol=1e-5)
-    for row in range(5):
-        alone = found_by(strategy, logits[row : row + 1])
-        for part, expected in zip(alone, together, strict=True):
-            np.testing.assert_allclose(part[0], expected[row], rtol=1e-5)
-
-
 def test_each_row_has_its_own_limit():
     logits = table(3, batch=3)
     limits = np.array([2, 4, 0], "int32")
@@ -200,22 +180,6 @@ def test_each_row_has_its_own_limit():
     for row in range(2):
         assert_found(found, row, best_of(logits[row], 2, 0.6, "wu", length=int(limits[row])))
     assert found.lengths[2].tolist() == [0, 0] and found.scores[2].tolist() == [0.0, -np.inf]
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.slow
-def test_compiled_and_portable_are_eager(groups):
-    logits = table(2, batch=3, length=7)
-    strategy = Beam(4, n_best=3) if groups == 1 else DiverseBeam(4, groups, n_best=3)
-    expected = found_by(strategy, logits)
-    for jit_compile in compilations():
-
-        def search(start):
-            return decode(step_over(logits), (), strategy, start, 7, eos_id=EOS, pad_id=PAD)
-
-        found = compiled(search, layers.Layer(), jit_compile)(ops.full((3,), BOS, "int32"))
-        for part, of_eager in zip(as_numpy(found), expected, strict=True):
-            np.testing.assert_allclose(part, of_eager, rtol=1e-5)
 
 
 # Diverse beam search
@@ -254,21 +218,6 @@ def test_a_row_that_ended_before_its_first_step_is_one_result(strategy):
     assert np.all(np.isfinite(found.scores[1]))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"groups": 0}, "groups=0"),
-        ({"groups": 3}, "groups=3, width=4"),
-        ({"diversity": -1}, "diversity=-1"),
-        ({"n_best": 5}, "n_best=5, width=4"),
-    ],
-)
-def test_unusable_arguments_of_a_diverse_beam_are_refused(arguments, message):
-    with pytest.raises(ValueError) as error:
-        DiverseBeam(**arguments)
-    assert message in str(error.value)
-
-
 def diverse_reference(logits, width, groups, diversity, length, penalty):
     """Vijayakumar et al., 2018, algorithm 1, on one row, in plain Python; each group as `Beam` does it."""
     log_p, size = log_softmax(logits.astype("float64")), width // groups
@@ -304,18 +253,3 @@ def test_groups_agree_with_a_plain_reference(seed):
     of_groups = [tuple(t for t in row if t != PAD) for row in found.tokens[0].tolist()]
     # PAD is a token of the table too, so rows are compared by what is left of it.
     assert sorted(of_groups) == sorted(tuple(t for t in tokens if t != PAD) for tokens in expected)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"width": 0}, "width=0"),
-        ({"n_best": 5}, "n_best=5, width=4"),
-        ({"length_penalty": -0.5}, "length_penalty=-0.5"),
-        ({"normalization": "none"}, "normalization='none'"),
-    ],
-)
-def test_unusable_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError) as error:
-        Beam(**arguments)
-    assert message in str(error.value)

@@ -28,7 +28,6 @@ from keras_transformer.decoding import (
     SuppressTokens,
     decode,
 )
-from keras_transformer.decoding.hypotheses import Beams, Search
 from keras_transformer.execution.compiled import compiled
 
 PAD, UNKNOWN, BOS, EOS, A, B, C, VOCAB = 0, 1, 2, 3, 4, 5, 6, 7
@@ -214,52 +213,6 @@ def test_penalty_by_hand():
     assert best(negative, [RepetitionPenalty(1.3), RepetitionPenalty(1.2)], max_length=2) == [[A, B]]  # -1.56
 
 
-def hypotheses_of(seed, batch=2, width=3, length=5):
-    """Random `Beams` of every length, and the tokens that each holds."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, length + 1, (batch, width))
-    tokens = rng.choice([PAD, A, B, C, EOS], (batch, width, length), p=[0.1, 0.3, 0.3, 0.2, 0.1])
-    tokens = np.where(np.arange(length) < lengths[..., None], tokens, PAD).astype("int32")
-    beams = Beams(
-        ops.convert_to_tensor(tokens),
-        ops.convert_to_tensor(lengths.astype("int32")),
-        ops.zeros((batch, width)),
-        ops.zeros((batch, width), "bool"),
-    )
-    held = {at: tokens[at][: lengths[at]].tolist() for at in np.ndindex(batch, width)}
-    return beams, held
-
-
-SEARCH = Search(None, None, None, None, (EOS,), PAD)
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 2**32), penalty=st.sampled_from([0.5, 1.0, 1.2, 3.0]))
-def test_penalty_matches_the_reference(seed, penalty):
-    beams, held = hypotheses_of(seed)
-    logits = np.random.default_rng(seed).normal(size=(2, 3, VOCAB), scale=3).astype("float32")
-    adjusted = as_numpy(RepetitionPenalty(penalty).adjusted(ops.convert_to_tensor(logits), beams, SEARCH))
-    for at, tokens in held.items():
-        for token in range(VOCAB):
-            logit = float(logits[at][token])
-            if token in tokens:
-                logit = logit / penalty if logit > 0 else logit * penalty
-            np.testing.assert_allclose(adjusted[at][token], logit, rtol=1e-6)
-
-
-@settings(max_examples=12, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 2**32), size=st.sampled_from([1, 2, 3]), length=st.sampled_from([5, 11]))
-def test_what_would_repeat_an_ngram_is_blocked_and_nothing_else(seed, size, length):
-    beams, held = hypotheses_of(seed, length=length)
-    blocked = as_numpy(NoRepeatNgram(size).blocked(beams, SEARCH, VOCAB))
-    for at, tokens in held.items():
-        before = set(ngrams(tokens, size))
-        expected = [bool(before & set(ngrams([*tokens, token], size)[-1:])) for token in range(VOCAB)]
-        if len(tokens) + 1 < size:
-            assert not any(expected)
-        assert blocked[at].tolist() == expected
-
-
 def ngrams(tokens, size):
     return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
 
@@ -302,23 +255,6 @@ def test_the_first_token_is_forced_and_no_other():
     assert best(tables, [ForcedFirstToken(UNKNOWN)]) == [[UNKNOWN, A, EOS]]
     assert best(tables, [ForcedFirstToken(PAD)]) == [[PAD, A, EOS]]
     assert best(tables, [ForcedFirstToken(EOS)]) == [[EOS]]
-
-
-@each_strategy
-def test_scores_are_the_models_own_whatever_the_constraints(strategy):
-    tables = Tables.random(3, rows=2)
-    constraints = [
-        RepetitionPenalty(2.0),
-        SuppressTokens((A, UNKNOWN)),
-        MinLength(4),
-        NoRepeatNgram(2),
-        ForcedFirstToken(B),
-    ]
-    hypotheses, scores = search(tables, constraints, strategy, max_length=6)
-    for row, n in np.ndindex(*scores.shape):
-        tokens = hypotheses[row][n]
-        assert tokens[0] == B and len(tokens) >= 4 and A not in tokens
-        np.testing.assert_allclose(scores[row, n], tables.score(row, tokens), rtol=1e-5)
 
 
 # Nothing left
@@ -413,22 +349,6 @@ def test_a_row_that_its_prompt_fills_waits_for_its_neighbours(strategy):
     assert all(len(tokens) == 5 or tokens[-1] == EOS for tokens in hypotheses[1])
 
 
-@each_strategy
-@pytest.mark.slow
-def test_rows_with_prompts_of_different_lengths_equal_what_each_gives_alone(strategy):
-    prompts = [[A, B, C, B], [], [C, A]]
-    keys = np.array([7, 11, 13], "uint32")
-    tables = Tables.random(29, rows=3)
-    same = {"constraints": [NoRepeatNgram(2), RepetitionPenalty(1.5), MinLength(6)], "strategy": strategy}
-    hypotheses, scores = search(tables, prompts=prompts, keys=ops.convert_to_tensor(keys), **same)
-    for row, prompt in enumerate(prompts):
-        own = {"prompts": [prompt], "keys": ops.convert_to_tensor(keys[[row]])}
-        alone, own_scores = search(tables.rows([row]), **own, **same)
-        assert alone == [hypotheses[row]]
-        np.testing.assert_allclose(own_scores[0], scores[row], rtol=1e-5)
-        assert hypotheses[row][0][: len(prompt)] == prompt
-
-
 @pytest.mark.parametrize("strategy", [Greedy(), Sample()], ids=["Greedy", "Sample"])
 def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
     tables = Tables.random(11)
@@ -442,9 +362,19 @@ def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
         np.testing.assert_allclose(own_scores, scores, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_compiled_gives_what_eager_gives():
-    tables, strategy = Tables.random(5, rows=3), Sample(top_k=5, num_samples=2)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Sample(1.5, top_k=5, top_p=0.8, min_p=0.1, typical_p=0.9, num_samples=2),
+        *(
+            pytest.param(s, marks=pytest.mark.slow)
+            for s in (Greedy(), Beam(4, n_best=3), DiverseBeam(4, n_best=3))
+        ),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_compiled_gives_what_eager_gives_and_takes_lengths_from_tensors(strategy):
+    tables = Tables.random(5, rows=3)
     keywords = {
         "constraints": EXAMPLES,
         "strategy": strategy,

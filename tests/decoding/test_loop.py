@@ -6,12 +6,11 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, compilations
+from contracts import as_numpy
 from keras import ops
 from reference import log_softmax
 
-from keras_transformer.decoding import STRATEGIES, Beam, Greedy, Sample, SuppressTokens, decode
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.decoding import STRATEGIES, Beam, DiverseBeam, Greedy, Sample, SuppressTokens, decode
 
 PAD, BOS, EOS, A, B, C, VOCAB = 0, 2, 3, 4, 5, 6, 7
 START = np.array([BOS, BOS, BOS], "int32")
@@ -136,12 +135,6 @@ def test_each_token_is_fed_to_the_next_step():
     assert lengths.tolist() == [[4], [3]]
 
 
-def test_max_length_ends_what_does_not_end():
-    tokens, lengths, _ = eager(quiet(), max_length=2)
-    assert tokens[:, 0].tolist() == [[A, B], [B, EOS], [C, C]]
-    assert lengths[:, 0].tolist() == [2, 2, 2]
-
-
 def test_each_row_has_its_own_limit():
     tokens, lengths, scores = eager(quiet(), max_length=np.array([1, 7, 3], "int32"))
     assert tokens[:, 0].tolist() == [
@@ -154,21 +147,6 @@ def test_each_row_has_its_own_limit():
     np.testing.assert_allclose(scores[:, 0], [log_p[0, 0], log_p[1, :2].sum(), log_p[2, :3].sum()], rtol=1e-5)
 
 
-def test_row_without_any_room_stays_empty():
-    tokens, lengths, scores = eager(quiet(), max_length=np.array([0, 2, 1], "int32"), target_len=7)
-    assert tokens[0, 0].tolist() == [PAD] * 7
-    assert lengths[:, 0].tolist() == [0, 2, 1]
-    assert scores[0, 0] == 0.0
-
-
-def test_rows_end_whatever_their_neighbours_do():
-    together = eager(quiet())
-    for row in range(3):
-        alone = eager(quiet(TABLE[row : row + 1]), start=START[:1])
-        for found, expected in zip(alone, together, strict=True):
-            np.testing.assert_allclose(found[0], expected[row], rtol=1e-6)
-
-
 def test_other_ids_for_the_end_and_for_padding():
     tokens, lengths, _ = eager(quiet(), eos_id=C, pad_id=1)
     assert tokens[:, 0].tolist() == [
@@ -177,19 +155,6 @@ def test_other_ids_for_the_end_and_for_padding():
         [C, 1, 1, 1, 1, 1, 1],
     ]
     assert lengths[:, 0].tolist() == [4, 7, 1]
-
-
-def test_graph_gives_what_eager_gives_and_takes_its_lengths_from_tensors():
-    expected = eager(quiet(), max_length=np.array([2, 7, 4], "int32"))
-    for jit_compile in compilations():
-
-        def search(start, limits):
-            return decode(quiet(), ops.zeros((), "int32"), Greedy(), start, limits, target_len=7)
-
-        run = compiled(search, keras.layers.Layer(), jit_compile)
-        found = run(ops.convert_to_tensor(START), ops.convert_to_tensor([2, 7, 4], "int32"))
-        for part, of_eager in zip(found, expected, strict=True):
-            np.testing.assert_allclose(as_numpy(part), of_eager, rtol=1e-5)
 
 
 def test_bfloat16_logits_are_summed_in_float32():
@@ -257,3 +222,41 @@ def test_logits_of_nan_give_the_score_nan(strategy):
 def test_an_end_may_be_an_integer_of_numpy():
     found = decode(level, (), Greedy(), prompt=[1], max_length=3, eos_id=np.int64(0))
     assert as_numpy(found.lengths).tolist() == [[1]]
+
+
+WRONG = {
+    Beam: [
+        ({"width": 0}, "width=0"),
+        ({"n_best": 5}, "n_best=5, width=4"),
+        ({"length_penalty": -0.5}, "=-0.5"),
+    ],
+    DiverseBeam: [
+        ({"groups": 0}, "groups=0"),
+        ({"groups": 3}, "groups=3, width=4"),
+        ({"n_best": 5}, "n_best=5"),
+    ],
+    Sample: [
+        ({"temperature": 0}, "temperature=0"),
+        ({"temperature": float("inf")}, "temperature=inf"),
+        ({"top_k": -1}, "top_k=-1"),
+        ({"top_k": 2.5}, "top_k=2.5"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"min_p": 1.1}, "min_p=1.1"),
+        ({"typical_p": 0}, "typical_p=0"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"seed": 2**40}, f"seed={2**40}"),
+    ],
+}
+WRONG[Beam].append(({"normalization": "none"}, "normalization='none'"))
+WRONG[DiverseBeam].append(({"diversity": -1}, "diversity=-1"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "arguments", "message"), [(kind, *case) for kind, cases in WRONG.items() for case in cases]
+)
+def test_unusable_arguments_are_refused(strategy, arguments, message):
+    with pytest.raises(ValueError) as error:
+        strategy(**arguments)
+    assert message in str(error.value).split("Received: ")[1]
