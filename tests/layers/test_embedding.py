@@ -23,10 +23,26 @@ def test_looks_up_and_scales_by_the_root_of_the_width():
     assert_close(layer(IDS), table[IDS] * np.sqrt(D_MODEL))
 
 
-def test_logits_are_products_with_each_embedding():
-    layer, x = built(), normal(2, 3, D_MODEL)
-    expected = x.astype("float64") @ as_numpy(layer.embeddings).T
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"output_bias": True, "output_scale": 0.5, "pad_id": 0},
+        {"tie_weights": False},
+        {"logit_soft_cap": 2.0},
+    ],
+)
+def test_logits_are_products_with_each_embedding(arguments, shape):
+    """For states of any rank, and the same where the weights are read once."""
+    layer, x = built(**arguments), normal(*shape, D_MODEL, scale=3.0)
+    matrix = layer.embeddings if layer.tie_weights else ops.transpose(layer.reverse_embeddings)
+    expected = layer.output_scale * x.astype("float64") @ as_numpy(matrix).T
+    expected = expected + (as_numpy(layer.bias) if "output_bias" in arguments else 0.0)
+    expected = 2 * np.tanh(expected / 2) if "logit_soft_cap" in arguments else expected
+    assert len(layer.weights) == 1 + (len(arguments) == 3) + (not layer.tie_weights)
     assert_close(layer(x, reverse=True), expected)
+    assert mask_of(layer(x, reverse=True)) is None
     with inference(keras.Sequential([layer])):
         assert_close(layer(x, reverse=True), expected)
 
@@ -82,26 +98,6 @@ def test_scaled_embeddings_start_with_unit_variance(arguments):
 def test_sizes_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
         TokenEmbedding(**{"vocab_size": 7, "d_model": 5, name: value})
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
-def test_states_of_any_rank_are_scored(shape):
-    layer, x = built(output_bias=True, output_scale=0.5, pad_id=0), normal(*shape, D_MODEL)
-    expected = 0.5 * x.astype("float64") @ as_numpy(layer.embeddings).T + as_numpy(layer.bias)
-    assert_close(layer(x, reverse=True), expected)
-    assert mask_of(layer(x, reverse=True)) is None
-
-
-def test_an_output_projection_of_its_own_leaves_the_embeddings_alone():
-    layer, x = built(tie_weights=False), normal(2, 3, D_MODEL)
-    assert len(layer.weights) == 2
-    assert_close(layer(x, reverse=True), x.astype("float64") @ as_numpy(layer.reverse_embeddings))
-
-
-def test_a_soft_cap_bounds_the_logits():
-    layer, x = built(logit_soft_cap=2.0), normal(2, 3, D_MODEL, scale=9.0)
-    plain = x.astype("float64") @ as_numpy(layer.embeddings).T
-    assert_close(layer(x, reverse=True), 2 * np.tanh(plain / 2))
 
 
 def test_a_sequential_model_without_an_input_keeps_the_padding():

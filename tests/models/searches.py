@@ -75,6 +75,17 @@ def written(model, strategy, constraints, prefix, mode, max_length=None):
     return [keras.ops.convert_to_numpy(part).tolist() for part in found]
 
 
+def assert_same(found, expected):
+    """Equal tokens and lengths, however far the buffers go; scores within rounding."""
+    found, expected = ([keras.ops.convert_to_numpy(part) for part in each] for each in (found, expected))
+    length = min(found[0].shape[2], expected[0].shape[2])
+    for part in (found, expected):
+        assert np.all(part[0][:, :, length:] == PAD)
+    np.testing.assert_array_equal(found[0][:, :, :length], expected[0][:, :, :length])
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+
+
 def main():
     model, mode, pairs = writer(), sys.argv[1], sys.argv[2:]
     for pair in pairs or (f"{s}+{c}" for s in STRATEGIES for c in CONSTRAINTS):

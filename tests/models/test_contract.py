@@ -17,7 +17,7 @@ from contracts import (
 )
 from keras import ops, tree
 from reference import log_softmax
-from searches import PREFIX, STRATEGIES
+from searches import PREFIX, STRATEGIES, assert_same
 
 from keras_transformer import layers
 from keras_transformer.decoding import (
@@ -314,17 +314,6 @@ def arguments_of(model, strategy):
     """Constraints, and a prefix where the model takes one."""
     constraints = (*(CONSTRAINED if SEARCHES[strategy] == "all" else ()), SuppressTokens((PAD,)))
     return {"constraints": constraints, **({} if isinstance(model, LanguageModel) else {"prefix": PREFIX})}
-
-
-def assert_same(found, expected):
-    """Equal tokens and lengths, however far the buffers go; scores within rounding."""
-    found, expected = as_numpy(found), as_numpy(expected)
-    length = min(found[0].shape[2], expected[0].shape[2])
-    for part in (found, expected):
-        assert np.all(part[0][:, :, length:] == PAD)
-    np.testing.assert_array_equal(found[0][:, :, :length], expected[0][:, :, :length])
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
 
 
 @SOME

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import WRITERS
 from contracts import as_numpy, assert_close, needs_bfloat16, portable_first
 from keras import ops
 from reference import log_softmax
@@ -27,6 +28,7 @@ from searches import (
     SOURCE,
     STRATEGIES,
     VOCAB,
+    assert_same,
     writer,
     written,
 )
@@ -67,16 +69,6 @@ def each_strategy(*quick):
 @pytest.fixture(scope="module")
 def model():
     return writer()
-
-
-def assert_same(found, expected):
-    """Equal tokens and lengths, however far the buffers go; scores within rounding."""
-    length = min(np.shape(found[0])[2], np.shape(expected[0])[2])
-    for part in (found, expected):
-        assert np.all(np.asarray(part[0])[:, :, length:] == PAD)
-    np.testing.assert_array_equal(np.asarray(found[0])[:, :, :length], np.asarray(expected[0])[:, :, :length])
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -286,7 +278,9 @@ def test_a_beam_runs_in_half_precision(dtype):
 
 
 @pytest.mark.parametrize("jit_compile", portable_first())
-def test_score_agrees_with_the_forward_pass(model, jit_compile):
+@pytest.mark.parametrize("make", [writer, WRITERS["recurrent"][0]], ids=["transformer", "recurrent"])
+def test_score_agrees_with_the_forward_pass(make, jit_compile):
+    model = make()
     target = np.array([[5, 9, 10, EOS], [7, EOS, PAD, PAD], [4, 6, 8, 11]], "int32")
     shifted = np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
     logits, attention = model({"source": SOURCE, "target": shifted}, return_attention_scores=True)
@@ -295,7 +289,7 @@ def test_score_agrees_with_the_forward_pass(model, jit_compile):
     found = as_numpy(model.score(SOURCE, target, jit_compile=jit_compile))
     np.testing.assert_allclose(found.token_scores, expected, atol=1e-4)
     np.testing.assert_allclose(found.scores, expected.sum(axis=1), atol=1e-4)
-    mean = as_numpy(attention["cross"][-2]).mean(axis=1)
+    mean = as_numpy(attention["cross"][-2:][0]).mean(axis=1)
     np.testing.assert_allclose(found.alignments, np.where(target[..., None] == PAD, 0.0, mean), atol=1e-5)
     assert found.alignments.shape == (3, 4, 5)
     np.testing.assert_allclose(found.alignments[0].sum(axis=-1), np.ones(4), rtol=1e-5)

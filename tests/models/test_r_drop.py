@@ -21,6 +21,13 @@ def model_of(dropout, r_drop):
     return model
 
 
+def language_model_of(dropout, r_drop):
+    keras.utils.set_random_seed(1)
+    model = LanguageModel(11, 8, Decoder(1, num_heads=2, d_ff=16), PositionalEncoding(), dropout=dropout)
+    model.compile("sgd", MaskedCrossentropy(), r_drop=r_drop)
+    return model
+
+
 def test_the_divergence_is_the_mean_of_both_directions():
     rng = np.random.default_rng(1)
     logits, others = rng.normal(size=(2, 2, 3, 7))
@@ -51,10 +58,11 @@ def test_without_dropout_it_changes_nothing():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_two_dropouts_cost_more_than_one():
-    losses = [
-        model_of(0.5, r_drop).fit(INPUTS, TARGETS, verbose=0).history["loss"][0] for r_drop in (0.0, 50.0)
-    ]
+@pytest.mark.parametrize("make", [model_of, language_model_of])
+def test_two_dropouts_cost_more_than_one(make):
+    ids = INPUTS["source"]
+    data = (INPUTS, TARGETS) if make is model_of else (ids[:, :-1], ids[:, 1:])
+    losses = [make(0.5, r_drop).fit(*data, verbose=0).history["loss"][0] for r_drop in (0.0, 50.0)]
     assert losses[1] > losses[0] + 0.5
 
 
@@ -63,17 +71,6 @@ def test_a_saved_model_goes_on_with_it(tmp_path):
     model.fit(INPUTS, TARGETS, verbose=0)
     model.save(tmp_path / "model.keras")
     assert keras.models.load_model(tmp_path / "model.keras").r_drop == 3.0
-
-
-def test_a_language_model_has_it_too():
-    losses = []
-    for r_drop in (0.0, 50.0):
-        keras.utils.set_random_seed(1)
-        model = LanguageModel(11, 8, Decoder(1, num_heads=2, d_ff=16), PositionalEncoding(), dropout=0.5)
-        model.compile("sgd", MaskedCrossentropy(), r_drop=r_drop)
-        ids = INPUTS["source"]
-        losses += model.fit(ids[:, :-1], ids[:, 1:], verbose=0).history["loss"]
-    assert losses[1] > losses[0] + 0.5
 
 
 def test_a_negative_weight_is_refused():

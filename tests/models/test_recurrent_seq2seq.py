@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from cases import BOS, D_MODEL, EOS, PAD, PAIR, SOURCE, TARGET, WRITERS
+from cases import D_MODEL, PAD, PAIR, SOURCE, TARGET
 from cases import recurrent as small
 from contracts import (
     as_numpy,
@@ -68,15 +68,6 @@ def test_config_keeps_every_argument():
     assert again.get_config() == model.get_config()
     assert model.get_config().items() >= {**arguments, "name": "mine"}.items()
     assert again.dtype_policy.name == again.encoder.layers[0].dtype_policy.name == "mixed_bfloat16"
-
-
-def test_alignments_are_the_attention():
-    model = WRITERS["recurrent"][0]()
-    target = np.array([[5, 9, 10, EOS], [7, EOS, PAD, PAD], [4, 6, 8, 11]], "int32")
-    shifted = np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
-    _, attention = model({"source": SOURCE, "target": shifted}, return_attention_scores=True)
-    expected = np.where(target[..., None] == PAD, 0.0, as_numpy(attention["cross"][0])[:, 0])
-    assert_close(model.score(SOURCE, target).alignments, expected)
 
 
 @pytest.mark.slow
