@@ -1,6 +1,7 @@
 """Every public layer keeps the contract of `tests/contracts.py`."""
 
 import inspect
+import itertools
 
 import keras
 import numpy as np
@@ -370,3 +371,151 @@ def test_dtype_policy_reaches_every_part():
     policies = {part.dtype_policy.name for part in layer._flatten_layers() if part.name != "drop"}
     assert policies == {"mixed_bfloat16"}
     assert tree.flatten(layer.empty_cache(2, 5))[0].dtype == "bfloat16"
+
+
+# Arguments that are in range, and others that are not, with a part of the message.
+WRONG = {
+    layers.MultiHeadAttention: (
+        {"num_heads": 6, "key_dim": 4},
+        [
+            ({"num_heads": 0}, "num_heads"),
+            ({"key_dim": -2}, "key_dim"),
+            ({"key_dim": 2.5}, "key_dim"),
+            ({"value_dim": 0}, "value_dim"),
+            ({"sliding_window": 0}, "sliding_window"),
+            ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)\. Received: dropout=1\.0\."),
+            ({"num_key_value_heads": 0}, r"`num_key_value_heads` must be a positive integer.*=0\."),
+            ({"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),
+            ({"scale": -1.0}, r"`scale` must be .* Received: scale=-1\.0\."),
+            ({"soft_cap": 0}, "soft_cap=0"),
+            ({"query_key_norm": "batch"}, r"`query_key_norm` must be one of .* Received: .*'batch'\."),
+            ({"key_dim": 5, "positions": layers.RotaryPositions()}, "`key_dim` must be even .* key_dim=5"),
+            ({"positions": layers.RelativePositionBias(2)}, "Received: num_heads=6, biases=2"),
+            (
+                {"positions": layers.PositionalEncoding()},
+                "`positions` must be a `AttentionPositions`.*Encoding",
+            ),
+        ],
+    ),
+    layers.FeedForward: ({}, [({"d_ff": 0}, "`d_ff` must be a positive integer")]),
+    layers.GatedFeedForward: ({}, [({"d_ff": 0}, "`d_ff` must be a positive integer")]),
+    layers.MixtureOfExperts: (
+        {"experts": [layers.FeedForward(5) for _ in range(3)]},
+        [
+            ({"top_k": 4}, r"`top_k` must be an integer at least 1, at most 3\. Received: top_k=4\."),
+            ({"top_k": 0}, r"`top_k` must be .* Received: top_k=0\."),
+            ({"experts": []}, r"`experts` must be a list of layers\. Received: experts=\[\]\."),
+            ({"experts": layers.FeedForward(5)}, r"`experts` must be a list of layers.*experts=<FeedForward"),
+            ({"balance": -0.1}, r"`balance` must be a number at least 0\. Received: balance=-0\.1\."),
+            ({"experts": ["relu"] * 2}, r"`experts\[0\]` must be a `Layer`.*experts\[0\]='relu'\."),
+            ({"experts": [layers.FeedForward] * 2}, r"`experts\[0\]` must be a `Layer`.*=<class"),
+        ],
+    ),
+    layers.Residual: (
+        {},
+        [
+            ({"norm": "batch"}, r"`norm` must be one of \[None, 'layer', .*\]. Received: norm='batch'"),
+            ({"norm": layers.RMSNormalization}, "`norm` must be one of"),
+            ({"sandwich_norm": True}, "`sandwich_norm=True` needs `normalize_first=True`"),
+        ],
+    ),
+    layers.LayerNormalization: ({}, [({"epsilon": -1}, "`epsilon` must be a number at least 0")]),
+    layers.RMSNormalization: ({}, [({"epsilon": -1}, "`epsilon` must be a number at least 0")]),
+    layers.TokenEmbedding: (
+        {"vocab_size": 7, "d_model": 5},
+        [
+            *(
+                ({"vocab_size": n}, f"must be a positive integer. Received: vocab_size={n}")
+                for n in (0, None)
+            ),
+            ({"d_model": -1}, "`d_model` must be a positive integer. Received: d_model=-1"),
+            ({"mask_zero": True}, "`pad_id=0` takes the place of `mask_zero`"),
+            ({"reverse_dtype": "float64"}, "`pad_id=0` takes the place of `mask_zero`"),
+        ],
+    ),
+    layers.PositionalEncoding: (
+        {},
+        [
+            ({"max_wavelength": n}, f"must be a number above 0. Received: max_wavelength={n}")
+            for n in (0, -1.0)
+        ],
+    ),
+    layers.SegmentEmbedding: ({}, [({"num_segments": 0}, "num_segments=0")]),
+    layers.RotaryPositions: (
+        {},
+        [
+            ({"max_wavelength": 0.0}, "max_wavelength=0.0"),
+            ({"scaling": "linear"}, "`scaling` must be a `Scaling`"),
+        ],
+    ),
+    layers.LinearScaling: ({}, [({"factor": -1}, "factor=-1")]),
+    layers.Llama3Scaling: (
+        {"factor": 8.0},
+        [
+            (
+                {"low_frequency_factor": 4.0, "high_frequency_factor": 4.0},
+                "high_frequency_factor=4.0, low_frequency_factor=4.0",
+            )
+        ],
+    ),
+    layers.LSTMStack: (
+        {"num_layers": 2, "units": 5},
+        [({"num_layers": 0}, "num_layers=0"), ({"units": 0}, "units=0"), ({"dropout": 1.0}, "dropout=1.0")],
+    ),
+    layers.PatchEmbedding: (
+        {"patch_size": 2, "d_model": 3},
+        [
+            ({"patch_size": 0}, "patch_size=0"),
+            ({"patch_size": (2, 2, 2)}, r"patch_size=\(2, 2, 2\)"),
+            ({"patch_size": (2, 1.5)}, "patch_size=1.5"),
+            ({"d_model": 0}, "d_model=0"),
+        ],
+    ),
+    layers.ImagePreprocessing: (
+        {},
+        [
+            ({"size": 0}, "size=0"),
+            ({"deviation": (0.5, 0.0)}, "deviation=0.0"),
+            ({"scale": -1}, "scale=-1"),
+            ({"interpolation": "lanczos"}, "interpolation='lanczos'"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"), [(kind, *case) for kind, (_, cases) in WRONG.items() for case in cases]
+)
+def test_wrong_arguments_are_named(kind, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**{**WRONG[kind][0], **wrong})
+
+
+DROPPING = {
+    "attention": (attention(dropout=0.5, seed=3), attention()),
+    "feed_forward": (lambda: layers.FeedForward(17, dropout=0.5), lambda: layers.FeedForward(17)),
+    "gated_feed_forward": (
+        lambda: layers.GatedFeedForward(17, dropout=0.5),
+        lambda: layers.GatedFeedForward(17),
+    ),
+    "experts": tuple(
+        lambda rate=rate: layers.MixtureOfExperts([layers.FeedForward(5, dropout=rate) for _ in range(3)])
+        for rate in (0.5, 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DROPPING)
+def test_dropout_acts_in_training_alone_and_kernels_are_drawn_apart(case):
+    inputs = CASES[case][1]()
+    dropping, plain = (make() for make in DROPPING[case])
+    for layer in (dropping, plain):
+        layer(*inputs)
+        kernels = [as_numpy(w) for w in layer.weights if w.path.endswith("kernel")]
+        drawn = [(a, b) for a, b in itertools.combinations(kernels, 2) if a.shape == b.shape]
+        assert all(np.abs(a - b).max() > 0.01 for a, b in drawn)
+        randomized(layer)
+    expected = as_numpy(plain(*inputs))
+    assert_close(dropping(*inputs), expected, 0.0)
+    assert_close(plain(*inputs, training=True), expected, 0.0)
+    assert np.abs(as_numpy(dropping(*inputs, training=True)) - expected).max() > 0.1

@@ -94,12 +94,6 @@ def test_scaled_embeddings_start_with_unit_variance(arguments):
     np.testing.assert_allclose((as_numpy(layer.embeddings) * layer.scale).std(), 1.0, rtol=0.05)
 
 
-@pytest.mark.parametrize(("name", "value"), [("vocab_size", 0), ("d_model", -1), ("vocab_size", None)])
-def test_sizes_must_be_positive(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
-        TokenEmbedding(**{"vocab_size": 7, "d_model": 5, name: value})
-
-
 def test_a_sequential_model_without_an_input_keeps_the_padding():
     """It casts its ids to float."""
     model = keras.Sequential([TokenEmbedding(VOCAB, D_MODEL, pad_id=0)])
@@ -144,9 +138,3 @@ def test_lora_counts_in_the_logits_of_a_quantized_embedding():
     np.testing.assert_allclose(
         as_numpy(layer(states, reverse=True)), expected, atol=0.03 * np.abs(expected).max()
     )
-
-
-@pytest.mark.parametrize("argument", [{"mask_zero": True}, {"reverse_dtype": "float64"}])
-def test_arguments_of_keras_that_others_replace_are_refused(argument):
-    with pytest.raises(ValueError, match=r"`pad_id=0` takes the place of `mask_zero`"):
-        TokenEmbedding(11, 4, **argument)

@@ -1,4 +1,3 @@
-import itertools
 import json
 import math
 
@@ -75,16 +74,6 @@ def test_dropout_acts_in_training_alone_and_on_the_inner_values(layer_class):
     assert set(np.unique(dropped)) == {0.0, 2.0}  # dropped twice, some were 4
     assert np.all(dropped == dropped[..., :1])
     assert_close(plain(x, training=True), plain(x))
-
-
-@EACH_CLASS
-def test_kernels_are_drawn_apart(layer_class):
-    layer = layer_class(5)
-    layer.build((None, None, 5))
-    kernels = [weight for weight in layer.get_weights() if weight.ndim == 2]
-    assert min(np.abs(a - b).max() for a, b in itertools.combinations(kernels, 2)) > 0.01
-    with pytest.raises(ValueError, match=r"`d_ff` must be a positive integer. Received: d_ff=0\."):
-        layer_class(0)
 
 
 def test_gated_small_values_by_hand():

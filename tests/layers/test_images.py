@@ -55,20 +55,6 @@ def test_sizes_that_are_known_late_are_resized():
         assert_close(function(images), layer(images))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"size": 0}, "size=0"),
-        ({"deviation": (0.5, 0.0)}, "deviation=0.0"),
-        ({"scale": -1}, "scale=-1"),
-        ({"interpolation": "lanczos"}, "interpolation='lanczos'"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        ImagePreprocessing(**arguments)
-
-
 def test_whole_numbers_do_not_leave_their_range():
     """A cubic goes beyond a sharp edge; a float may, a shade may not."""
     edge = np.repeat([[0, 255]], 4, axis=1).reshape(1, 1, 8, 1)

@@ -152,12 +152,6 @@ KERAS_NORMS = pytest.mark.parametrize(
 
 
 @KERAS_NORMS
-def test_epsilon_must_not_be_negative(ours, theirs):
-    with pytest.raises(ValueError, match=r"`epsilon` must be a number at least 0. Received: epsilon=-1\."):
-        ours(epsilon=-1)
-
-
-@KERAS_NORMS
 @pytest.mark.parametrize("arguments", [(1,), ((1, 2),), (-1, 0.5), (2, 0.5)])
 def test_axes_and_epsilon_are_given_in_kerass_order(ours, theirs, arguments):
     if ours is RMSNormalization and arguments == (1,):

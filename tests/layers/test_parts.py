@@ -336,23 +336,6 @@ def test_a_layer_that_holds_an_attention_twice_is_one(tmp_path):
         keras.models.clone_model(model)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),
-        ({"key_dim": 5, "positions": layers.RotaryPositions()}, "`key_dim` must be even .* key_dim=5"),
-        ({"positions": layers.RelativePositionBias(2)}, "Received: num_heads=6, biases=2"),
-        (
-            {"positions": layers.PositionalEncoding()},
-            "`positions` must be a `AttentionPositions`. Received: positions=<PositionalEncoding",
-        ),
-    ],
-)
-def test_positions_that_do_not_fit_the_heads_are_refused_at_once(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        layers.MultiHeadAttention(**{"num_heads": 6, "key_dim": 4, **arguments})
-
-
 def test_a_feed_forward_of_ones_own_is_told_which_tokens_are_real():
     told = []
 

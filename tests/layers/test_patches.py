@@ -65,20 +65,6 @@ def test_whole_numbers_are_pixels_too():
     assert_close(layer(images), as_numpy(layer(images.astype("float32"))), 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"patch_size": 0}, "patch_size=0"),
-        ({"patch_size": (2, 2, 2)}, r"patch_size=\(2, 2, 2\)"),
-        ({"patch_size": (2, 1.5)}, "patch_size=1.5"),
-        ({"d_model": 0}, "d_model=0"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        PatchEmbedding(**{"patch_size": 2, "d_model": 3, **arguments})
-
-
 @pytest.mark.parametrize("shape", [(1, 5, 9, 2), (1, 4, 8, 2), (1, 4, 9)])
 def test_images_that_are_no_whole_number_of_patches_are_refused(shape):
     with pytest.raises(ValueError, match=r"multiples of patch_size=\(2, 3\)") as error:

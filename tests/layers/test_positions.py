@@ -7,8 +7,6 @@ from reference import positions as reference_positions
 
 from keras_transformer.layers import (
     LearnedPositions,
-    LinearScaling,
-    Llama3Scaling,
     PositionalEncoding,
     RotaryPositions,
     SegmentEmbedding,
@@ -109,23 +107,8 @@ def test_ids_in_place_of_vectors_are_refused(layer):
         layer(np.ones((2, 3), "int32"))
 
 
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (
-            lambda: PositionalEncoding(0),
-            "`max_wavelength` must be a number above 0. Received: max_wavelength=0",
-        ),
-        (lambda: PositionalEncoding(-1.0), r"Received: max_wavelength=-1\.0"),
-        (lambda: PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2))), "needs more than 2 channels"),
-        (lambda: RotaryPositions(0.0), "max_wavelength=0.0"),
-        (lambda: RotaryPositions().rotate(np.zeros((1, 1, 2, 3), "float32")), "even number of channels"),
-        (lambda: RotaryPositions(scaling="linear"), "`scaling` must be a `Scaling`"),
-        (lambda: LinearScaling(-1), "factor=-1"),
-        (lambda: Llama3Scaling(8.0, 4.0, 4.0), "high_frequency_factor=4.0, low_frequency_factor=4.0"),
-        (lambda: SegmentEmbedding(0), "num_segments=0"),
-    ],
-)
-def test_wrong_arguments_are_named(make, named):
-    with pytest.raises(ValueError, match=named):
-        make()
+def test_channels_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="needs more than 2 channels"):
+        PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2)))
+    with pytest.raises(ValueError, match="even number of channels"):
+        RotaryPositions().rotate(np.zeros((1, 1, 2, 3), "float32"))

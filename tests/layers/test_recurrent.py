@@ -93,15 +93,6 @@ def test_attention_by_hand():
     assert_close(alone, np.tanh([[[0.0, 0.5]]]))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [((0, 5), "num_layers=0"), ((2, 0), "units=0"), ((2, 5, 1.0), "dropout=1.0")],
-)
-def test_wrong_arguments_are_named(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        LSTMStack(*arguments)
-
-
 @needs_bfloat16
 def test_states_stay_in_the_compute_dtype():
     layer = stack(dtype="mixed_bfloat16")
