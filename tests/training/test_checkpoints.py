@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers import Dropout
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.models import Transformer
 from keras_transformer.termination import Terminated, Termination
 from keras_transformer.training import Checkpoint, Diverged, SavedState, average_weights, checkpoints
 
@@ -42,31 +40,6 @@ def test_the_newest_is_kept_and_says_how_many_epochs_are_done(tmp_path):
     fit(small_model(), folder, 3)
     assert names(folder) == ["checkpoint-0003.keras"]
     assert checkpoints(folder) == [SavedState(folder / "checkpoint-0003.keras", 3)]
-
-
-def test_a_loaded_transformer_is_compiled_and_has_its_optimizers_state(tmp_path):
-    keras.utils.set_random_seed(3)
-    model = Transformer(7, num_layers=1, d_model=4, num_heads=2, d_ff=5)
-    model.compile("adam", MaskedCrossentropy(), jit_compile=False)
-    inputs, labels = {"source": np.ones((2, 3)), "target": np.ones((2, 5))}, np.ones((2, 5))
-    model.fit(inputs, labels, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert loaded.compiled and isinstance(loaded.loss, MaskedCrossentropy)
-    for one, other in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path):
-    whole = small_model()
-    fit(whole, tmp_path / "whole", 3)
-    fit(small_model(), tmp_path / "parts", 2)
-    resumed = keras.models.load_model(checkpoints(tmp_path / "parts")[0].path)
-    keras.utils.set_random_seed(99)
-    assert int(resumed.optimizer.iterations) == 4
-    fit(resumed, tmp_path / "parts", 3, initial_epoch=2)
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_else(tmp_path):
