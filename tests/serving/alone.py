@@ -21,26 +21,27 @@ folder, with_xla, texts = sys.argv[1], sys.argv[2] == "xla", json.loads(sys.argv
 if not with_xla:  # what tensorflow_model_server does unless it is started with --xla_cpu_compilation_enabled
     library = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_cc.so.2")))
     library._ZN10tensorflow21DisableXlaCompilationEv()
-function = tf.saved_model.load(folder).signatures["serving_default"]
-try:
-    found = function(text=tf.constant(texts))
-    result = {name: value.numpy().tolist() for name, value in found.items()}
-    result["translation"] = [text.decode() for text in result["translation"]]
-except tf.errors.OpError as error:
-    result = {"error": str(error)}
-result["modules"] = [name for name in sys.modules if name.split(".")[0] == "keras_transformer"]
-print("RESULT" + json.dumps(result))
+signatures, results = tf.saved_model.load(folder).signatures, {}
+for signature in sys.argv[4:]:
+    try:
+        found = signatures[signature](text=tf.constant(texts))
+        result = {name: value.numpy().tolist() for name, value in found.items()}
+        result["translation"] = [text.decode() for text in result["translation"]]
+    except tf.errors.OpError as error:
+        result = {"error": str(error)}
+    results[signature] = result
+assert not [name for name in sys.modules if name.split(".")[0] == "keras_transformer"]
+print("RESULT" + json.dumps(results))
 """
 
 
-def run_alone(folder, texts, xla, tmp_path):
-    """Calls the export in a process of its own, which cannot import this package."""
+def run_alone(folder, texts, xla, tmp_path, *signatures):
+    """Calls signatures of an export in a process of its own, which cannot import this package; a dict of answers."""
     command = [sys.executable, "-I", "-c", ALONE, str(folder), "xla" if xla else "no xla", json.dumps(texts)]
+    command += signatures
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout.split("RESULT")[1])
-    assert result.pop("modules") == []
-    return result
+    return json.loads(done.stdout.split("RESULT")[1])
 
 
 def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):

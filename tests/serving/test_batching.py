@@ -17,7 +17,7 @@ import tensorflow as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import serving_threads
-from batching import COMPILER, PATIENCE, BatchingServer, build, settings_of
+from batching import COMPILER, BatchingServer, build, settings_of
 
 from keras_transformer.client.attempts import Failure, attempt, finished
 from keras_transformer.decoding import Beam
@@ -31,7 +31,6 @@ pytestmark = [
 ]
 CALLERS = 16
 REQUESTS = int(os.environ.get("BATCHED_REQUESTS", "160"))  # BATCHED_REQUESTS=10000 for a thorough look
-BAD_INPUTS = int(os.environ.get("BAD_INPUTS", "200"))
 WIDTH = 24  # of the ids
 TEXTS = 20  # that requests draw their rows from
 SIGNATURES = ("serving_default", "n_best", "alignment", "score", "tokens", "options")
@@ -46,18 +45,6 @@ allowed_batch_sizes: 2
 allowed_batch_sizes: 8
 allowed_batch_sizes: 16
 """
-BAD_PIECES = [
-    b"",
-    b" " * 5000,
-    b"\0",
-    b"\xff",
-    b"\xed\xa0\x80",
-    b"\xf4\x90\x80\x80",
-    b"</s>",
-    b"<unk>",
-    b"\xe2\x96\x81",
-]
-BAD_PIECES += [b"\xe3\x80\x80" * 500, "ﷺ🏴".encode(), b"\xef\xbb\xbf", b"a" * 20000, b"\n\t\r"]
 
 
 @pytest.fixture(scope="module")
@@ -227,29 +214,6 @@ def test_ids_of_other_widths_are_answered_after_another_attempt(start, config, r
     with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
         list(pool.map(call, [*range(TEXTS)] * 2))
     assert spoilt
-
-
-def test_bad_inputs_harm_no_neighbour(start, config, rows, alone):
-    """Invalid UTF-8, NUL, blanks and long texts, in requests of their own and beside good rows."""
-
-    def call(number):
-        chance = random.Random(number)
-        bad = [b"".join(chance.choices(BAD_PIECES, k=chance.randrange(1, 4))) for _ in range(10)]
-        bad[0] = chance.randbytes(200)
-        good = {chance.randrange(11): chance.randrange(TEXTS) for _ in range(3)}
-        texts = list(bad)
-        for place in sorted(good):
-            texts.insert(place, rows["serving_default"]["text"][good[place]])
-        futures = [server.send(text=texts), server.send("n_best", text=texts)]
-        for signature, future in zip(("serving_default", "n_best"), futures, strict=True):
-            answer = future.result(PATIENCE)
-            for place, row in good.items():
-                check({name: value[place] for name, value in answer.items()}, alone[signature][row])
-        assert all(text.decode() is not None for text in answer["translations"].ravel())
-
-    with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
-        list(pool.map(call, range(BAD_INPUTS // 10)))
-        assert server.close() == 0
 
 
 def test_the_server_has_the_threads_of_its_flags(program, model_folder, config):

@@ -1,13 +1,8 @@
 """Lines as they come, and files that are translated whole, in order, whatever happens meanwhile."""
 
 import gzip
-import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
 import warnings
 
 import pytest
@@ -16,8 +11,6 @@ from mirrors import Mirror, begun, mirrored, names, quiet, resume
 from keras_transformer.data import LONGEST_LINE, split_lines
 from keras_transformer.serving import Translator, bulk, translate_file, translate_lines
 from keras_transformer.termination import Terminated
-
-KILLS = int(os.environ.get("KILLS", "1"))  # each costs the start of a process; KILLS=5 for a thorough look
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -113,54 +106,6 @@ def test_a_translation_with_line_ends_stays_one_line(tmp_path):
     assert list(translate_lines(mirror, ["x", "y"])) == ["a b c d"] * 2
 
 
-TRANSLATE = """
-import sys
-from keras_transformer.serving import Translator, translate_file
-
-run, source, output = sys.argv[1:]
-translate_file(Translator.load(run), source, output, batch_size=7, window=20)
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_a_file_ends_as_one_that_was_not(tiny_run, translator, pairs, tmp_path):
-    draw = random.Random(11)
-    korean = [source for source, _ in pairs]
-    lines = [" ".join(draw.choices(korean, k=draw.randrange(5))) for _ in range(700)]
-    source, output = tmp_path / "source", tmp_path / "output"
-    source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    translate_file(translator, source, tmp_path / "whole", batch_size=7, window=20, say=quiet)
-    journal = tmp_path / "output.partial" / "journal.json"
-    command = [sys.executable, "-c", TRANSLATE, str(tiny_run), str(source), str(output)]
-
-    def done():
-        try:
-            return json.loads(journal.read_text())["progress"]["lines"]
-        except FileNotFoundError:
-            return 0
-
-    killed_at = []
-    for _ in range(KILLS):
-        before = done()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        while process.poll() is None and done() == before:  # until it has got on a little
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        killed_at.append(done())
-    assert 0 < killed_at[0] < 700, killed_at
-    last = subprocess.run(command, capture_output=True, text=True, check=False)
-    if output.exists() and "`output` must not exist yet" in last.stderr:  # many kills outlast the work
-        assert KILLS > 1
-    else:
-        assert last.stdout == f"{output}: {killed_at[-1]} of 700 lines are done, going on.\n", last.stderr[
-            -2000:
-        ]
-    assert output.read_bytes() == (tmp_path / "whole").read_bytes()
-    assert not journal.parent.exists()
-
-
 def test_sigterm_stops_after_the_batch_under_way_and_the_same_call_goes_on(source, tmp_path):
     mirror = Mirror(lambda texts: os.kill(os.getpid(), signal.SIGTERM) if b"7 xxxxxxxxx" in texts else None)
     with pytest.raises(Terminated, match="stopped after 4 of 10 lines; they are saved"):
@@ -216,29 +161,22 @@ def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path):
     assert names(tmp_path) == ["broken.gz"]
 
 
-def test_a_sentence_that_fails_costs_no_other(source, tmp_path):
+@pytest.mark.parametrize(("line", "text"), [(5, b"4 xxxxxxxx"), (10, b"9 xxx")])
+def test_a_sentence_that_fails_costs_no_other(source, tmp_path, line, text):
+    """The last line is alone in its window."""
+
     def fail(texts):
-        if b"4 xxxxxxxx" in texts:
+        if text in texts:
             raise RuntimeError("this one\nnever")
 
     said = []
     with pytest.warns(UserWarning) as warned:
         resume(source, tmp_path / "output", Mirror(fail), say=said.append)
-    assert [str(w.message) for w in warned] == ["line 5 failed and is left empty: this one"]
+    assert [str(w.message) for w in warned] == [f"line {line} failed and is left empty: this one"]
     expected = mirrored(source.read_bytes()).splitlines(keepends=True)
-    expected[4] = b"\n"
+    expected[line - 1] = b"\n"
     assert (tmp_path / "output").read_bytes() == b"".join(expected)
     assert said[1:] == ["1 of 10 lines could not be translated; their translations are empty."]
-
-
-def test_a_last_line_that_fails_alone_in_its_window_costs_no_other(source, tmp_path):
-    def fail(texts):
-        if b"9 xxx" in texts:
-            raise RuntimeError("this one")
-
-    with pytest.warns(UserWarning, match="line 10 "):
-        resume(source, tmp_path / "output", Mirror(fail))
-    assert (tmp_path / "output").read_bytes() == mirrored(source.read_bytes()[:-6]) + b"\n"
 
 
 def test_a_translator_that_fails_altogether_stops_and_loses_nothing(source, tmp_path):

@@ -62,30 +62,22 @@ def nodes_of(export):
     return nodes, [function.attr for function in graph.library.function]
 
 
-def test_runs_without_the_package_and_without_xla(exported, translator, sources, scores, tmp_path):
-    result = run_alone(exported, sources, xla=False, tmp_path=tmp_path)
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_runs_without_the_package(xla, request, translator, sources, scores, tmp_path):
+    """An export that is not compiled runs without XLA; a compiled one needs it."""
+    export = request.getfixturevalue("compiled_export" if xla else "exported")
+    result = run_alone(export, sources, xla, tmp_path, "serving_default")["serving_default"]
     assert result["translation"] == translator.translate(sources)
     assert len(set(result["translation"])) > 4
     assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
+    if xla:
+        result = run_alone(export, ["저는"], False, tmp_path, "serving_default")
+        assert "XLA" in result["serving_default"]["error"]
 
 
 @pytest.mark.slow
-def test_compiled_export_gives_the_same_and_needs_xla(compiled_export, translator, sources, scores, tmp_path):
-    result = run_alone(compiled_export, sources, xla=True, tmp_path=tmp_path)
-    assert result["translation"] == translator.translate(sources)
-    assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_the_runtime_without_xla_is_one_where_compiled_functions_fail(compiled_export, tmp_path):
-    assert "XLA" in run_alone(compiled_export, ["저는"], xla=False, tmp_path=tmp_path)["error"]
-
-
-@pytest.mark.slow
-def test_runs_in_the_runtime_of_the_server(exported, translator, sources, scores, tmp_path):
-    result = answers(exported, tmp_path, text=sources)
-    assert result["translation"] == translator.translate(sources)
-    assert result["score"] == pytest.approx(scores, rel=1e-3, abs=1e-3)
+def test_runs_in_the_runtime_of_the_server(exported, translator, sources, tmp_path):
+    assert answers(exported, tmp_path, text=sources)["translation"] == translator.translate(sources)
 
 
 def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
@@ -102,16 +94,6 @@ def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
         "score": ([None], tf.float32),
         "truncated": ([None], tf.bool),
     }
-
-
-@pytest.mark.slow
-def test_rows_of_a_served_batch_do_not_depend_on_each_other(loaded, sources):
-    function = loaded.signatures["serving_default"]
-    together = function(text=tf.constant(sources))
-    for row, source in enumerate(sources):
-        alone = function(text=tf.constant([source]))
-        assert alone["translation"].numpy()[0] == together["translation"].numpy()[row]
-        assert float(alone["score"][0]) == pytest.approx(float(together["score"][row]), rel=1e-3, abs=1e-3)
 
 
 def test_default_export_holds_no_xla_at_all(exported):
@@ -273,13 +255,6 @@ def test_versions_are_never_overwritten(tmp_path):
     assert names(tmp_path / "1") == ["mine"]
 
 
-@pytest.mark.parametrize("version", [0, -1, True, 1.0, "2", None])
-def test_a_version_must_be_a_positive_integer(version, tmp_path):
-    with pytest.raises(ValueError, match=f"Received: version={version!r}"):
-        small_translator().export(tmp_path, version=version)
-    assert names(tmp_path) == []
-
-
 @pytest.mark.slow
 def test_a_crash_during_export_leaves_nothing(tmp_path, monkeypatch):
     def half(module, path, **kwargs):
@@ -395,6 +370,11 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
     "arguments, message",
     [
         ({"precision": "int8", "xla": True}, r"XLA has no fast int8 product"),
+        *(
+            ({"version": version}, f"Received: version={version!r}")
+            for version in (0, -1, True, 1.0, "2", None)
+        ),
+        ({"source_lengths": [16, 32]}, r"`source_lengths` is for a compiled search.*\[16, 32\]"),
         ({"precision": "int4"}, r"`precision` must be one of .* Received: precision='int4'"),
         ({"signatures": ["token"]}, r"must be names of \['serving_default', .* Received: .*'token'"),
         ({"signatures": "tokens"}, r"must be a list of names.* Received: signatures='tokens'"),
@@ -413,11 +393,6 @@ def test_unusable_arguments_are_refused_before_anything_is_written(tmp_path, arg
     with pytest.raises(ValueError, match=message):
         small_translator().export(tmp_path / "model", **arguments)
     assert not (tmp_path / "model").exists()
-
-
-def test_source_lengths_are_for_a_compiled_search(translator, tmp_path):
-    with pytest.raises(ValueError, match=r"`source_lengths` is for a compiled search.*\[16, 32\]"):
-        translator.export(tmp_path, source_lengths=[16, 32])
 
 
 def test_a_loaded_export_warns_of_nothing(exported, caplog):

@@ -107,12 +107,6 @@ def test_options_that_are_fewer_than_the_texts_are_refused_by_name(function, tex
         function(**{**inputs, "top_p": np.ones(1, "float32")})
 
 
-def test_the_loaded_export_answers_as_python_does(loaded, mixed, text):
-    found = call(loaded.signatures["options"], **inputs_of(ROWS, text))
-    assert found["translation"].tolist() == mixed["translation"].tolist()
-    np.testing.assert_allclose(found["score"], mixed["score"], rtol=1e-4)
-
-
 @pytest.mark.slow
 def test_the_export_answers_as_python_does_where_python_is_not(exported, mixed, text, tmp_path):
     inputs = inputs_of(ROWS, text)

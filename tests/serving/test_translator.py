@@ -1,7 +1,7 @@
 """Translators: texts in and out, limits, and saving and loading."""
 
 import json
-import re
+import shutil
 
 import keras
 import numpy as np
@@ -75,35 +75,33 @@ def test_a_blank_text_has_a_blank_translation(translator, sources, blank):
     assert translator.translate([blank]) == [""]
 
 
-def test_no_sentences_have_no_translations(translator):
-    assert translator.translate([]) == []
-
-
-def test_bytes_and_text_are_translated_alike(translator, sources, alone):
-    assert translator.translate([source.encode() for source in sources]) == alone
-    assert translator.translate(tuple(sources)) == alone
-
-
-@pytest.mark.parametrize("container", [np.array, iter], ids=["array", "iterator"])
-def test_texts_may_come_in_an_array_or_one_by_one(translator, sources, alone, container):
+@pytest.mark.parametrize(
+    "container", [np.array, iter, tuple, lambda texts: [text.encode() for text in texts]]
+)
+def test_texts_may_come_in_any_container_and_as_bytes(translator, sources, alone, container):
     assert translator.translate(container(sources)) == alone
+    assert translator.translate(container([])) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(
+            ((single,), r"must be a list of strings\. Received: ")
+            for single in ("저는", b"text", "", None, 3)
+        ),
+        ((["a"], 0), "batch_size=0"),
+        ((["a"], -3), "batch_size=-3"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused(translator, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(*arguments)
 
 
 def test_invalid_bytes_are_read_as_the_rest_of_their_row(translator, sources, alone):
     broken = [b"\xff" + source.encode() for source in sources]
     assert translator.translate(broken) == alone
-
-
-@pytest.mark.parametrize("single", ["저는 학생입니다.", b"text", "", None, 3])
-def test_a_bare_string_is_an_error_and_no_list_of_characters(translator, single):
-    with pytest.raises(ValueError, match=r"must be a list of strings\. Received: "):
-        translator.translate(single)
-
-
-@pytest.mark.parametrize("batch_size", [0, -3])
-def test_a_batch_size_must_be_positive(translator, batch_size):
-    with pytest.raises(ValueError, match=f"batch_size={batch_size}"):
-        translator.translate(["a"], batch_size=batch_size)
 
 
 @pytest.mark.slow
@@ -130,15 +128,6 @@ def test_a_translation_stops_at_its_limit(translator, sources):
 def test_compiled_and_portable_decoding_translate_alike(translator, sources, alone):
     assert translator.translate(sources[:4], jit_compile=True) == alone[:4]
     assert translator.translate(sources[:4], jit_compile=False) == alone[:4]
-
-
-@pytest.mark.slow
-def test_the_other_tokenizer_reads_the_target():
-    translator = Translator(
-        small_model(300, target_vocab_size=260), ByteTokenizer(), ByteTokenizer(), max_length=4
-    )
-    assert translator.source_tokenizer is not translator.target_tokenizer
-    assert len(translator.translate(["abc", "d"])) == 2
 
 
 @pytest.mark.parametrize(
@@ -218,69 +207,6 @@ def test_a_crash_while_writing_over_a_translator_leaves_each_file_whole(tmp_path
     assert {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()} == before
 
 
-def test_a_folder_without_a_translator_is_refused_with_its_name(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match=f"{folder} holds no translator"):
-            Translator.load(folder)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"1", b"null", b'{"format": 2}', b'{"format": 1}', b"\xff\xfe", b'{"format": "1"}'],
-)
-def test_a_damaged_or_foreign_description_is_refused(saved, content):
-    (saved / "translator.json").write_bytes(content)
-    with pytest.raises(ValueError, match="saved"):
-        Translator.load(saved)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"source_tokenizer": "PickleTokenizer"}, "'PickleTokenizer'.*'ByteTokenizer'"),
-        ({"target_tokenizer": "os.system"}, "'os.system'.*'ByteTokenizer'"),
-        ({"source_tokenizer": ["ByteTokenizer"]}, "saved"),
-        ({"source_tokenizer": None}, "None"),
-        ({"source_tokenizer": "SentencePieceTokenizer"}, "not a SentencePiece model"),
-        ({"strategy": "Contrastive"}, "'Contrastive'.*'Greedy'"),
-        ({"strategy": "__import__"}, "'__import__'"),
-        ({"strategy_arguments": {"width": 3}}, "width"),
-        ({"strategy_arguments": None}, "saved"),
-        ({"max_source_length": "long"}, "saved"),
-        ({"max_length": 0}, "max_length=0"),
-    ],
-)
-def test_a_description_of_what_there_is_not_is_refused_with_its_name(saved, changes, message):
-    path = saved / "translator.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(ValueError, match=message):
-        Translator.load(saved)
-
-
-@pytest.mark.parametrize("name", ["translator.json", "model.keras"])
-def test_a_missing_file_is_refused_and_named(saved, name):
-    (saved / name).unlink()
-    with pytest.raises(ValueError, match=re.escape(name)):
-        Translator.load(saved)
-
-
-def test_a_missing_subword_model_is_refused_and_named(saved):
-    description = json.loads((saved / "translator.json").read_text())
-    description["target_tokenizer"] = "SentencePieceTokenizer"
-    (saved / "translator.json").write_text(json.dumps(description))
-    (saved / "target_tokenizer.model").unlink()
-    with pytest.raises(ValueError, match=r"target_tokenizer\.model"):
-        Translator.load(saved)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.99])
-def test_a_cut_model_file_is_refused_and_named(saved, share):
-    content = (saved / "model.keras").read_bytes()
-    (saved / "model.keras").write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(ValueError, match=r"model\.keras"):
-        Translator.load(saved)
-
-
 def test_ids_around_texts_are_read_saved_and_checked(tmp_path):
     frame = {"source_start": (7,), "source_end": (3, 8), "target_start": [9]}
     translator = Translator(small_model(), ByteTokenizer(), max_source_length=6, **frame)
@@ -315,3 +241,69 @@ def test_a_layer_that_a_servable_traced_has_no_wrong_gradient():
     with tf.GradientTape() as tape, pytest.raises(LookupError, match="for inference"):
         y = model({"source": np.ones((2, 4), "int32"), "target": np.ones((2, 3), "int32")}, training=False)
         tape.gradient(y, [weight.value for weight in model.trainable_weights])
+
+
+def described(**changes):
+    """Changes what the description says."""
+
+    def change(folder):
+        path = folder / Translator.DESCRIPTION
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def holding(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def cut(share):
+    """Cuts the file of the model."""
+
+    def change(folder):
+        content = (folder / "model.keras").read_bytes()
+        (folder / "model.keras").write_bytes(content[: int(len(content) * share)])
+
+    return change
+
+
+def without_subwords(folder):
+    described(target_tokenizer="SentencePieceTokenizer")(folder)
+    (folder / "target_tokenizer.model").unlink()
+
+
+def another_model(folder):
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(folder / "model.keras")
+
+
+NO_DESCRIPTIONS = [b"", b"{", b"[]", b"1", b"null", b'{"format": 2}', b'{"format": 1}', b"\xff\xfe"]
+NO_DESCRIPTIONS += [b'{"format": "1"}', b"[" * 100_000]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "saved holds no translator"),
+        (lambda folder: (folder / "translator.json").unlink(), r"translator\.json"),
+        (lambda folder: (folder / "model.keras").unlink(), r"model\.keras"),
+        (without_subwords, r"target_tokenizer\.model"),
+        (another_model, "must hold a model of class EncoderDecoder. Received: a Sequential"),
+        *((cut(share), r"model\.keras") for share in (0.0, 0.3, 0.7, 0.99)),
+        *((holding("translator.json", content), "saved") for content in NO_DESCRIPTIONS),
+        (described(source_tokenizer="PickleTokenizer"), "'PickleTokenizer'.*'ByteTokenizer'"),
+        (described(target_tokenizer="os.system"), "'os.system'.*'ByteTokenizer'"),
+        (described(source_tokenizer=["ByteTokenizer"]), "saved"),
+        (described(source_tokenizer=None), "None"),
+        (described(source_tokenizer="SentencePieceTokenizer"), "not a SentencePiece model"),
+        (described(strategy="Contrastive"), "'Contrastive'.*'Greedy'"),
+        (described(strategy="__import__"), "'__import__'"),
+        (described(strategy_arguments={"width": 3}), "width"),
+        (described(strategy_arguments=None), "saved"),
+        (described(max_source_length="long"), "saved"),
+        (described(max_length=0), "max_length=0"),
+    ],
+)
+def test_a_damaged_folder_is_refused_and_named(saved, damage, message):
+    damage(saved)
+    with pytest.raises(ValueError, match=message):
+        Translator.load(saved)
