@@ -104,8 +104,9 @@ def naming(path):
 def locked(folder):
     """Locks a folder until the `with` block or the process ends.
 
-    The lock is on the file `.lock` in the folder. The file is created if it is missing, and it stays. On a system or a
-    file system without locks, such as Windows, nothing is locked.
+    The lock is on the file `.lock` in the folder. The file is created if it is missing, and it stays. If the block
+    raises an error before it wrote anything into a new folder, the folder is removed. On a system or a file system
+    without locks, such as Windows, nothing is locked.
 
     Args:
         folder: The folder, a path. It is created if it is missing.
@@ -115,18 +116,25 @@ def locked(folder):
     """
     folder = Path(folder)
     check_local(folder)
+    in_use = f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "a") as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError(
-                    f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
-                ) from None
+                raise ValueError(in_use) from None
             except OSError:  # some clusters have file systems without locks
                 pass
-        yield
+            if not os.fstat(file.fileno()).st_nlink:  # its owner removed the folder in between
+                raise ValueError(in_use)
+        try:
+            yield
+        except BaseException:
+            if is_new and [path.name for path in folder.iterdir()] == [LOCK]:
+                shutil.rmtree(folder)
+            raise
 
 
 def temporaries(folder):

@@ -25,7 +25,9 @@ class Option(NamedTuple):
 
 SIGNATURE = "options"
 OPTIONS = {
-    "prefix": Option("string", "", "a text that leaves room within `max_length`"),
+    "prefix": Option(
+        "string", "", "a text that the vocabulary can write and that leaves room within `max_length`"
+    ),
     "max_length": Option("int32", 0, "from 1 to the export's limit, or 0 for the default", 0),
     "min_length": Option("int32", 0, "from 0 to the largest length of the row", 0),
     "temperature": Option("float32", 0.0, "a finite number, at least 0", 0),

@@ -19,6 +19,7 @@ class LineAnswers:
     def __init__(self, servable, signature="serving_default"):
         self.servable = servable
         self.signature = signature
+        self.source_tokenizer = servable.tokenizers[0]
         self.pairs = len(getattr(servable, "inputs", ("text",))) > 1
         self.cut = 0
 

@@ -8,17 +8,10 @@ import sys
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
 from keras_transformer.cli.logs import progress
+from keras_transformer.cli.search_options import SEARCH_OPTIONS, constraints_of, strategy_of
 
 log = logging.getLogger(__name__)
 
-# The options of a beam, and the arguments of `Beam` that they are.
-BEAM_OPTIONS = {
-    "beam_width": "width",
-    "length_penalty": "length_penalty",
-    "normalization": "normalization",
-    "n_best": "n_best",
-}
-SEARCH_OPTIONS = (*BEAM_OPTIONS, "no_repeat_ngram")
 # The options that say which model of which server, and the arguments of `Client` that they are.
 SERVER_OPTIONS = ("url", "model", "version", "label", "timeout", "retries")
 
@@ -59,8 +52,8 @@ def _load_servable(options, load):
     _check_options(servable, given)
     changes = {name: value for name, value in given.items() if name not in SEARCH_OPTIONS}
     if given.keys() & set(SEARCH_OPTIONS):
-        changes["strategy"] = _strategy(servable.strategy, given)
-        changes["constraints"] = _constraints(servable.constraints, given)
+        changes["strategy"] = strategy_of(servable.strategy, given)
+        changes["constraints"] = constraints_of(servable, given)
     return servable.changed(**changes) if changes else servable
 
 
@@ -73,31 +66,6 @@ def _check_options(servable, given):
                 f"--{name.replace('_', '-')} is only for models that write text. "
                 f"Received: a {type(servable).__name__}."
             )
-
-
-def _strategy(strategy, given):
-    """Returns the saved strategy, or a beam with the given options."""
-    from keras_transformer.decoding import Beam, DiverseBeam
-
-    beam_options = {BEAM_OPTIONS[name]: value for name, value in given.items() if name in BEAM_OPTIONS}
-    if not beam_options:
-        return strategy
-    is_beam = isinstance(strategy, (Beam, DiverseBeam))
-    if "width" not in beam_options and not is_beam:
-        raise ValueError(
-            "--length-penalty, --normalization and --n-best are options of a beam: give --beam-width too."
-        )
-    return dataclasses.replace(strategy if is_beam else Beam(), **beam_options)
-
-
-def _constraints(constraints, given):
-    """Returns the saved constraints, with another `NoRepeatNgram` if one is given."""
-    from keras_transformer.decoding import NoRepeatNgram
-
-    if "no_repeat_ngram" not in given:
-        return list(constraints)
-    others = [each for each in constraints if not isinstance(each, NoRepeatNgram)]
-    return [*others, NoRepeatNgram(given["no_repeat_ngram"])]
 
 
 def train(options):
@@ -132,12 +100,15 @@ def average(options):
 def translate(options):
     """Translates standard input, or one file to another."""
     from keras_transformer.serving import Translator, translate_file
+    from keras_transformer.serving.sentences import SentenceTranslator
     from keras_transformer.training import Terminated
 
     files = _given(options, "input", "output", "restart").keys()
     if files and not {"input", "output"} <= files:
         raise ValueError("Give --input and --output, with or without --restart, or none of them.")
     translator, sizes = _load_servable(options, Translator.load), _given(options, "batch_size", "window")
+    if "split_sentences" in options:
+        translator = SentenceTranslator(translator, options.split_sentences)
     if not files:
         return _answer_lines(translator, sizes)
     try:
@@ -234,12 +205,19 @@ def generate(options):
 
 def evaluate(options):
     """Translates a file and prints its scores."""
+    from keras_transformer.data.unknown import SMALL_SHARE, UnknownTokens
     from keras_transformer.serving import Translator
     from keras_transformer.training.scores import check_tokenize, corpus_scores
 
     check_tokenize(options.tokenize)  # before the long work of translating
     sources, references = zip(*_read_pairs(options), strict=True)
     translator = _load_servable(options, Translator.load)
+    for side, texts, tokenizer in zip(
+        ("source", "target"), (sources, references), translator.tokenizers, strict=True
+    ):
+        unknown = UnknownTokens.of(list(texts), tokenizer)
+        if unknown.count:
+            (log.warning if unknown.share > SMALL_SHARE else progress.info)(f"{side}: {unknown}")
     translations = translator.translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
     scores = corpus_scores(translations, list(references), tokenize=options.tokenize)
     log.info("evaluated", extra={"folder": options.run, "sentences": len(sources), **scores})

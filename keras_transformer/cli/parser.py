@@ -7,6 +7,7 @@ import typing
 
 from keras_transformer.cli import answer_options, commands, server_options, show
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser
+from keras_transformer.cli.search_options import add_search_options
 
 FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
 
@@ -194,8 +195,14 @@ def _fill_translate(parser):
         action="store_true",
         help="discard an unfinished translation that was started with other options or another input",
     )
+    parser.add_argument(
+        "--split-sentences",
+        metavar="LANGUAGE",
+        help="translate each sentence of a line alone; the language of the input, such as en (needs sentencex)",
+        **OPTIONAL,
+    )
     answer_options.add_sizes(parser)
-    _add_search_options(parser)
+    add_search_options(parser)
 
 
 def _fill_generate(parser):
@@ -203,7 +210,7 @@ def _fill_generate(parser):
     parser.add_argument(
         "--max-length", type=int, help="largest number of tokens in a continuation", **OPTIONAL
     )
-    _add_search_options(parser)
+    add_search_options(parser)
 
 
 def _fill_evaluate(parser):
@@ -221,12 +228,12 @@ def _fill_evaluate(parser):
         help="tokenizer of sacreBLEU; `none` for text that is already tokenized",
     )
     parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
-    _add_search_options(parser)
+    add_search_options(parser)
 
 
 def _fill_show(parser):
     show.add_options(parser)
-    _add_search_options(parser)
+    add_search_options(parser)
 
 
 def _fill_convert(parser):
@@ -296,35 +303,13 @@ def _fill_export(parser):
         default=True,
         help="write the requests that a server sends to itself when it starts",
     )
-    search_options = _add_search_options(parser)
+    search_options = add_search_options(parser)
     search_options.add_argument(
         "--n-best",
         type=int,
         metavar="N",
         help="with a beam: number of results of the signature `n_best`, at most the beam width",
     )
-
-
-def _add_search_options(parser):
-    """Adds the options of the search. An option that is not given keeps its saved value, or a beam's default."""
-    from keras_transformer.decoding.beam import NORMALIZATIONS
-
-    group = parser.add_argument_group("search", **NO_DEFAULT)
-    group.add_argument(
-        "--beam-width", type=int, help="number of open hypotheses at each step; 1 for greedy search"
-    )
-    group.add_argument(
-        "--length-penalty", type=float, help="with a beam: 0 for none; a larger value favours longer outputs"
-    )
-    group.add_argument(
-        "--normalization",
-        choices=NORMALIZATIONS,
-        help="with a beam: how scores are normalized, by the length penalty of Wu et al. or by the length itself",
-    )
-    group.add_argument(
-        "--no-repeat-ngram", type=int, metavar="N", help="no sequence of N tokens occurs twice in an output"
-    )
-    return group
 
 
 def _add_fields(group, recipe_class):
@@ -339,6 +324,8 @@ def _add_fields(group, recipe_class):
             continue
         if isinstance(kind, types.UnionType):
             kind = next(each for each in kind.__args__ if each is not type(None))
+        if "otherwise" in field.metadata:
+            explanation += f" (default: {field.metadata['otherwise']})"
         if kind is bool:  # `bool | None`: with neither --option nor --no-option, the field stays None
             group.add_argument(option, action=argparse.BooleanOptionalAction, help=explanation, **OPTIONAL)
             continue

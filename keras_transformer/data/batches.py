@@ -7,10 +7,11 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.data import corpus
 from keras_transformer.data.corpus import IdStore, slices
 from keras_transformer.data.epochs import dataset_of
+from keras_transformer.data.unknown import SMALL_SHARE, UnknownTokens
 
 
 class Batches:
@@ -29,7 +30,7 @@ class Batches:
         source_tokenizer: A tokenizer with `tokenize` and `vocab_size`; with `sampling` also `sampled`.
         target_tokenizer: A tokenizer of the same kind; `source_tokenizer` when None.
         batch_tokens: Largest number of positions in a batch, padding included: rows times the longer side.
-        max_length: Largest number of tokens of a side, with bos or eos.
+        max_length: Largest number of tokens of a side, with the ids around them.
         too_long: What happens to a pair with a longer side: "skip" leaves it out and "truncate" cuts it, both with a
             warning; "error" raises.
         num_buckets: Largest number of shapes.
@@ -40,6 +41,10 @@ class Batches:
         pad_id: The id of padding.
         bos_id: The id at the start of the target inputs.
         eos_id: The id at the end of the source and of the targets.
+        source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int.
+        source_end: Ids after the tokens of each source. None for `eos_id` alone.
+        target_start: Ids at the start of each target, such as the id of its language. The target inputs have them after
+            `bos_id`.
 
     Attributes:
         kept: Number of pairs that are in the batches.
@@ -49,6 +54,7 @@ class Batches:
         steps: Number of batches in an epoch.
         tokens: Number of real target tokens in an epoch, eos included. With `sampling` it is that of epoch 0; other
             epochs are near it.
+        unknown: A dict from "source" and "target" to the `UnknownTokens` of all pairs. Above 1% there is a warning.
         padding: Share of padding among all positions of an epoch, in [0, 1]. With `sampling` it is that of epoch 0.
 
     Raises:
@@ -75,13 +81,21 @@ class Batches:
         pad_id=0,
         bos_id=2,
         eos_id=3,
+        source_start=(),
+        source_end=None,
+        target_start=(),
     ):
         if too_long not in ("skip", "truncate", "error"):
             raise ValueError(
                 f'`too_long` must be "skip", "truncate" or "error". Received: too_long={too_long!r}.'
             )
-        if max_length < 2:
-            raise ValueError(f"`max_length` must be at least 2. Received: max_length={max_length}.")
+        source_end = (eos_id,) if source_end is None else source_end
+        frames = (source_start, source_end), (target_start, (eos_id,))
+        self._frames = [[np.array(ids, "int32") for ids in frame] for frame in frames]
+        self._max_length = max_length
+        self._added = np.array([len(start) + len(end) for start, end in self._frames])
+        least = int(self._added.max()) + 1
+        check(max_length >= least, f"`max_length` must be at least {least}.", max_length=max_length)
         check_positive(num_buckets=num_buckets)
         if batch_tokens < max_length:
             raise ValueError(
@@ -90,18 +104,18 @@ class Batches:
             )
         self.seed = seed
         self.sampling = sampling
-        self._special = pad_id, bos_id, eos_id
-        self._max_ids = max_length - 1  # without bos or eos
+        self._pad_id, self._bos_id = pad_id, bos_id
         self._tokenizers = source_tokenizer, target_tokenizer or source_tokenizer
         ids = self._tokenized(pairs)
         self._texts = pairs
         self._chosen = self._selected(*(side.lengths for side in ids), too_long)
-        self._pairs = _Segmented(ids, self._chosen, self._max_ids)
+        self._pairs = _Segmented(ids, self._chosen, self._added, max_length)
         self._make_buckets(batch_tokens, num_buckets)
 
     def _tokenized(self, pairs):
         """Returns the ids of all sources and of all targets, two `FlatIds`."""
         stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
+        self.unknown = dict(zip(("source", "target"), map(UnknownTokens, self._tokenizers), strict=True))
         count = -(-len(pairs) // corpus.SENTENCES_AT_ONCE)
         shown = {
             "delay": 3,
@@ -114,24 +128,29 @@ class Batches:
                     raise ValueError(
                         f"`pairs` must hold pairs (source, target) of str. Received: {pair!r:.200}."
                     )
-            for store, tokenizer, side in zip(
-                stores, self._tokenizers, zip(*texts, strict=True), strict=True
+            for store, tokenizer, unknown, side in zip(
+                stores, self._tokenizers, self.unknown.values(), zip(*texts, strict=True), strict=True
             ):
                 ragged = tokenizer.tokenize(list(side))
+                unknown.add(side, ragged)
                 store.add(ragged.flat_values.numpy(), ragged.row_lengths().numpy())
+        for side, unknown in self.unknown.items():
+            if unknown.share > SMALL_SHARE:
+                advice = "Their text is lost. Use a vocabulary that is made from such texts."
+                warnings.warn(f"{side}: {unknown}. {advice}", stacklevel=3)
         return [store.rows() for store in stores]
 
     def _selected(self, source_lengths, target_lengths, too_long):
         """Returns the numbers of the pairs to use. Counts the others and warns of them."""
-        max_length, count = self._max_ids + 1, len(source_lengths)
-        longer = np.maximum(source_lengths, target_lengths)
+        max_length, count = self._max_length, len(source_lengths)
+        longer = np.maximum(source_lengths + self._added[0], target_lengths + self._added[1])
         usable = np.minimum(source_lengths, target_lengths) > 0
-        fitting = usable & (longer <= self._max_ids)
+        fitting = usable & (longer <= max_length)
         empty, long = count - int(usable.sum()), int(usable.sum() - fitting.sum())
         if long and too_long == "error":
             raise ValueError(
                 f"{long} of {count} pairs are longer than `max_length`={max_length} tokens; the longest has "
-                f"{longer[usable].max() + 1}."
+                f"{longer[usable].max()}."
             )
         chosen = _numbers_of(usable if too_long == "truncate" else fitting)
         self.truncated = long if too_long == "truncate" else 0
@@ -225,7 +244,7 @@ class Batches:
             epoch: Number of the epoch, from 0.
 
         Returns:
-            A sequence of pairs `(source ids, target ids)` of int32 arrays, without bos and eos.
+            A sequence of pairs `(source ids, target ids)` of int32 arrays, without the ids around them.
         """
         if self.sampling is None:
             return self._pairs
@@ -234,16 +253,17 @@ class Batches:
         for numbers in slices(range(self.kept)):
             pairs = [self._pairs[i] for i in numbers]
             texts = zip(*(self._texts[self._chosen[i]] for i in numbers), strict=True)
-            for store, tokenizer, side, likeliest in zip(
-                stores, self._tokenizers, texts, zip(*pairs, strict=True), strict=True
+            for store, tokenizer, side, likeliest, added in zip(
+                stores, self._tokenizers, texts, zip(*pairs, strict=True), self._added, strict=True
             ):
                 draws = tokenizer.sampled(side, self.sampling, int(rng.integers(2**32)))
                 rows = [
-                    draw if len(draw) <= self._max_ids else other
+                    draw if len(draw) + added <= self._max_length else other
                     for draw, other in zip(draws, likeliest, strict=True)
                 ]
                 store.add(np.concatenate(rows), [len(row) for row in rows])
-        return _Segmented([store.rows() for store in stores], np.arange(self.kept), self._max_ids)
+        sides = [store.rows() for store in stores]
+        return _Segmented(sides, np.arange(self.kept), self._added, self._max_length)
 
     def batch(self, bucket, indices, pairs=None):
         """Makes one batch.
@@ -254,25 +274,25 @@ class Batches:
             pairs: The result of `segmented`; the pairs with the most likely subwords when None.
 
         Returns:
-            `({"source": ..., "target": ...}, targets)`, int32 arrays: ids `(rows, source_len)` that end with eos, ids
-            `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with eos.
+            `({"source": ..., "target": ...}, targets)`, int32 arrays: ids `(rows, source_len)` that end with
+            `source_end`, ids `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with
+            eos.
         """
-        pad_id, bos_id, eos_id = self._special
         pairs = self._pairs if pairs is None else pairs
         rows, source_len, target_len = self.shapes[bucket]
-        source = np.full((rows, source_len), pad_id, "int32")
-        shifted = np.full((rows, target_len), pad_id, "int32")
-        target = np.full((rows, target_len), pad_id, "int32")
+        source = np.full((rows, source_len), self._pad_id, "int32")
+        shifted = np.full((rows, target_len), self._pad_id, "int32")
+        target = np.full((rows, target_len), self._pad_id, "int32")
         for row, i in enumerate(indices):
             s, t = (
-                ids if len(ids) < room else likeliest
-                for ids, likeliest, room in zip(
-                    pairs[i], self._pairs[i], (source_len, target_len), strict=True
+                np.concatenate([start, ids if len(ids) + added <= room else likeliest, end])
+                for ids, likeliest, (start, end), added, room in zip(
+                    pairs[i], self._pairs[i], self._frames, self._added, (source_len, target_len), strict=True
                 )
             )
-            source[row, : len(s)], source[row, len(s)] = s, eos_id
-            shifted[row, 0], shifted[row, 1 : len(t) + 1] = bos_id, t
-            target[row, : len(t)], target[row, len(t)] = t, eos_id
+            source[row, : len(s)] = s
+            shifted[row, 0], shifted[row, 1 : len(t)] = self._bos_id, t[:-1]
+            target[row, : len(t)] = t
         return {"source": source, "target": shifted}, target
 
     def texts(self, epoch, step):
@@ -318,22 +338,24 @@ class _Segmented(Sequence):
     Args:
         sides: `FlatIds` of the sources and of the targets.
         chosen: int `(pairs,)`, which of their rows.
-        max_ids: Largest number of ids of a row; the rest is cut.
+        added: int `(2,)`, the number of ids that a batch puts around a source and around a target.
+        max_length: Largest number of ids of a row, with those around it; the rest is cut.
     """
 
-    def __init__(self, sides, chosen, max_ids):
-        self._sides, self._chosen, self._max_ids = sides, chosen, max_ids
+    def __init__(self, sides, chosen, added, max_length):
+        self._sides, self._chosen, self._added, self._room = sides, chosen, added, max_length - added
 
     def __len__(self):
         return len(self._chosen)
 
     def __getitem__(self, index):
-        return tuple(side[self._chosen[index]][: self._max_ids] for side in self._sides)
+        number = self._chosen[index]
+        return tuple(side[number][:room] for side, room in zip(self._sides, self._room, strict=True))
 
     def lengths(self):
-        """Returns the lengths of both sides of each pair, with bos or eos, int `(pairs, 2)`."""
-        lengths = [np.minimum(side.lengths[self._chosen], self._max_ids) + 1 for side in self._sides]
-        return np.stack(lengths, axis=1)
+        """Returns the lengths of both sides of each pair, with the ids around them, int `(pairs, 2)`."""
+        lengths = np.stack([side.lengths[self._chosen] for side in self._sides], axis=1)
+        return np.minimum(lengths, self._room) + self._added
 
 
 def _numbers_of(chosen):

@@ -10,10 +10,11 @@ from keras_transformer.files import LOCK, replaced, temporaries
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.translator import Translator
-from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import checkpoints
+from keras_transformer.training.adapters import holds_state, restore_state
 
 DESCRIPTION = "run.json"
+TRANSLATOR = "translator"  # the entry of the description with the options of the translator
 
 
 class RunFolder:
@@ -57,34 +58,42 @@ class RunFolder:
                 f"Changed: {'; '.join(changed)}."
             )
 
-    def begin(self, recipe, description, tokenizers):
-        """Writes the files that a run needs before its first step: its description and its tokenizers."""
-        self._write_description(description)
-        # With one vocabulary there is one path, and both tokenizers are the same object.
-        for path, tokenizer in zip(self._tokenizer_paths(recipe), tokenizers, strict=False):
-            with replaced(path) as temporary:
-                tokenizer.save(temporary)
+    def begin(self, description, translator):
+        """Writes the files that a run needs before its first step: its tokenizers and its description.
+
+        Args:
+            description: The description, a dict.
+            translator: The `Translator` of the run. Its tokenizers and its options are kept, but not its model.
+        """
+        written = {**translator.write_tokenizers(self.path), **translator.describe()}
+        self._write_description({**description, TRANSLATOR: written})
 
     def update_description(self, description):
         """Writes the description of a run that has begun, if its recipe has changed."""
         path = self.path / DESCRIPTION
-        if path.exists() and json.loads(path.read_text(encoding="utf-8"))["recipe"] != description["recipe"]:
-            self._write_description(description)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else description
+        if before["recipe"] != description["recipe"]:
+            self._write_description({**before, **description})
 
     def _write_description(self, description):
         with replaced(self.path / DESCRIPTION) as temporary:
             temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
-    def tokenizers(self, recipe):
-        """Loads the source tokenizer and the target tokenizer; one object twice if they share a vocabulary."""
-        kind = TOKENIZERS["ByteTokenizer" if recipe.tokenizer == "byte" else "SentencePieceTokenizer"]
-        loaded = [kind.load(path) for path in self._tokenizer_paths(recipe)]
-        return loaded[0], loaded[-1]
+    def translator(self, model):
+        """Makes the `Translator` of the run with a model.
 
-    def _tokenizer_paths(self, recipe):
-        separate = recipe.separate_vocabularies and recipe.tokenizer != "byte"
-        sides = ("source", "target") if separate else ("source",)
-        return [self.path / f"{side}_tokenizer.model" for side in sides]
+        Args:
+            model: The model of the run.
+
+        Raises:
+            ValueError: If a tokenizer or the description cannot be read.
+        """
+        try:
+            description = json.loads((self.path / DESCRIPTION).read_text(encoding="utf-8"))[TRANSLATOR]
+            tokenizers = Translator.read_tokenizers(description, self.path)
+            return Translator(model, **tokenizers, **Translator.arguments_from(description, self.path))
+        except (OSError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{self} holds no tokenizers to resume with: {error!r:.500}") from None
 
     def checkpoints(self):
         """Returns all checkpoints, the newest first, a list of `SavedState`."""
@@ -134,7 +143,10 @@ class RunFolder:
         errors = []
         for saved in self.checkpoints():
             try:
-                model = load_model(saved.path, compile=True)
+                adapted = holds_state(saved.path)
+                model = load_model(saved.path, compile=not adapted)
+                if adapted:
+                    restore_state(model, saved.path)
             except ValueError as error:
                 errors.append(str(error))
                 warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)

@@ -1,17 +1,29 @@
 """The recipe of a training run: every hyper-parameter, and the tokenizers and the model that follow from them."""
 
 import dataclasses
+import re
 
 import numpy as np
 
-from keras_transformer.checks import check_positive, check_range, check_share
+from keras_transformer.checks import check, check_positive, check_range, check_share
 from keras_transformer.execution.compiled import compiles
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer
+from keras_transformer.models.transformer import PRESETS
+from keras_transformer.runs.initial import RATES, continued
+from keras_transformer.runs.tokenizers import ids_and_sizes, read_tokenizers
 from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 from keras_transformer.training import Adam, AdamW
+from keras_transformer.training.adapters import add_adapters
+
+KINDS = ("unigram", "bpe", "byte")
+# The fields that say how vocabularies are made.
+VOCABULARY = ("vocab_size", "character_coverage", "vocab_sample", "separate_vocabularies", "keep")
+MOST_SYMBOLS = 1000  # that `keep` may find
+# The fields that say which model is made.
+MODEL = ("num_layers", "d_model", "num_heads", "d_ff", *RATES, "activation", "normalize_first", "norm")
 
 
 def _option(default, explanation, **metadata):
@@ -22,7 +34,8 @@ def _option(default, explanation, **metadata):
 class Recipe:
     """Every hyper-parameter of a run: of the model, of the tokenizers and of the training.
 
-    A field that is None takes the value of the preset, or of "Attention Is All You Need", or switches its feature off.
+    A field that is None takes its usual value, that of the preset or of "Attention Is All You Need", or switches its
+    feature off. With `init_from`, a field of the model or of the tokenizers that is None takes their value.
     `keras-transformer train` has one option for each field, and its `--help` explains each as the list below does.
 
     >>> recipe = Recipe(preset="base", epochs=5)
@@ -33,37 +46,65 @@ class Recipe:
         ValueError: If a value is out of its range, or two fields contradict each other.
     """
 
-    preset: str = _option(
-        "tiny", "model size; the sizes below override single values of it", choices=("tiny", "base", "big")
+    preset: str | None = _option(
+        None,
+        "model size; the sizes below override single values of it",
+        otherwise="tiny",
+        choices=("tiny", "base", "big"),
     )
     num_layers: int | None = _option(None, "number of encoder layers, and of decoder layers")
     d_model: int | None = _option(None, "width of the model")
     num_heads: int | None = _option(None, "number of attention heads")
     d_ff: int | None = _option(None, "inner width of the feed-forward networks")
     dropout: float | None = _option(None, "dropout rate in training, in [0, 1)")
-    attention_dropout: float = _option(0.0, "dropout rate of the attention weights in training, in [0, 1)")
-    activation_dropout: float = _option(
-        0.0, "dropout rate inside the feed-forward networks in training, in [0, 1)"
+    attention_dropout: float | None = _option(
+        None, "dropout rate of the attention weights in training, in [0, 1)", otherwise=0.0
     )
-    activation: str = _option("relu", "activation of the feed-forward networks")
-    normalize_first: bool = _option(False, "pre-norm instead of the paper's post-norm")
-    norm: str = _option(
-        "layer", "layer normalisation or root-mean-square normalisation", choices=("layer", "rms")
+    activation_dropout: float | None = _option(
+        None, "dropout rate inside the feed-forward networks in training, in [0, 1)", otherwise=0.0
     )
-    tokenizer: str = _option("unigram", "kind of subwords", choices=("unigram", "bpe", "byte"))
-    vocab_size: int = _option(8000, "largest number of ids in each vocabulary; a small corpus gets fewer")
-    character_coverage: float = _option(
-        0.9995, "share of the characters in the text that get an id, in [0.98, 1]"
+    activation: str | None = _option(None, "activation of the feed-forward networks", otherwise="relu")
+    normalize_first: bool | None = _option(None, "pre-norm instead of the paper's post-norm", otherwise=False)
+    norm: str | None = _option(
+        None,
+        "layer normalisation or root-mean-square normalisation",
+        otherwise="layer",
+        choices=("layer", "rms"),
     )
-    vocab_sample: int = _option(
-        100_000,
+    tokenizer: str | None = _option(
+        None,
+        "kind of subwords, unigram, bpe or byte; or a SentencePiece model or a folder whose tokenizers are used",
+        otherwise="unigram",
+    )
+    vocab_size: int | None = _option(
+        None, "largest number of ids in each vocabulary; a small corpus gets fewer", otherwise=8000
+    )
+    character_coverage: float | None = _option(
+        None, "share of the characters in the text that get an id, in [0.98, 1]", otherwise=0.9995
+    )
+    vocab_sample: int | None = _option(
+        None,
         "number of sentence pairs, drawn evenly, that the vocabularies are made from; all if there are fewer",
+        otherwise=100_000,
     )
-    separate_vocabularies: bool = _option(False, "one vocabulary for each side instead of a shared one")
+    separate_vocabularies: bool | None = _option(
+        None, "one vocabulary for each side instead of a shared one", otherwise=False
+    )
+    keep: str | None = _option(
+        None,
+        "regular expression; each different match in the pairs, such as {name}, gets one id and is never split "
+        "(default: none)",
+    )
     init_from: str | None = _option(
         None,
-        "folder of a run or a saved translator; training starts from its weights and tokenizers, so the sizes must be "
-        "the same (default: none)",
+        "folder of a run, a saved translator or a converted checkpoint; training goes on with its model and its "
+        "tokenizers. Leave out the options above, or give its values; a Transformer takes other rates of dropout "
+        "(default: none)",
+    )
+    lora: int | None = _option(
+        None,
+        "with init_from: freeze the model, and train only LoRA's adapters of this rank in its dense layers; the "
+        "translator has them added to the kernels (default: none)",
     )
     epochs: int = _option(20, "number of passes over the pairs; a larger number continues a finished run")
     batch_tokens: int = _option(
@@ -135,7 +176,7 @@ class Recipe:
 
     def __post_init__(self):
         check_positive(
-            **self._values(
+            **self.given(
                 "epochs",
                 "vocab_sample",
                 "warmup_steps",
@@ -143,26 +184,32 @@ class Recipe:
                 "average_last",
                 "patience",
                 "checkpoint_steps",
+                "lora",
             )
         )
+        check(self.lora is None or self.init_from is not None, "`lora` needs `init_from`.", lora=self.lora)
+        rule = "`ema` averages all weights: give `lora` or `ema`, not both."
+        check(self.lora is None or self.ema is None, rule, lora=self.lora, ema=self.ema)
         check_share(
-            **self._values(
+            **self.given(
                 "attention_dropout", "activation_dropout", "label_smoothing", "weight_decay", "dropout", "ema"
             )
         )
         check_range(0, r_drop=self.r_drop)
-        check_range(0, above=True, **self._values("adam_epsilon", "clip_norm", "learning_rate"))
+        check_range(0, above=True, **self.given("adam_epsilon", "clip_norm", "learning_rate"))
         for field in dataclasses.fields(self):
             choices, value = field.metadata.get("choices"), getattr(self, field.name)
-            if choices and value not in choices:
+            if choices and value is not None and value not in choices:
                 raise ValueError(
                     f"`{field.name}` must be one of {choices}. Received: {field.name}={value!r}."
                 )
-        if not 0.98 <= self.character_coverage <= 1:
-            raise ValueError(
-                "`character_coverage` must be in [0.98, 1]. "
-                f"Received: character_coverage={self.character_coverage}."
-            )
+        check_range(0.98, 1, **self.given("character_coverage"))
+        rule = "`{0}` must be left out with `init_from`, whose tokenizers are used."
+        for name in (*VOCABULARY, "tokenizer") if self.init_from is not None else ():
+            check(getattr(self, name) is None, rule.format(name), **{name: getattr(self, name)})
+        rule = "`{0}` must be left out where `tokenizer` is a file or a folder: no vocabulary is made."
+        for name in VOCABULARY if self.has_own_tokenizers else ():
+            check(getattr(self, name) is None, rule.format(name), **{name: getattr(self, name)})
         if self.ema is not None and self.average_last > 1:
             raise ValueError(
                 "`ema` and `average_last` both average the weights. Give only one of them. "
@@ -175,16 +222,34 @@ class Recipe:
             )
         if self.subword_sampling is not None:
             check_range(0, 1, above=True, subword_sampling=self.subword_sampling)
-            if self.tokenizer == "byte":
-                raise ValueError(
-                    "`subword_sampling` needs a tokenizer of subwords. Received: tokenizer='byte'."
-                )
+            rule = "`subword_sampling` needs a tokenizer of subwords."
+            check(self.tokenizer != "byte", rule, tokenizer=self.tokenizer)
+        rule = "`keep` needs a tokenizer of subwords."
+        check(self.keep is None or self.tokenizer != "byte", rule, keep=self.keep)
 
-    def _values(self, *names):
+    def given(self, *names):
         """Returns these fields as a dict, without the optional ones that are None."""
         optional = {field.name for field in dataclasses.fields(self) if field.default is None}
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None or name not in optional}
+
+    @property
+    def has_own_tokenizers(self):
+        """Whether `tokenizer` is a file or a folder."""
+        return self.tokenizer is not None and self.tokenizer not in KINDS
+
+    def resolved(self):
+        """Returns the recipe with its usual values in place of None; with `init_from` the recipe itself."""
+        if self.init_from is not None:
+            return self
+        usual = {
+            field.name: field.metadata["otherwise"]
+            for field in dataclasses.fields(self)
+            if "otherwise" in field.metadata and getattr(self, field.name) is None
+        }
+        if self.has_own_tokenizers:
+            usual = {name: value for name, value in usual.items() if name not in VOCABULARY}
+        return dataclasses.replace(self, **usual)
 
     def changes(self, earlier):
         """Lists the fields that differ from an earlier recipe and must not differ when a run resumes.
@@ -199,76 +264,94 @@ class Recipe:
         Returns:
             A list of str, one for each field: its name, its earlier value and its value now.
         """
+        fields = dataclasses.fields(self)
         free = {"checkpoint_steps", "patience", "average_last"}
         if self.schedule == "inverse_sqrt":
             free.add("epochs")
+        before = type(self)(**{field.name: earlier[field.name] for field in fields if field.name in earlier})
+        before, now = before.resolved(), self.resolved()
         return [
-            f"{field.name}: {old!r}, now {getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)
+            f"{field.name}: {old!r}, now {new!r}"
+            for field in fields
             if field.name not in free
-            and (old := earlier.get(field.name, field.default)) != getattr(self, field.name)
+            and (old := getattr(before, field.name)) != (new := getattr(now, field.name))
         ]
 
     def tokenizers(self, pairs):
-        """Trains the tokenizers.
+        """Trains the tokenizers, or reads those that `tokenizer` names.
 
         Args:
             pairs: The training pairs, a sequence of (source, target) str.
 
         Returns:
             The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
+
+        Raises:
+            ValueError: If no vocabulary can be made from the pairs, or `tokenizer` names no tokenizers.
         """
-        if self.tokenizer == "byte":
+        recipe = self.resolved()
+        if recipe.has_own_tokenizers:
+            return read_tokenizers(recipe.tokenizer)
+        if recipe.tokenizer == "byte":
             shared = ByteTokenizer()
             return shared, shared
 
-        def trained_on(sentences):
+        # Of all pairs: a rare placeholder may be in none of the sample.
+        both = (
+            [[], []]
+            if recipe.keep is None
+            else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
+        )
+
+        def trained_on(sentences, symbols):
             return SentencePieceTokenizer.train(
                 sentences,
-                self.vocab_size,
-                model_type=self.tokenizer,
-                character_coverage=self.character_coverage,
+                recipe.vocab_size,
+                model_type=recipe.tokenizer,
+                character_coverage=recipe.character_coverage,
+                symbols=symbols,
             )
 
-        if len(pairs) > self.vocab_sample:
-            rng = np.random.default_rng(self.seed)
-            numbers = rng.choice(len(pairs), self.vocab_sample, replace=False, shuffle=False)
+        if len(pairs) > recipe.vocab_sample:
+            rng = np.random.default_rng(recipe.seed)
+            numbers = rng.choice(len(pairs), recipe.vocab_sample, replace=False, shuffle=False)
             pairs = [pairs[i] for i in np.sort(numbers)]
         sources, targets = zip(*pairs, strict=True)
-        if self.separate_vocabularies:
-            return trained_on(sources), trained_on(targets)
-        shared = trained_on([*sources, *targets])
+        if recipe.separate_vocabularies:
+            return trained_on(sources, both[0]), trained_on(targets, both[1])
+        shared = trained_on([*sources, *targets], dict.fromkeys([*both[0], *both[1]]))
         return shared, shared
 
-    def model(self, source_vocab_size, target_vocab_size, steps, initial=None):
-        """Makes a new, compiled model.
+    def model(self, tokenizers, steps, initial=None):
+        """Makes a compiled model: a new `Transformer`, or a copy of the model that the training goes on with.
 
         Args:
-            source_vocab_size: Number of ids of the source tokenizer, an int.
-            target_vocab_size: Number of ids of the target tokenizer, an int.
+            tokenizers: The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
             steps: Number of batches in an epoch, an int; the schedule needs it.
-            initial: A model whose weights the new one starts with, or None.
+            initial: The `EncoderDecoder` of `init_from`, which stays unchanged; or None.
 
         Returns:
-            The `Transformer`.
+            The `EncoderDecoder`.
 
         Raises:
-            ValueError: If `initial` has other sizes than the recipe.
+            ValueError: If a field has another value than `initial`, or the tokenizers contradict each other.
         """
-        model = Transformer.from_preset(
-            self.preset,
-            source_vocab_size,
-            target_vocab_size if self.separate_vocabularies else None,
-            **self._values("num_layers", "d_model", "num_heads", "d_ff", "dropout"),
-            attention_dropout=self.attention_dropout,
-            activation_dropout=self.activation_dropout,
-            activation=self.activation,
-            normalize_first=self.normalize_first,
-            norm=self.norm,
-            dtype=self.precision,
-        )
         if initial is not None:
-            self._copy_weights(initial, model)
+            options = {**(PRESETS[self.preset] if self.preset else {}), **self.given(*MODEL)}
+            model = continued(initial, options, self.precision)
+            if self.lora is not None:
+                add_adapters(model, self.lora)
+        else:
+            recipe, (source, target) = self.resolved(), tokenizers
+            ids, (source_vocab_size, target_vocab_size) = ids_and_sizes(source, target)
+            model = Transformer.from_preset(
+                recipe.preset,
+                source_vocab_size,
+                None if source is target else target_vocab_size,
+                **recipe.given(*MODEL),
+                **ids,
+                dtype=recipe.precision,
+            )
         model.compile(
             optimizer=self._optimizer(self._schedule(model.d_model, steps)),
             loss=MaskedCrossentropy(self.label_smoothing, pad_id=model.pad_id),
@@ -277,16 +360,6 @@ class Recipe:
             r_drop=self.r_drop,
         )
         return model
-
-    def _copy_weights(self, initial, model):
-        shapes, initial_shapes = ([tuple(w.shape) for w in each.weights] for each in (model, initial))
-        if shapes != initial_shapes:
-            raise ValueError(
-                "The recipe's sizes must be those of `init_from`. Received: "
-                f"{model.count_params():,} parameters in {len(shapes)} weights; {self.init_from} has "
-                f"{initial.count_params():,} in {len(initial_shapes)}."
-            )
-        model.set_weights(initial.get_weights())
 
     def _schedule(self, d_model, steps):
         peak = self.learning_rate
@@ -311,6 +384,32 @@ class Recipe:
         if self.optimizer == "adam":
             return Adam(schedule, **options)
         return AdamW(schedule, weight_decay=self.weight_decay, **options)
+
+
+def matches(pattern, sentences):
+    r"""Returns the different matches of a regular expression in sentences, in the order of their first occurrence.
+
+    >>> matches(r"\{\w+\}", ["Hi {name}", "{name} of {place}"])
+    ['{name}', '{place}']
+
+    Args:
+        pattern: The regular expression, a str.
+        sentences: Iterable of str.
+
+    Raises:
+        ValueError: If it is no regular expression, matches an empty text, or has more than 1000 different matches.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"`keep` must be a regular expression: {error}. Received: keep={pattern!r}."
+        ) from None
+    found = dict.fromkeys(match[0] for sentence in sentences for match in compiled.finditer(sentence))
+    check("" not in found, "`keep` must not match an empty text.", keep=pattern)
+    rule = f"`keep` must have at most {MOST_SYMBOLS} different matches: each is an id of the vocabulary."
+    check(len(found) <= MOST_SYMBOLS, rule, keep=pattern, matches=len(found))
+    return list(found)
 
 
 # The list of arguments comes from the fields, so that it and `--help` have one source.

@@ -8,8 +8,9 @@ from pathlib import Path
 import keras
 
 from keras_transformer.files import replaced
-from keras_transformer.serving import Translator
+from keras_transformer.runs.initial import copy_of
 from keras_transformer.training import check_finite
+from keras_transformer.training.adapters import adapter_rank
 from keras_transformer.training.moving_average import assign_average, average_in_place, keeps_average
 
 HISTORY = "history.csv"
@@ -86,34 +87,28 @@ class Results(keras.callbacks.Callback):
 
 
 def serving_model(model):
-    """Returns the model that is saved for translating: in float32, with the moving average of the weights.
+    """Returns the model that is saved for translating: in float32, with the moving average of the weights, and with
+    adapters added to the kernels.
 
     Args:
         model: A model after training. Its weights are float32 under every policy that a recipe allows.
 
     Returns:
-        `model` itself if it computes in float32 and its optimizer keeps no moving average; else a new model.
+        `model` itself if it computes in float32, has no adapters and its optimizer keeps no moving average; else a new
+        model.
     """
     averaged = keeps_average(model)
-    if model.compute_dtype == "float32" and not averaged:
+    if model.compute_dtype == "float32" and not averaged and not adapter_rank(model):
         return model
-    serving = type(model).from_config({**model.get_config(), "dtype": "float32"})
-    for layer in serving.layers:  # the configuration of the positions holds the policy of the training
-        layer.dtype_policy = "float32"
-    serving.set_weights(model.get_weights())
+    serving = copy_of(model, "float32")
     if averaged:
         assign_average(serving, model.optimizer)
     return serving
 
 
 def serving_translator(translator, model):
-    """Returns a `Translator` with the tokenizers of `translator` and the `serving_model` of `model`."""
-    return Translator(
-        serving_model(model),
-        translator.source_tokenizer,
-        translator.target_tokenizer,
-        max_source_length=translator.max_source_length,
-    )
+    """Returns a copy of a `Translator` with the `serving_model` of `model`."""
+    return translator.copied(model=serving_model(model))
 
 
 class ValidateAverage(keras.callbacks.Callback):

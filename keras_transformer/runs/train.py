@@ -5,19 +5,22 @@ import dataclasses
 import hashlib
 import logging
 import platform
+import types
 import warnings
 
 import keras
 import tensorflow as tf
 
+from keras_transformer.checks import check
 from keras_transformer.data import Batches
+from keras_transformer.data.unknown import SMALL_SHARE
 from keras_transformer.execution.compiled import compiles
 from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.runs.average import average_in_locked_folder
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.results import Results, ValidateAverage
+from keras_transformer.runs.tokenizers import ids_and_sizes
 from keras_transformer.serving import Translator
-from keras_transformer.text import TOKENIZERS
 from keras_transformer.training import (
     Checkpoint,
     Progress,
@@ -112,17 +115,16 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
     keras.utils.set_random_seed(recipe.seed)  # each layer draws its own seed from this one
     if folder.checkpoints():
         model, saved = _restore(folder, say)
-        tokenizers = folder.tokenizers(recipe)
-        batches, val_batches = _make_batches(recipe, tokenizers, pairs, val_pairs)
+        translator = folder.translator(model)
+        batches, val_batches = _make_batches(
+            recipe, pairs, val_pairs, translator.tokenizers, model, translator.frame
+        )
     else:
         saved = SavedState(None)
-        initial = _load_initial(recipe)
-        tokenizers = recipe.tokenizers(pairs) if initial is None else initial.tokenizers
-        batches, val_batches = _make_batches(recipe, tokenizers, pairs, val_pairs)
-        model = _make_model(recipe, tokenizers, batches, initial)
-        folder.begin(recipe, description, tokenizers)  # after all that can refuse a wrong recipe
-        _report(recipe, model, tokenizers, batches, say)
-    translator = Translator(model, *tokenizers, max_source_length=max(256, recipe.max_length))
+        translator, batches, val_batches = _begin(recipe, pairs, val_pairs)
+        model = translator.model
+        folder.begin(description, translator)  # after all that can refuse a wrong recipe
+        _report(recipe, translator, batches, say)
     progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say)
     callbacks = _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress)
     with contextlib.closing(progress):
@@ -146,49 +148,73 @@ def _restore(folder, say):
     return model, saved
 
 
-def _load_initial(recipe):
-    """Loads the translator of the recipe's `init_from`, or returns None."""
+def _begin(recipe, pairs, val_pairs):
+    """Makes the translator of a new run, its training batches and its validation batches."""
+    limit = max(256, recipe.max_length)
     if recipe.init_from is None:
-        return None
+        tokenizers = recipe.tokenizers(pairs)
+        special = types.SimpleNamespace(**ids_and_sizes(*tokenizers)[0])
+        batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, special, {})
+        model = recipe.model(tokenizers, batches.steps)
+        return Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
     initial = Translator.load(recipe.init_from)
-    separate = initial.source_tokenizer is not initial.target_tokenizer
-    of_bytes = isinstance(initial.source_tokenizer, TOKENIZERS["ByteTokenizer"])
-    if (separate, of_bytes) != (recipe.separate_vocabularies, recipe.tokenizer == "byte"):
-        raise ValueError(
-            f"`tokenizer` and `separate_vocabularies` must be those of `init_from`. Received: "
-            f"tokenizer={recipe.tokenizer!r}, separate_vocabularies={recipe.separate_vocabularies}; {recipe.init_from} "
-            f"has {'two vocabularies' if separate else 'one vocabulary'} of {'bytes' if of_bytes else 'subwords'}."
-        )
-    return initial
+    for name in ("max_source_positions", "max_positions"):
+        longest = getattr(initial.model, name, None)
+        rule = f"`max_length` must be at most the number of positions that the model of `init_from` has, {longest}."
+        check(longest is None or recipe.max_length <= longest, rule, max_length=recipe.max_length)
+    tokenizers, frame = initial.tokenizers, initial.frame
+    batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, initial.model, frame)
+    model = recipe.model(tokenizers, batches.steps, initial.model)
+    limit = max(initial.max_source_length, recipe.max_length)
+    return initial.copied(model=model, max_source_length=limit), batches, val_batches
 
 
-def _make_batches(recipe, tokenizers, pairs, val_pairs):
-    """Makes the training batches and the validation batches; the latter are None without pairs."""
-    limits = {
+def _make_batches(recipe, pairs, val_pairs, tokenizers, special, frame):
+    """Makes the training batches and the validation batches; the latter are None without pairs.
+
+    Args:
+        recipe: The `Recipe`.
+        pairs: The training pairs.
+        val_pairs: The pairs to validate with, or None.
+        tokenizers: The source tokenizer and the target tokenizer.
+        special: An object with `pad_id`, `bos_id` and `eos_id`, such as the model.
+        frame: The ids around texts, a dict; see `Translator.frame`.
+    """
+    if recipe.subword_sampling is not None:
+        rule = "`subword_sampling` needs tokenizers that draw subwords, as those of SentencePiece."
+        for tokenizer in tokenizers:
+            check(hasattr(tokenizer, "sampled"), rule, tokenizer=type(tokenizer).__name__)
+    options = {
         "batch_tokens": recipe.batch_tokens,
         "max_length": recipe.max_length,
         "too_long": recipe.too_long,
+        **{name: getattr(special, name) for name in ("pad_id", "bos_id", "eos_id")},
+        **frame,
     }
-    batches = Batches(pairs, *tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **limits)
-    return batches, Batches(val_pairs, *tokenizers, **limits) if val_pairs else None
+    batches = Batches(pairs, *tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **options)
+    return batches, Batches(val_pairs, *tokenizers, **options) if val_pairs else None
 
 
-def _make_model(recipe, tokenizers, batches, initial):
-    """Makes a new model for the tokenizers, with the weights of the translator `initial` if it is not None."""
-    source_vocab_size, target_vocab_size = (tokenizer.vocab_size for tokenizer in tokenizers)
-    return recipe.model(source_vocab_size, target_vocab_size, batches.steps, initial and initial.model)
-
-
-def _report(recipe, model, tokenizers, batches, say):
+def _report(recipe, translator, batches, say):
     """Reports the sizes of a new run, and warns if it ends within its warm-up."""
+    model, sizes = translator.model, [tokenizer.vocab_size for tokenizer in translator.tokenizers]
+    if recipe.init_from is not None:
+        say(f"{recipe.init_from}: the training goes on with its {type(model).__name__} and its tokenizers")
     say(
-        f"{model.count_params():,} parameters, {tokenizers[0].vocab_size} source and "
-        f"{tokenizers[1].vocab_size} target ids; {batches.kept:,} pairs, {batches.steps} steps an epoch, "
+        f"{model.count_params():,} parameters, {sizes[0]} source and {sizes[1]} target ids; "
+        f"{batches.kept:,} pairs, {batches.steps} steps an epoch, "
         f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}"
     )
     read = batches.kept + batches.skipped
-    if recipe.init_from is None and recipe.tokenizer != "byte" and read > recipe.vocab_sample:
-        say(f"the vocabulary is made from {recipe.vocab_sample:,} of {read:,} pairs (vocab_sample)")
+    sample = recipe.resolved().vocab_sample
+    if sample is not None and recipe.tokenizer != "byte" and read > sample:
+        say(f"the vocabulary is made from {sample:,} of {read:,} pairs (vocab_sample)")
+    if recipe.lora is not None:
+        trained = sum(weight.shape.num_elements() for weight in model.trainable_variables)
+        say(f"adapters of rank {recipe.lora}: {trained:,} parameters are trained")
+    for side, unknown in batches.unknown.items():
+        if 0 < unknown.share <= SMALL_SHARE:  # above, the batches have warned
+            say(f"{side}: {unknown}")
     updates = recipe.epochs * batches.steps // recipe.accumulation
     if updates <= recipe.warmup_steps:
         warnings.warn(
@@ -252,7 +278,7 @@ def _describe(recipe, pairs, val_pairs):
         return {"number": len(pairs), "sha256": digest.hexdigest()}
 
     return {
-        "recipe": dataclasses.asdict(recipe),
+        "recipe": dataclasses.asdict(recipe.resolved()),
         "pairs": fingerprint(pairs),
         "val_pairs": fingerprint(val_pairs) if val_pairs else None,
         "versions": {

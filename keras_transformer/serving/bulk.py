@@ -13,6 +13,7 @@ import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data import stream_lines
+from keras_transformer.data.unknown import UnknownTokens
 from keras_transformer.serving.unfinished import Progress, Unfinished
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.termination import Terminated, Termination
@@ -31,8 +32,8 @@ def translate_lines(translator, lines, batch_size=32, window=4096, verbose=False
     the next window. If a line cannot be translated, its translation is empty, and there is a warning.
 
     Args:
-        translator: A `Translator`, or an object with its `translate_batch`, `token_lengths`, `count_cut` and
-            `warn_if_cut`.
+        translator: A `Translator`, or an object with its `translate_batch`, `token_lengths`, `count_cut`,
+            `warn_if_cut` and `source_tokenizer`.
         lines: Iterable of str, or of UTF-8 bytes.
         batch_size: Number of lines at once.
         window: Number of lines to read before they are translated; fewer if they are long.
@@ -87,7 +88,7 @@ def translate_file(
     source, unfinished = Path(source), Unfinished(output)
     if not source.is_file():
         raise ValueError(f"`source` must be a file. Received: source={str(source)!r}.")
-    before = _Source(source)
+    before, unknown = _Source(source), UnknownTokens(translator.source_tokenizer)
     _consume(before)
     job = {**before.fingerprint(), **_fingerprint(translator), "batch_size": batch_size, "window": window}
     with Termination() as termination, unfinished.opened(job, restart) as is_under_way:
@@ -110,6 +111,7 @@ def translate_file(
                 _consume(itertools.islice(lines, done))
                 for texts in _windows(lines, window):
                     first = unfinished.progress.lines + 1
+                    unknown.add(texts, translator.source_tokenizer.tokenize(texts))
                     unfinished.append(*_translate_window(translator, texts, first, batch_size, after_batch))
                 if now.fingerprint() != before.fingerprint():
                     raise ValueError(
@@ -126,6 +128,7 @@ def translate_file(
         extra={"file": str(output), "lines": before.count, "failed_lines": unfinished.progress.failed},
     )
     translator.warn_if_cut(unfinished.progress.cut, before.count, "sentences")
+    _warn_if_unknown(unknown, before.count - done)
     if unfinished.progress.failed:
         say(
             f"{unfinished.progress.failed} of {before.count} lines could not be translated; their translations are "
@@ -136,9 +139,10 @@ def translate_file(
 
 def _translations(translator, lines, batch_size, window, verbose, report):
     lines = (line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line for line in lines)
-    done = Progress()
+    done, unknown = Progress(), UnknownTokens(translator.source_tokenizer)
     with _progress_bar(verbose) as bar:
         for texts in _windows(lines, window):
+            unknown.add(texts, translator.source_tokenizer.tokenize(texts))
             translations, cut, failed = _translate_window(
                 translator, texts, done.lines + 1, batch_size, bar.update
             )
@@ -146,8 +150,20 @@ def _translations(translator, lines, batch_size, window, verbose, report):
             done = done.with_lines(len(texts), size, cut, failed)
             yield from translations
     translator.warn_if_cut(done.cut, done.lines, "sentences")
+    _warn_if_unknown(unknown, done.lines)
     if report is not None:
         report(done)
+
+
+def _warn_if_unknown(unknown, count):
+    """Warns of those among the `count` lines of this call that hold text which the vocabulary cannot write."""
+    if unknown.count:
+        examples = ", ".join(map(repr, unknown.examples))
+        warnings.warn(
+            f"{unknown.texts:,} of {count:,} lines hold text that the vocabulary cannot write, for example in "
+            f"{examples}. The model reads it as unknown: their answers may be invented.",
+            stacklevel=3,
+        )
 
 
 def _consume(iterable):
@@ -277,4 +293,5 @@ def _fingerprint(translator):
         "max_source_length": translator.max_source_length,
         "max_length": translator.max_length,
         **translator.frame,
+        "sentences_of": getattr(translator, "language", None),
     }

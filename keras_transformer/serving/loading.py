@@ -1,9 +1,12 @@
 """Saves models without their optimizer, and loads models without executing code from their files."""
 
+import hashlib
 import zipfile
 from pathlib import Path
 
 import keras
+
+HASHES = "sha256"  # the entry of a description with the hashes of the files
 
 
 def load_model(path, model_class=keras.Model, compile=False):
@@ -35,6 +38,28 @@ def load_model(path, model_class=keras.Model, compile=False):
             f"{path} must hold a model of class {model_class.__name__}. Received: a {type(model).__name__}."
         )
     return model
+
+
+def sha256_of(path):
+    """Returns the SHA-256 of a file, a hexadecimal str."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_hash(path, description):
+    """Raises `ValueError` if a file is another one than a description says.
+
+    Args:
+        path: Path of the file.
+        description: A dict. `description["sha256"]` is a dict from a file's name to the hashes that it may have, a list
+            of hexadecimal str. A file that it does not name is not checked.
+    """
+    known = description.get(HASHES, {}).get(Path(path).name)
+    if known is not None and sha256_of(path) not in known:
+        raise ValueError(
+            f"{path} is not the file that was saved here: its SHA-256 is not {known!r:.200}. It is damaged, or it "
+            "belongs to another model."
+        )
 
 
 def save_model(model, path):

@@ -63,7 +63,8 @@ class OptionsSignatures(Signatures):
         wrong["max_length"] |= limits > longest
         wrong["min_length"] |= min_length > limits
         if prefix is not None:
-            wrong["prefix"] = prefix_cut | (prefix_lengths > limits)
+            unknown = servable.target_tokenizer.is_unknown(prefix_ids) & (prefix_ids != model.pad_id)
+            wrong["prefix"] = prefix_cut | (prefix_lengths > limits) | tf.reduce_any(unknown, axis=1)
         error = tf.fill(tf.shape(lengths), "")
         for name, rows in wrong.items():
             error = tf.where(rows, f"`{name}` must be {OPTIONS[name].rule}.", error)

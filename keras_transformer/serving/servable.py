@@ -1,5 +1,6 @@
 """The base class of everything that can be served: a model with its tokenizers and its limits."""
 
+import contextlib
 import copy
 import functools
 import json
@@ -9,16 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tqdm
 
 from keras_transformer.checks import check_positive
+from keras_transformer.data.unknown import UnknownTokens
 from keras_transformer.execution.compiled import CompiledFunctions, compiles
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import replaced
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
-from keras_transformer.serving.loading import load_model, save_model
+from keras_transformer.serving.loading import HASHES, check_hash, load_model, save_model, sha256_of
 from keras_transformer.text import TOKENIZERS
 
 MODEL = "model.keras"
@@ -136,6 +139,20 @@ class Servable:
                 bar.update(len(rows))
         return answers, sum(bool(answer["truncated"]) for answer in answers)
 
+    def unknown_shares(self, texts):
+        """Returns which share of the tokens of each text the vocabulary cannot write.
+
+        The model reads such tokens as unknown, and an answer to a text of them may be invented.
+
+        Args:
+            texts: List of str, or of UTF-8 bytes.
+
+        Returns:
+            float64 NumPy `(batch,)` in [0, 1]; 0 for a text without tokens.
+        """
+        ids = self.tokenizers[0].tokenize(_as_bytes("texts", texts))
+        return UnknownTokens(self.tokenizers[0]).rows(ids) / np.maximum(1, ids.row_lengths().numpy())
+
     def warn_if_cut(self, cut, count, name):
         """Warns that some texts were cut. Call it in a public method: the warning names the line that called that.
 
@@ -216,28 +233,75 @@ class Servable:
     def write_into(self, folder, **notes):
         """Writes the files that `load` reads into an existing folder. Each file appears whole, the description last.
 
+        The description holds the hashes of the other files. `load` refuses a file that has another one.
+
         Args:
             folder: Path of the folder.
             **notes: Further entries of the description, as JSON. `load` ignores them.
         """
-        folder = Path(folder)
-        with replaced(folder / MODEL) as temporary:
+        folder, path = Path(folder), Path(folder) / self.DESCRIPTION
+        with contextlib.ExitStack() as files:
+            temporary = files.enter_context(replaced(folder / MODEL))
             save_model(self.model, temporary)
-        written = {}
-        for name, tokenizer in zip(self.TOKENIZERS, self.tokenizers, strict=True):
-            if any(tokenizer is other for other in written.values()):  # both arguments are one tokenizer
-                continue
-            written[name] = tokenizer
-            with replaced(folder / f"{name}.model") as temporary:
+            description = {
+                "format": FORMAT,
+                **self.write_tokenizers(folder, files),
+                **self.describe(),
+                **notes,
+            }
+            hashes = description[HASHES] = {**description[HASHES], MODEL: [sha256_of(temporary)]}
+            with contextlib.suppress(ValueError):  # there is no description, or a damaged one
+                # After a kill between two of the files, the folder must load.
+                before = self._description(folder)
+                both = {
+                    name: [*hashes.get(name, ()), *known] for name, known in before.get(HASHES, {}).items()
+                }
+                _write_json(path, {**before, HASHES: both})
+        _write_json(path, description)
+
+    def write_tokenizers(self, folder, files=None):
+        """Writes the files of the tokenizers into an existing folder.
+
+        Args:
+            folder: Path of the folder.
+            files: A `contextlib.ExitStack`. The files appear when it is closed. None for at once.
+
+        Returns:
+            A dict from an argument's name to the name of its class, with the hashes of the files, as `read_tokenizers`
+            reads it. A tokenizer of two arguments is written once.
+        """
+        written, hashes = {}, {}
+        with contextlib.ExitStack() as own:
+            for name, tokenizer in zip(self.TOKENIZERS, self.tokenizers, strict=True):
+                if any(tokenizer is other for other in written.values()):
+                    continue
+                written[name] = tokenizer
+                path = Path(folder) / f"{name}.model"
+                temporary = (files or own).enter_context(replaced(path))
                 tokenizer.save(temporary)
-        description = {
-            "format": FORMAT,
-            **{name: type(tokenizer).__name__ for name, tokenizer in written.items()},
-            **self.describe(),
-            **notes,
-        }
-        with replaced(folder / self.DESCRIPTION) as temporary:
-            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+                hashes[path.name] = [sha256_of(temporary)]
+        return {**{name: type(tokenizer).__name__ for name, tokenizer in written.items()}, HASHES: hashes}
+
+    @classmethod
+    def read_tokenizers(cls, description, folder):
+        """Reads the files of the tokenizers.
+
+        Args:
+            description: A dict with the entries that `write_tokenizers` returned, and others.
+            folder: Path of the folder with the files.
+
+        Returns:
+            A dict from an argument's name to its tokenizer.
+
+        Raises:
+            ValueError: If a file is damaged, or another one than the description says.
+        """
+        tokenizers = {}
+        for name in (name for name in cls.TOKENIZERS if name in description):
+            kind, path = lookup(TOKENIZERS, description[name], folder), Path(folder) / f"{name}.model"
+            check_hash(path, description)
+            tokenizers[name] = kind.load(path)
+        return tokenizers
 
     @classmethod
     def load(cls, folder):
@@ -252,27 +316,55 @@ class Servable:
         Raises:
             ValueError: If a file is missing or damaged, or names a class that this library does not have.
         """
-        folder, kind = Path(folder), re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        folder, kind = Path(folder), cls._kind()
+        description = cls._description(folder)
         try:
-            description = json.loads((folder / cls.DESCRIPTION).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"{folder} holds no {kind}: {error}") from None
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
-        try:
-            tokenizers = {
-                name: lookup(TOKENIZERS, description[name], folder).load(folder / f"{name}.model")
-                for name in cls.TOKENIZERS
-                if name in description
-            }
+            tokenizers = cls.read_tokenizers(description, folder)
+            if (folder / MODEL).is_file():
+                check_hash(folder / MODEL, description)
             model = load_model(folder / MODEL, cls.model_class)
             arguments = cls.arguments_from(description, folder)
-        except (KeyError, TypeError, OSError) as error:
+        except (KeyError, TypeError, AttributeError, OSError) as error:
             raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
         try:
             return cls(model, **tokenizers, **arguments)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{folder} holds no complete {kind}: {error}") from None
+
+    @classmethod
+    def load_tokenizers(cls, folder):
+        """Loads the tokenizers of a folder that `save` or a training run wrote, without the model.
+
+        Args:
+            folder: Path of the folder.
+
+        Returns:
+            A tuple of tokenizers: one, or the source's and the target's.
+
+        Raises:
+            ValueError: If a file is missing or damaged, or names a class that this library does not have.
+        """
+        folder = Path(folder)
+        try:
+            return tuple(cls.read_tokenizers(cls._description(folder), folder).values())
+        except (TypeError, AttributeError, OSError) as error:
+            raise ValueError(f"{folder} holds no complete {cls._kind()}: {error!r}") from None
+
+    @classmethod
+    def _kind(cls):
+        """Returns the name of the class in words."""
+        return re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+
+    @classmethod
+    def _description(cls, folder):
+        """Reads the JSON file that describes the servable of a folder."""
+        try:
+            description = json.loads((folder / cls.DESCRIPTION).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{folder} holds no {cls._kind()}: {error}") from None
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
+        return description
 
     @classmethod
     def arguments_from(cls, description, folder):
@@ -305,6 +397,11 @@ class Servable:
                 that a stock server does not have.
         """
         return export(self, folder, version, xla, **options)
+
+
+def _write_json(path, content):
+    with replaced(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _as_bytes(name, texts):

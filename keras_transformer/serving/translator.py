@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.checks import check_count, check_ids
+from keras_transformer.checks import check_count, check_ids, check_positive
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.serving.options import (
@@ -14,6 +14,7 @@ from keras_transformer.serving.options import (
 )
 from keras_transformer.serving.rows import Output, function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
+from keras_transformer.serving.sentences import SentenceTranslator
 from keras_transformer.serving.warmup import text_of_length
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
@@ -336,6 +337,32 @@ class Translator(Searcher):
         answers, cut = self.answer_all(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "sentences")
         return [answer["translation"].decode("utf-8", "replace") for answer in answers]
+
+    def translate_document(self, text, language, batch_size=32):
+        """Translates a text of several lines and sentences: each sentence alone.
+
+        The lines, the empty ones too, and the blanks around sentences stay as they are. A sentence does not go beyond
+        its line: join the lines of a paragraph first. It needs the package sentencex.
+
+        Args:
+            text: A str.
+            language: The language of the text, a code such as "en".
+            batch_size: Number of lines at once.
+
+        Returns:
+            A str with as many lines.
+
+        Raises:
+            ValueError: If `language` is no code of a language, or `batch_size` is not positive.
+            ImportError: If sentencex is not installed.
+        """
+        check_positive(batch_size=batch_size)
+        sentences, lines = SentenceTranslator(self, language), text.splitlines(keepends=True)
+        translated = []
+        for start in range(0, len(lines), batch_size):
+            translated += sentences.translate_batch(lines[start : start + batch_size])
+        self.warn_if_cut(sentences.count_cut(lines, None), len(lines), "lines")
+        return "".join(translated)
 
     def translate_batch(self, texts, jit_compile=None):
         """Translates texts in one batch, without a warning about texts that were cut.

@@ -30,6 +30,17 @@ class Tokenizer(tf.Module):
         """
         return [self._pieces[i] for i in ids]
 
+    def is_unknown(self, ids):
+        """Returns which ids stand for text that the vocabulary cannot write, such as `<unk>`.
+
+        Args:
+            ids: int, of any shape, an array, a tensor or a ragged tensor.
+
+        Returns:
+            bool of the same shape, a tensor.
+        """
+        return tf.equal(ids, self.unk_id)
+
     def save(self, path):
         """Writes the tokenizer to a file that `load` reads.
 

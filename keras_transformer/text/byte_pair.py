@@ -160,6 +160,7 @@ class BytePairTokenizer(Tokenizer):
         self.content = json.dumps(config, ensure_ascii=False).encode()
         self.vocab_size = len(ids)
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(ids.get, named.values())
+        self._writes_all = self.unk_id is None
         if self.unk_id is None:
             self.unk_id = self.eos_id or 0
         self._last_blank, self._words = PATTERNS[pattern]
@@ -341,6 +342,17 @@ class BytePairTokenizer(Tokenizer):
     def get_config(self):
         """Returns the arguments of the constructor, a dict."""
         return json.loads(self.content)
+
+    def is_unknown(self, ids):
+        """Returns which ids stand for text that the vocabulary cannot write: none without an `unk_token`.
+
+        Args:
+            ids: int, of any shape, an array, a tensor or a ragged tensor.
+
+        Returns:
+            bool of the same shape, a tensor.
+        """
+        return tf.zeros_like(ids, tf.bool) if self._writes_all else super().is_unknown(ids)
 
     @classmethod
     def load(cls, path):

@@ -31,6 +31,8 @@ UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
 SEPARATOR = "\x01"  # put around symbols
+# SentencePiece drops a sentence with its mark of unknown characters, and refuses a half of a surrogate pair.
+RESERVED = re.compile("[\u2585\ud800-\udfff]")
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -115,15 +117,17 @@ class SentencePieceTokenizer(Tokenizer):
         model_type="unigram",
         character_coverage=0.9995,
         byte_fallback=False,
+        symbols=(),
     ):
         """Trains a SentencePiece model on sentences.
 
         Args:
-            sentences: Iterable of str.
+            sentences: Iterable of str. The character U+2585, which SentencePiece reserves, is read as a blank.
             vocab_size: Number of ids, the four special ids included. A small text gives fewer.
             model_type: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
             character_coverage: Share of the characters in the text that get an id, in (0, 1].
             byte_fallback: Whether other characters become their bytes, which takes 256 ids, instead of unk.
+            symbols: Sequence of str, such as `["{name}"]`. Each has one id, in every text that contains it.
 
         Returns:
             The tokenizer.
@@ -134,7 +138,7 @@ class SentencePieceTokenizer(Tokenizer):
         """
         if model_type not in ("unigram", "bpe"):
             raise ValueError(f'`model_type` must be "unigram" or "bpe". Received: model_type={model_type!r}.')
-        sentences = [sentence.strip() for sentence in list_of_sentences(sentences)]
+        sentences = [RESERVED.sub(" ", sentence).strip() for sentence in list_of_sentences(sentences)]
         if not any(sentences):
             raise ValueError(
                 f"`sentences` must hold text. Received: {len(sentences)} sentences, all of them empty."
@@ -148,6 +152,7 @@ class SentencePieceTokenizer(Tokenizer):
                 model_type=model_type,
                 character_coverage=character_coverage,
                 byte_fallback=byte_fallback,
+                user_defined_symbols=list(symbols),
                 hard_vocab_limit=False,
                 pad_id=PAD_ID,
                 unk_id=UNK_ID,
@@ -157,7 +162,7 @@ class SentencePieceTokenizer(Tokenizer):
                 # SentencePiece drops longer sentences without a word. Its default is 4192 bytes.
                 max_sentence_length=max(
                     LEAST_LIMIT,
-                    max(len(sentence.encode("utf-8", "surrogatepass")) for sentence in sentences),
+                    max(len(sentence.encode()) for sentence in sentences),
                 ),
             )
         except RuntimeError as error:

@@ -12,6 +12,7 @@ import numpy as np
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.files import replaced
 from keras_transformer.termination import Terminated
+from keras_transformer.training.adapters import adapter_rank, write_state
 from keras_transformer.training.divergence import check_finite
 
 METRICS = "metrics.npz"  # a checkpoint within an epoch holds this file beside Keras's own
@@ -47,7 +48,8 @@ class Checkpoint(keras.callbacks.Callback):
     After each epoch it writes `checkpoint-EEEE.keras`, where EEEE is the number of epochs that are done. With `every`
     it also writes `checkpoint-EEEE-SSSSSSSS.keras` within an epoch, where SSSSSSSS is the number of steps that are
     done in the next epoch. A file appears only when it is complete, and an older file is removed only after the newer
-    one is there. Load a file with `keras.models.load_model`.
+    one is there. Load a file with `keras.models.load_model`. Of a model with low-rank adapters (LoRA) that gives one
+    whose kernels have them added.
 
     Args:
         folder: Folder of the checkpoints; created when missing.
@@ -108,6 +110,8 @@ class Checkpoint(keras.callbacks.Callback):
         check_finite(self.model, step)
         with replaced(state.path) as temporary:
             self.model.save(temporary)
+            if adapter_rank(self.model):
+                write_state(self.model, temporary)
             if state.steps:
                 values = {str(i): np.asarray(v) for i, v in enumerate(self.model.metrics_variables)}
                 with zipfile.ZipFile(temporary, "a") as archive, archive.open(METRICS, "w") as file:

@@ -205,16 +205,14 @@ class TensorBoard(keras.callbacks.Callback):
             [*tokenizer.tokenize([text])[0].numpy()][: MAX_TOKENS - 1]
             for tokenizer, text in zip(tokenizers, self.val_pairs[0], strict=True)
         )
-        source, target_in, target_out = (
-            [*source, model.eos_id],
-            [model.bos_id, *target],
-            [*target, model.eos_id],
-        )
+        source = [*translator.source_start, *source, *translator.source_end]
+        target_out = [*translator.target_start, *target, model.eos_id]
+        target_in = [model.bos_id, *target_out[:-1]]
         inputs = {"source": np.array([source]), "target": np.array([target_in])}
         _, scores = model(inputs, training=False, return_attention_scores=True)
         if not self._maps:
             source, target_in, target_out = (
-                tokenizer.pieces(ids)
+                [tokenizer.pieces([i])[0] if i < tokenizer.vocab_size else f"<{i}>" for i in ids]
                 for tokenizer, ids in zip(
                     tokenizers + tokenizers[1:], (source, target_in, target_out), strict=True
                 )

@@ -17,7 +17,17 @@ from commands import assert_refused, run
 
 from keras_transformer import runs
 from keras_transformer.cli import command_parser, main
+from keras_transformer.decoding import (
+    Beam,
+    Greedy,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Sample,
+    SuppressTokens,
+)
 from keras_transformer.runs import Recipe, read_history
+from keras_transformer.runs.recipe import VOCABULARY
 from keras_transformer.serving import Translator
 from keras_transformer.training import corpus_scores
 
@@ -129,7 +139,10 @@ def test_translate_writes_a_line_for_a_line_in_order(tiny_run, translator, pairs
     sources = [source for source, _ in pairs[:9]]
     lines = [*sources[:4], "", sources[4], "   ", "", *sources[5:], "🎉"]
     code, out, err = run("translate", tiny_run, stdin="".join(f"{line}\n" for line in lines).encode())
-    assert (code, err) == (0, "")
+    assert (
+        code == 0
+        and "warning: 1 of 13 lines hold text that the vocabulary cannot write, for example in '🎉'" in err
+    )
     expected = translator.translate(lines)
     assert out.decode() == "".join(f"{line}\n" for line in expected)
     assert expected[4] == expected[6] == expected[7] == "" != expected[0]
@@ -146,7 +159,10 @@ def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines, real,
             Translator, "translate_batch", lambda self, rows: [row.decode("utf-8", "replace") for row in rows]
         )
     code, out, err = run("translate", tiny_run, "--batch-size", 2, stdin=stdin)
-    assert (code, err) == (0, "")
+    lost = b"\0" in stdin
+    assert (
+        code == 0 and err.count("lines hold text that the vocabulary cannot write") == err.count("\n") == lost
+    )
     assert out.count(b"\n") == lines and (not lines or out.endswith(b"\n"))
     out.decode("utf-8")
 
@@ -260,6 +276,40 @@ def test_options_of_a_beam_need_a_beam(tiny_run):
         assert_refused("translate", tiny_run, option, named="give --beam-width too")
     code, out, err = run("translate", tiny_run, option, "--beam-width", 2, stdin=b"")
     assert (code, out, err) == (0, b"", "")
+
+
+SEARCHES = {
+    "--temperature 0.7 --top-k 5 --top-p 0.9 --seed 3": (Sample(0.7, 5, 0.9, seed=3), []),
+    "--min-length 4 --repetition-penalty 1.5 --no-repeat-ngram 2": (
+        Greedy(),
+        [MinLength(4), RepetitionPenalty(1.5), NoRepeatNgram(2)],
+    ),
+    "--suppress <unk> </s> --beam-width 2": (Beam(2), [SuppressTokens([1, 3])]),
+}
+
+
+@pytest.mark.parametrize("options", SEARCHES)
+def test_options_of_the_search_are_those_of_python(tiny_run, options, monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        Translator, "translate_batch", lambda self, rows: used.append(self) or [""] * len(rows)
+    )
+    code, _, err = run("translate", tiny_run, *options.split(), stdin=b"a\n")
+    assert (code, err) == (0, "")
+    assert (used[0].strategy, [*used[0].constraints]) == SEARCHES[options]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--beam-width 2 --seed 1", "not both. Received: --beam-width, --seed"),
+        ("--suppress nothing", "--suppress must name pieces of the vocabulary. Received: 'nothing'"),
+        ("--temperature 0", "temperature=0.0"),
+        ("--repetition-penalty 0", "penalty=0.0"),
+    ],
+)
+def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, options, named):
+    assert_refused("translate", tiny_run, *options.split(), named=named)
 
 
 def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, few, pairs):
@@ -452,12 +502,18 @@ def test_train_help_names_every_hyperparameter_with_its_default(capsys):
 SPECIAL = {"character_coverage": 0.99, "tokenizer": "bpe", "average_last": 1}
 
 
-def test_every_option_reaches_the_recipe(files, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "left_out", [("init_from", "lora"), ("tokenizer", *VOCABULARY, "ema")], ids=["new", "continued"]
+)
+def test_every_option_reaches_the_recipe(files, tmp_path, monkeypatch, left_out):
     kinds = {int: 7, float: 0.25, str: "gelu", bool: True}
     given = {}
     monkeypatch.setattr(runs, "train", lambda recipe, *_, **__: given.update(recipe=recipe))
     options, expected = [], {}
     for field in dataclasses.fields(Recipe):
+        if field.name in left_out:
+            expected[field.name] = None
+            continue
         name = f"--{field.name.replace('_', '-')}"
         choices = field.metadata.get("choices")
         kind = next(k for k in kinds if k.__name__ in str(field.type).replace("<class '", "").split("'")[0])

@@ -101,6 +101,14 @@ def test_a_text_without_a_token_gets_its_prefix_back(function):
     assert found["translation"].tolist() == [b"the", b""] and not any(found["error"])
 
 
+def test_a_prefix_that_the_vocabulary_cannot_write_is_an_error_of_its_row(function, text):
+    found = call(function, **inputs_of([{"prefix": "the"}, {"prefix": "the \N{PARTY POPPER}"}], text))
+    assert found["translation"][0].startswith(b"the") and found["translation"][1] == b""
+    assert (
+        found["error"][0] == b"" and b"`prefix` must be a text that the vocabulary can" in found["error"][1]
+    )
+
+
 def test_options_that_are_fewer_than_the_texts_are_refused_by_name(function, text):
     inputs = inputs_of(ROWS[:2], text)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`top_p` must have a value for each text"):

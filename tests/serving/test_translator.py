@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from mirrors import names
 
+from keras_transformer import files
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.text import ByteTokenizer
+from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
 ODD = ["", "   ", "\t\n", "🎉🎉", "ภาษาไทย", "a\0b", "\ud800", b"\xff\xfe", b"\xf0\x9f abc", "저" * 20_000]
 ODD += [" ".join("가나다") * 99]
@@ -241,6 +242,56 @@ def test_a_layer_that_a_servable_traced_has_no_wrong_gradient():
     with tf.GradientTape() as tape, pytest.raises(LookupError, match="for inference"):
         y = model({"source": np.ones((2, 4), "int32"), "target": np.ones((2, 3), "int32")}, training=False)
         tape.gradient(y, [weight.value for weight in model.trainable_weights])
+
+
+def test_a_flipped_bit_in_any_file_of_a_saved_translator_is_refused(translator, tmp_path):
+    folder, rng = tmp_path / "saved", np.random.default_rng(0)
+    Translator(translator.model, translator.source_tokenizer, translator.source_tokenizer).save(folder)
+    for name in ("model.keras", "source_tokenizer.model"):
+        content = (folder / name).read_bytes()
+        for place in rng.integers(0, 8 * len(content), 30):
+            damaged = bytearray(content)
+            damaged[place // 8] ^= 1 << place % 8
+            (folder / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match=rf"{name} is not the file that was saved here: its SHA-256"):
+                Translator.load(folder)
+        (folder / name).write_bytes(content)
+    assert Translator.load(folder).source_tokenizer.content == translator.source_tokenizer.content
+
+
+def test_tokenizers_of_another_model_are_refused(translator, tmp_path):
+    translator.save(tmp_path / "saved")
+    other = SentencePieceTokenizer.train(["another text"] * 9, translator.source_tokenizer.vocab_size)
+    other.save(tmp_path / "saved" / "source_tokenizer.model")
+    with pytest.raises(ValueError, match=r"source_tokenizer\.model is not .*belongs to another model"):
+        Translator.load(tmp_path / "saved")
+
+
+def test_a_folder_loads_after_a_kill_between_any_two_of_its_files(translator, tmp_path, monkeypatch):
+    translator.save(tmp_path / "saved")
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    other = translator.copied(model=model)
+    settle, left = files.settle, 0
+
+    def killed(path, target):
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        settle(path, target)
+
+    monkeypatch.setattr(files, "settle", killed)
+    for number in range(4):  # both descriptions, the tokenizer and the model
+        shutil.copytree(tmp_path / "saved", tmp_path / f"{number}")
+        left = number
+        with pytest.raises(KeyboardInterrupt):
+            other.write_into(tmp_path / f"{number}")
+        Translator.load(tmp_path / f"{number}")
+
+
+def test_the_share_of_unknown_tokens_is_that_of_each_text(translator):
+    shares = translator.unknown_shares(["", "\N{PARTY POPPER}", translator.translate(["a"])[0]])
+    assert shares[0] == shares[2] == 0.0 and 0.3 < shares[1] <= 1.0
 
 
 def described(**changes):

@@ -24,6 +24,19 @@ def test_long_sentences_are_not_dropped():
     assert tokenizer.unk_id not in tokenizer.tokenize("xyz abc def").numpy()
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("reserved", ["\u2585\u2585", "\ud800"], ids=ascii)
+def test_a_sentence_with_a_reserved_character_gets_pieces(kind, reserved):
+    lines = ["the dog runs"] * 9 + [f"zebra quiz jumps vex {reserved}"] * 5
+    tokenizer = SentencePieceTokenizer.train(lines, 99, model_type=kind, character_coverage=1.0)
+    assert tokenizer.unk_id not in tokenizer.tokenize("zebra quiz jumps vex").numpy()
+
+
+def test_a_text_of_reserved_characters_alone_is_refused():
+    with pytest.raises(ValueError, match="`sentences` must hold text"):
+        SentencePieceTokenizer.train(["\u2585"], 99)
+
+
 def test_the_first_four_ids_are_pad_unk_bos_eos(subwords):
     assert subwords.pieces(range(4)) == ["<pad>", "<unk>", "<s>", "</s>"]
 

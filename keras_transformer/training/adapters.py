@@ -1,0 +1,100 @@
+"""Low-rank adapters (Hu et al., 2021, "LoRA"): a model that is frozen but for them, and its exact checkpoints."""
+
+import io
+import json
+import zipfile
+
+import keras
+import numpy as np
+
+from keras_transformer.checks import check_positive
+from keras_transformer.keras_internals import sublayers
+
+STATE = "adapters.npz"  # a checkpoint of a model with adapters holds this file beside Keras's own
+DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
+
+
+def add_adapters(model, rank):
+    """Freezes all weights of a model, and gives each dense layer a low-rank adapter by Keras's `enable_lora`.
+
+    Args:
+        model: A built model.
+        rank: The rank of the adapters, an int.
+
+    Raises:
+        ValueError: If `rank` is not positive.
+    """
+    check_positive(lora=rank)
+    for weight in model.weights:
+        weight.trainable = False
+    for layer in _dense(model):
+        layer.enable_lora(rank)
+
+
+def adapter_rank(model):
+    """Returns the rank of a model's adapters, an int; 0 without adapters."""
+    return max((layer.lora_rank or 0 for layer in _dense(model)), default=0)
+
+
+def copy_merged(model, copy):
+    """Gives a copy without adapters the weights of a model, with the adapters added to the kernels.
+
+    Args:
+        model: A built model.
+        copy: A built model of the same configuration.
+    """
+    adapters = {id(each) for layer in _dense(model) for each in _adapter(layer)}
+    copy.set_weights([weight.numpy() for weight in model.weights if id(weight) not in adapters])
+    for own, other in zip(_dense(model), _dense(copy), strict=True):
+        if own.lora_enabled:
+            other.kernel.assign(own.kernel)
+
+
+def write_state(model, path):
+    """Adds the adapters, the kernels without them and the optimizer to the file of a model.
+
+    Keras saves the sum of kernels and adapters, from which training cannot resume exactly.
+
+    Args:
+        model: A compiled model with adapters.
+        path: Path of its `.keras` file.
+    """
+    values = {str(i): np.asarray(variable) for i, variable in enumerate(_state(model))}
+    with zipfile.ZipFile(path, "a") as archive, archive.open(STATE, "w") as file:
+        np.savez(file, rank=adapter_rank(model), **values)
+
+
+def holds_state(path):
+    """Returns whether a file is that of a model with adapters, which `write_state` changed."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return STATE in archive.namelist()
+
+
+def restore_state(model, path):
+    """Gives a loaded model the adapters and the optimizer that `write_state` saved.
+
+    Args:
+        model: The model of the file, not compiled.
+        path: Path of the `.keras` file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read("config.json"))["compile_config"]
+        with np.load(io.BytesIO(archive.read(STATE))) as values:
+            add_adapters(model, int(values["rank"]))
+            model.compile_from_config(config)
+            for i, variable in enumerate(_state(model)):
+                variable.assign(values[str(i)])
+
+
+def _state(model):
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _dense(model):
+    return [layer for layer in sublayers(model) if isinstance(layer, DENSE)]
+
+
+def _adapter(layer):
+    return (layer.lora_kernel_a, layer.lora_kernel_b) if layer.lora_enabled else ()

@@ -1,0 +1,57 @@
+"""Counts of the text that a vocabulary cannot write."""
+
+import warnings
+
+import pytest
+
+from keras_transformer.data import Batches
+from keras_transformer.data.unknown import UnknownTokens
+from keras_transformer.text import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+)
+from keras_transformer.text.byte_pair import BYTE_CHARACTERS
+
+LINES = ["the dog runs", "a cat sleeps"] * 9
+TEXTS = ["the dog \N{PARTY POPPER} \ub0b4\uc77c", "a cat", "", "\ub0b4\uc77c \ud559\uad50"]
+TOKENIZERS = {
+    "unigram": lambda: SentencePieceTokenizer.train(LINES, 99, character_coverage=1.0),
+    "words": lambda: WordPieceTokenizer.train(LINES, 99),
+}
+WHOLE = {
+    "bytes": ByteTokenizer,
+    "byte fallback": lambda: SentencePieceTokenizer.train(LINES, 300, byte_fallback=True),
+    "byte pairs": lambda: BytePairTokenizer(BYTE_CHARACTERS, []),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_unknown_tokens_are_counted_with_examples(name):
+    tokenizer = TOKENIZERS[name]()
+    unknown = UnknownTokens.of(TEXTS, tokenizer)
+    ids = tokenizer.tokenize(TEXTS)
+    assert unknown.count == sum(row.count(tokenizer.unk_id) for row in ids.to_list()) > 0
+    assert (unknown.tokens, unknown.texts) == (ids.flat_values.shape[0], 2)
+    assert unknown.examples == ["\N{PARTY POPPER}", "\ub0b4\uc77c", "\ud559\uad50"]
+    assert f"{unknown.share:.2%} of the tokens are unknown" in str(unknown)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_vocabulary_of_bytes_knows_all_texts(name):
+    assert UnknownTokens.of(TEXTS, WHOLE[name]()).count == 0
+
+
+def test_batches_count_each_side_and_warn_above_a_small_share():
+    tokenizer = TOKENIZERS["unigram"]()
+    pairs = list(zip(LINES, reversed(LINES), strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batches = Batches(pairs, tokenizer)
+    assert [unknown.count for unknown in batches.unknown.values()] == [0, 0]
+    with pytest.warns(
+        UserWarning, match=r"^target: .* unknown to the vocabulary .*in '\ub0b4\uc77c'\. Their text is lost"
+    ):
+        batches = Batches([(source, "\ub0b4\uc77c") for source in LINES], tokenizer)
+    assert batches.unknown["source"].count == 0 < batches.unknown["target"].count
