@@ -14,6 +14,7 @@ from keras_transformer.huggingface import (
     from_huggingface,
     is_sentence_embedder,
     preprocessing_from_huggingface,
+    search_options,
     to_huggingface,
     tokenizers_from_huggingface,
     translator_options,
@@ -112,15 +113,18 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
         tokenizers = tokenizers_from_huggingface(source)
         ids, options = translator_options(source, tokenizers[0], **languages)
         model = from_huggingface(source, **{**ids, **kwargs})
-        if isinstance(model, Transformer):
+        options |= search_options(source, model)
+        excluded = {i for each in options["constraints"] for i in getattr(each, "token_ids", ())}
+        if isinstance(model, Transformer) and model.pad_id not in excluded:
             # A Marian model starts its output with padding, and never learned that padding is no answer.
-            options["constraints"] = [ExcludeTokens([model.pad_id])]
+            options["constraints"].append(ExcludeTokens([model.pad_id]))
         longest = model.max_positions
         options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)
         return servable_of(model, tokenizers, pairs=pairs, **options)
     if model_type in DECODERS:
         tokenizers = tokenizers_from_huggingface(source)
-        options = {"starts_with_bos": starts_with_bos(source, FAMILIES[model_type].tokenizer)}
+        kind, bos_id = FAMILIES[model_type].tokenizer, tokenizers[0].bos_id
+        options = {"starts_with_bos": starts_with_bos(source, kind, bos_id)}
         if chat:
             template = chat_template_from_huggingface(source)
             options["starts_with_bos"] = template.starts_with_bos
@@ -128,7 +132,12 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
         # Of several ids of an end, the tokenizer's is that of a text.
         ends, eos_id = with_stop_ids(config, source).get("eos_token_id"), tokenizers[0].eos_id
         ids = {"eos_id": eos_id} if isinstance(ends, list) and eos_id in ends else {}
-        return servable_of(from_huggingface(source, **{**ids, **kwargs}), tokenizers, pairs=pairs, **options)
+        model = from_huggingface(source, **{**ids, **kwargs})
+        options |= search_options(source, model)
+        if options["max_length"] is not None and model.max_positions is not None:
+            room = model.max_positions + 1 - options["max_length"]
+            options["max_source_length"] = max(1, min(DEFAULT_LENGTH, room))
+        return servable_of(model, tokenizers, pairs=pairs, **options)
     options = {"labels": labels_of(config)[1]}
     if (source / PREPROCESSOR_CONFIG).is_file():
         options["preprocessing"] = preprocessing_from_huggingface(source)

@@ -34,6 +34,7 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.chat import ChatTemplate, chat_template_from_huggingface
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
+from keras_transformer.huggingface.generation import search_options
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.languages import translator_options, with_stop_ids
 from keras_transformer.huggingface.quantized import QuantizedMatrices, dtype_of
@@ -76,6 +77,7 @@ __all__ = [
     "from_huggingface",
     "is_sentence_embedder",
     "preprocessing_from_huggingface",
+    "search_options",
     "to_huggingface",
     "tokenizers_from_huggingface",
     "translator_options",
@@ -93,10 +95,8 @@ def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
     then padding.
 
     Of generation_config.json only `eos_token_id` is read: a language model stops at each of several ids. Pass what else
-    it asks for to `generate`, or to a `Translator`. Marian's forbids padding and renormalises (`bad_words_ids`,
-    `renormalize_logits`): use `constraints=[ExcludeTokens([model.pad_id])]`, because padding may be the likeliest
-    token. `num_beams` and `length_penalty` are `Beam(num_beams, length_penalty, normalization="length")`. An output
-    that reaches its limit ends without the eos of `forced_eos_token_id`.
+    it asks for to `generate`: `search_options(folder, model)` reads it as the arguments of a `Translator` or a
+    `TextGenerator`, and `keras-transformer convert` takes it over.
 
     Args:
         folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the

@@ -1,8 +1,11 @@
 """Reading and writing of a tokenizer of byte-level pieces: tokenizer.json, or the older vocab.json and merges.txt."""
 
+from keras_transformer.checks import check
 from keras_transformer.data import read_lines
+from keras_transformer.huggingface.added_tokens import read_added_tokens
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json, write_json
+from keras_transformer.huggingface.post_processor import GENERIC, check_ends
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -39,17 +42,15 @@ PRE_TOKENIZERS = {
 # What `BytePairTokenizer` does, in the words of tokenizer.json.
 EXPECTED_MODEL = {"type": "BPE", "byte_fallback": False}
 EXPECTED_DECODER = {"type": "ByteLevel"}
-EXPECTED_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False}
-# A special token is found in no text, so it may take the blank before it, as RoBERTa's `<mask>` does.
-EXPECTED_SPECIAL = {"single_word": False, "rstrip": False}
 
 
-def read_byte_pair(folder, names=None, **default_tokens):
+def read_byte_pair(folder, names=None, finds_special=False, **default_tokens):
     """Reads the `BytePairTokenizer` of a folder.
 
     Args:
         folder: A `pathlib.Path`.
         names: A dict from names of special tokens to those that tokenizer_config.json has for them, where they differ.
+        finds_special: Whether special tokens without a role, such as `[E1]`, are found in texts.
         **default_tokens: The tokens that the special tokens of these names are where tokenizer_config.json says
             nothing of them: `pad`, `unk`, `bos`, `eos`. Those that are not in the vocabulary do not count.
 
@@ -69,19 +70,21 @@ def read_byte_pair(folder, names=None, **default_tokens):
         model = {"vocab": read_json(path), "merges": merges}
         parts = {"model": model, "pre_tokenizer": PRE_TOKENIZERS["gpt2"]}
     try:
-        return BytePairTokenizer(**_arguments(parts, config, default_tokens))
+        return BytePairTokenizer(**_arguments(parts, config, default_tokens, folder, finds_special))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if isinstance(error, ValueError) else f"Received: {error!r:.200}."
         raise ValueError(f"{path} must hold a tokenizer of byte-level pieces. {reason}") from None
 
 
-def _arguments(parts, config, default_tokens):
+def _arguments(parts, config, default_tokens, folder, finds_special):
     """Returns the arguments of a `BytePairTokenizer`.
 
     Args:
         parts: The content of tokenizer.json, a dict.
         config: The content of tokenizer_config.json, a dict.
         default_tokens: A dict, as in `read_byte_pair`.
+        folder: A `pathlib.Path`.
+        finds_special: As in `read_byte_pair`.
     """
     model, normalizer = parts["model"], parts.get("normalizer")
     check_config(model, FILE, **EXPECTED_MODEL)
@@ -89,37 +92,36 @@ def _arguments(parts, config, default_tokens):
         check_config({key: model.get(key) or None}, FILE, **{key: None})
     check_config(parts.get("decoder") or {}, FILE, **EXPECTED_DECODER)
     check_config(normalizer or {}, FILE, type="NFC")
-    added = parts.get("added_tokens") or []
-    for token in added:
-        expected = EXPECTED_SPECIAL if token.get("special") else EXPECTED_TOKEN
-        changes = normalizer and not _is_same_in_nfc(token["content"])
-        check_config(token, FILE, **expected, **({"normalized": False} if changes else {}))
+    added = parts.get("added_tokens") or ()
     ids = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"The ids of its {len(ids)} pieces must be those from 0 to {len(ids) - 1}.")
-    defaults = {f"{name}_token": token for name, token in default_tokens.items() if token in ids}
-    names = {f"{name}_token": None for name in TOKENS} | defaults
+    defaults = {f"{name}_token": token for name, token in default_tokens.items()}
+    pieces, found = read_added_tokens(
+        folder, sorted(ids, key=ids.get), roles=default_tokens.values(), finds_special=True
+    )
+    names = {f"{name}_token": None for name in TOKENS}
+    names |= {name: token for name, token in defaults.items() if token in pieces}
     names |= {name: _content(config[name]) for name in names if name in config}
-    special = {token["content"] for token in added if token.get("special")} | set(names.values())
+    contents = {token.content for token in found if finds_special or not token.special}
+    special = [token["content"] for token in added if token.get("special")]
+    special += [token.content for token in found if token.special]
+    pattern, prefix_space = _pattern(parts.get("pre_tokenizer"))
+    if config.get("tokenizer_class") not in GENERIC and config.get("add_prefix_space") is not None:
+        prefix_space = bool(config["add_prefix_space"])
+    rule = "`add_prefix_space` must be False where words are not those of GPT-2."
+    check(not prefix_space or pattern == "gpt2", rule, add_prefix_space=prefix_space, pattern=pattern)
     return {
-        "vocabulary": sorted(ids, key=ids.get),
+        "vocabulary": pieces,
         "merges": [" ".join(merge) if isinstance(merge, list) else merge for merge in model["merges"]],
-        "pattern": _pattern(parts.get("pre_tokenizer")),
+        "pattern": pattern,
         "nfc": bool(normalizer),
         "ignore_merges": bool(model.get("ignore_merges")),
-        "special_tokens": [token["content"] for token in added if token.get("special")],
-        "added_tokens": [token["content"] for token in added if token["content"] not in special],
+        "special_tokens": [token for token in dict.fromkeys(special) if token not in contents],
+        "added_tokens": [token for token in found if token.content in contents],
+        "prefix_space": prefix_space,
         **names,
     }
-
-
-def _is_same_in_nfc(text):
-    """Whether a text contains a piece of ASCII before it is normalised to NFC just where it contains it afterwards.
-
-    No mark joins the piece's last character, and no other character becomes one of the piece.
-    """
-    joined_by_marks = text[-1:].isalpha() or text[-1:] in "<=>"
-    return text.isascii() and not joined_by_marks and not {*"K;`"} & {*text}
 
 
 def _content(token):
@@ -128,11 +130,12 @@ def _content(token):
 
 
 def _pattern(pre_tokenizer):
-    """Returns the name of the pattern that a part of tokenizer.json describes."""
+    """Returns the name of the pattern that a part of tokenizer.json describes, and whether texts get a first blank."""
     received = _without_offsets(pre_tokenizer)
+    prefix_space = received == _without_offsets({**BYTE_LEVEL, "add_prefix_space": True})
     for name, expected in PRE_TOKENIZERS.items():
-        if received == _without_offsets(expected):
-            return name
+        if received == _without_offsets(expected) or (prefix_space and name == "gpt2"):
+            return name, prefix_space
     raise ValueError(
         f"`pre_tokenizer` must be that of one of {sorted(PRE_TOKENIZERS)}. Received: {pre_tokenizer!r:.400}."
     )
@@ -158,15 +161,16 @@ def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=Non
         post_processor: That part of tokenizer.json, a dict; None for one that `starts_with_bos` describes.
         names: As in `read_byte_pair`.
     """
+    from keras_transformer.text.added_tokens import AddedToken, as_added_tokens  # loads TensorFlow
+
     config = tokenizer.get_config()
     vocabulary = config["vocabulary"]
     ids = {piece: i for i, piece in enumerate(vocabulary)}
-    marked = {token: True for token in config["special_tokens"]} | dict.fromkeys(
-        config["added_tokens"], False
-    )
+    marked = as_added_tokens(config["added_tokens"])
+    marked += tuple(AddedToken(token, special=True) for token in config["special_tokens"])
     added = [
-        {"id": ids[token], "content": token, **EXPECTED_TOKEN, "normalized": False, "special": marked[token]}
-        for token in sorted(marked, key=ids.get)
+        {"id": ids[token.content], **token._asdict()}
+        for token in sorted(marked, key=lambda token: ids[token.content])
     ]
     post_processor = post_processor or BYTE_LEVEL
     if starts_with_bos and tokenizer.bos_id is not None:
@@ -184,7 +188,9 @@ def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=Non
         "version": "1.0",
         "added_tokens": added,
         "normalizer": {"type": "NFC"} if config["nfc"] else None,
-        "pre_tokenizer": PRE_TOKENIZERS[config["pattern"]],
+        "pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True}
+        if config["prefix_space"]
+        else PRE_TOKENIZERS[config["pattern"]],
         "post_processor": post_processor,
         "decoder": BYTE_LEVEL,
         "model": {
@@ -207,6 +213,7 @@ def byte_pair_kind(
     ends=None,
     starts_with_bos=True,
     adds_bos=False,
+    separators=1,
     **default_tokens,
 ):
     """Makes the `TokenizerKind` of byte-level pieces.
@@ -218,6 +225,7 @@ def byte_pair_kind(
         ends: The part of tokenizer.json that adds a token before each text and one after it, but for the tokens
             themselves: a dict. None where nothing follows a text.
         starts_with_bos: As in `TokenizerKind`.
+        separators: How many tokens stand between the texts of a pair, where there are `ends`.
         adds_bos: Whether a written tokenizer puts `bos_token` before each text, where there are no `ends`.
         **default_tokens: As in `read_byte_pair`.
     """
@@ -231,15 +239,22 @@ def byte_pair_kind(
             processor = {**ends, **{key: [config[name], token_id] for key, (name, token_id) in added.items()}}
         write_byte_pair(tokenizer, folder, adds_bos, processor, names)
 
-    return TokenizerKind(
-        (files,), lambda folder: (read_byte_pair(folder, names, **default_tokens),), write, starts_with_bos
-    )
+    def read(folder):
+        tokenizer = read_byte_pair(folder, names, ends is not None, **default_tokens)
+        if ends is not None:
+            generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
+            last = [tokenizer.eos_id]
+            check_ends(folder, [tokenizer.bos_id], last, last * separators, makes_own=not generic)
+        return (tokenizer,)
+
+    return TokenizerKind((files,), read, write, starts_with_bos)
 
 
 # The tokenizer of RoBERTa and BART: `<s>` before each text, `</s>` after it.
 ROBERTA_BYTE_PAIR = byte_pair_kind(
     "roberta",
     ends={"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False},
+    separators=2,
     **SENTENCE_PIECE_TOKENS,
 )
 # The same with `[CLS]` and `[SEP]`.

@@ -68,6 +68,7 @@ class DecoderFamily(Family):
         names: The `LayerNames` of its layers. Layers with four norms have two of them after their sublayers.
         scaled: Whether attention is scaled by `query_pre_attn_scalar`, and embeddings by the root of their width.
         caps: Whether attention and logits have bounds.
+        attention_caps: Whether attention may have one.
         biased: Names of the keys for the biases of attention and of the feed-forward network that config.json has.
     """
 
@@ -85,6 +86,7 @@ class DecoderFamily(Family):
     names: LayerNames = LAYER
     scaled: bool = False
     caps: bool = False
+    attention_caps: bool = True
     biased: tuple = ("attention_bias", "mlp_bias")
 
     def make_model(self, config, **kwargs):
@@ -110,8 +112,10 @@ class DecoderFamily(Family):
     def _layers(self, config, dtype=None):
         """Makes the layers that a config.json describes, unbuilt."""
         kinds = kinds_from(config, self.layer_types or self._one_kind)
-        if not self.writes_layer_types:
-            check_config(config, layer_types=[kinds[0]] * len(kinds))
+        if not self.writes_layer_types:  # transformers looks at `sliding_window` alone
+            check_config(config, layer_types=self._one_kind(config))
+        if not self.attention_caps:  # transformers ignores it
+            check_config(config, attn_logit_softcapping=None)
         attention = {
             **arguments_from(config, ATTENTION),
             "key_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
@@ -120,7 +124,7 @@ class DecoderFamily(Family):
             "query_key_norm": self.norm if self.query_key_norm else None,
             "norm_epsilon": config["rms_norm_eps"],
             "scale": config["query_pre_attn_scalar"] ** -0.5 if self.scaled else None,
-            "soft_cap": config["attn_logit_softcapping"] if self.caps else None,
+            "soft_cap": config["attn_logit_softcapping"] if self.caps and self.attention_caps else None,
         }
         feed_forward = arguments_from(config, self._feed_forward_keys)
         feed_forward["use_bias"] = config.get("mlp_bias") or False

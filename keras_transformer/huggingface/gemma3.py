@@ -27,4 +27,5 @@ FAMILY = dataclasses.replace(
     layer_types=layer_types,
     thetas=THETAS,
     query_key_norm=True,
+    attention_caps=False,
 )

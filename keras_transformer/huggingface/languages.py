@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 from keras_transformer.huggingface.files import CONFIG, read_if_there
-from keras_transformer.huggingface.tokenizers import SENTENCE_PIECE_TOKENS, TOKENIZER_CONFIG
+from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 
 GENERATION_CONFIG = "generation_config.json"
 FILES = ("tokenizer.json", "special_tokens_map.json", TOKENIZER_CONFIG)
 LISTS = ("added_tokens", "additional_special_tokens", "extra_special_tokens")
 MASK = "<mask>"
+LANGUAGE = re.compile("__[a-z]{2,3}__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 MARK = re.compile("_|>>")
 NAME = "([a-z]{2,3}(?:_[A-Z][A-Za-z]{1,3})?)"  # "de", "deu", "de_DE", "deu_Latn"
 # The families whose texts have ids of languages around them, and transformers' usual class of their tokenizer.
@@ -41,15 +42,15 @@ def language_tokens(folder):
         A list of str, such as `["deu_Latn", "eng_Latn"]`.
 
     Raises:
-        ValueError: If none of the files names a token beside the usual special ones.
+        ValueError: If none of the files names a token that is written like a language's.
     """
-    usual = {*SENTENCE_PIECE_TOKENS.values(), MASK}
     for name in FILES:
         config = read_if_there(folder, name)
         listed = [token for key in LISTS for token in config.get(key) or ()]
         listed.sort(key=lambda token: token.get("id", 0) if isinstance(token, dict) else 0)
         names = [token.get("content") if isinstance(token, dict) else token for token in listed]
-        languages = [name for name in dict.fromkeys(names) if isinstance(name, str) and name not in usual]
+        names = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+        languages = [name for name in names if LANGUAGE.fullmatch(name)]
         if languages:
             return languages
     raise ValueError(

@@ -74,7 +74,7 @@ def read_tokenizers(folder):
     target = folder / "target_vocab.json"
     vocabularies = folder / "vocab.json", target if target.is_file() else folder / "vocab.json"
     return tuple(
-        vocabulary_tokenizer(folder / f"{side}.spm", path)
+        vocabulary_tokenizer(folder, folder / f"{side}.spm", path)
         for side, path in zip(("source", "target"), vocabularies, strict=True)
     )
 

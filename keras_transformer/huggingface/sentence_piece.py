@@ -2,11 +2,14 @@
 of a vocabulary (Marian, M2M-100) or of PEGASUS.
 """
 
+from keras_transformer.huggingface.added_tokens import read_added_tokens
+from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
-from keras_transformer.huggingface.languages import MASK, language_tokens
+from keras_transformer.huggingface.languages import LANGUAGE, MASK, language_tokens
 from keras_transformer.huggingface.parts import check_parts
+from keras_transformer.huggingface.post_processor import GENERIC, check_ends
+from keras_transformer.huggingface.sentence_piece_json import BLANK, CONTROL, read_pieces
 from keras_transformer.huggingface.sentence_piece_json import FILE as JSON
-from keras_transformer.huggingface.sentence_piece_json import read_pieces
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -23,11 +26,47 @@ FAIRSEQ = ("<unk>", "<s>", "</s>")  # those of its SentencePiece models
 PADDED = ("<pad>", "</s>", "<unk>")  # those of T5's and PEGASUS's
 
 
-def sentence_piece(model, pieces=None):
+def sentence_piece(model, pieces=None, added_tokens=(), blank=None):
     """Makes a `SentencePieceTokenizer`, whose import loads TensorFlow."""
     from keras_transformer.text import SentencePieceTokenizer
 
-    return SentencePieceTokenizer(model, pieces)
+    return SentencePieceTokenizer(model, pieces, added_tokens, blank)
+
+
+def with_added_tokens(folder, model, pieces=None, blank=None, finds_special=True):
+    """Makes a tokenizer with the tokens that the files of a folder add.
+
+    Languages and T5's sentinels are special tokens, but the first are plain text in a text, as the other tokens with a
+    role, and the second are written in outputs.
+
+    Args:
+        folder: A `pathlib.Path`.
+        model: A SentencePiece model, its bytes or a path.
+        pieces: The pieces in the order of their ids, a list of str; None for those of the model.
+        blank: As in `SentencePieceTokenizer`, for a model that keeps blanks.
+        finds_special: As in `read_added_tokens`.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    from keras_transformer.text.sentence_piece import SYMBOL
+
+    model = model if isinstance(model, bytes) else sentence_piece(model).model
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    if proto.normalizer_spec.remove_extra_whitespaces:
+        blank = None
+    own = [piece.piece for piece in proto.pieces] if pieces is None else list(pieces)
+    roles = (*SENTENCE_PIECE_TOKENS.values(), MASK)
+    every, found = read_added_tokens(folder, own, roles=roles, finds_special=finds_special)
+    found = [
+        token._replace(special=token.special and not SYMBOL.fullmatch(token.content))
+        for token in found
+        if BLANK not in token.content and not (token.special and LANGUAGE.fullmatch(token.content))
+    ]
+    if pieces is not None:
+        return sentence_piece(model, every, found, blank)
+    for piece in every[len(own) :]:
+        proto.pieces.add(piece=piece, type=CONTROL)  # SentencePiece itself finds none of them in a text
+    return sentence_piece(model if every == own else proto.SerializeToString(), None, found, blank)
 
 
 def json_tokenizer(folder, first):
@@ -37,7 +76,8 @@ def json_tokenizer(folder, first):
         folder: A `pathlib.Path`.
         first: The first pieces of the model.
     """
-    return sentence_piece(*read_pieces(folder, first))
+    check_config(read_if_there(folder, TOKENIZER_CONFIG), TOKENIZER_CONFIG, add_prefix_space=True)
+    return with_added_tokens(folder, *read_pieces(folder, first))
 
 
 def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
@@ -69,7 +109,13 @@ def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
 
     def read(folder):
         path = folder / "tokenizer.model"
-        return (sentence_piece(path if path.is_file() else read_pieces(folder)[0]),)
+        model, _, blank = (path, None, None) if path.is_file() else read_pieces(folder)
+        config = read_if_there(folder, TOKENIZER_CONFIG)
+        if add_dummy_prefix and config.get("tokenizer_class") not in GENERIC:
+            # As transformers' `LlamaTokenizer` does, whatever tokenizer.json says.
+            blank = "always" if config.get("legacy") else "first"
+            blank = blank if config.get("add_prefix_space") in (None, True) else "never"
+        return (with_added_tokens(folder, model, None, blank, finds_special=False),)
 
     return TokenizerKind((("tokenizer.model", JSON),), read, write)
 
@@ -97,18 +143,25 @@ def _write_fairseq(tokenizers, folder, model):
 
 
 def _read_fairseq(folder):
-    if (folder / FILE).is_file():
-        return (fairseq_tokenizer(folder / FILE),)
-    return (json_tokenizer(folder, FAIRSEQ),)
+    if not (folder / FILE).is_file():
+        tokenizer = json_tokenizer(folder, FAIRSEQ)
+    else:
+        own = fairseq_tokenizer(folder / FILE)
+        tokenizer = with_added_tokens(folder, own.model, own.vocabulary)
+    generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
+    last = [tokenizer.eos_id]
+    check_ends(folder, [tokenizer.bos_id], last, last * 2, makes_own=not generic)
+    return (tokenizer,)
 
 
 FAIRSEQ_SENTENCE_PIECE = TokenizerKind(((FILE, JSON),), _read_fairseq, _write_fairseq)
 
 
-def vocabulary_tokenizer(model, path, more=()):
+def vocabulary_tokenizer(folder, model, path, more=()):
     """Makes a tokenizer of a SentencePiece model whose pieces have the ids of a JSON object.
 
     Args:
+        folder: A `pathlib.Path`, whose files may add tokens.
         model: Path of the SentencePiece model.
         path: Path of the JSON file.
         more: The tokens after those of the file, a sequence of str.
@@ -116,7 +169,7 @@ def vocabulary_tokenizer(model, path, more=()):
     ids = read_json(path)
     if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
         raise ValueError(f"{path} must have the ids from 0 to {len(ids) - 1}, each once.")
-    return sentence_piece(model, [*sorted(ids, key=ids.get), *more])
+    return with_added_tokens(folder, model, [*sorted(ids, key=ids.get), *more])
 
 
 def _read_multilingual(folder):
@@ -125,8 +178,9 @@ def _read_multilingual(folder):
         return (json_tokenizer(folder, FAIRSEQ),)
     languages = language_tokens(folder)
     if (folder / "vocab.json").is_file():
-        return (vocabulary_tokenizer(folder / FILE, folder / "vocab.json", languages),)
-    return (fairseq_tokenizer(folder / FILE, languages),)
+        return (vocabulary_tokenizer(folder, folder / FILE, folder / "vocab.json", languages),)
+    own = fairseq_tokenizer(folder / FILE, languages)
+    return (with_added_tokens(folder, own.model, own.vocabulary),)
 
 
 def _read_pegasus(folder):
@@ -137,7 +191,7 @@ def _read_pegasus(folder):
     check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     pieces = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused, *own.pieces(range(2, own.vocab_size))]
-    return (sentence_piece(own.model, pieces),)
+    return (with_added_tokens(folder, own.model, pieces),)
 
 
 def _refuse_to_write(tokenizers, folder, model):

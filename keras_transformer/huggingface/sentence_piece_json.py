@@ -13,7 +13,7 @@ from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 FILE = "tokenizer.json"
 BLANK = "\u2581"  # SentencePiece writes it instead of a space
 KINDS = {"Unigram": 1, "BPE": 2}  # SentencePiece's numbers
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # of pieces, likewise
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # of pieces, likewise
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 # The options of SentencePiece that do what a normalizer or pre-tokenizer does. "Precompiled" is a map.
 PREFIX, TRIMMED = {"add_dummy_prefix": True}, {"remove_extra_whitespaces": True}
@@ -40,7 +40,8 @@ def read_pieces(folder, first=()):
         first: The first pieces of the model, where its ids are not those of tokenizer.json.
 
     Returns:
-        The bytes of the model, and the pieces in the order of their ids, a list of str.
+        The bytes of the model; the pieces in the order of their ids, a list of str; and where a blank is put, as
+        `blank` of a `SentencePieceTokenizer`.
 
     Raises:
         ValueError: If the file is damaged, or no SentencePiece model gives the same ids.
@@ -76,6 +77,8 @@ def _model(parts, config, first):
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"The ids of its {len(ids)} pieces must be those from 0 to {len(ids) - 1}.")
     pieces = sorted(ids, key=ids.get)
+    if kind == "BPE" and not fallback and stored.get("unk_token") is None:
+        raise ValueError("`unk_token` of its model must be a piece: nothing else drops unknown characters.")
     unknown = stored.get("unk_token") or "<unk>" if kind == "BPE" else pieces[stored["unk_id"]]
     types = {piece: _type(piece, added, unknown, fallback) for piece in pieces}
     _check_blanks(parts, types, model.normalizer_spec.remove_extra_whitespaces)
@@ -88,7 +91,7 @@ def _model(parts, config, first):
         token = unknown if name == "unk" else config.get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token
         setattr(trainer, f"{name}_piece", token if token in ids else f"<no {name}>")
-    return model.SerializeToString(), pieces
+    return model.SerializeToString(), pieces, _blank(parts, model.normalizer_spec)
 
 
 def _set_normalizer(normalizer, parts):
@@ -111,6 +114,16 @@ def _set_normalizer(normalizer, parts):
             raise ValueError(
                 "SentencePiece splits at a tab only where `precompiled_charsmap` makes it a blank."
             )
+
+
+def _blank(parts, normalizer):
+    """Returns where `Metaspace` puts a blank; None where SentencePiece, which removes blanks, does the same."""
+    found = _listed(parts.get("pre_tokenizer"))
+    schemes = [part["prepend_scheme"] for part in found if part["type"] == "Metaspace"]
+    split = any(part["type"] == "WhitespaceSplit" for part in found)
+    if split and schemes == ["first"]:
+        raise ValueError('`prepend_scheme` must be "always" after a WhitespaceSplit. Received: "first".')
+    return None if normalizer.remove_extra_whitespaces or not schemes else schemes[0]
 
 
 def _check_blanks(parts, types, trimmed):
@@ -143,7 +156,7 @@ def _type(piece, added, unknown, fallback):
         return BYTE
     if piece not in added or BLANK in piece:  # text has blanks there, so it is found by merges
         return NORMAL
-    return CONTROL if added[piece]["special"] else USER_DEFINED
+    return CONTROL  # `AddedTokens` finds it
 
 
 def _scores(merges, types):

@@ -17,7 +17,13 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.sentence_piece import PADDED, json_tokenizer, sentence_piece
+from keras_transformer.huggingface.post_processor import GENERIC, check_ends
+from keras_transformer.huggingface.sentence_piece import (
+    PADDED,
+    json_tokenizer,
+    sentence_piece,
+    with_added_tokens,
+)
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
@@ -128,13 +134,17 @@ def _activation(feed_forward_proj):
 
 
 def read_tokenizers(folder):
-    """Reads tokenizer.json, or spiece.model with as many sentinels after its pieces as tokenizer_config.json says."""
+    """Reads spiece.model with as many sentinels after its pieces as tokenizer_config.json says, or tokenizer.json."""
     if not (folder / "spiece.model").is_file():
-        return (json_tokenizer(folder, PADDED),)
+        tokenizer = json_tokenizer(folder, PADDED)
+        generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
+        check_ends(folder, (), [tokenizer.eos_id], makes_own=not generic)
+        return (tokenizer,)
     tokenizer = sentence_piece(folder / "spiece.model")
     count = read_if_there(folder, TOKENIZER_CONFIG).get("extra_ids", DEFAULT_SENTINELS)
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(count))]
-    return (sentence_piece(tokenizer.model, tokenizer.pieces(range(tokenizer.vocab_size)) + sentinels),)
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size)) + sentinels
+    return (with_added_tokens(folder, tokenizer.model, pieces),)
 
 
 def write_tokenizers(tokenizers, folder, model):

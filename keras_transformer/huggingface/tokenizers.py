@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from keras_transformer.checks import check
+from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, write_json
 from keras_transformer.huggingface.parts import check_parts
+from keras_transformer.huggingface.post_processor import puts_first
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
@@ -30,15 +33,23 @@ class TokenizerKind:
     starts_with_bos: bool = True
 
 
-def starts_with_bos(folder, kind):
+def starts_with_bos(folder, kind, bos_id):
     """Whether transformers puts `bos_token` before each prompt.
 
     Args:
         folder: A `pathlib.Path`.
         kind: The `TokenizerKind`.
+        bos_id: The tokenizer's id of `bos_token`, an int or None.
+
+    Raises:
+        ValueError: If other ids stand around a prompt.
     """
-    asked = read_if_there(folder, TOKENIZER_CONFIG).get("add_bos_token")
-    return kind.starts_with_bos if asked is None else bool(asked)
+    config = read_if_there(folder, TOKENIZER_CONFIG)
+    check_config(config, TOKENIZER_CONFIG, add_eos_token=False)
+    if config.get("add_bos_token") is not None:
+        return bool(config["add_bos_token"])
+    found = puts_first(folder, bos_id)
+    return kind.starts_with_bos if found is None else found
 
 
 def first_of(*kinds):
@@ -149,6 +160,9 @@ def write_tokenizer_config(folder, tokenizer_class, tokens, **more_keys):
 def check_read_back(given, read_back):
     """Raises `ValueError` where tokenizers that were written and read again have other pieces than the given ones."""
     for tokenizer, other in zip(given, read_back, strict=True):
+        added, other_added = (getattr(each, "added_tokens", ()) for each in (tokenizer, other))
+        rule = "`tokenizers` must have no added tokens that the family's files do not hold."
+        check(added == other_added, rule, added_tokens=added)
         pieces, other_pieces = (each.pieces(range(each.vocab_size)) for each in (tokenizer, other))
         if pieces != other_pieces:
             same = [piece == other for piece, other in zip(pieces, other_pieces, strict=False)]

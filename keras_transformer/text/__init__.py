@@ -1,5 +1,6 @@
 """Tokenizers as TensorFlow ops, which an export contains. Importing this folder loads tensorflow_text."""
 
+from keras_transformer.text.added_tokens import AddedToken
 from keras_transformer.text.byte import ByteTokenizer
 from keras_transformer.text.byte_pair import BytePairTokenizer
 from keras_transformer.text.pairs import pack, pack_ids
@@ -13,6 +14,7 @@ TOKENIZERS = {
 
 __all__ = [
     "TOKENIZERS",
+    "AddedToken",
     "BytePairTokenizer",
     "ByteTokenizer",
     "SentencePieceTokenizer",

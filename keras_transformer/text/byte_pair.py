@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from keras_transformer.text.added_tokens import SEPARATOR, AddedToken, AddedTokens, as_added_tokens
 from keras_transformer.text.base import Tokenizer, as_ragged, read_json, valid_utf8
 
 NO_RANK = np.iinfo("int32").max  # of two neighbours that no merge joins
@@ -50,7 +51,7 @@ _NEW_MARK = (
 )
 _NONCHARACTER = "\uffff"
 UNKNOWN_TEXT = "\ufffd".encode()
-SEPARATOR = b"\xff"  # no valid UTF-8 contains it
+FOUND = b"\xfe"  # before an added token; no valid UTF-8 contains it either
 
 
 def _byte_characters():
@@ -88,13 +89,16 @@ class BytePairTokenizer(Tokenizer):
             Llama 3.
         special_tokens: Pieces with a meaning of their own, such as `<|endoftext|>`, spelled as they are. `detokenize`
             leaves them out. The four tokens below are special too.
-        added_tokens: Other pieces that are spelled as they are. A text that contains one gets its id.
+        added_tokens: Other pieces that are spelled as they are, str or `AddedToken`. A text that contains one gets its
+            id.
         parse_special: Whether a text that contains a special token gets its id. False is safe for texts of strangers,
             who cannot end a prompt then. True is what a chat template needs, and what transformers does.
         pad_token: The token of padding; None for no such token.
         unk_token: The token that replaces an unknown id in the input of a model; `eos_token` when None.
         bos_token: The token at the beginning of a text; None for no such token.
         eos_token: The token at the end of a text; None for no such token.
+        prefix_space: Whether a text that does not begin with a blank gets one, and so does the text after an added
+            token.
 
     Attributes:
         vocab_size: Number of ids.
@@ -130,6 +134,7 @@ class BytePairTokenizer(Tokenizer):
         unk_token=None,
         bos_token=None,
         eos_token=None,
+        prefix_space=False,
     ):
         super().__init__()
         if not isinstance(pattern, str) or pattern not in PATTERNS:
@@ -150,13 +155,17 @@ class BytePairTokenizer(Tokenizer):
             "nfc": bool(nfc),
             "ignore_merges": bool(ignore_merges),
             "special_tokens": list(special),
-            "added_tokens": list(added_tokens),
+            "added_tokens": [],
+            "prefix_space": bool(prefix_space),
             "parse_special": bool(parse_special),
             **named,
         }
-        ids = _ids_of(config["vocabulary"])
-        for name in ("special_tokens", "added_tokens"):
-            _check_tokens(name, config[name], ids, nfc)
+        ids, added = _ids_of(config["vocabulary"]), as_added_tokens(added_tokens)
+        plain = AddedToken("")[1:]
+        config["added_tokens"] = [token if token[1:] != plain else token.content for token in added]
+        added = {token.content: token for token in added}
+        for name, tokens in (("special_tokens", special), ("added_tokens", added)):
+            _check_tokens(name, tokens, ids, nfc)
         self.content = json.dumps(config, ensure_ascii=False).encode()
         self.vocab_size = len(ids)
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(ids.get, named.values())
@@ -166,26 +175,27 @@ class BytePairTokenizer(Tokenizer):
         self._last_blank, self._words = PATTERNS[pattern]
         self._nfc = config["nfc"]
 
-        as_they_are = {*special, *config["added_tokens"]}
+        as_they_are = {*special, *added}
         spelled = {piece: _bytes_of(piece) for piece in ids if piece not in as_they_are}
         texts = {piece: spelled.get(piece) or piece.encode() for piece in ids}
         # An array, because tf.Module looks through the items of a list whenever it is saved.
         self._pieces = np.array([_shown(text) for text in texts.values()], object)
-        written = [b"" if piece in special else text for piece, text in texts.items()]
+        dropped = {*special, *(token.content for token in added.values() if token.special)}
+        written = [b"" if piece in dropped else text for piece, text in texts.items()]
         self._texts = tf.constant([*written, UNKNOWN_TEXT])
         self._byte_ids = tf.constant([ids[character] for character in BYTE_CHARACTERS])
         self._whole = None
         self._prepare_merges(ids, config["merges"])
-        found = as_they_are if parse_special else config["added_tokens"]
+        found = {token: AddedToken(token) for token in special} if parse_special else {}
+        found = {**found, **added}
         ordinary = [piece for piece, text in spelled.items() if text is not None]
         if not ignore_merges:
             ordinary = self._joined_to_one(ordinary, [texts[piece] for piece in ordinary])
-        whole = {texts[piece]: ids[piece] for piece in [*ordinary, *found]}
+        whole = {texts[piece]: ids[piece] for piece in ordinary}
+        whole |= {FOUND + str(ids[piece]).encode(): ids[piece] for piece in found}
         self._whole = _table(list(whole), list(whole.values()), -1)
-        # Of two that begin at the same place, the longer one is found.
-        self._found = "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
-        if self._found:
-            self._words = f"{self._found}|{self._words}"
+        self._added = AddedTokens(found.values(), ids, self._in_nfc if nfc else None)
+        self._prefix_space = config["prefix_space"]
 
     def _prepare_merges(self, ids, merges):
         """Creates the table from pairs of ids to the ranks of their merges, and the list of the merged ids."""
@@ -224,19 +234,24 @@ class BytePairTokenizer(Tokenizer):
         if strings.shape.rank == 0:
             return self.tokenize(strings[None])[0]
         texts = valid_utf8(strings)
-        rows = tf.range(tf.size(texts, tf.int64))
-        if self._found:
-            marked = tf.strings.regex_replace(texts, f"({self._found})", SEPARATOR + rb"\1" + SEPARATOR)
-            parts = tf.strings.split(marked, SEPARATOR)
-            texts, rows = parts.flat_values, parts.value_rowids()
+        texts, ids, rows = self._added.split(texts)
         if self._nfc:
-            texts = tf.strings.regex_replace(texts, _NEW_MARK, _NONCHARACTER + r"\1" + _NONCHARACTER)
-            texts = tf_text.normalize_utf8(texts, "NFC")
-            texts = tf.strings.regex_replace(texts, _NONCHARACTER + _NEW_MARK + _NONCHARACTER, r"\1")
+            texts = self._in_nfc(texts)
+        if self._prefix_space:
+            texts = tf.strings.regex_replace(texts, r"^([^ ])", r" \1")
         texts = tf.strings.regex_replace(texts, self._last_blank, rb"\1" + SEPARATOR + rb"\2\3")
-        words = tf.strings.split(tf.strings.regex_replace(texts, self._words, rb"\0" + SEPARATOR), SEPARATOR)
+        texts = tf.strings.regex_replace(texts, self._words, rb"\0" + SEPARATOR)
+        if self._added:
+            texts = tf.where(ids >= 0, tf.strings.join([FOUND, tf.strings.as_string(ids)]), texts)
+        words = tf.strings.split(texts, SEPARATOR)
         rows = tf.gather(rows, words.value_rowids())
         return self._joined(words.flat_values, rows, tf.size(strings, tf.int64))
+
+    def _in_nfc(self, texts):
+        """Normalises texts to NFC, as tokenizers does."""
+        texts = tf.strings.regex_replace(texts, _NEW_MARK, _NONCHARACTER + r"\1" + _NONCHARACTER)
+        texts = tf_text.normalize_utf8(texts, "NFC")
+        return tf.strings.regex_replace(texts, _NONCHARACTER + _NEW_MARK + _NONCHARACTER, r"\1")
 
     def _joined(self, words, rows, num_rows):
         """Converts words to ids, by joining their bytes.

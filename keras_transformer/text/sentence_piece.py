@@ -11,8 +11,11 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
+from sentencepiece import sentencepiece_model_pb2
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
+from keras_transformer.checks import check, check_choice
+from keras_transformer.text.added_tokens import AddedToken, AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import (
     BOS_ID,
     EOS_ID,
@@ -30,9 +33,9 @@ LEAST_LIMIT = 10  # SentencePiece refuses a lower `max_sentence_length`
 UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
-SEPARATOR = "\x01"  # put around symbols
 # SentencePiece drops a sentence with its mark of unknown characters, and refuses a half of a surrogate pair.
 RESERVED = re.compile("[\u2585\ud800-\udfff]")
+BLANKS = (None, "first", "always", "never")
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -47,6 +50,11 @@ class SentencePieceTokenizer(Tokenizer):
             of the model that is not in the list becomes unk. `<pad>`, `<s>` and `</s>` in the list give the special
             ids. `<extra_id_0>`, `>>de<<` and similar symbols in the list get their ids where a text contains them.
             Any other piece that the model does not know is used by `detokenize` only.
+        added_tokens: Further tokens that a text may contain, a sequence of str or of `AddedToken`. Each is among the
+            pieces.
+        blank: Where a blank is put before a text, or before the text after an added token. None: where the model says.
+            "first": before a text that does not begin with one. "always": also after an added token. "never": nowhere.
+            All but None are for a model that keeps the blanks of a text.
 
     Attributes:
         vocab_size: Number of ids.
@@ -54,7 +62,8 @@ class SentencePieceTokenizer(Tokenizer):
         content: The bytes of the file that `save` writes.
 
     Raises:
-        ValueError: If the model cannot be read, or `vocabulary` has a piece twice or no `<unk>`.
+        ValueError: If the model cannot be read, `vocabulary` has a piece twice or no `<unk>`, `added_tokens` are not
+            among the pieces, or `blank` does not fit the model.
 
     >>> tokenizer = SentencePieceTokenizer.train(["a man runs", "a dog runs"] * 9, vocab_size=20)
     >>> ids = tokenizer.tokenize(["a dog runs"])
@@ -62,8 +71,9 @@ class SentencePieceTokenizer(Tokenizer):
     array([b'a dog runs'], dtype=object)
     """
 
-    def __init__(self, model, vocabulary=None):
+    def __init__(self, model, vocabulary=None, added_tokens=(), blank=None):
         super().__init__()
+        check_choice(BLANKS, blank=blank)
         model = model if isinstance(model, bytes) else _read(model)
         processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -83,29 +93,65 @@ class SentencePieceTokenizer(Tokenizer):
         special = [None if token_id == -1 else token_id for token_id in special]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = special
         self.vocab_size = len(self._pieces)
-        self._ops = tf_text.SentencepieceTokenizer(model, tf.int32 if vocabulary is None else tf.string)
-        self._ops._model_resource = _NamedResource(model, None)
+        self.added_tokens, self.blank = as_added_tokens(added_tokens), blank
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        self._prepare_added_tokens(proto)
+        prefixes = proto.normalizer_spec.add_dummy_prefix if blank is None else blank != "never"
+        # Without a vocabulary, as SentencePiece's own operation.
+        kept = vocabulary is None and not proto.normalizer_spec.remove_extra_whitespaces
+        self._outer_blanks = (r"^ " if prefixes else r"^$") if kept else r"^\s+|\s+$"
+        if blank is not None:
+            trims = proto.normalizer_spec.remove_extra_whitespaces
+            check(not trims, "`blank` must be None for a model that removes blanks.", blank=blank)
+            proto.normalizer_spec.add_dummy_prefix = False
+            processor.LoadFromSerializedProto(proto.SerializeToString())
+        self._ops = _ops(proto, tf.int32 if vocabulary is None else tf.string)
+        if vocabulary is not None or self.added_tokens or blank is not None:
+            self._texts = tf.constant([self._text_of(piece) for piece in self._pieces])
         if vocabulary is not None:
-            self._prepare_lookups(ids)
+            # A text that contains "<s>" must not get the id of bos.
+            self._ids = {piece: i for piece, i in ids.items() if piece not in SPECIAL.values()}
+            keys, values = tf.constant(list(self._ids)), tf.constant(list(self._ids.values()), tf.int32)
+            self._table = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(keys, values), default_value=self.unk_id
+            )
 
-    def _prepare_lookups(self, ids):
-        """Creates the tables from pieces to ids and from ids to texts."""
-        symbols = [piece for piece in ids if SYMBOL.fullmatch(piece)]
-        self._symbols = "|".join(map(re.escape, symbols)) or None
-        # A text that contains "<s>" must not get the id of bos.
-        self._ids = {piece: i for piece, i in ids.items() if piece not in SPECIAL.values()}
-        keys, values = tf.constant(list(self._ids)), tf.constant(list(self._ids.values()), tf.int32)
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(keys, values), default_value=self.unk_id
+    def _prepare_added_tokens(self, proto):
+        """Creates what finds the added tokens, and the symbols among the pieces."""
+        ids = {piece: i for i, piece in enumerate(self._pieces)}
+        for token in self.added_tokens:
+            rule = "`added_tokens` must be among the pieces."
+            check(token.content in ids, rule, added_token=token.content)
+        self._found = {token.content for token in self.added_tokens}
+        symbols = [piece for piece in self.vocabulary or () if SYMBOL.fullmatch(piece)]
+        symbols = [AddedToken(piece) for piece in symbols if piece not in self._found]
+        self._dropped = {token.content for token in self.added_tokens if token.special}
+        normalizes = bool(proto.normalizer_spec.precompiled_charsmap)
+        self._normalizer = None
+        if normalizes and any(token.normalized for token in self.added_tokens):
+            self._normalizer = _ops(_normalizer_of(proto), tf.string)
+        self._added = AddedTokens(
+            [*self.added_tokens, *symbols],
+            ids,
+            None if self._normalizer is None else self._normalized,
         )
-        self._texts = [self._text_of(piece) for piece in self._pieces]
+
+    def _normalized(self, texts):
+        """Normalises the characters of texts, and leaves blanks as they are."""
+        texts = tf.strings.reduce_join(self._normalizer.tokenize(texts), axis=-1)
+        return tf.strings.regex_replace(texts, BLANK, " ")
 
     def _text_of(self, piece):
         """Returns the bytes that `detokenize` writes for a piece."""
-        if piece == SPECIAL["unk_id"]:
+        if piece in self._dropped:
+            return b""
+        if piece in (SPECIAL["unk_id"], self._processor.IdToPiece(self._processor.unk_id())):
             return UNKNOWN_TEXT.encode()
-        if self._processor.IsByte(self._processor.PieceToId(piece)):
+        piece_id = self._processor.PieceToId(piece)
+        if self._processor.IsByte(piece_id):
             return bytes([int(piece[1:-1], 16)])
+        if self._processor.IsControl(piece_id) and piece not in self._found:
+            return b""
         return piece.replace(BLANK, " ").encode()
 
     @classmethod
@@ -183,22 +229,26 @@ class SentencePieceTokenizer(Tokenizer):
             int32 ragged `(batch, None)`; `(length,)` for a single string. No special id is added.
         """
         strings = valid_utf8(tf.convert_to_tensor(strings, tf.string))
-        if self.vocabulary is None:
-            return self._ops.tokenize(strings)
         if strings.shape.rank == 0:
             return self.tokenize(strings[None])[0]
-        if self._symbols is None:
+        if not self._added and self.blank is None:
             return self._ids_of_pieces(self._ops.tokenize(strings))
-        separated = tf.strings.regex_replace(strings, f"({self._symbols})", rf"{SEPARATOR}\1{SEPARATOR}")
-        parts = tf.strings.split(separated, SEPARATOR)
-        # Each part is a symbol or other text: one of the two is empty, so their pieces can be joined.
-        is_symbol = tf.strings.regex_full_match(parts.flat_values, self._symbols)
-        symbols = tf.ragged.boolean_mask(parts.flat_values[:, None], is_symbol[:, None])
-        others = self._ops.tokenize(tf.where(is_symbol, "", parts.flat_values))
-        ids = self._ids_of_pieces(tf.concat([symbols, others], axis=1))
-        return parts.with_flat_values(ids).merge_dims(1, 2)
+        texts, ids, rows = self._parts(strings)
+        pieces = self._ids_of_pieces(self._ops.tokenize(texts))
+        return join(pieces, ids, rows, tf.size(strings, tf.int64))
+
+    def _parts(self, strings):
+        """Cuts texts at added tokens, as `AddedTokens.split`, and puts blanks before the parts that need one."""
+        texts, ids, rows = self._added.split(strings)
+        if self.blank in ("first", "always"):
+            first = tf.concat([[True], rows[1:] != rows[:-1]], axis=0)[: tf.size(rows)]
+            with_blank = tf.strings.regex_replace(texts, f"^([^ {BLANK}])", rf"{BLANK}\1")
+            texts = tf.where(first | (self.blank == "always"), with_blank, texts)
+        return texts, ids, rows
 
     def _ids_of_pieces(self, pieces):
+        if self.vocabulary is None:
+            return pieces
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
     def sampled(self, strings, alpha, seed):
@@ -213,10 +263,11 @@ class SentencePieceTokenizer(Tokenizer):
         Returns:
             A list of int32 arrays, the ids of each string.
         """
+        texts, ids, rows = self._parts(valid_utf8(tf.convert_to_tensor(list(strings), tf.string)))
         sentencepiece.set_random_generator_seed(seed)
         # A single thread takes the seed. With several threads the draws would depend on their speed.
-        rows = self._processor.encode(
-            list(strings),
+        pieces = self._processor.encode(
+            [text.decode() for text in texts.numpy()],
             out_type=int if self.vocabulary is None else str,
             enable_sampling=True,
             nbest_size=-1,
@@ -224,8 +275,11 @@ class SentencePieceTokenizer(Tokenizer):
             num_threads=1,
         )
         if self.vocabulary is not None:
-            rows = [[self._ids.get(piece, self.unk_id) for piece in row] for row in rows]
-        return [np.array(row, "int32") for row in rows]
+            pieces = [[self._ids.get(piece, self.unk_id) for piece in part] for part in pieces]
+        sampled = [[] for _ in strings]
+        for part, token_id, row in zip(pieces, ids.numpy(), rows.numpy(), strict=True):
+            sampled[row] += part if token_id < 0 else [token_id]
+        return [np.array(row, "int32") for row in sampled]
 
     def detokenize(self, ids):
         """Converts ids to strings.
@@ -234,25 +288,28 @@ class SentencePieceTokenizer(Tokenizer):
             ids: int `(batch, length)`, ragged or padded, or `(length,)`.
 
         Returns:
-            Strings `(batch,)`, or a single string. Pad, bos and eos are removed; an id out of range is read as unk.
+            Strings `(batch,)`, or a single string. Pad, bos, eos and added tokens that are special are removed; an id
+            out of range is read as unk.
         """
         # Without `vocab_size` one id out of range would make the op fail for the whole batch.
         special = self.pad_id, self.bos_id, self.eos_id
         ids, single = as_ragged(ids, special, self.unk_id, self.vocab_size)
-        if self.vocabulary is None:
+        if self.vocabulary is None and not self.added_tokens and self.blank is None:
             strings = self._ops.detokenize(ids)
         else:
-            texts = ids.with_flat_values(tf.gather(tf.constant(self._texts), ids.flat_values))
-            strings = tf.strings.strip(valid_utf8(tf.strings.reduce_join(texts, axis=-1)))
+            texts = ids.with_flat_values(tf.gather(self._texts, ids.flat_values))
+            strings = valid_utf8(tf.strings.reduce_join(texts, axis=-1))
+            strings = tf.strings.regex_replace(strings, self._outer_blanks, "")
         return strings[0] if single else strings
 
     @property
     def content(self):
-        """The bytes that `save` writes: the SentencePiece model, or JSON with the model and the vocabulary."""
-        if self.vocabulary is None:
+        """The bytes that `save` writes: the SentencePiece model, or JSON with the model and the other arguments."""
+        if self.vocabulary is None and not self.added_tokens and self.blank is None:
             return self.model
-        model = base64.b64encode(self.model).decode()
-        return json.dumps({"model": model, "vocabulary": self.vocabulary}).encode()
+        config = {"model": base64.b64encode(self.model).decode(), "vocabulary": self.vocabulary}
+        options = {"added_tokens": self.added_tokens, "blank": self.blank}
+        return json.dumps(config | {name: value for name, value in options.items() if value}).encode()
 
     @classmethod
     def load(cls, path):
@@ -269,10 +326,10 @@ class SentencePieceTokenizer(Tokenizer):
             return cls(content)
         try:
             config = json.loads(content)
-            model, vocabulary = base64.b64decode(config["model"], validate=True), config["vocabulary"]
+            config["model"] = base64.b64decode(config["model"], validate=True)
+            return cls(**config)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} holds no tokenizer: {error!r:.500}") from None
-        return cls(model, vocabulary)
 
 
 def _read(path):
@@ -291,6 +348,24 @@ def _ids_of(vocabulary):
             f"Received: {len(vocabulary)} pieces, {len(ids)} different str."
         )
     return ids
+
+
+def _ops(proto, dtype):
+    """Returns TensorFlow's operations of a model, whose pieces are strings or ids."""
+    model = proto.SerializeToString()
+    ops = tf_text.SentencepieceTokenizer(model, dtype)
+    ops._model_resource = _NamedResource(model, None)
+    return ops
+
+
+def _normalizer_of(proto):
+    """Returns a model that knows only the blank: the rest of a text is unknown to it, and comes out normalised."""
+    model = sentencepiece_model_pb2.ModelProto()
+    model.normalizer_spec.CopyFrom(proto.normalizer_spec)
+    model.normalizer_spec.add_dummy_prefix = model.normalizer_spec.remove_extra_whitespaces = False
+    model.pieces.add(piece=SPECIAL["unk_id"], type=2)
+    model.pieces.add(piece=BLANK)
+    return model
 
 
 class _NamedResource(sentencepiece_tokenizer._SentencepieceModelResource):

@@ -10,6 +10,7 @@ import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from keras_transformer.checks import check_positive
+from keras_transformer.text.added_tokens import AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import Tokenizer, as_ragged, list_of_sentences, read_json, valid_utf8
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -17,11 +18,13 @@ LONGEST_WORD = 100  # characters; a longer word is unknown
 LONGEST_PIECE = 256  # bytes without `##`, the limit of tensorflow-text's operation
 SENTENCES_AT_ONCE = 4096
 
-# Characters that are words of their own: punctuation, the signs of ASCII, and Chinese ideographs.
-_SINGLE = (
-    r"[!-/:-@\[-`{-~\p{P}\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
-    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
+# Characters that are words of their own: Chinese ideographs, and punctuation with the signs of ASCII.
+_IDEOGRAPH = (
+    r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
+    r"\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
+_BLANK = r"[\s\p{Z}]"
+_SIGN = r"[!-/:-@\[-`{-~\p{P}]"
 _NO_TEXT = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\t\n\r]|\x{FFFD}"  # control characters and invalid UTF-8
 _LONG_WORD = f"[^ ]{{{LONGEST_WORD + 1},}}"
 _UNKNOWN = "\ue000"  # a private-use character: `_NO_TEXT` has removed it from every text, so no piece has it
@@ -39,7 +42,7 @@ class WordPieceTokenizer(Tokenizer):
       word becomes `[UNK]`.
 
     The ids are those of transformers' `BertTokenizer`, with one exception: text such as "[SEP]" does not become a
-    special id here.
+    special id here, unless it is an added token.
 
     Args:
         vocabulary: List of str, the pieces in the order of their ids, or the path of a vocab.txt with one piece a
@@ -48,9 +51,12 @@ class WordPieceTokenizer(Tokenizer):
         strip_accents: Whether accents are removed; the value of `lower_case` when None.
         special_tokens: The pieces of padding, of an unknown word, before a text, after a text, and of a masked word, a
             tuple of five str: BERT's by default.
+        added_tokens: Tokens that are found in a text before it is split into words, a sequence of str or of
+            `AddedToken`. Those that are not in `vocabulary` get the ids after it, in their order.
 
     Attributes:
         vocab_size: Number of ids.
+        num_pieces: Number of those of `vocabulary`.
         pad_id, unk_id, cls_id, sep_id, mask_id: The special ids. `bos_id` is `cls_id`, `eos_id` is `sep_id`.
         content: The bytes of the file that `save` writes.
 
@@ -66,22 +72,32 @@ class WordPieceTokenizer(Tokenizer):
     array([b'playing !'], dtype=object)
     """
 
-    def __init__(self, vocabulary, lower_case=True, strip_accents=None, special_tokens=SPECIAL):
+    def __init__(
+        self,
+        vocabulary,
+        lower_case=True,
+        strip_accents=None,
+        special_tokens=SPECIAL,
+        added_tokens=(),
+    ):
         super().__init__()
         self.special_tokens = tuple(special_tokens)
         pieces = vocabulary if isinstance(vocabulary, (list, tuple)) else _read_lines(vocabulary)
         _check_pieces(pieces, self.special_tokens)
         self.lower_case = lower_case
         self.strip_accents = lower_case if strip_accents is None else strip_accents
-        self.vocab_size = len(pieces)
-        self._pieces = list(pieces)
+        self.added_tokens = as_added_tokens(added_tokens)
+        known = {*pieces}
+        new = [token.content for token in self.added_tokens if token.content not in known]
+        self._pieces = [*pieces, *new]
+        self.num_pieces, self.vocab_size = len(pieces), len(self._pieces)
         special = map(self._pieces.index, self.special_tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special
         self.bos_id, self.eos_id = self.cls_id, self.sep_id
         # The vocabulary is a constant, and no resource or table, so a loaded export has nothing to initialise.
         try:
             self._ops = tf_text.FastWordpieceTokenizer(
-                self._pieces,
+                list(pieces),
                 max_bytes_per_word=4 * LONGEST_WORD,
                 token_out_type=tf.int32,
                 unknown_token=self.special_tokens[1],
@@ -91,6 +107,15 @@ class WordPieceTokenizer(Tokenizer):
                 f"`vocabulary` must be one that tensorflow-text can use. tensorflow-text reports: {error}"
             ) from None
         self._table = tf.constant(self._pieces)
+        ids = {piece: i for i, piece in enumerate(self._pieces)}
+        self._added = AddedTokens(self.added_tokens, ids, self._normalized_for_tokens)
+        self._special_ids = [ids[token.content] for token in self.added_tokens if token.special]
+
+    def _normalized(self, strings):
+        return _normalized(strings, self.lower_case, self.strip_accents)
+
+    def _normalized_for_tokens(self, strings):
+        return tf.strings.regex_replace(self._normalized(strings), _BLANK, " ")
 
     @classmethod
     def train(cls, sentences, vocab_size, *, lower_case=True, strip_accents=None, max_characters=1000):
@@ -116,7 +141,7 @@ class WordPieceTokenizer(Tokenizer):
         counts = collections.Counter()
         for start in range(0, len(sentences), SENTENCES_AT_ONCE):
             texts = tf.constant(sentences[start : start + SENTENCES_AT_ONCE], tf.string)
-            for text in _spaced_words(texts, lower_case, strip).numpy():
+            for text in _spaced_words(_normalized(texts, lower_case, strip)).numpy():
                 counts.update(text.decode().split())
         if not counts:
             raise ValueError(
@@ -154,8 +179,16 @@ class WordPieceTokenizer(Tokenizer):
         Returns:
             int32 ragged `(batch, None)`; `(length,)` for a single string. `[CLS]` and `[SEP]` are not added.
         """
-        texts = tf.convert_to_tensor(strings, tf.string)
-        words = _spaced_words(texts, self.lower_case, self.strip_accents)
+        texts = valid_utf8(tf.convert_to_tensor(strings, tf.string))
+        if not self._added:
+            return self._ids_of(self._normalized(texts))
+        if texts.shape.rank == 0:
+            return self.tokenize(texts[None])[0]
+        parts, ids, rows = self._added.split(texts)
+        return join(self._ids_of(self._normalized(parts)), ids, rows, tf.size(texts, tf.int64))
+
+    def _ids_of(self, texts):
+        words = _spaced_words(texts)
         return self._ops.tokenize(tf.strings.regex_replace(words, _LONG_WORD, _UNKNOWN))
 
     def detokenize(self, ids):
@@ -165,10 +198,10 @@ class WordPieceTokenizer(Tokenizer):
             ids: int `(batch, length)`, ragged or padded, or `(length,)`.
 
         Returns:
-            Strings `(batch,)`, or a single string. `[PAD]`, `[CLS]` and `[SEP]` are removed; an id out of range is
-            read as `[UNK]`.
+            Strings `(batch,)`, or a single string. `[PAD]`, `[CLS]`, `[SEP]` and added tokens that are special are
+            removed; an id out of range is read as `[UNK]`.
         """
-        special = self.pad_id, self.cls_id, self.sep_id
+        special = self.pad_id, self.cls_id, self.sep_id, *self._special_ids
         ids, single = as_ragged(ids, special, self.unk_id, self.vocab_size)
         pieces = ids.with_flat_values(tf.gather(self._table, ids.flat_values))
         texts = tf.strings.reduce_join(pieces, axis=-1, separator=" ")
@@ -181,10 +214,10 @@ class WordPieceTokenizer(Tokenizer):
         config = {
             "lower_case": self.lower_case,
             "strip_accents": self.strip_accents,
-            "pieces": list(self._pieces),
+            "pieces": self._pieces[: self.num_pieces],
         }
-        if self.special_tokens != SPECIAL:
-            config["special_tokens"] = self.special_tokens
+        options = ("special_tokens", SPECIAL), ("added_tokens", ())
+        config |= {name: getattr(self, name) for name, usual in options if getattr(self, name) != usual}
         return json.dumps(config, ensure_ascii=False, indent=0).encode()
 
     @classmethod
@@ -197,18 +230,18 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             ValueError: If the file is missing or damaged.
         """
-        names = ("lower_case", "strip_accents", "special_tokens")
-        return read_json(
-            path,
-            lambda config: cls(
-                list(config["pieces"]), **{name: config[name] for name in names if name in config}
-            ),
-        )
+
+        def make(config):
+            options = {name: config[name] for name in config if name != "pieces"}
+            return cls(list(config["pieces"]), **options)
+
+        return read_json(path, make)
 
 
-def _spaced_words(strings, lower_case, strip_accents):
-    """Normalises texts and puts one space between their words, as TensorFlow ops."""
+def _normalized(strings, lower_case, strip_accents):
+    """Normalises texts, as TensorFlow ops."""
     texts = tf.strings.regex_replace(valid_utf8(strings), _NO_TEXT, "")
+    texts = tf.strings.regex_replace(texts, _IDEOGRAPH, r" \0 ")
     if strip_accents:
         texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), r"\p{Mn}", "")
     if lower_case:
@@ -216,7 +249,12 @@ def _spaced_words(strings, lower_case, strip_accents):
         # ASCII: ICU would lower "I" by the rules of the machine's language.
         texts = tf.strings.lower(tf.strings.regex_replace(texts, "Σ", "σ"))
         texts = tf.strings.lower(texts, encoding="utf-8")
-    return tf.strings.regex_replace(tf.strings.regex_replace(texts, _SINGLE, r" \0 "), r"[\s\p{Z}]+", " ")
+    return texts
+
+
+def _spaced_words(texts):
+    """Puts one space between the words of normalised texts, as TensorFlow ops."""
+    return tf.strings.regex_replace(tf.strings.regex_replace(texts, _SIGN, r" \0 "), f"{_BLANK}+", " ")
 
 
 def _read_lines(path):

@@ -10,6 +10,7 @@ import tqdm
 
 from keras_transformer.cli import commands, main
 from keras_transformer.cli.logs import log_to_stderr, progress
+from keras_transformer.text import ByteTokenizer
 
 # Python hides these warnings of C++ modules, pytest shows them.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")
@@ -65,7 +66,8 @@ def test_a_command_that_fails_logs_its_exit_code(events_of):
 
 
 def test_scores_are_fields_of_an_event(events_of, tmp_path, monkeypatch):
-    copying = types.SimpleNamespace(translate=lambda sentences, *_, **__: sentences)
+    tokenizers = [ByteTokenizer()] * 2
+    copying = types.SimpleNamespace(tokenizers=tokenizers, translate=lambda sentences, *_, **__: sentences)
     monkeypatch.setattr(commands, "_load_servable", lambda *_: copying)
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a b c d e f\ta b c d e g\n")

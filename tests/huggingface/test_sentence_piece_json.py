@@ -44,8 +44,7 @@ def test_ids_are_those_of_transformers(family, tmp_path):
     there = saved(family, tmp_path)
     (tokenizer,) = FAMILIES[family].tokenizer.read(tmp_path / "saved")
     assert type(tokenizer) is SentencePieceTokenizer
-    # A special token in a text is plain text here. Llama's SentencePiece puts a blank before a blank, transformers not.
-    texts = [text for text in TEXTS[:-1] if family != "llama" or not text.startswith(" ")]
+    texts = TEXTS[:-1]  # a special token in a text is plain text here
     assert tokenizer.tokenize(texts).to_list() == there(texts, add_special_tokens=False)["input_ids"]
     assert not {*there.all_special_ids} & {*tokenizer.tokenize(TEXTS[-1:]).to_list()[0]} - {tokenizer.unk_id}
     assert tokenizer.vocab_size == len(there)
@@ -93,9 +92,15 @@ def with_a_piece_over_a_blank(parts):
     }
 
 
+def with_a_first_blank_after_splitting(parts):
+    parts["pre_tokenizer"]["pretokenizers"][1]["prepend_scheme"] = "first"
+
+
 @pytest.mark.parametrize(
     ("family", "change", "message"),
     [
+        ("llama", lambda parts: parts["model"].update(byte_fallback=False), "`unk_token` of its model"),
+        ("xlm-roberta", with_a_first_blank_after_splitting, "`prepend_scheme` must be"),
         ("llama", without_a_merge, "merges must be those"),
         ("llama", with_merges_out_of_order, "merges must be those"),
         ("llama", lambda parts: parts["model"].update(ignore_merges=True), "ignore_merges=True"),
@@ -117,7 +122,7 @@ def with_a_piece_over_a_blank(parts):
         ("xlm-roberta", lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}), "no part of this"),
         ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_other_files_are_refused(family, change, message, tmp_path):
     saved(family, tmp_path)

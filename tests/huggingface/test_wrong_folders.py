@@ -85,6 +85,8 @@ WRONG_CONFIGS = [
     ("llama-tied", {"bos_token_id": VOCAB}, f"from 0 to {VOCAB - 1}. Received: bos_id={VOCAB}"),
     ("mistral", {"sliding_window": "wide"}, "sliding_window"),
     ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types=['full"),
+    ("mistral", {"layer_types": ["full_attention"] * 2, "sliding_window": 3}, "layer_types=['full"),
+    ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping=5.0"),
     ("qwen2", {"layer_types": ["full_attention"]}, "for each of its 2 layers"),
     ("qwen2", {"layer_types": ["linear_attention"] * 2}, "linear_attention"),
     ("qwen3", {"rope_parameters": YARN}, "rope_type='yarn'"),

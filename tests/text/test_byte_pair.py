@@ -198,7 +198,7 @@ def test_save_and_load_give_an_equal_tokenizer(tmp_path):
         ({"merges": ["he"]}, "`merges` must be lines of two pieces.* Received: 'he'"),
         ({"merges": [["h", "e"]]}, "`merges` must be lines of two pieces"),
         ({"pad_token": "<pad>"}, "`special_tokens` must be in `vocabulary`. Received: '<pad>'"),
-        ({"added_tokens": [5]}, "`added_tokens` must be in `vocabulary`. Received: 5"),
+        ({"added_tokens": [5]}, "`added_tokens` must hold texts or `AddedToken`. Received: token=5"),
         ({"vocabulary": [*PIECES, "e\u0301"], "added_tokens": ["e\u0301"], "nfc": True}, "form NFC"),
     ],
 )

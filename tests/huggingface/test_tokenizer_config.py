@@ -1,0 +1,170 @@
+"""tokenizer_config.json and tokenizer.json that differ, and the ids that `post_processor` puts around texts."""
+
+import json
+import logging
+
+import pytest
+from pieces import BYTES, assert_same_ids, byte_pieces, described, train_pieces
+
+from keras_transformer.huggingface import FAMILIES, tokenizers_from_huggingface
+from keras_transformer.huggingface.tokenizers import starts_with_bos
+
+transformers = pytest.importorskip("transformers")
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "a",
+    "A",
+    "e",
+    "é",
+    "É",
+    "漢",
+    "漢字",
+    "b",
+    "##b",
+    "##e",
+    "##é",
+]
+TEXTS = ["A é É", "Ab Éb", "漢字 a", "a漢字b", "AB ébe"]
+WORD_PIECE = [
+    # options of tokenizer_config.json; those of `BertNormalizer` in tokenizer.json
+    ({}, {"lowercase": False}),
+    ({"do_lower_case": False}, {}),
+    ({"do_lower_case": True, "strip_accents": False}, {"strip_accents": True}),
+    ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {"lowercase": False}),
+    ({}, {"handle_chinese_chars": False}),
+]
+
+
+def word_piece(folder, config, normalizer, **changes):
+    """A folder of BERT, with a tokenizer.json."""
+    there = transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate(PIECES)})
+    there.save_pretrained(folder)
+    path = folder / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    parts["normalizer"] |= normalizer
+    path.write_text(json.dumps({**parts, **changes}))
+    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return described(folder, "bert", **names, **config)
+
+
+@pytest.mark.parametrize(("config", "normalizer"), WORD_PIECE)
+def test_the_options_of_word_pieces_count_as_in_transformers(config, normalizer, tmp_path, caplog):
+    word_piece(tmp_path, config, normalizer)
+    with caplog.at_level(logging.WARNING):
+        (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path), TEXTS)
+    assert ("in place of" in caplog.text) is ("tokenizer_class" not in config)
+
+
+@pytest.mark.parametrize(
+    ("config", "normalizer"),
+    [
+        ({"tokenize_chinese_chars": False}, {}),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, {"handle_chinese_chars": False}),
+    ],
+)
+def test_word_pieces_over_several_ideographs_are_refused(config, normalizer, tmp_path):
+    with pytest.raises(ValueError, match="tokenize_chinese_chars=False"):
+        tokenizers_from_huggingface(word_piece(tmp_path, config, normalizer))
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("files", ["json", "old"])
+def test_the_first_blank_of_byte_pairs_is_that_of_transformers(files, name, tmp_path):
+    vocabulary, merges = byte_pieces()
+    if files == "json":
+        transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>").save_pretrained(
+            tmp_path
+        )
+    elif name == "PreTrainedTokenizerFast":
+        pytest.skip("it reads tokenizer.json alone")
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("\n".join(map(" ".join, merges)))
+    ends = {f"{role}_token": "</s>" for role in ("bos", "eos", "unk")}
+    described(tmp_path, "gpt2", tokenizer_class=name, add_prefix_space=True, **ends)
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    there = getattr(transformers, name).from_pretrained(tmp_path)
+    assert_same_ids(tokenizer, there, ["the dog", " the dog", "", "\tthe", "개가"])
+    assert tokenizer.get_config()["prefix_space"] is (name == "GPT2Tokenizer")
+
+
+@pytest.mark.parametrize("options", [{}, {"add_prefix_space": False}, {"legacy": True}])
+def test_the_first_blank_of_llama_is_that_of_transformers(options, tmp_path):
+    train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
+    described(tmp_path, "llama", tokenizer_class="LlamaTokenizer", **options)
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    there = transformers.LlamaTokenizer.from_pretrained(tmp_path)
+    assert_same_ids(tokenizer, there, ["the dog", " the dog", "  the", "", "dog\n the"])
+
+
+def template(*items):
+    """A `TemplateProcessing` of `[CLS]`, `[SEP]` and the text."""
+
+    def listed(pair):
+        texts = iter(("A", "B"))
+        return [
+            {"Sequence": {"id": next(texts), "type_id": 0}}
+            if item == "$"
+            else {"SpecialToken": {"id": item, "type_id": 0}}
+            for item in (*items, *(items[1:] if pair else ()))
+        ]
+
+    ids = {
+        token: {"id": token, "ids": [PIECES.index(token)], "tokens": [token]} for token in ("[CLS]", "[SEP]")
+    }
+    return {
+        "type": "TemplateProcessing",
+        "single": listed(False),
+        "pair": listed(True),
+        "special_tokens": ids,
+    }
+
+
+BERT = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+@pytest.mark.parametrize(
+    "processor", [BERT, template("[CLS]", "$", "[SEP]"), {"type": "Sequence", "processors": [BERT]}]
+)
+def test_the_usual_ids_around_a_text_are_read(processor, tmp_path):
+    assert tokenizers_from_huggingface(word_piece(tmp_path, GENERIC, {}, post_processor=processor))
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        None,
+        template("$", "[SEP]"),
+        template("[CLS]", "[CLS]", "$", "[SEP]"),
+        {**BERT, "type": "RobertaProcessing"},
+        {"type": "Invented"},
+        {"type": "TemplateProcessing"},
+        3,
+    ],
+)
+def test_other_ids_around_a_text_are_refused(processor, tmp_path):
+    folder = word_piece(tmp_path, GENERIC, {}, post_processor=processor)
+    with pytest.raises(ValueError, match=r"`post_processor` of tokenizer\.json"):
+        tokenizers_from_huggingface(folder)
+
+
+def test_a_class_with_its_own_ids_does_not_read_the_file(tmp_path):
+    assert tokenizers_from_huggingface(word_piece(tmp_path, {}, {}, post_processor=None))
+
+
+def test_prompts_begin_as_the_post_processor_says(tmp_path):
+    kind = FAMILIES["llama"].tokenizer
+    for processor, expected in ((template("[CLS]", "$"), True), (template("$"), False), (None, True)):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
+        assert starts_with_bos(tmp_path, kind, 2) is expected
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": template("[CLS]", "$", "[SEP]")}))
+    with pytest.raises(ValueError, match="nothing but `bos_token` around a prompt"):
+        starts_with_bos(tmp_path, kind, 2)
+    (tmp_path / "tokenizer_config.json").write_text('{"add_eos_token": true}')
+    with pytest.raises(ValueError, match="add_eos_token=True"):
+        starts_with_bos(tmp_path, kind, 2)
