@@ -14,7 +14,7 @@ NUMERIC := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/
 JAX_QUICK := tests/test_masks.py tests/test_losses.py tests/layers/test_contracts.py::test_layer_keeps_the_contract \
 	tests/layers/test_stacks.py::test_chunk_by_chunk_is_all_at_once \
 	tests/models/test_transformer.py::test_logits_agree_with_numpy \
-	tests/models/test_contract.py::test_generate_is_greedy_search_by_full_passes
+	tests/models/test_model_contract.py::test_generate_is_greedy_search_by_full_passes
 # All tests of the core.
 JAX_CORE := tests/test_masks.py tests/test_losses.py tests/test_metrics.py tests/test_schedules.py tests/layers tests/models \
 	tests/decoding

@@ -26,7 +26,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
 
     It is a `keras.layers.MultiHeadAttention`, with its calls, sublayers, weights and results. It corrects four faults
     of Keras's layer: the masks of its inputs stay untouched; a query that may attend to nothing gives zeros on every
-    path (then the output bias); symbolic shapes are the real ones; and token masks, causality and windows hold on
+    path (then the output bias); symbolic outputs have their real shapes; and token masks, causality and windows hold on
     inputs of higher rank. It adds a cache for decoding, grouped queries, and position schemes.
 
     Override `attend` for an attention of your own. It works with every mask, position scheme and cache. A subclass may
@@ -71,8 +71,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         cache: `KVCache` of the tokens before `index`. The keys and values of this call are written into a copy of it,
             and the queries attend to that. It needs `use_causal_mask=True`. The implicit masks are not read then; use
             `attention_mask`, whose `source_len` is the length of the cache.
-        index: With a cache the slot of the first query, an int or an int scalar tensor; 0 when None. Or a `Place`,
-            which says with or without a cache where queries and keys stand, and which keys the queries may see.
+        index: An int or an int scalar tensor needs a cache: it is the slot of the first query; 0 when None. A `Place`
+            needs none: it says where queries and keys stand, and which keys the queries may see.
 
     Returns:
         The output `(batch, target_len, *output_shape)`; with `return_attention_scores` then the scores
@@ -81,7 +81,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
     Raises:
         ValueError: If an argument is out of range or does not fit `positions`; if a cache is given without
             `use_causal_mask`; or if there are several attended axes, or inputs of a higher rank, and an argument that
-            makes no sense there.
+            has no meaning there: `cache`, `index`, causality, a window or positions.
 
     >>> attention = MultiHeadAttention(num_heads=2, key_dim=3)
     >>> attention(np.ones((1, 5, 6)), np.ones((1, 4, 6))).shape
@@ -157,7 +157,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             self._gate_dense = self._projection("gate", "...x,xhd->...hd", query_shape, gate, "sigmoid")
         self._value_dense = self._projection("value", "...x,xhd->...hd", value_shape, values)
         features = tuple(self._output_shape or query_shape[-1:])
-        labels = "abcefgijk"[: len(features)]
+        labels = "abcefgijk"[: len(features)]  # letters without d, h and x, which are taken
         self._output_dense = self._projection(
             "attention_output",
             f"...hd,hd{labels}->...{labels}",
@@ -334,7 +334,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
                 )
             return dict.fromkeys(masks)
         projected = isinstance(value, KVCache)
-        if isinstance(masks["value_mask"], KVCache):  # Keras read it from the tensors of a projected memory
+        # For a projected memory Keras passes the masks of its two tensors as another `KVCache`. It is no mask.
+        if isinstance(masks["value_mask"], KVCache):
             masks = {**masks, "value_mask": None}
         source = (value.key.shape[0], value.key.shape[2]) if projected else value.shape[:2]
         shapes = {"query_mask": query.shape[:2], "value_mask": source, "key_mask": source}

@@ -423,9 +423,11 @@ class Encoder(KeepsShape, keras.layers.Layer):
         Returns:
             `(batch, length, d_model)`; the list of the layers' scores, or None; the tuple of their caches, or None.
         """
+        # Keras refuses a False beside tensors in the **kwargs of a layer's `call`.
+        options = {"return_attention_scores": True} if return_attention_scores else {}
         results = []
         for layer, own in zip(self.layers, arguments, strict=True):
-            result = layer(x, return_attention_scores=return_attention_scores, **own)
+            result = layer(x, **own, **options)
             x, *extras = unpack(result, return_attention_scores, cached)
             results.append(extras)
         scores, caches = zip(*results, strict=True)

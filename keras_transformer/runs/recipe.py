@@ -1,7 +1,6 @@
 """The recipe of a training run: every hyper-parameter, and the tokenizers and the model that follow from them."""
 
 import dataclasses
-import re
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.models.transformer import PRESETS
 from keras_transformer.runs.initial import RATES, continued
-from keras_transformer.runs.tokenizers import ids_and_sizes, read_tokenizers
+from keras_transformer.runs.tokenizers import ids_and_sizes, matches, read_tokenizers
 from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 from keras_transformer.training import Adam, AdamW
@@ -21,7 +20,6 @@ from keras_transformer.training.adapters import add_adapters
 KINDS = ("unigram", "bpe", "byte")
 # The fields that say how vocabularies are made.
 VOCABULARY = ("vocab_size", "character_coverage", "vocab_sample", "separate_vocabularies", "keep")
-MOST_SYMBOLS = 1000  # that `keep` may find
 # The fields that say which model is made.
 MODEL = ("num_layers", "d_model", "num_heads", "d_ff", *RATES, "activation", "normalize_first", "norm")
 
@@ -384,32 +382,6 @@ class Recipe:
         if self.optimizer == "adam":
             return Adam(schedule, **options)
         return AdamW(schedule, weight_decay=self.weight_decay, **options)
-
-
-def matches(pattern, sentences):
-    r"""Returns the different matches of a regular expression in sentences, in the order of their first occurrence.
-
-    >>> matches(r"\{\w+\}", ["Hi {name}", "{name} of {place}"])
-    ['{name}', '{place}']
-
-    Args:
-        pattern: The regular expression, a str.
-        sentences: Iterable of str.
-
-    Raises:
-        ValueError: If it is no regular expression, matches an empty text, or has more than 1000 different matches.
-    """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"`keep` must be a regular expression: {error}. Received: keep={pattern!r}."
-        ) from None
-    found = dict.fromkeys(match[0] for sentence in sentences for match in compiled.finditer(sentence))
-    check("" not in found, "`keep` must not match an empty text.", keep=pattern)
-    rule = f"`keep` must have at most {MOST_SYMBOLS} different matches: each is an id of the vocabulary."
-    check(len(found) <= MOST_SYMBOLS, rule, keep=pattern, matches=len(found))
-    return list(found)
 
 
 # The list of arguments comes from the fields, so that it and `--help` have one source.

@@ -1,5 +1,6 @@
-"""Tokenizers that a run does not make: from a file or a folder, with their own special ids."""
+"""Tokenizers that a run does not make, from a file or a folder; and the symbols of those that it makes."""
 
+import re
 from pathlib import Path
 
 from keras_transformer.checks import check
@@ -8,6 +9,7 @@ from keras_transformer.serving import Translator
 from keras_transformer.text import SentencePieceTokenizer
 
 NAMES = ("pad_id", "bos_id", "eos_id")
+MOST_SYMBOLS = 1000  # that `keep` may find
 
 
 def read_tokenizers(path):
@@ -72,3 +74,29 @@ def ids_and_sizes(source, target):
             ids[name] = max(sizes)
             sizes = (max(sizes) + 1,) * 2
     return ids, sizes
+
+
+def matches(pattern, sentences):
+    r"""Returns the different matches of a regular expression in sentences, in the order of their first occurrence.
+
+    >>> matches(r"\{\w+\}", ["Hi {name}", "{name} of {place}"])
+    ['{name}', '{place}']
+
+    Args:
+        pattern: The regular expression, a str.
+        sentences: Iterable of str.
+
+    Raises:
+        ValueError: If it is no regular expression, matches an empty text, or has more than 1000 different matches.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"`keep` must be a regular expression: {error}. Received: keep={pattern!r}."
+        ) from None
+    found = dict.fromkeys(match[0] for sentence in sentences for match in compiled.finditer(sentence))
+    check("" not in found, "`keep` must not match an empty text.", keep=pattern)
+    rule = f"`keep` must have at most {MOST_SYMBOLS} different matches: each is an id of the vocabulary."
+    check(len(found) <= MOST_SYMBOLS, rule, keep=pattern, matches=len(found))
+    return list(found)

@@ -17,6 +17,12 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 
+
+class TakesTheRest(EncoderLayer):
+    def call(self, x, **kwargs):
+        return super().call(x, **kwargs)
+
+
 BATCH, LENGTH, SOURCE_LEN, D_MODEL, FEATURES, HEADS, D_FF, LAYERS = 2, 5, 7, 6, 13, 3, 11, 2
 X, MEMORY = normal(BATCH, LENGTH, D_MODEL), normal(BATCH, SOURCE_LEN, FEATURES)
 REAL = np.array([[True] * 5, [True] * 3 + [False] * 2])
@@ -396,3 +402,12 @@ def test_wrong_arguments_are_named(make, message):
 def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
     with pytest.raises(ValueError, match=message):
         built(kind)(x, *inputs_of(kind)[0][1:], **masks)
+
+
+def test_a_layer_may_take_the_arguments_of_its_stack_as_kwargs():
+    plain, taking = Encoder(1, HEADS, D_FF), Encoder([TakesTheRest(HEADS, D_FF)])
+    x, mask = keras.Input((LENGTH, D_MODEL)), keras.Input((LENGTH,), dtype="bool")
+    model = keras.Model([x, mask], taking(x, padding_mask=mask))
+    plain.build(X.shape)
+    plain.set_weights(taking.get_weights())
+    assert_close(model([X, REAL]), plain(X, padding_mask=REAL, training=False))

@@ -1,4 +1,4 @@
-"""Small models of every class, with weights that hide nothing, and their inputs: the cases of test_contract.py."""
+"""Small models of every class, with weights that hide nothing, and their inputs, for the contract of models."""
 
 from typing import Any, NamedTuple
 
