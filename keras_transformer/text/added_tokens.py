@@ -19,13 +19,14 @@ _LETTER = (
 class AddedToken(NamedTuple):
     """A token that is found in texts before they are split into pieces, as in Hugging Face's `tokenizers`.
 
-    content: Its text.
-    special: Whether `detokenize` leaves it out.
-    lstrip: Whether it takes the white space before it.
-    rstrip: Whether it takes the white space after it.
-    single_word: Whether it is found only where no letter, digit or underscore stands beside it.
-    normalized: Whether it is normalised as texts are, and found in normalised texts. Tokens that are not are found
-        first, in texts as they are.
+    Attributes:
+        content: Its text.
+        special: Whether `detokenize` leaves it out.
+        lstrip: Whether it takes the white space before it.
+        rstrip: Whether it takes the white space after it.
+        single_word: Whether it is found only where no letter, digit or underscore stands beside it.
+        normalized: Whether it is normalised as texts are, and found in normalised texts. Tokens that are not are found
+            first, in texts as they are.
 
     >>> AddedToken("[E1]", lstrip=True).lstrip
     True
