@@ -33,14 +33,14 @@ def set_implicit_mask(x, mask):
     set_keras_mask(x, mask)
 
 
-def take_own_policies(model):
-    """Gives a built model and each of its layers the policy of its path, where it has a policy for each path.
+def take_own_policies(layers):
+    """Gives each of some built layers the policy of its path, where it has a policy for each path.
 
     Keras gives a quantized model from a file one `DTypePolicyMap` for all layers. They compute with the policies of
     their paths. But Keras's `save_own_variables` and `quantize` read the map as if it were the policy of the layer: the
     model could not be saved again. The public setter keeps the map.
     """
-    for layer in (model, *sublayers(model)):
+    for layer in layers:
         policy = layer.dtype_policy
         if isinstance(policy, dtype_policies.DTypePolicyMap):
             layer._dtype_policy = policy[layer.path] if layer.path else policy.default_policy

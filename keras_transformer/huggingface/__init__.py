@@ -132,7 +132,7 @@ def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
             f"or a key that is missing: {error!r:.200}."
         ) from error
-    take_own_policies(model)
+    take_own_policies((model, *sublayers(model)))
     fill_weights(
         family.make_tensors(model),
         stored,

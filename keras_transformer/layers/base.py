@@ -73,7 +73,7 @@ class Configured:
             layer = layers[i]
             layer.quantization_config = keras.saving.deserialize_keras_object(config)
             layer.inputs_quantizer = layer.quantization_config.activation_quantizer
-        take_own_policies(self)
+        take_own_policies((self, *layers))
 
     def get_config(self):
         # Keras's own classes would read attributes.

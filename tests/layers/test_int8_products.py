@@ -19,7 +19,7 @@ from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import Projection
 from keras_transformer.models import EncoderModel, Transformer
 
-pytestmark = pytest.mark.tensorflow  # JAX computes Keras's own path
+pytestmark = pytest.mark.tensorflow  # JAX has no int8 product of its own
 
 VOCAB = 97
 
@@ -34,7 +34,7 @@ def quantized(features=(3, 5), seed=1):
 
 
 def as_keras(monkeypatch):
-    """Lets everything compute Keras's own path."""
+    """Takes the backend's product away: Keras computes projections, and `keras.ops` the logits."""
     monkeypatch.setattr(native, "multiplies_int8", lambda kernel, largest: False)
 
 
