@@ -1,6 +1,7 @@
 """Writes files and folders that appear whole or not at all, and locks folders."""
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
@@ -161,3 +162,9 @@ def _sync(path):
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path):
+    """Returns the SHA-256 of a file, a hexadecimal str."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

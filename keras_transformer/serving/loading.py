@@ -1,10 +1,11 @@
 """Saves models without their optimizer, and loads models without executing code from their files."""
 
-import hashlib
 import zipfile
 from pathlib import Path
 
 import keras
+
+from keras_transformer.files import sha256_of
 
 HASHES = "sha256"  # the entry of a description with the hashes of the files
 
@@ -38,12 +39,6 @@ def load_model(path, model_class=keras.Model, compile=False):
             f"{path} must hold a model of class {model_class.__name__}. Received: a {type(model).__name__}."
         )
     return model
-
-
-def sha256_of(path):
-    """Returns the SHA-256 of a file, a hexadecimal str."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_hash(path, description):

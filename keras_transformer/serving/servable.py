@@ -18,10 +18,10 @@ from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import UnknownTokens
 from keras_transformer.execution.compiled import CompiledFunctions, compiles
 from keras_transformer.execution.modes import inference_graph
-from keras_transformer.files import replaced
+from keras_transformer.files import replaced, sha256_of
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
-from keras_transformer.serving.loading import HASHES, check_hash, load_model, save_model, sha256_of
+from keras_transformer.serving.loading import HASHES, check_hash, load_model, save_model
 from keras_transformer.text import TOKENIZERS
 
 MODEL = "model.keras"

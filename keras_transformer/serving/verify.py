@@ -1,7 +1,6 @@
 """Checks exports: their files, their signatures and their answers."""
 
 import gc
-import hashlib
 import json
 import logging
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.files import sha256_of
 from keras_transformer.serving.server_files import versions_of
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,7 @@ def hashes(path):
     for file in sorted(Path(path).rglob("*")):
         name = file.relative_to(path)
         if file.is_file() and name != DESCRIPTION:
-            with open(file, "rb") as content:
-                found[name.as_posix()] = hashlib.file_digest(content, "sha256").hexdigest()
+            found[name.as_posix()] = sha256_of(file)
     return found
 
 
