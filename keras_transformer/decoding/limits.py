@@ -20,7 +20,7 @@ class Limits:
             the length of its prefix, or for the minimum length if that is larger.
         constraints: List or tuple of constraints.
         positions: Number of positions of the model; None for any number.
-        shared: Whether an output continues its source in the same positions, as in a language model.
+        shares_positions: Whether an output continues its source in the same positions, as in a language model.
 
     Raises:
         ValueError: If `max_length` is not positive, a constraint is not a `Constraint`, or a minimum length lies above
@@ -33,7 +33,7 @@ class Limits:
     max_length: Any = None
     constraints: tuple = ()
     positions: int | None = None
-    shared: bool = False
+    shares_positions: bool = False
 
     def __post_init__(self):
         if isinstance(self.max_length, (numbers.Number, str)):
@@ -71,11 +71,11 @@ class Limits:
         if limits is None:
             limits = self._default(source_lengths, prefix_lengths)
         limits = at_most(limits, self.room(source_lengths))
-        return limits if self.shared else ops.where(source_lengths > 0, limits, prefix_lengths)
+        return limits if self.shares_positions else ops.where(source_lengths > 0, limits, prefix_lengths)
 
     def room(self, source_lengths):
         """Returns the number of output tokens that the model has positions for, or None for any number."""
-        if self.positions is None or not self.shared:
+        if self.positions is None or not self.shares_positions:
             return self.positions
         # The last token of an output needs no position.
         return self.positions + 1 - ops.maximum(source_lengths, 1)

@@ -1,13 +1,53 @@
 """int8: how layers with one product are quantized, and how they multiply."""
 
 import keras
+import numpy as np
 
 from keras_transformer.execution import native, ops
 from keras_transformer.keras_internals import keep_precision
 
-# Largest int8 weight. CPUs without VNNI add products of int8 in pairs, in 16 bits. There larger weights overflow, and
-# nothing reports it.
-MAX_INT8_WEIGHT = 63
+# In how many int8 parts rows are rounded, and the largest number of a part.
+STEPS = {1: 127, 2: 63}
+
+# The largest int8 weight beside such rows. CPUs without VNNI add the products in pairs, in 16 bits, after the number of
+# steps was added to the rows. There larger weights overflow, and nothing reports it.
+MAX_INT8_WEIGHT = {1: 63, 2: 127}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TwoPartQuantizer(keras.quantizers.AbsMaxQuantizer):
+    """Rounds the inputs of int8 layers to two int8 parts: a coarse one, and what the coarse one leaves.
+
+    One int8 part has 255 steps. In language models a few inputs are many times as large as the others, which then have
+    few steps left. Two parts have 15,877 steps together, 14 bits. They are rows of the same product, so a step of
+    decoding, which waits for the weights to be read, takes about as long. Weights may then be as large as 127 in place
+    of 63, because the numbers of each part are half as large.
+
+        config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=TwoPartQuantizer())
+        model.quantize("int8", config=config)
+
+    The layers of this library compute so. Keras's own layers see an `AbsMaxQuantizer`, with one part.
+    """
+
+
+def parts_of(config):
+    """Returns in how many parts a product rounds its rows; None where the user chose other quantizers.
+
+    Args:
+        config: A `keras.quantizers.Int8QuantizationConfig`, or None.
+    """
+    if config is None:
+        return 1
+    kinds, inputs = {keras.quantizers.AbsMaxQuantizer: 1, TwoPartQuantizer: 2}, config.activation_quantizer
+    if config.weight_quantizer is not None or type(inputs) not in kinds:
+        return None
+    default = keras.quantizers.AbsMaxQuantizer()
+    same = all(
+        list(np.atleast_1d(value))
+        == list(np.atleast_1d(getattr(inputs, name)))  # a file has lists for tuples
+        for name, value in default.get_config().items()
+    )
+    return kinds[type(inputs)] if same and inputs.axis is None else None
 
 
 class OneProduct:
@@ -23,19 +63,23 @@ class OneProduct:
         """Returns the `Operands` of the product; None where this class does not compute it."""
         raise NotImplementedError
 
-    def is_plain_int8(self, kernel):
-        """Returns whether the layer is quantized as the library does it, and the backend multiplies by its kernel."""
-        plain = not self.lora_enabled and self.quantization_config is None
-        return self.quantization_mode == "int8" and plain and is_native(kernel)
+    @property
+    def int8_kernel(self):
+        """The first int8 weight. Keras's own names for it would add LoRA, or are private."""
+        return next(weight for weight in self.weights if weight.dtype == "int8")
+
+    @property
+    def int8_parts(self):
+        """In how many parts the product rounds its rows; None where it is Keras's, or of floats."""
+        return parts_of(self.quantization_config) if self.quantization_mode == "int8" else None
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras refuses subclasses. These have the weights that Keras's own layers have.
-        narrow, narrowed = config, False
-        if mode == "int8" and self.summed_axes is not None:
-            narrow, narrowed = narrow_weights(config, self.summed_axes)
+        parts = None if mode != "int8" or self.summed_axes is None else parts_of(config)
+        narrow = config if parts is None else narrow_weights(config, self.summed_axes)
         super().quantize(mode, type_check=False, config=narrow)
-        if narrowed:
-            self.quantization_config = None  # a layer from a file has none either
+        if parts is not None:
+            self.quantization_config = config if parts > 1 else None  # as in a layer from a file
 
     def quantized_build(self, *args, **kwargs):
         super().quantized_build(*args, **kwargs)
@@ -54,9 +98,15 @@ class OneProduct:
         return ops.cast(function(ops.cast(x, ops.at_least_float32(self.compute_dtype))), self.compute_dtype)
 
 
-def is_native(kernel):
-    """Returns whether the backend has an int8 product of its own here, which multiplies by this variable."""
-    return native.multiplies_int8(kernel, MAX_INT8_WEIGHT)
+def column_sums(kernel, axes, parts):
+    """Returns what the backend's own int8 product needs, float32 `(n,)`; None where it does not multiply here.
+
+    Args:
+        kernel: `keras.Variable` of dtype int8.
+        axes: The axes of the kernel that the product sums over.
+        parts: In how many parts the rows are rounded.
+    """
+    return native.int8_column_sums(kernel, axes, MAX_INT8_WEIGHT[parts])
 
 
 def int8_product(operands, rows):
@@ -70,7 +120,7 @@ def int8_product(operands, rows):
         `(m, n)`, of the dtype of the rows.
     """
     if operands.multiply is not None:
-        return _rounded_product(operands.multiply, rows)
+        return _rounded_product(operands.multiply, rows, operands.parts)
     multiply = kernel_product(operands)
 
     @ops.written_gradient
@@ -80,55 +130,69 @@ def int8_product(operands, rows):
             kernel = ops.cast(operands.kernel, upstream.dtype)
             return ops.matmul(scaled, kernel if operands.transposed else ops.transpose(kernel, (1, 0)))
 
-        return _rounded_product(multiply, rows), gradient
+        return _rounded_product(multiply, rows, operands.parts), gradient
 
     return product(rows)
 
 
 def kernel_product(operands):
-    """Makes a function that multiplies whole rows by an int8 kernel, without a gradient.
+    """Makes a function that rounds rows and multiplies them by an int8 kernel, without a gradient.
 
-    It returns `rows @ kernel / (127 * scale)`, float32 `(m, n)`, for float32 rows of whole numbers from -127 to 127.
+    It returns `rows @ kernel / (127 * scale)`, float32 `(m, n)`, for float32 rows of numbers from `-steps` to `steps`.
     """
     kernel, scale, transposed = operands.kernel, operands.scale, operands.transposed
-    if operands.is_native:
-        return native.int8_product(kernel, scale, transposed)
+    steps = STEPS[operands.parts]
+    if operands.sums is not None:
+        return native.int8_product(kernel, scale, operands.sums, steps, transposed)
     kernel = ops.transpose(kernel, (1, 0)) if transposed else kernel
 
     def product(rows):
-        sums = ops.matmul(ops.cast(rows, "int8"), kernel)  # int32
+        sums = ops.matmul(ops.cast(_rounded(rows, steps), "int8"), kernel)  # int32
         return ops.cast(sums, "float32") / (127.0 * ops.cast(scale, "float32"))
 
     return product
 
 
-def _rounded_product(multiply, rows):
-    """Multiplies rows by an int8 kernel, each row rounded to int8 with a scale of its own."""
+def _rounded_product(multiply, rows, parts):
+    """Multiplies rows by an int8 kernel, each row rounded to int8 with a scale of its own, in one or two parts."""
     # Keras's `abs_max_quantize` would also clip, but nothing here can be larger than 127. It adds epsilon to the
     # largest value. Here epsilon is the least that this value can be, which takes one operation less; a row whose
     # values are near epsilon is then rounded a little better.
     x = ops.cast(rows, "float32")
     largest = ops.max(ops.abs(x), axis=-1, keepdims=True, initial=keras.config.epsilon())
-    return ops.cast(multiply(ops.round(x * (127.0 / largest))) * largest, rows.dtype)
+    steps = STEPS[parts]
+    x = x * (steps / largest)
+    if parts == 1:
+        product = multiply(x)
+    else:
+        rest = (x - _rounded(x, steps)) * (2.0 * steps)
+        product, rest = ops.split(multiply(ops.concatenate([x, rest], axis=0)), 2, axis=0)
+        product = (product + rest / (2.0 * steps)) * (127.0 / steps)
+    return ops.cast(product * largest, rows.dtype)
+
+
+def _rounded(x, steps):
+    """Rounds numbers from `-steps` to `steps`, as `native.int8_product` does."""
+    return ops.floor(x + (steps + 0.5)) - steps
 
 
 def narrow_weights(config, axis):
-    """Limits int8 weights to `MAX_INT8_WEIGHT`, unless the user chose quantizers.
+    """Returns a configuration that limits int8 weights to `MAX_INT8_WEIGHT`.
 
     Args:
-        config: A `keras.quantizers.Int8QuantizationConfig`, or None.
+        config: A `keras.quantizers.Int8QuantizationConfig` without a quantizer of the weights, or None.
         axis: The axes of a kernel whose weights share a scale.
-
-    Returns:
-        The configuration, and whether it is the library's own.
     """
-    default = keras.quantizers.AbsMaxQuantizer()
-    activations = default if config is None else config.activation_quantizer
-    plain = type(activations) is type(default) and activations.get_config() == default.get_config()
-    if not plain or (config is not None and config.weight_quantizer is not None):
-        return config, False
-    weights = keras.quantizers.AbsMaxQuantizer(axis=axis, value_range=(-MAX_INT8_WEIGHT, MAX_INT8_WEIGHT))
-    return keras.quantizers.Int8QuantizationConfig(weights, activations), True
+    largest = MAX_INT8_WEIGHT[parts_of(config)]
+    weights = keras.quantizers.AbsMaxQuantizer(axis=axis, value_range=(-largest, largest))
+    inputs = keras.quantizers.AbsMaxQuantizer() if config is None else config.activation_quantizer
+    return keras.quantizers.Int8QuantizationConfig(weights, inputs)
+
+
+def set_quantization_config(layer, config):
+    """Gives a configuration to a layer that is quantized already, as a layer from a file is."""
+    layer.quantization_config = config
+    layer.inputs_quantizer = config.activation_quantizer
 
 
 # Whether an int8 product can be computed, and exported, here.

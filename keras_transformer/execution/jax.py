@@ -98,9 +98,9 @@ def side_by_side(function, arrays, results):
     raise NotImplementedError
 
 
-def multiplies_int8(kernel, largest):
-    """Returns whether `int8_product` can multiply with a kernel."""
-    return False
+def int8_column_sums(kernel, axes, largest):
+    """Returns None: there is no `int8_product`."""
+    return None
 
 
 def has_int8_product():
@@ -108,8 +108,8 @@ def has_int8_product():
     return False
 
 
-def int8_product(kernel, scale, transposed=False):
-    """Is not called: `multiplies_int8` is False."""
+def int8_product(kernel, scale, sums, steps, transposed=False):
+    """Is not called: `int8_column_sums` is None."""
     raise NotImplementedError
 
 

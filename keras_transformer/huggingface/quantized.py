@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check_choice
-from keras_transformer.execution.int8 import MAX_INT8_WEIGHT
+from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, set_quantization_config
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import Projection
@@ -59,6 +59,9 @@ class QuantizedMatrices:
             for layer in sublayers(model)
             if type(layer) in MATRICES and layer.quantization_mode == "int8"
         }
+        config = model.int8_config()
+        for layer in self._owners.values() if config is not None else ():
+            set_quantization_config(layer, config)
 
     def values(self, weight, value):
         """Returns the values of a weight and of its scales, as `quantize` computes them of floats.
@@ -74,18 +77,23 @@ class QuantizedMatrices:
             return [(weight, value)]
         layer = self._owners[id(weight)]
         variables = [getattr(layer, name) for name in MATRICES[type(layer)]]
-        values = _rows_of(value) if isinstance(layer, TokenEmbedding) else _by_a_twin(layer, value)
+        values = (
+            _rows_of(value, layer.int8_parts)
+            if isinstance(layer, TokenEmbedding)
+            else _by_a_twin(layer, value)
+        )
         return list(zip(variables, values, strict=True))
 
 
-def _rows_of(value):
+def _rows_of(value, parts):
     """Quantizes an embedding, a few rows at a time: each row has a scale of its own."""
-    limits = {"value_range": (-MAX_INT8_WEIGHT, MAX_INT8_WEIGHT), "to_numpy": True}
-    parts = [
+    largest = MAX_INT8_WEIGHT[parts]
+    limits = {"value_range": (-largest, largest), "to_numpy": True}
+    pieces = [
         keras.quantizers.abs_max_quantize(value[start : start + ROWS], axis=-1, **limits)
         for start in range(0, len(value), ROWS)
     ]
-    matrices, scales = zip(*parts, strict=True)
+    matrices, scales = zip(*pieces, strict=True)
     return np.concatenate(matrices), np.concatenate(scales)[:, 0]
 
 
@@ -94,5 +102,5 @@ def _by_a_twin(layer, value):
     twin = type(layer).from_config({**layer.get_config(), "dtype": "float32"})
     twin.build_from_config(layer.get_build_config())
     twin.kernel.assign(value)
-    twin.quantize("int8")
+    twin.quantize("int8", config=layer.quantization_config)
     return [keras.ops.convert_to_numpy(getattr(twin, name)) for name in MATRICES[type(layer)]]

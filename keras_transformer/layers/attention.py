@@ -6,16 +6,17 @@ import keras
 
 from keras_transformer.checks import check, check_choice, check_positive, check_range, check_share
 from keras_transformer.execution import ops
+from keras_transformer.execution.operands import joint_product
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.axes import FoldedAxes, attended_axes, check_lengths
 from keras_transformer.layers.base import KeepsShape, check_part, ensure_built
 from keras_transformer.layers.cache import START, KVCache, Place, known_int
-from keras_transformer.layers.dot_product import dot_product_attention
+from keras_transformer.layers.dot_product import dot_product_attention, without_masked_tokens
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.keras_attention import SWAPPED, KerasAttention
 from keras_transformer.layers.positions import AttentionPositions
-from keras_transformer.layers.projection import Projection, joint_product
+from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.residual import NORMS, Dropout
 from keras_transformer.masks import as_attention_mask, as_token_mask, combine, look_ahead_mask
 
@@ -113,10 +114,10 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         )
         self._key_dim, self._value_dim = key_dim, value_dim or key_dim
         check_share(dropout=dropout)
-        shared = num_heads if num_key_value_heads is None else num_key_value_heads
-        check_positive(num_key_value_heads=shared)
+        key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        check_positive(num_key_value_heads=key_value_heads)
         check(
-            num_heads % shared == 0,
+            num_heads % key_value_heads == 0,
             "`num_heads` must be divisible by `num_key_value_heads`.",
             num_heads=num_heads,
             num_key_value_heads=num_key_value_heads,
@@ -124,7 +125,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         check_range(0, scale=0.0 if scale is None else scale, norm_epsilon=norm_epsilon)
         check_range(0, above=True, soft_cap=1.0 if soft_cap is None else soft_cap)
         check_choice([None, *NORMS], query_key_norm=query_key_norm)
-        self.num_key_value_heads = shared
+        self.num_key_value_heads = key_value_heads
         self.positions = check_part(positions, "positions", AttentionPositions)
         if self.positions is not None and key_dim is not None:
             self.positions.check_heads(num_heads, key_dim)
@@ -147,11 +148,11 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             self.positions.check_heads(self.num_heads, self.key_dim)
             ensure_built(self.positions)
         attended_axes(self._attention_axes, len(query_shape))
-        heads = (self.num_heads, self.key_dim)
-        shared = (self.num_key_value_heads, self.key_dim)
+        queries = (self.num_heads, self.key_dim)
+        keys = (self.num_key_value_heads, self.key_dim)
         values = (self.num_key_value_heads, self.value_dim)
-        self._query_dense = self._projection("query", "...x,xhd->...hd", query_shape, heads)
-        self._key_dense = self._projection("key", "...x,xhd->...hd", key_shape, shared)
+        self._query_dense = self._projection("query", "...x,xhd->...hd", query_shape, queries)
+        self._key_dense = self._projection("key", "...x,xhd->...hd", key_shape, keys)
         if self._use_gate:
             gate = (self.num_heads, self.value_dim)
             self._gate_dense = self._projection("gate", "...x,xhd->...hd", query_shape, gate, "sigmoid")
@@ -165,7 +166,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             features,
             use_bias=self.use_bias if self.output_bias is None else self.output_bias,
         )
-        self._attends_as_keras = self._overrides_keras_hook() or self._flash_attention
+        self._uses_keras_layout = self._overrides_keras_hook() or self._flash_attention
         self.query_norm = self._norm("query_norm")
         self.key_norm = self._norm("key_norm")
         scores_dtype = at_least_float32(self.compute_dtype)
@@ -215,8 +216,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         """The query, key and value projections, which share an input in self-attention; none where a subclass computes
         the keys and values itself."""
         parts = (self._query_dense, self._key_dense, self._value_dense)
-        own = type(self).project_memory is MultiHeadAttention.project_memory
-        return parts if own and all(type(part) is Projection for part in parts) else ()
+        inherited = type(self).project_memory is MultiHeadAttention.project_memory
+        return parts if inherited and all(type(part) is Projection for part in parts) else ()
 
     def _heads_first(self, x, norm, positions):
         """Normalises and rotates heads, `(batch, length, heads, dim)` to `(batch, heads, length, dim)`."""
@@ -249,7 +250,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             )
         place = self._place(query, cache, index, use_causal_mask)
         masks = self._token_masks(query, value, cache, masks)
-        query, value, key = _without_masked_tokens(query, value, key, **masks)
+        query, value, key = without_masked_tokens(query, value, key, **masks)
         queries, memory = self._project(query, value, key, place, cache is not None)
         if cache is not None:
             memory = cache = cache.write(memory, place.slot)
@@ -282,9 +283,12 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
     ):
         """Computes the layer on inputs of a higher rank, as on inputs of rank 3."""
         attended = attended_axes(self._attention_axes, len(query.shape))
-        ordered = {"use_causal_mask": use_causal_mask or None, "sliding_window": self._sliding_window}
-        ordered["positions"] = self.positions
-        for name, received in ordered.items():
+        need_an_order = {
+            "use_causal_mask": use_causal_mask or None,
+            "sliding_window": self._sliding_window,
+            "positions": self.positions,
+        }
+        for name, received in need_an_order.items():
             rule = f"`{name}` needs one attended axis: several, {attended}, have no common order."
             check(len(attended) == 1 or received is None, rule, **{name: received})
         if key is not None:
@@ -344,8 +348,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
     def _project(self, query, value, key, place, cached):
         """Returns the queries `(batch, num_heads, target_len, key_dim)`, and the keys and values as a `KVCache`."""
         positions = place.positions if cached else place.key_positions
-        same = query is value and (key is None or key is query)
-        projected = joint_product(self, query) if same else None
+        is_self_attention = query is value and (key is None or key is query)
+        projected = joint_product(self, query) if is_self_attention else None
         if projected is not None:
             queries, memory = projected[0], self._memory(*projected[1:], positions)
         else:
@@ -394,8 +398,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             `(batch, num_heads, target_len, source_len)` or None.
         """
         options = {"query_mask": query_mask, "return_attention_scores": return_attention_scores}
-        if self._attends_as_keras:
-            return self._attend_as_keras(query, key, value, mask, place, training=training, **options)
+        if self._uses_keras_layout:
+            return self._attend_in_keras_layout(query, key, value, mask, place, training=training, **options)
         return dot_product_attention(
             query,
             key,
@@ -415,19 +419,6 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         if key_shape is not None:
             check_lengths(value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
-
-
-def _without_masked_tokens(query, value, key, query_mask, value_mask, key_mask):
-    """Replaces masked tokens by zeros: 0 times NaN would be NaN. The results that count stay the same."""
-    same = query is value and query_mask is value_mask
-
-    def real(x, *masks):
-        mask = combine(*masks)
-        return x if mask is None or isinstance(x, KVCache) else ops.zero_unless(ops.expand_dims(mask, -1), x)
-
-    keys = None if key is None or key is value else real(key, value_mask, key_mask)
-    value = real(value, value_mask, key_mask if keys is None else None)
-    return value if same and key_mask is None else real(query, query_mask), value, keys
 
 
 def pack(output, scores=None, cache=None):

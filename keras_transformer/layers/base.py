@@ -7,6 +7,7 @@ import threading
 import keras
 
 from keras_transformer.checks import check, check_positive
+from keras_transformer.execution.int8 import set_quantization_config
 from keras_transformer.keras_internals import sublayers, take_own_policies
 
 KERAS_ARGUMENTS = ("name", "dtype", "trainable")
@@ -70,9 +71,7 @@ class Configured:
         for i in self.saved_frozen if self.trainable else range(len(layers)):
             layers[i].trainable = False
         for i, config in self.saved_quantization_configs:
-            layer = layers[i]
-            layer.quantization_config = keras.saving.deserialize_keras_object(config)
-            layer.inputs_quantizer = layer.quantization_config.activation_quantizer
+            set_quantization_config(layers[i], keras.saving.deserialize_keras_object(config))
         take_own_policies((self, *layers))
 
     def get_config(self):

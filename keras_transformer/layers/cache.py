@@ -20,6 +20,13 @@ from keras_transformer.execution import ops
 from keras_transformer.masks import combine
 
 
+def check_slot(index):
+    """Raises `ValueError` unless `index` is an int or an int scalar tensor."""
+    is_int = isinstance(index, numbers.Integral) or "int" in str(getattr(index, "dtype", ""))
+    rule = "`index` must be an int or an int scalar tensor."
+    check(is_int and len(getattr(index, "shape", ())) == 0, rule, index=index)
+
+
 class KVCache(NamedTuple):
     """Keys and values of one attention layer, one slot for each token.
 
@@ -44,10 +51,18 @@ class KVCache(NamedTuple):
                 clipped: the new tokens then fill the last slots.
 
         Raises:
-            ValueError: If `index` is no integer, or the new tokens are known to end past the last slot.
+            ValueError: If `index` is no integer, the new tokens are known to end past the last slot, or they differ
+                from the cache in batch, heads or sizes.
         """
-        is_int = isinstance(index, numbers.Integral) or "int" in str(getattr(index, "dtype", ""))
-        check(is_int, "`index` must be an int or an int scalar tensor.", index=index)
+        check_slot(index)
+        for slots, tokens in zip(self, new, strict=True):
+            pairs = [(slots.shape[axis], tokens.shape[axis]) for axis in (0, 1, 3)]
+            check(
+                all(None in pair or pair[0] == pair[1] for pair in pairs),
+                "`cache` must have the batch, the heads and the sizes of the new keys and values.",
+                cache_shape=tuple(slots.shape),
+                new_shape=tuple(tokens.shape),
+            )
         count, length = new.key.shape[2], self.key.shape[2]
         known = known_int(index)
         if known is None:
@@ -99,8 +114,8 @@ class Place:
             tokens may see, in addition to the causal mask; all when None. With a cache `source_len` is its length.
 
     Raises:
-        ValueError: If it gets a symbolic tensor: Keras does not look for its inputs in such an object. In a functional
-            model make the place inside a layer's `call`.
+        ValueError: If `slot` is no int scalar, or a value is a symbolic tensor: Keras does not look for its inputs in
+            such an object. In a functional model make the place inside a layer's `call`.
 
     >>> Place(3).positions is None
     True
@@ -112,6 +127,7 @@ class Place:
     mask: Any = None
 
     def __post_init__(self):
+        check_slot(self.slot)
         for name, value in vars(self).items():
             rule = f"`{name}` of a `Place` must not be symbolic. Make the place inside the `call` of a layer."
             check(not isinstance(value, keras.KerasTensor), rule, **{name: value})
@@ -237,6 +253,15 @@ def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
         ops.zeros((batch_size, num_heads, length, key_dim), dtype),
         ops.zeros((batch_size, num_heads, length, value_dim), dtype),
     )
+
+
+def of_each_layer(caches, num_layers, name):
+    """Returns `caches`, a tuple with a `KVCache` for each layer; raises `ValueError` for anything else."""
+    is_tuple = isinstance(caches, (tuple, list)) and not isinstance(caches, KVCache)
+    length = len(caches) if is_tuple else None
+    rule = f"`{name}` must be a tuple with a `KVCache` for each layer."
+    check(length == num_layers, rule, type=type(caches).__name__, length=length, num_layers=num_layers)
+    return caches
 
 
 def known_int(index):

@@ -3,6 +3,7 @@
 import math
 
 from keras_transformer.execution import blocks, ops
+from keras_transformer.layers.cache import KVCache
 from keras_transformer.masks import combine
 
 
@@ -124,3 +125,28 @@ def _product_by_heads(x, y, transpose_y=False):
     x = ops.reshape(x, (shape[0], groups, shape[1] // groups * shape[2], shape[3]))
     product = ops.matmul(x, y, transpose_y)
     return ops.reshape(product, (*shape[:3], ops.shape(product)[3]))
+
+
+def without_masked_tokens(query, value, key, query_mask, value_mask, key_mask):
+    """Replaces masked tokens by zeros: 0 times NaN would be NaN. The results that count stay the same.
+
+    Args:
+        query: `(batch, target_len, features)`.
+        value: `(batch, source_len, features)`, or a `KVCache`, which stays as it is.
+        key: `(batch, source_len, features)`; or None.
+        query_mask: bool `(batch, target_len)`, True where a token is real; or None.
+        value_mask: bool `(batch, source_len)`, or None.
+        key_mask: bool `(batch, source_len)`, or None.
+
+    Returns:
+        The query, the value and the key.
+    """
+    same = query is value and query_mask is value_mask
+
+    def real(x, *masks):
+        mask = combine(*masks)
+        return x if mask is None or isinstance(x, KVCache) else ops.zero_unless(ops.expand_dims(mask, -1), x)
+
+    keys = None if key is None or key is value else real(key, value_mask, key_mask)
+    value = real(value, value_mask, key_mask if keys is None else None)
+    return value if same and key_mask is None else real(query, query_mask), value, keys

@@ -6,12 +6,12 @@ import keras
 
 from keras_transformer.checks import check, check_count, check_dense, check_positive, check_range
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, OneProduct, is_native, narrow_weights
+from keras_transformer.execution.int8 import OneProduct, column_sums, narrow_weights, parts_of
 from keras_transformer.execution.modes import held
+from keras_transformer.execution.operands import Operands
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
 from keras_transformer.layers.base import Configured
-from keras_transformer.layers.projection import Operands
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -139,12 +139,11 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         if self.quantization_mode is None:
             kernel = ops.transpose(self.embeddings, (1, 0)) if self.tie_weights else self.reverse_embeddings
             return Operands(ops.cast(kernel, self.compute_dtype))
-        if self.quantization_mode != "int8" or self.quantization_config is not None:
+        parts = self.int8_parts
+        if parts is None:
             return None
         if self.tie_weights:
-            # `self.embeddings` would add LoRA.
-            kernel = next(weight for weight in self.weights if weight.dtype == "int8")
-            scale = self.embeddings_scale
+            kernel, scale = self.int8_kernel, self.embeddings_scale
         else:
             kernel, scale = self.reverse_embeddings, self.reverse_embeddings_scale
         # Keras's own int8 logits have no gradient that trains: it is that of the scale of the states alone.
@@ -152,7 +151,8 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
             ops.convert_to_tensor(kernel),
             ops.convert_to_tensor(scale),
             transposed=self.tie_weights,
-            is_native=is_native(kernel),
+            sums=column_sums(kernel, -1 if self.tie_weights else 0, parts),
+            parts=parts,
         )
 
     @property
@@ -163,14 +163,12 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
     def quantize(self, mode=None, type_check=True, config=None):
         untied = None if self.tie_weights else ops.convert_to_tensor(self.reverse_embeddings)
         super().quantize(mode, type_check, config)
-        if untied is not None and mode == "int8" and narrow_weights(config, 0)[1]:
-            reach = (-MAX_INT8_WEIGHT, MAX_INT8_WEIGHT)
-            values, scale = keras.quantizers.abs_max_quantize(
-                untied, axis=0, value_range=reach, to_numpy=True
-            )
+        parts = parts_of(config) if mode == "int8" else None
+        if untied is not None and parts is not None:
+            values, scale = narrow_weights(config, 0).weight_quantizer(untied, to_numpy=True)
             self.reverse_embeddings.assign(values)
             self.reverse_embeddings_scale.assign(ops.squeeze(scale, axis=0))
-            self.quantization_config = None  # a layer from a file has none either
+            self.quantization_config = config if parts > 1 else None  # as in a layer from a file
 
     @property
     def variable_serialization_spec(self):

@@ -18,21 +18,22 @@ class KerasAttention(keras.layers.MultiHeadAttention):
         """Returns whether a subclass overrides `_compute_attention`."""
         return type(self)._compute_attention is not KerasAttention._compute_attention
 
-    def _attend_as_keras(self, query, key, value, mask, place, query_mask, return_attention_scores, training):
+    def _attend_in_keras_layout(
+        self, query, key, value, mask, place, query_mask, return_attention_scores, training
+    ):
         """Calls Keras's hook or its fused kernel, which take the heads as the third axis."""
         bias = None if self.positions is None else self.positions.bias_function(self.num_heads)
         for name, received in (("positions", bias), ("soft_cap", self.soft_cap)):
             rule = f"`{name}` needs no `flash_attention` and no overridden `_compute_attention`. Override `attend`."
             check(received is None, rule, **{name: received})
         if self._sliding_window is not None:
-            lengths = query, key
             positions = [
                 ops.arange(ops.shape(x)[2], dtype="int32") if given is None else given
-                for x, given in zip(lengths, (place.positions, place.key_positions), strict=True)
+                for x, given in ((query, place.positions), (key, place.key_positions))
             ]
             mask = combine(mask, ops.abs(distances_between(*positions)) < self._sliding_window)
-        heads = self.num_heads // self.num_key_value_heads
-        key, value = (x if heads == 1 else ops.repeat(x, heads, axis=1) for x in (key, value))
+        times = self.num_heads // self.num_key_value_heads
+        key, value = (x if times == 1 else ops.repeat(x, times, axis=1) for x in (key, value))
         heads = [ops.transpose(x, SWAPPED) for x in (query, key, value)]
         if self._flash_attention:
             check(

@@ -3,53 +3,14 @@
 import math
 import re
 import string
-from typing import Any, NamedTuple
 
 import keras
 
 from keras_transformer.checks import check_dense
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import OneProduct, int8_product, kernel_product
+from keras_transformer.execution.int8 import OneProduct, column_sums
 from keras_transformer.execution.modes import held
-
-
-class Operands(NamedTuple):
-    """The weights of a product, in the form that the product reads.
-
-    kernel: `(k, n)`, floats or int8; `(n, k)` where `transposed`.
-    scale: float32 `(n,)`, the factor that each column of an int8 kernel was multiplied with; None for floats.
-    bias: `(n,)`, or None.
-    transposed: Whether the axes of the kernel are exchanged; for int8 alone.
-    multiply: Function that multiplies rows by the int8 kernel, without a gradient; None for a product with one.
-    is_native: Whether the backend's own int8 product can multiply by an int8 kernel.
-    """
-
-    kernel: Any
-    scale: Any = None
-    bias: Any = None
-    transposed: bool = False
-    multiply: Any = None
-    is_native: bool = True
-
-    def product(self, rows):
-        """Multiplies rows `(m, k)` by the kernel and adds the bias: `(m, n)`, of the dtype of the rows."""
-        x = ops.matmul(rows, self.kernel) if self.scale is None else int8_product(self, rows)
-        return x if self.bias is None else x + self.bias
-
-    def without_gradient(self):
-        """Returns operands whose product has no gradient."""
-        return self if self.scale is None else self._replace(multiply=kernel_product(self))
-
-    def joined(self, others):
-        """Returns the operands of one product for this one and others of the same input, or None if they differ."""
-        every = (self, *others)
-        kinds = {(each.scale is None, each.bias is None, each.kernel.shape[0]) for each in every}
-        if len(kinds) > 1:
-            return None
-        kernel = ops.concatenate([each.kernel for each in every], axis=1)
-        scale = None if self.scale is None else ops.concatenate([each.scale for each in every])
-        bias = None if self.bias is None else ops.concatenate([each.bias for each in every])
-        return Operands(kernel, scale, bias)
+from keras_transformer.execution.operands import Operands
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -113,17 +74,22 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         return self._with_axes(self.in_precision_of_scales(super().quantized_call, rows), inputs)
 
     def operands(self):
-        quantized = self.quantization_mode is not None
-        if not self.contracted or (quantized and not self.is_plain_int8(self.kernel)):
+        if not self.contracted:
             return None
-        kernel = (
-            ops.convert_to_tensor(self.kernel) if quantized else ops.cast(self.kernel, self.compute_dtype)
-        )
-        k = math.prod(kernel.shape[: self.contracted])
+        bias = None if self.bias is None else ops.reshape(ops.cast(self.bias, self.compute_dtype), (-1,))
+        k = math.prod(self.kernel.shape[: self.contracted])
+        if self.quantization_mode is None:
+            return Operands(ops.reshape(ops.cast(self.kernel, self.compute_dtype), (k, -1)), bias=bias)
+        if self.int8_parts is None:
+            return None
+        kernel = self.int8_kernel
         return Operands(
-            ops.reshape(kernel, (k, -1)),
-            ops.reshape(self.kernel_scale, (-1,)) if quantized else None,
-            None if self.bias is None else ops.reshape(ops.cast(self.bias, self.compute_dtype), (-1,)),
+            ops.reshape(ops.convert_to_tensor(kernel), (k, -1)),
+            ops.reshape(self.kernel_scale, (-1,)),
+            bias,
+            sums=column_sums(kernel, self.summed_axes, self.int8_parts),
+            parts=self.int8_parts,
+            lora=self._lora(k) if self.lora_enabled else None,
         )
 
     def _projected(self, inputs, operands):
@@ -133,6 +99,17 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         rows = inputs if is_matrix else ops.reshape(inputs, (-1, inner))
         x = self._with_axes(operands.product(rows), inputs)
         return x if self.activation is None else self.activation(x)
+
+    def _lora(self, k):
+        """Returns a function that computes what LoRA adds to the product of rows `(m, k)` by an int8 kernel."""
+        low, high = (ops.cast(x, self.compute_dtype) for x in (self.lora_kernel_a, self.lora_kernel_b))
+        low, factor = ops.reshape(low, (k, -1)), self.lora_alpha / self.lora_rank
+
+        def lora(rows):
+            x = ops.reshape(ops.matmul(rows, low), (-1, self.lora_rank))
+            return ops.reshape(ops.matmul(x, high), (-1, math.prod(self.outer_shape))) * factor
+
+        return lora
 
     def _with_axes(self, rows, inputs):
         """Gives rows of outputs the free axes of the inputs and the axes of the output."""
@@ -157,27 +134,6 @@ class Projection(OneProduct, keras.layers.EinsumDense):
             letter = self.equation[0]
             config["equation"] = self.equation.replace(letter, "...")
         return config
-
-
-def joint_product(layer, x):
-    """Computes all of a layer's `joint_products` of one input as one product.
-
-    Args:
-        layer: The layer.
-        x: `(batch, ..., features)`.
-
-    Returns:
-        The list of their outputs; None where `inference` holds no joint product for this layer.
-    """
-    operands = held().get(layer)
-    if operands is None:
-        return None
-    free = ops.shape(x)[:-1]
-    product = operands.product(ops.reshape(x, (-1, x.shape[-1])))
-    outers = [part.outer_shape for part in layer.joint_products]
-    ends = [sum(map(math.prod, outers[: i + 1])) for i in range(len(outers) - 1)]
-    parts = ops.split(product, ends, axis=-1)
-    return [ops.reshape(part, (*free, *outer)) for part, outer in zip(parts, outers, strict=True)]
 
 
 def _contracted_axes(equation):

@@ -15,7 +15,7 @@ from keras_transformer.layers.base import (
     pop_keras_arguments,
     takes_argument,
 )
-from keras_transformer.layers.cache import KVCache, empty_cache
+from keras_transformer.layers.cache import KVCache, empty_cache, of_each_layer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
 from keras_transformer.masks import as_token_mask, own_or_implicit_mask
@@ -153,7 +153,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.self_attention_residual.build(x_shape)
         ensure_built(self.feed_forward, x_shape)
         self.feed_forward_residual.build(x_shape)
-        self.masks_feed_forward = takes_argument(self.feed_forward, "padding_mask")
+        self.feed_forward_takes_mask = takes_argument(self.feed_forward, "padding_mask")
 
     def call(
         self,
@@ -181,7 +181,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     def _feed_forward_block(self, x, padding_mask, training):
         """Calls the feed-forward network in its residual connection."""
         h = self.feed_forward_residual.before(x)
-        masks = {"padding_mask": padding_mask} if self.masks_feed_forward else {}
+        masks = {"padding_mask": padding_mask} if self.feed_forward_takes_mask else {}
         y = self.feed_forward(h, training=training, **masks)
         return self.feed_forward_residual(x, y, training=training)
 
@@ -426,9 +426,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
         # Keras refuses a False beside tensors in the **kwargs of a layer's `call`.
         options = {"return_attention_scores": True} if return_attention_scores else {}
         results = []
-        for layer, own in zip(self.layers, arguments, strict=True):
-            result = layer(x, **own, **options)
-            x, *extras = unpack(result, return_attention_scores, cached)
+        for layer, inputs in zip(self.layers, arguments, strict=True):
+            x, *extras = unpack(layer(x, **inputs, **options), return_attention_scores, cached)
             results.append(extras)
         scores, caches = zip(*results, strict=True)
         x = x if self.norm is None else self.norm(x)
@@ -508,19 +507,19 @@ class Decoder(Encoder):
     ):
         if padding_mask is None and cache is None:
             padding_mask = implicit_mask(x)
-        projected = isinstance(memory, tuple)
-        if memory_padding_mask is None and memory is not None and not projected:
+        is_projected = isinstance(memory, tuple)
+        if memory_padding_mask is None and memory is not None and not is_projected:
             memory_padding_mask = implicit_mask(memory)
-        shared = {
+        same_for_all = {
             "padding_mask": padding_mask,
             "memory_padding_mask": memory_padding_mask,
             "training": training,
             "index": index,
             **options,
         }
-        memories = memory if projected else [memory] * self.num_layers
-        caches = [None] * self.num_layers if cache is None else cache
-        arguments = [
-            {**shared, "memory": own, "cache": slots} for own, slots in zip(memories, caches, strict=True)
-        ]
+        count = self.num_layers
+        caches = [None] * count if cache is None else of_each_layer(cache, count, "cache")
+        memories = of_each_layer(memory, count, "memory") if is_projected else [memory] * count
+        each = zip(memories, caches, strict=True)
+        arguments = [{**same_for_all, "memory": memory, "cache": cache} for memory, cache in each]
         return pack(*self._call_layers(x, arguments, return_attention_scores, cache is not None))

@@ -1,5 +1,6 @@
 """What all models of the library share."""
 
+import functools
 from types import MappingProxyType
 
 import keras
@@ -28,6 +29,19 @@ class BaseModel(Configured, keras.Model):
 
     # Function: are the int8 weights unchanged since `predict` was traced?
     _unchanged = staticmethod(lambda: True)
+
+    def __new__(cls, *args, **kwargs):
+        model = super().__new__(cls, *args, **kwargs)
+        by_keras = model.quantize
+
+        # Keras replaces a missing configuration by its own before an overridden method sees it.
+        @functools.wraps(by_keras)
+        def quantize(mode=None, config=None, **kwargs):
+            config = model.int8_config() if mode == "int8" and config is None else config
+            by_keras(mode, config, **kwargs)
+
+        vars(model)["quantize"] = quantize
+        return model
 
     def built_part(self, value, name, shape, kind=keras.layers.Layer):
         """Returns a layer that the constructor was given, built, or None.
@@ -152,6 +166,10 @@ class BaseModel(Configured, keras.Model):
     def predict_step(self, *args):
         with predict_graph(self):
             return super().predict_step(*args)
+
+    def int8_config(self):
+        """Returns the configuration of `quantize("int8")` where none is given; None for Keras's default."""
+        return None
 
     def load_weights(self, *args, **kwargs):
         """Loads weights as Keras does, and makes `fit`, `evaluate` and `predict` trace again: a traced function keeps

@@ -176,19 +176,19 @@ class Generation:
         options = {"min_length": min_length, "temperature": temperature, "top_p": top_p, "seed": seed}
         by_row = {name: x for name, x in {**options, "max_length": max_length}.items() if np.ndim(x)}
 
-        def search_some(rows):
-            """Searches some of the rows, which are given by a nest of tensors."""
+        def search_given(rows):
+            """Searches the rows that it is given: all, or at times half of them."""
             source, prefix, by_row = rows
             lengths = lengths_of(source, self.pad_id)
             row_options = {**options, **by_row}
-            own = dataclasses.replace(limits, max_length=row_options.pop("max_length", max_length))
+            row_limits = dataclasses.replace(limits, max_length=row_options.pop("max_length", max_length))
             step, cache, prompt, starts = self.start(source, strategy.width, prefix)
             return decode(
                 step,
                 cache,
                 strategy,
                 prompt,
-                own.of_rows(lengths, 0 if prefix is None else lengths_of(prefix, self.pad_id)),
+                row_limits.of_rows(lengths, 0 if prefix is None else lengths_of(prefix, self.pad_id)),
                 target_len=target_len,
                 starts=starts,
                 constraints=limits.constraints,
@@ -202,7 +202,7 @@ class Generation:
         n, columns = strategy.n_best, target_len if isinstance(target_len, int) else None
         results = ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
         with inference(self):
-            found = search_rows(search_some, self, (source, prefix, by_row), strategy.width, results)
+            found = search_rows(search_given, self, (source, prefix, by_row), strategy.width, results)
             return Hypotheses(*found)
 
     def start(self, source, width=1, prefix=None):

@@ -5,7 +5,7 @@ from contracts import as_numpy, compilations, normal
 from keras import ops
 
 from keras_transformer.execution.compiled import compiled
-from keras_transformer.layers import DecoderLayer, KVCache, empty_cache
+from keras_transformer.layers import Decoder, DecoderLayer, KVCache, empty_cache
 
 BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM = 2, 3, 7, 5, 4
 
@@ -70,10 +70,37 @@ def test_write_keeps_the_dtype_of_the_cache():
     np.testing.assert_allclose(as_numpy(cache.key)[:, :, 1:3], new(2).key, rtol=2**-8)
 
 
-@pytest.mark.parametrize("index", [1.7, np.float32(2), "2", None])
+@pytest.mark.parametrize("index", [1.7, np.float32(2), "2", None, np.array([1, 2])])
 def test_an_index_that_is_no_integer_is_refused(index):
-    with pytest.raises(ValueError, match=r"`index` must be an int or an int scalar tensor. Received: index="):
+    rule = r"`index` must be an int or an int scalar tensor. Received: index="
+    with pytest.raises(ValueError, match=rule):
         filled().write(new(1), index)
+    layer, x = DecoderLayer(3, 5), normal(BATCH, 1, 6)
+    layer(x)
+    if index is not None:
+        with pytest.raises(ValueError, match=rule):
+            layer(x, cache=layer.empty_cache(BATCH, SLOTS), index=index)
+
+
+def test_a_cache_of_other_sizes_is_refused():
+    rule = "`cache` must have the batch, the heads and the sizes of the new keys and values"
+    for shape in ((BATCH + 1, HEADS), (BATCH, HEADS + 1)):
+        with pytest.raises(ValueError, match=rule):
+            empty_cache(*shape, SLOTS, KEY_DIM, VALUE_DIM, "float32").write(new(1), 0)
+    with pytest.raises(ValueError, match=rule):
+        empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM + 1, "float32").write(new(1), 0)
+
+
+def test_a_decoder_refuses_what_is_no_cache_of_each_layer():
+    decoder, x = Decoder(2, 3, 5), normal(BATCH, 1, 6)
+    decoder(x, x)
+    cache, memory = decoder.empty_cache(BATCH, SLOTS), decoder.project_memory(x)
+    for wrong in (cache[0], cache[:1], "none"):
+        with pytest.raises(ValueError, match="`cache` must be a tuple with a `KVCache` for each layer"):
+            decoder(x, memory, cache=wrong, index=0)
+    for wrong in (memory[0], memory[:1]):
+        with pytest.raises(ValueError, match="`memory` must be a tuple with a `KVCache` for each layer"):
+            decoder(x, wrong, cache=cache, index=0)
 
 
 @pytest.mark.parametrize("index", [np.int64(2), np.array(2), "int64 tensor"])

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import inference
-from keras_transformer.execution.int8 import MAX_INT8_WEIGHT
+from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, STEPS, TwoPartQuantizer
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.layers import Encoder
 from keras_transformer.layers.embedding import TokenEmbedding
@@ -22,25 +22,30 @@ from keras_transformer.models import EncoderModel, Transformer
 pytestmark = pytest.mark.tensorflow  # JAX has no int8 product of its own
 
 VOCAB = 97
+TWO_PARTS = keras.quantizers.Int8QuantizationConfig(activation_quantizer=TwoPartQuantizer())
+CONFIGS = {1: None, 2: TWO_PARTS}
+by_parts = pytest.mark.parametrize("parts", CONFIGS)
 
 
-def quantized(features=(3, 5), seed=1):
+def quantized(features=(3, 5), seed=1, parts=1):
     """A projection of int8 with a bias."""
     keras.utils.set_random_seed(seed)
     layer = Projection("...x,xhd->...hd", features, bias_axes="hd", bias_initializer="normal")
     layer.build((None, None, 64))
-    layer.quantize("int8")
+    layer.quantize("int8", config=CONFIGS[parts])
+    assert layer.int8_parts == parts
     return layer
 
 
 def as_keras(monkeypatch):
-    """Takes the backend's product away: Keras computes projections, and `keras.ops` the logits."""
-    monkeypatch.setattr(native, "multiplies_int8", lambda kernel, largest: False)
+    """Takes the backend's product away: `keras.ops` computes it."""
+    monkeypatch.setattr(native, "int8_column_sums", lambda kernel, axes, largest: None)
 
 
-def test_a_product_has_the_numbers_of_the_path_of_keras(monkeypatch):
-    layer, x = quantized(), normal(2, 7, 64)
-    assert layer.is_plain_int8(layer.kernel)
+@by_parts
+def test_a_product_has_the_numbers_of_keras_ops(parts, monkeypatch):
+    layer, x = quantized(parts=parts), normal(2, 7, 64)
+    assert layer.operands().sums is not None
     found = as_numpy(layer(x))
     with inference(keras.Sequential([layer])):
         in_a_search = as_numpy(layer(x))
@@ -72,31 +77,48 @@ def test_all_calls_for_a_large_kernel_share_one_copy(size, operations, monkeypat
         np.testing.assert_array_equal(as_numpy(found), as_numpy(layer(x)))
 
 
+def test_one_part_has_the_numbers_of_keras():
+    layer, x = quantized(), normal(14, 64)
+    expected = keras.layers.EinsumDense("ax,xhd->ahd", (3, 5), bias_axes="hd")
+    expected.build((None, 64))
+    expected.quantize("int8")
+    for name in ("_kernel", "kernel_scale", "bias"):
+        getattr(expected, name).assign(getattr(layer, name))
+    np.testing.assert_allclose(as_numpy(layer(x)), as_numpy(expected(x)), rtol=1e-4, atol=1e-5)
+
+
+@by_parts
 @pytest.mark.parametrize("size", [1e6, 1.0, 1e-6, 0.0])
-def test_rows_of_any_size_are_rounded_to_127_steps(size):
-    layer, x = quantized(), size * normal(1, 3, 64)
+def test_rows_of_any_size_are_rounded_to_equal_steps(size, parts):
+    layer, x = quantized(parts=parts), size * normal(1, 3, 64)
     layer.bias.assign(ops.zeros(layer.bias.shape))
     kernel = as_numpy(layer._kernel).reshape((64, -1)) / as_numpy(layer.kernel_scale).reshape((1, -1))
     exact = x @ kernel
     found = as_numpy(layer(x)).reshape(exact.shape)
-    step = np.abs(x).max(axis=-1, keepdims=True) / 127
+    steps = {1: 127, 2: 63 * 126}[parts]
+    step = np.abs(x).max(axis=-1, keepdims=True) / steps
     # Each value is off by half a step at most; float32 rounds too.
-    assert (abs(found - exact) <= 0.51 * step * abs(kernel).sum(axis=0)).all()
+    assert (abs(found - exact) <= 0.51 * step * abs(kernel).sum(axis=0) + 1e-12).all()
 
 
-def test_weights_are_as_small_as_every_cpu_needs():
-    layer = quantized()
-    assert np.abs(as_numpy(layer._kernel)).max() == MAX_INT8_WEIGHT
-    tokens = TokenEmbedding(VOCAB, 8)
+@by_parts
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_weights_are_as_small_as_every_cpu_needs(parts, tie_weights):
+    largest = MAX_INT8_WEIGHT[parts]
+    # A CPU without VNNI adds two products in 16 bits, of numbers of the rows that the steps were added to.
+    assert 2 * largest * (2 * STEPS[parts]) < 2**15
+    assert np.abs(as_numpy(quantized(parts=parts)._kernel)).max() == largest
+    tokens = TokenEmbedding(VOCAB, 8, tie_weights=tie_weights)
     tokens.build()
-    tokens.quantize("int8")
-    assert np.abs(as_numpy(tokens._embeddings)).max() == MAX_INT8_WEIGHT
+    tokens.quantize("int8", config=CONFIGS[parts])
+    matrix = tokens._embeddings if tie_weights else tokens.reverse_embeddings
+    assert np.abs(as_numpy(matrix)).max() == largest and tokens.operands().parts == parts
 
 
-def test_larger_weights_from_elsewhere_go_the_path_of_keras():
+def test_larger_weights_from_elsewhere_are_multiplied_by_keras_ops():
     layer, x = quantized(), normal(2, 7, 64)
     layer._kernel.assign(ops.ones(layer._kernel.shape, "int8") * 127)
-    assert not layer.is_plain_int8(layer.kernel)
+    assert layer.operands().sums is None
     scale = 127 / (np.abs(x).max(axis=-1, keepdims=True) + keras.config.epsilon())
     sums = np.round(x * scale).sum(axis=-1)[..., None, None] * 127.0
     expected = sums / (scale[..., None] * as_numpy(layer.kernel_scale)[0]) + as_numpy(layer.bias)
@@ -104,16 +126,18 @@ def test_larger_weights_from_elsewhere_go_the_path_of_keras():
 
 
 @pytest.mark.parametrize("is_native", [True, False])
-@pytest.mark.parametrize("make", [quantized, lambda: TokenEmbedding(VOCAB, 64)], ids=["projection", "logits"])
-def test_the_gradient_is_that_of_a_product_with_floats(make, is_native, monkeypatch):
+@pytest.mark.parametrize("kind", ["projection", "logits"])
+@by_parts
+def test_the_gradient_is_that_of_a_product_with_floats(kind, is_native, parts, monkeypatch):
     import tensorflow as tf
 
-    layer, x = make(), tf.constant(normal(3, 64))
+    layer, x = quantized(parts=parts), tf.constant(normal(3, 64))
     if not is_native:
         as_keras(monkeypatch)
-    if isinstance(layer, TokenEmbedding):
+    if kind == "logits":
+        layer = TokenEmbedding(VOCAB, 64)
         layer.build()
-        layer.quantize("int8")
+        layer.quantize("int8", config=CONFIGS[parts])
 
     def gradient():
         with tf.GradientTape() as tape:
@@ -232,10 +256,8 @@ def test_other_policies_compute_int8_with_exact_scales(policy):
     x = normal(3, 64)
     found = as_numpy(ops.cast(layer(x), "float32"))
     floats = as_numpy(ops.cast(layer.kernel, "float32")) / as_numpy(layer.kernel_scale)
-    assert (
-        layer.is_plain_int8(layer.kernel)
-        and keras.backend.standardize_dtype(layer(x).dtype) == layer.compute_dtype
-    )
+    assert layer.operands().sums is not None
+    assert keras.backend.standardize_dtype(layer(x).dtype) == layer.compute_dtype
     np.testing.assert_allclose(found, x @ floats, atol=0.03 * np.abs(x @ floats).max())
 
 
@@ -251,7 +273,7 @@ def test_a_quantizer_of_the_user_is_used():
     layer = Projection("...x,xy->...y", 5)
     layer.build((None, 64))
     layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig(None, Coarse()))
-    assert not layer.is_plain_int8(layer.kernel) and not as_numpy(layer(normal(3, 64))).any()
+    assert layer.int8_parts is None and not as_numpy(layer(normal(3, 64))).any()
 
 
 @pytest.mark.parametrize("tie_weights", [True, False])
@@ -266,7 +288,7 @@ def test_a_cap_comes_after_the_bias_on_both_paths(tie_weights, monkeypatch):
     layer.quantize("int8")
     assert layer.operands() is not None
     fast = as_numpy(layer(x, reverse=True))
-    monkeypatch.setattr(native, "multiplies_int8", lambda kernel, largest: False)
+    monkeypatch.setattr(native, "int8_column_sums", lambda kernel, axes, largest: None)
     np.testing.assert_allclose(fast, as_numpy(layer(x, reverse=True)), atol=1e-5)
     np.testing.assert_allclose(fast, expected, atol=0.05)
 
@@ -286,7 +308,7 @@ def test_functions_that_run_eagerly_and_functions_of_xla_compute_int8_too():
     assert layer(x[:0]).shape == (0, 7, 3, 5)
 
 
-def test_a_layer_in_the_scope_of_a_strategy_computes_the_path_of_keras():
+def test_a_layer_in_the_scope_of_a_strategy_computes_the_same():
     import tensorflow as tf
 
     strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
@@ -298,20 +320,24 @@ def test_a_layer_in_the_scope_of_a_strategy_computes_the_path_of_keras():
 
 SUMS = """
 import numpy as np, tensorflow as tf
+from keras_transformer.execution.int8 import STEPS, MAX_INT8_WEIGHT
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.execution.tensorflow import int8_product
 rng = np.random.default_rng(0)
-rows = rng.choice([-127.0, 127.0], (5, 512)).astype("float32")
-kernel = rng.choice([-63, 63], (512, 48)).astype("int8")
-kernel[:, 0], rows[0] = 63, 127
-with inference_graph():
-    for transposed in (False, True):
-        given = kernel.T.copy() if transposed else kernel
-        operands = tf.constant(given), tf.ones(48)
-        product = tf.function(lambda: int8_product(*operands, transposed)(tf.constant(rows)))
-        # A sum that overflowed 16 bits would be off by thousands, float32 by less than 1.
-        sums = product().numpy().astype("float64") * 127
-        assert (abs(sums - rows.astype(int) @ kernel.astype(int)) <= 1).all(), "not exact"
+for parts, steps in STEPS.items():
+    weight = MAX_INT8_WEIGHT[parts]
+    rows = rng.choice([-float(steps), float(steps)], (5, 512)).astype("float32")
+    kernel = rng.choice([-weight, weight], (512, 48)).astype("int8")
+    kernel[:, 0], rows[0] = weight, steps
+    kernel[:, 1] = -weight
+    with inference_graph():
+        for transposed in (False, True):
+            given = kernel.T.copy() if transposed else kernel
+            operands = tf.constant(given), tf.ones(48), kernel.sum(axis=0).astype("float32"), steps
+            product = tf.function(lambda: int8_product(*operands, transposed)(tf.constant(rows)))
+            # A sum that overflowed 16 bits would be off by thousands, float32 by less than 1.
+            sums = product().numpy().astype("float64") * 127
+            assert (abs(sums - rows.astype(int) @ kernel.astype(int)) <= 1).all(), "not exact"
 """
 
 

@@ -9,8 +9,11 @@ from keras import ops
 
 from keras_transformer.decoding import Greedy, SuppressTokens
 from keras_transformer.execution import parts
+from keras_transformer.execution.int8 import OneProduct, TwoPartQuantizer
 from keras_transformer.execution.modes import inference_graph
+from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Decoder, Encoder, EncoderLayer, LearnedPositions
+from keras_transformer.layers.projection import Projection
 from keras_transformer.models import (
     T5,
     EncoderModel,
@@ -136,3 +139,37 @@ def test_an_encoder_with_layers_of_another_kind_is_computed_as_one(monkeypatch):
             graph = tf.function(lambda x, model=model: model(x, training=False), autograph=False)
             traced = graph.get_concrete_function(tf.TensorSpec(IDS.shape, "int32"))
         assert traced.structured_outputs.shape == (*IDS.shape, D_MODEL)
+
+
+def parts_of_products(model):
+    """In how many parts the products of a model round their inputs."""
+    return {layer.int8_parts for layer in sublayers(model) if isinstance(layer, OneProduct)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_language_model_rounds_its_inputs_to_two_parts_unless_it_is_told_otherwise(name, tmp_path):
+    model, _ = quantized(name)
+    inputs, parts = MODELS[name][1], 2 if name == "LanguageModel" else 1
+    assert parts_of_products(model) == {parts}
+    coarse, fine = MODELS[name][0](), MODELS[name][0]()
+    coarse.quantize("int8", config=keras.quantizers.Int8QuantizationConfig())
+    fine.quantize("int8", config=keras.quantizers.Int8QuantizationConfig(None, TwoPartQuantizer()))
+    assert (parts_of_products(coarse), parts_of_products(fine)) == ({1}, {2})
+    fine.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert parts_of_products(again) == {2}
+    np.testing.assert_array_equal(as_numpy(again(inputs)), as_numpy(fine(inputs)))
+
+
+def test_two_parts_are_nearer_to_the_floats_where_an_input_is_large():
+    layer, x = Projection("...x,xy->...y", 8), normal(5, 64)
+    x[:, 0] *= 100
+    layer.build((None, 64))
+    expected, kernel, errors = as_numpy(layer(x)), as_numpy(layer.kernel), []
+    for quantizer in (keras.quantizers.AbsMaxQuantizer(), TwoPartQuantizer()):
+        layer = Projection("...x,xy->...y", 8)
+        layer.build((None, 64))
+        layer.kernel.assign(kernel)
+        layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig(None, quantizer))
+        errors.append(np.abs(as_numpy(layer(x)) - expected).mean())
+    assert errors[1] < errors[0] / 2
