@@ -38,6 +38,7 @@ RECIPE = Recipe(
     dropout=0.1,
     normalize_first=True,
     vocab_size=500,
+    character_coverage=1.0,  # a character that is left out is unknown to the model
     batch_tokens=2048,
     learning_rate=2e-3,
     warmup_steps=300,

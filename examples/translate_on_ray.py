@@ -5,7 +5,8 @@
 RUN and both files are where every machine finds them; RAY_ADDRESS names the cluster, this machine alone without it.
 Each worker loads the translator once and translates parts of the file, each to a file of its own that appears whole.
 A worker that dies is replaced, and does its part again; after the end of this script itself the same command goes
-on. The output appears when all parts are there: a line for each line, in order.
+on. The output appears when all parts are there: a line for each line, in order. A line that cannot be translated is
+empty, and the exit code is 4.
 """
 
 import argparse
@@ -26,6 +27,10 @@ BATCH_SIZE = 32
 WORKERS = 2
 CPUS, GPUS = 1.0, 0.0  # for each worker
 EXIT_INPUT = 2  # what the user gave cannot be used
+EXIT_SOME_FAILED = (
+    4  # the output is there, and some of its lines are empty because they could not be translated
+)
+FAILED = ".failed"  # the end of the name of a file with the number of such lines of a part
 
 
 class PartTranslator:
@@ -39,23 +44,34 @@ class PartTranslator:
         self.folder = folder
 
     def __call__(self, batch):
-        """Writes the parts of a batch and says how many lines they have."""
+        """Writes the parts of a batch and says how many lines they have, and how many of those failed."""
         from keras_transformer.data import LONGEST_LINE, iterate_lines
         from keras_transformer.files import replaced
         from keras_transformer.serving import translate_lines
 
-        counts = []
+        reports = []
         for number, start, count in zip(batch["part"], batch["start"], batch["lines"], strict=True):
             print(f"translating part {number}", flush=True)
             with open(self.source, "rb") as file:
                 file.seek(start)
-                lines = itertools.islice(iterate_lines(file, LONGEST_LINE), count)
-                translations = list(translate_lines(self.translator, lines, BATCH_SIZE, LINES))
+                lines = itertools.islice(iterate_lines(file, LONGEST_LINE, from_start=start == 0), count)
+                translations = list(
+                    translate_lines(self.translator, lines, BATCH_SIZE, LINES, report=reports.append)
+                )
             # Ray may translate a part twice. The file is replaced as a whole, and its content is the same each time.
-            with replaced(part_path(self.folder, number)) as temporary:
+            path, failed = part_path(self.folder, number), reports[-1].failed
+            if failed:
+                with replaced(path.with_suffix(FAILED)) as temporary:
+                    temporary.write_text(str(failed), encoding="utf-8")
+            else:  # an earlier worker may have died between the two files
+                path.with_suffix(FAILED).unlink(missing_ok=True)
+            with replaced(path) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
-            counts.append(len(translations))
-        return {"part": batch["part"], "lines": counts}
+        return {
+            "part": batch["part"],
+            "lines": [report.lines for report in reports],
+            "failed": [report.failed for report in reports],
+        }
 
 
 def part_path(folder, number):
@@ -89,10 +105,11 @@ def parts_folder(run, source, output):
 
 
 def translate(run, source, output, workers=WORKERS, cpus=CPUS, gpus=GPUS):
-    """Translates a file on a Ray cluster, or goes on with it.
+    """Translates a file on a Ray cluster, or goes on with it, and returns how many lines failed and are empty.
 
     Raises:
         ValueError: If the output exists, or the file is compressed: parts of it are read on their own.
+        OSError: If Ray does not start.
     """
     import ray
 
@@ -111,8 +128,11 @@ def translate(run, source, output, workers=WORKERS, cpus=CPUS, gpus=GPUS):
         missing = [part for part in parts if not part_path(folder, part["part"]).exists()]
         print(f"{len(parts)} parts, {len(missing)} to translate", flush=True)
         if missing:
-            ray.init()
             stack.callback(ray.shutdown)
+            try:
+                ray.init()
+            except Exception as error:  # Ray raises errors of many classes
+                raise OSError(f"Ray does not start: {error!s:.500}") from error
             done = ray.data.from_items(missing, override_num_blocks=len(missing)).map_batches(
                 PartTranslator,
                 fn_constructor_args=(str(run), str(source), str(folder)),
@@ -122,14 +142,16 @@ def translate(run, source, output, workers=WORKERS, cpus=CPUS, gpus=GPUS):
                 num_gpus=gpus,
             )
             for row in done.iter_rows():
-                print(f"part {row['part']}: {row['lines']} lines", flush=True)
+                print(f"part {row['part']}: {row['lines']} lines, {row['failed']} failed", flush=True)
         if output.exists():
             raise ValueError(f"{output} exists by now; nothing is overwritten.")
         with replaced(output) as temporary, open(temporary, "wb") as whole:
             for part in parts:
                 with open(part_path(folder, part["part"]), "rb") as file:
                     shutil.copyfileobj(file, whole)
+        failed = sum(int(path.read_text(encoding="utf-8")) for path in folder.glob(f"*{FAILED}"))
     shutil.rmtree(folder)
+    return failed
 
 
 def main(arguments=None):
@@ -143,11 +165,17 @@ def main(arguments=None):
     parser.add_argument("--gpus", type=float, default=GPUS, help="GPUs of each")
     options = parser.parse_args(arguments)
     try:
-        translate(**vars(options))
+        failed = translate(**vars(options))
+    except ModuleNotFoundError as error:
+        print(f"translate_on_ray: error: {error}. Install it: pip install '.[ray]'", file=sys.stderr)
+        return EXIT_INPUT
     except (ValueError, OSError) as error:
         print(f"translate_on_ray: error: {error}", file=sys.stderr)
         return EXIT_INPUT
     print(options.output)
+    if failed:
+        print(f"translate_on_ray: {failed} lines could not be translated and are empty.", file=sys.stderr)
+        return EXIT_SOME_FAILED
     return 0
 
 

@@ -1,6 +1,8 @@
 """Writes files and folders that appear whole or not at all, and locks folders."""
 
 import contextlib
+import errno
+import glob
 import hashlib
 import os
 import re
@@ -47,9 +49,9 @@ def replaced(path):
     path = Path(path)
     check_local(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(4)}-{path.name}")
+    temporary = temporary_path(path)
     try:
-        with naming(path):
+        with naming(path, temporary):
             yield temporary
             settle(temporary, path)
     finally:
@@ -91,14 +93,25 @@ def settle(path, target):
 
 
 @contextlib.contextmanager
-def naming(path):
-    """Adds `path` to an `OSError` that names no path, such as the error of a full disk."""
+def naming(path, temporary=None):
+    """Adds a path to an `OSError` that names none, such as the error of a full disk.
+
+    Args:
+        path: The path.
+        temporary: A file or folder that becomes `path` later. An error that names it, or a file in it, gets the name
+            that the user knows. None if there is none.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        if error.errno is None:
+            raise
+        if error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
+        named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
+        if temporary is None or named is None or not named.is_relative_to(temporary):
+            raise
+        raise OSError(error.errno, error.strerror, str(path / named.relative_to(temporary))) from error
 
 
 @contextlib.contextmanager
@@ -138,14 +151,33 @@ def locked(folder):
             raise
 
 
-def temporaries(folder):
-    """Lists the temporary files and folders that a killed process left in a folder, as a list of `Path`."""
-    return list(Path(folder).glob(f"{TEMPORARY}{'[0-9a-f]' * 8}-*"))
+def temporaries(folder, name="*"):
+    """Lists the temporary files and folders that a killed process left in a folder.
+
+    Args:
+        folder: The folder, a path.
+        name: Their final name. All of them by default.
+
+    Returns:
+        A list of `Path`.
+    """
+    name = name if name == "*" else glob.escape(name)
+    return list(Path(folder).glob(f"{TEMPORARY}{'[0-9a-f]' * 8}-{name}"))
 
 
-def remove_temporaries(folder):
-    """Removes the temporary files and folders that a killed process left in a folder."""
-    for path in temporaries(folder):
+def temporary_path(path):
+    """Returns a new path beside `path`, which `temporaries` lists, a `Path`."""
+    return Path(path).with_name(f"{TEMPORARY}{secrets.token_hex(4)}-{Path(path).name}")
+
+
+def remove_temporaries(folder, name="*"):
+    """Removes the temporary files and folders that a killed process left in a folder.
+
+    Args:
+        folder: The folder, a path.
+        name: The final name of those to remove. All of them by default.
+    """
+    for path in temporaries(folder, name):
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -155,11 +187,15 @@ def remove_temporaries(folder):
 def _sync(path):
     """Waits until a file or folder is on the disk.
 
-    A crash of the machine must not leave a renamed file whose content was never written.
+    A crash of the machine must not leave a renamed file whose content was never written. Some file systems, such as
+    shared folders of virtual machines, cannot wait for a folder: then nothing waits for it.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not Path(path).is_dir():
+            raise
     finally:
         os.close(descriptor)
 

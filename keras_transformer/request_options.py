@@ -28,7 +28,13 @@ OPTIONS = {
     "prefix": Option(
         "string", "", "a text that the vocabulary can write and that leaves room within `max_length`"
     ),
-    "max_length": Option("int32", 0, "from 1 to the export's limit, or 0 for the default", 0),
+    "max_length": Option(
+        "int32",
+        0,
+        "from 1 to the limit of the row, or 0 for it: the `max_length` of the export, or without one twice the tokens "
+        "of the text plus 16",
+        0,
+    ),
     "min_length": Option("int32", 0, "from 0 to the largest length of the row", 0),
     "temperature": Option("float32", 0.0, "a finite number, at least 0", 0),
     "top_p": Option("float32", 1.0, "above 0 and at most 1", 0, 1, True),

@@ -31,6 +31,7 @@ FLOORS = {
     "fields": 0,
     "lazy": 0,
     "request_options": 0,
+    "sentences": 0,
     "termination": 0,
     "version": 0,
     "decoding": 1,

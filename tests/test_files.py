@@ -1,4 +1,8 @@
+import contextlib
+import errno
+import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -132,6 +136,42 @@ def test_without_locks_of_the_system_a_folder_is_not_locked(tmp_path, monkeypatc
     monkeypatch.setattr(files, "fcntl", system)
     with locked(tmp_path), locked(tmp_path):
         assert names(tmp_path) == [LOCK]
+
+
+@pytest.mark.parametrize(
+    ("code", "on_folders", "works"),
+    [
+        (errno.EINVAL, True, True),
+        (errno.ENOTSUP, True, True),
+        (errno.EINVAL, False, False),
+        (errno.EIO, True, False),
+    ],
+)
+def test_a_file_system_may_be_unable_to_wait_for_folders(tmp_path, monkeypatch, code, on_folders, works):
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == on_folders:
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    expected = contextlib.nullcontext() if works else pytest.raises(OSError, match=os.strerror(code))
+    with expected, replaced(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "part").write_text("whole")
+    assert works == ((tmp_path / "folder").is_dir() and names(tmp_path) == ["folder"])
+
+
+def test_an_error_in_a_new_folder_names_the_final_path(tmp_path):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for name in (None, "model/part"):
+        with pytest.raises(OSError) as raised, replaced(tmp_path / "model") as folder:
+            folder.mkdir()
+            if name is None:
+                with replaced(folder / "part"):
+                    raise full
+            (folder / "none" / "part").write_text("")
+        named = tmp_path / "model" / ("part" if name is None else "none/part")
+        assert raised.value.filename == str(named)
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/run", "s3://bucket/run", "file:///tmp/run"])

@@ -1,7 +1,12 @@
 """The options of the commands that answer lines with a saved model."""
 
-from keras_transformer.cli.command_parser import OPTIONAL
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL
+from keras_transformer.cli.search_options import add_search_options
 
+SPLIT_SENTENCES = (
+    "translate each sentence of a line alone; the language of the input, such as en (needs sentencex)"
+)
+FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
 PAIRS = "each line holds a pair of texts, text<TAB>second, for a model that reads pairs"
 
 
@@ -16,13 +21,73 @@ def add_sizes(parser):
     )
 
 
+def add_max_source_length(parser):
+    """Adds the limit of the texts that are read."""
+    parser.add_argument(
+        "--max-source-length", type=int, help="number of tokens of a text that are read", **OPTIONAL
+    )
+
+
+def add_max_length(parser):
+    """Adds the limit of the texts that are written."""
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        help="largest number of tokens in an answer (default: as saved, or twice the text's tokens plus 16)",
+        **OPTIONAL,
+    )
+
+
 def add_answer_options(parser):
     """Adds the options that every command has that answers lines with a saved model."""
     parser.add_argument("run", metavar="FOLDER", help="folder of a saved model, or of the command `convert`")
     add_sizes(parser)
-    parser.add_argument(
-        "--max-source-length", type=int, help="number of tokens of a text that are read", **OPTIONAL
+    add_max_source_length(parser)
+
+
+def fill_translate(parser):
+    """Adds the options of `translate`."""
+    parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
+    files = parser.add_argument_group("files", **NO_DEFAULT)
+    files.add_argument(
+        "--input", metavar="FILE", help="file to translate instead of standard input, plain or .gz"
     )
+    files.add_argument(
+        "--output",
+        metavar="FILE",
+        help="file for the translations; must not exist, appears when it is complete",
+    )
+    files.add_argument(
+        "--restart",
+        action="store_true",
+        help="discard an unfinished translation that was started with other options or another input",
+    )
+    parser.add_argument(
+        "--split-sentences",
+        metavar="LANGUAGE",
+        help=SPLIT_SENTENCES,
+        **OPTIONAL,
+    )
+    terms = parser.add_argument_group("terms", **NO_DEFAULT)
+    terms.add_argument(
+        "--glossary",
+        metavar="FILE",
+        help="lines term<TAB>translation: a translation of a line with the term holds its translation",
+    )
+    terms.add_argument(
+        "--copy",
+        metavar="REGEX",
+        help="text of a line that its translation holds as it is, such as https?://[^ ]+",
+    )
+    terms.add_argument(
+        "--replace-unknown",
+        action="store_true",
+        help="write the source word with the greatest attention in place of each unknown token",
+    )
+    add_sizes(parser)
+    add_max_source_length(parser)
+    add_max_length(parser)
+    add_search_options(parser)
 
 
 def fill_classify(parser):

@@ -23,4 +23,11 @@ class CommandParser(argparse.ArgumentParser):
             fill, self.fill = self.fill, None
             fill(self)
             logs.add_options(self)
-        return super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            # Before Python 3.13, argparse drops the value of `--name=--`.
+            if action.nargs is None and getattr(options, action.dest, None) == []:
+                self.error(
+                    f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
+                )
+        return options, unknown

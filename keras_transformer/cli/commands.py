@@ -12,9 +12,6 @@ from keras_transformer.cli.search_options import SEARCH_OPTIONS, constraints_of,
 
 log = logging.getLogger(__name__)
 
-# The options that say which model of which server, and the arguments of `Client` that they are.
-SERVER_OPTIONS = ("url", "model", "version", "label", "timeout", "retries")
-
 
 def _given(options, *names):
     """Returns the options with these names that the user gave or that have a default, a dict."""
@@ -99,7 +96,7 @@ def average(options):
 
 def translate(options):
     """Translates standard input, or one file to another."""
-    from keras_transformer.serving import Translator, translate_file
+    from keras_transformer.serving import Glossary, TermTranslator, Translator, translate_file
     from keras_transformer.serving.sentences import SentenceTranslator
     from keras_transformer.training import Terminated
 
@@ -107,6 +104,11 @@ def translate(options):
     if files and not {"input", "output"} <= files:
         raise ValueError("Give --input and --output, with or without --restart, or none of them.")
     translator, sizes = _load_servable(options, Translator.load), _given(options, "batch_size", "window")
+    terms = _given(options, "glossary", "copy", "replace_unknown")
+    if terms:
+        glossary, copy = terms.get("glossary"), terms.get("copy")
+        glossary = Glossary.read(glossary, copy) if glossary else Glossary(copy=copy)
+        translator = TermTranslator(translator, glossary, "replace_unknown" in terms)
     if "split_sentences" in options:
         translator = SentenceTranslator(translator, options.split_sentences)
     if not files:
@@ -228,11 +230,14 @@ def evaluate(options):
 def export(options):
     """Writes a SavedModel."""
     from keras_transformer import serving
+    from keras_transformer.serving.export import path_of_new_version
 
+    path_of_new_version(options.folder, options.version)  # before the model is loaded, which takes longer
     details = _given(options, "precision", "signatures", "batch_sizes", "source_lengths", "warmup")
     servable = _load_servable(options, serving.load)
     verbose = sys.stderr.isatty()
-    print(servable.export(options.folder, options.version, options.xla, verbose=verbose, **details))
+    path = servable.export(options.folder, options.version, options.xla, verbose=verbose, **details)
+    _print_export(path)
 
 
 def show(options):
@@ -263,11 +268,21 @@ def convert(options):
         options.pairs,
         options.tokenizers,
         sys.stderr.isatty(),
-        **_given(options, "source_language", "target_language", "precision", "chat"),
+        **_given(options, "source_language", "target_language", "precision", "chat", "base"),
     )
     kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     progress.info(f"{kind}, {options.target}")
     print(options.target)
+
+
+def _print_export(path):
+    """Prints the path of an export, and says on standard error what its longest request can cost."""
+    from keras_transformer.serving.verify import longest_request
+
+    print(path)
+    cost = longest_request(path)
+    if cost is not None:
+        progress.info("%s: %s", path, cost)
 
 
 def verify(options):
@@ -275,7 +290,7 @@ def verify(options):
     from keras_transformer.serving.verify import verify
 
     for path in verify(options.folder):
-        print(path)
+        _print_export(path)
 
 
 def server_files(options):
@@ -291,22 +306,36 @@ def ask(options):
     import tqdm
 
     from keras_transformer.cli.answers import line_of, rows_of, sides_of, standard_input
+    from keras_transformer.cli.server_options import client_arguments
     from keras_transformer.client import Client
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.request_options import OPTIONS
+    from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
-    client = Client(**_given(options, *SERVER_OPTIONS, "batch_size"))
-    given = _given(options, *OPTIONS)
+    given, splitter = _given(options, *OPTIONS), None
+    if "split_sentences" in options:
+        if options.pairs:
+            raise ValueError("Give --pairs or --split-sentences, not both.")
+        splitter = SentenceSplitter(options.split_sentences)
+    client = Client(**client_arguments(options))
+
+    def answers_to(batch):
+        if splitter is None:
+            return map(line_of, rows_of(client.answer(*sides_of(batch, options.pairs), **given)))
+        parts = [splitter.split(line) for line in batch]
+        translations = iter(client.translate(sentences_of(parts), **given))
+        return [" ".join(joined(line, translations).splitlines()) for line in parts]
+
     lines, done = iterate_lines(standard_input(), LONGEST_LINE), 0
     with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
             try:
-                answers = client.answer(*sides_of(batch, options.pairs), **given)
+                answers = answers_to(batch)
             except (OSError, ValueError) as error:
                 kind = type(error) if isinstance(error, OSError) else ValueError
                 raise kind(f"from line {done + 1} on nothing is answered: {error}") from None
-            for answer in rows_of(answers):
-                sys.stdout.buffer.write(line_of(answer).encode() + b"\n")
+            for answer in answers:
+                sys.stdout.buffer.write(answer.encode() + b"\n")
             sys.stdout.buffer.flush()
             done += len(batch)
             bar.update(len(batch))
@@ -316,4 +345,4 @@ def load_test(options):
     """Sends requests to a server from several callers, and prints throughput, latencies and errors."""
     from keras_transformer.cli import load_test
 
-    return load_test.run(options, _given(options, *SERVER_OPTIONS))
+    return load_test.run(options)

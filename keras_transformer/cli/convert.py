@@ -7,7 +7,6 @@ from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
     DECODERS,
     ENCODER_DECODERS,
-    ENCODERS,
     FAMILIES,
     chat_template_from_huggingface,
     embedder_options,
@@ -18,15 +17,18 @@ from keras_transformer.huggingface import (
     to_huggingface,
     tokenizers_from_huggingface,
     translator_options,
+    with_dense_modules,
 )
+from keras_transformer.huggingface.adapters import ADAPTER_CONFIG, joined
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.huggingface.languages import with_stop_ids
-from keras_transformer.huggingface.tokenizers import starts_with_bos
+from keras_transformer.huggingface.sentence_embeddings import MODULES, with_purpose
+from keras_transformer.huggingface.tokenizers import starts_with_bos, tokenizer_limit, with_ends
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Embedder, load, servable_of
-from keras_transformer.text import WordPieceTokenizer
+from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
 
 log = logging.getLogger(__name__)
@@ -45,11 +47,13 @@ def convert(
     target_language=None,
     precision=None,
     chat=False,
+    base=None,
     **kwargs,
 ):
     """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
 
-    A folder with config.json is a Hugging Face folder. Nothing is downloaded.
+    A folder with config.json is a Hugging Face folder. So is an adapter of PEFT, which is merged into its base model.
+    Nothing is downloaded.
 
     Args:
         source: A Hugging Face folder, the folder of a run, or a folder that `save` wrote; a path.
@@ -63,6 +67,8 @@ def convert(
         target_language: The language that it translates into, likewise.
         precision: "int8" to quantize the matrices of a Hugging Face folder while they are read; None for float32.
         chat: Whether a language model reads prompts of its `ChatTemplate`, whose special tokens get their ids; a bool.
+        base: For a `source` with adapter_config.json, the folder of the adapter's base model; None for the one that the
+            file names.
         **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
 
     Returns:
@@ -78,14 +84,15 @@ def convert(
         raise ValueError(f"`target` must not exist yet. Received: {target}.")
     if not source.is_dir():
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
-    if (source / CONFIG).is_file():
+    if (source / CONFIG).is_file() or (source / ADAPTER_CONFIG).is_file():
         languages = {"source_language": source_language, "target_language": target_language}
         kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
-        servable = _read_huggingface(source, pairs, languages, chat, kwargs)
+        with joined(source, base) as whole:
+            servable = _read_huggingface(whole, pairs, languages, chat, kwargs)
         servable.save(target)
         log.info("converted", extra={"folder": str(target), "servable": type(servable).__name__})
         return servable
-    for name, given in (("precision", precision is not None), ("chat", chat)):
+    for name, given in (("precision", precision is not None), ("chat", chat), ("base", base is not None)):
         if given:
             raise ValueError(f"`{name}` is for a Hugging Face folder as `source`. Received: {source}.")
     servable = load(source)
@@ -100,15 +107,26 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
     model_type = config.get("model_type")
     if model_type not in ENCODER_DECODERS and any(languages.values()):
         raise ValueError(f"A {model_type!r} model does not translate. Received: {languages}.")
-    if model_type not in DECODERS and chat:
+    encodes = model_type in FAMILIES and FAMILIES[model_type].makes_encoder(with_purpose(config, source))
+    if (encodes or model_type not in DECODERS) and chat:
         raise ValueError(f"A {model_type!r} model does not chat. Received: chat={chat!r}.")
-    if model_type in ENCODERS:
+    if encodes:
         model, tokenizer = _read_encoder(source, kwargs)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
-        options, longest = embedder_options(source), model.positions.max_length
-        options["max_source_length"] = min(options.get("max_source_length", longest), longest)
-        return Embedder(model if model.head is None else model.with_head(None), tokenizer, **options)
+        options, longest = embedder_options(source), getattr(model.positions, "max_length", None)
+        limits = (
+            [config.get("max_position_embeddings"), tokenizer_limit(source)] if longest is None else [longest]
+        )
+        limits = [limit for limit in (options.get("max_source_length"), *limits) if limit is not None]
+        if limits:
+            options["max_source_length"] = min(limits)
+        return Embedder(with_dense_modules(model, source), tokenizer, **options)
+    if is_sentence_embedder(source):
+        raise ValueError(
+            f"A folder with {MODULES} makes vectors of texts, and the library cannot make them with such a model. "
+            f"Received: {source}, a {model_type!r} model with {MODULES}. Remove the file to convert the model alone."
+        )
     if model_type in ENCODER_DECODERS:
         tokenizers = tokenizers_from_huggingface(source)
         ids, options = translator_options(source, tokenizers[0], **languages)
@@ -147,7 +165,13 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
 def _read_encoder(source, kwargs):
     """Reads an `EncoderModel` and its tokenizer, whose special ids count: transformers reads no other ones."""
     (tokenizer,) = tokenizers_from_huggingface(source)
+    starts = True
+    if read_config(source)["model_type"] in DECODERS:
+        tokenizer, starts = with_ends(tokenizer, source)
     ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
+    ids["starts_with_cls"] = starts
     if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.special_tokens == SPECIAL:
         ids["num_separators"] = 1
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        ids["num_separators"] = 2
     return from_huggingface(source, **{**ids, **kwargs}), tokenizer

@@ -6,17 +6,17 @@ import sys
 from keras_transformer.checks import printable
 from keras_transformer.cli.answers import standard_input
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED, UNREACHABLE
+from keras_transformer.cli.server_options import client_arguments
 from keras_transformer.client import Client, load_test
 
 MOST_LINES = 100_000  # that are read from standard input, so that its size does not limit the test
 
 
-def run(options, server):
+def run(options):
     """Loads a server and prints what was measured.
 
     Args:
         options: The parsed options of the command.
-        server: A dict of arguments of `Client`: which model of which server.
 
     Returns:
         The exit code.
@@ -27,7 +27,7 @@ def run(options, server):
     if not texts:
         raise ValueError("Standard input must hold at least one line, or --text a text. Received: no line.")
     bar = tqdm.tqdm(unit="request", total=options.requests, disable=not sys.stderr.isatty(), leave=False)
-    with Client(batch_size=options.batch_size, **server) as client, bar:
+    with Client(**client_arguments(options)) as client, bar:
         report = load_test(
             client,
             texts,

@@ -9,8 +9,6 @@ from keras_transformer.cli import answer_options, commands, server_options, show
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser
 from keras_transformer.cli.search_options import add_search_options
 
-FOLDER_TO_TRANSLATE_WITH = "folder of a run, or of a saved translator"
-
 
 def make_parser():
     """Makes the parser of the whole command line, with one subparser for each command."""
@@ -38,7 +36,7 @@ def make_parser():
         subparsers,
         "translate",
         commands.translate,
-        _fill_translate,
+        answer_options.fill_translate,
         "Translate standard input or a file: one line out for each line in, in order.",
         epilog="With --input and --output, the same command continues after it was stopped or killed.",
     )
@@ -179,42 +177,14 @@ def _fill_average(parser):
     )
 
 
-def _fill_translate(parser):
-    parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
-    files = parser.add_argument_group("files", **NO_DEFAULT)
-    files.add_argument(
-        "--input", metavar="FILE", help="file to translate instead of standard input, plain or .gz"
-    )
-    files.add_argument(
-        "--output",
-        metavar="FILE",
-        help="file for the translations; must not exist, appears when it is complete",
-    )
-    files.add_argument(
-        "--restart",
-        action="store_true",
-        help="discard an unfinished translation that was started with other options or another input",
-    )
-    parser.add_argument(
-        "--split-sentences",
-        metavar="LANGUAGE",
-        help="translate each sentence of a line alone; the language of the input, such as en (needs sentencex)",
-        **OPTIONAL,
-    )
-    answer_options.add_sizes(parser)
-    add_search_options(parser)
-
-
 def _fill_generate(parser):
     answer_options.add_answer_options(parser)
-    parser.add_argument(
-        "--max-length", type=int, help="largest number of tokens in a continuation", **OPTIONAL
-    )
+    answer_options.add_max_length(parser)
     add_search_options(parser)
 
 
 def _fill_evaluate(parser):
-    parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
+    parser.add_argument("run", metavar="RUN", help=answer_options.FOLDER_TO_TRANSLATE_WITH)
     data = parser.add_argument_group("data", **NO_DEFAULT)
     data.add_argument("--source", metavar="FILE", help="source sentences")
     data.add_argument("--target", metavar="FILE", help="their reference translations, line by line")
@@ -228,6 +198,8 @@ def _fill_evaluate(parser):
         help="tokenizer of sacreBLEU; `none` for text that is already tokenized",
     )
     parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
+    answer_options.add_max_source_length(parser)
+    answer_options.add_max_length(parser)
     add_search_options(parser)
 
 
@@ -256,6 +228,8 @@ def _fill_convert(parser):
     )
     parser.add_argument("--precision", choices=("float32", "int8"), help="int8: quantize while reading")
     parser.add_argument("--chat", action="store_true", help="prompts come from the chat template")
+    text = "folder of the base model of an adapter (PEFT); without it the one that adapter_config.json names"
+    parser.add_argument("--base", metavar="FOLDER", help=text)
     for side in ("source", "target"):
         text = f"{side} language of a multilingual model, as the checkpoint names it: deu_Latn in NLLB"
         parser.add_argument(f"--{side}-language", metavar="NAME", help=text)
@@ -293,10 +267,8 @@ def _fill_export(parser):
         help="with --xla: numbers of tokens that texts are padded to (default: 16 32 ...)",
         **sizes,
     )
-    parser.add_argument(
-        "--max-source-length", type=int, help="number of tokens of a text that are read", **OPTIONAL
-    )
-    parser.add_argument("--max-length", type=int, help="largest number of tokens in an answer", **OPTIONAL)
+    answer_options.add_max_source_length(parser)
+    answer_options.add_max_length(parser)
     parser.add_argument(
         "--warmup",
         action=argparse.BooleanOptionalAction,

@@ -1,7 +1,25 @@
 """The options of the commands for TensorFlow Serving."""
 
-from keras_transformer.cli.answer_options import PAIRS
+import os
+import re
+
+from keras_transformer.cli.answer_options import PAIRS, SPLIT_SENTENCES
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL
+from keras_transformer.data.files import UNREADABLE, split_lines
+
+# The options that are arguments of `Client` under the same name.
+CLIENT_OPTIONS = (
+    "url",
+    "model",
+    "version",
+    "label",
+    "timeout",
+    "retries",
+    "batch_size",
+    "certificates",
+    "client_certificate",
+    "client_key",
+)
 
 
 def fill_verify(parser):
@@ -37,6 +55,7 @@ def fill_ask(parser):
     _add_server_options(parser, retries=3)
     parser.add_argument("--batch-size", type=int, default=32, help="number of lines in a request")
     parser.add_argument("--pairs", action="store_true", help=PAIRS)
+    parser.add_argument("--split-sentences", metavar="LANGUAGE", help=SPLIT_SENTENCES, **OPTIONAL)
     options = parser.add_argument_group(
         "options of the search", "Without any of them, the export's own strategy answers.", **NO_DEFAULT
     )
@@ -79,5 +98,77 @@ def _add_server_options(parser, retries):
         "--retries",
         type=int,
         default=retries,
-        help="number of further attempts if the server cannot be reached",
+        help="number of further attempts if the server cannot be reached or is too busy",
     )
+    access = parser.add_argument_group("access", **NO_DEFAULT)
+    access.add_argument(
+        "--header",
+        metavar="NAME:VALUE",
+        action="append",
+        help="HTTP header or gRPC metadata of every request; may be repeated. Other users of this machine can read it",
+    )
+    access.add_argument(
+        "--header-file",
+        metavar="FILE",
+        action="append",
+        help="file with a header NAME:VALUE on each line, for a secret; may be repeated",
+    )
+    access.add_argument(
+        "--header-variable",
+        metavar="NAME:VARIABLE",
+        action="append",
+        help="header whose value is in an environment variable, for a secret; may be repeated",
+    )
+    access.add_argument(
+        "--certificates", metavar="FILE", help="PEM file of the authorities to trust with TLS"
+    )
+    access.add_argument(
+        "--client-certificate",
+        metavar="FILE",
+        help="PEM file with the certificate that is shown to the server, for TLS on both sides",
+    )
+    access.add_argument(
+        "--client-key", metavar="FILE", help="PEM file with its key (default: it is in the same file)"
+    )
+
+
+def client_arguments(options):
+    """Returns the arguments of `Client` that the parsed options of a command say, a dict.
+
+    Raises:
+        ValueError: If a header is malformed, or a file or a variable with one cannot be read.
+    """
+    given = vars(options)
+    arguments = {name: given[name] for name in CLIENT_OPTIONS if name in given}
+    headers = dict(_split("--header", text) for text in given.get("header", ()))
+    for path in given.get("header_file", ()):
+        headers.update(_split(f"--header-file {path}", line) for line in _lines(path) if line.strip())
+    for text in given.get("header_variable", ()):
+        name, variable = _split("--header-variable", text)
+        if variable not in os.environ:
+            # Somebody may have given the secret itself.
+            received = repr(variable) if re.fullmatch("[A-Z_][A-Z0-9_]*", variable) else "another text"
+            raise ValueError(
+                f"--header-variable must name an environment variable that is set. Received: {received:.200}."
+            )
+        headers[name] = os.environ[variable]
+    return {**arguments, **({"headers": headers} if headers else {})}
+
+
+def _split(source, text):
+    """Splits a header at its first colon: returns its name and its value."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        # The text may be a secret, so the message does not show it.
+        raise ValueError(
+            f"{source} must hold a name, a colon and a value. Received: a text without one of them."
+        )
+    return name.strip(), value.strip()
+
+
+def _lines(path):
+    try:
+        with open(path, "rb") as file:
+            return [line.decode("utf-8", "replace") for line in split_lines(file.read())]
+    except UNREADABLE as error:
+        raise ValueError(f"--header-file must be a file that can be read. Received: {error}.") from None

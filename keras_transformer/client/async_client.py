@@ -70,7 +70,7 @@ class AsyncClient(Calls):
 
     async def close(self):
         """Closes the connections. `async with AsyncClient(...)` does so at its end."""
-        self._closed = True
+        self._transport.closed = True
         await self._transport.close()
 
     async def __aenter__(self):

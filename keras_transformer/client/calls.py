@@ -1,20 +1,26 @@
 """The calls of a client of TensorFlow Serving: what they send, read and raise."""
 
+import copy
+import re
+import ssl
 import warnings
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from keras_transformer.checks import check_count, check_positive, check_range, printable
+from keras_transformer.checks import check, check_count, check_positive, check_range, printable
 from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
-from keras_transformer.client.tensors import input_array, joined
+from keras_transformer.client.tensors import input_array
+from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
+from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
 LONGEST_TIMEOUT = 10**6  # seconds: clocks and sockets take no number of any size
 # The exception for each failure; OSError for the others.
 ERRORS = {
     "UNAVAILABLE": ConnectionError,
+    "RESOURCE_EXHAUSTED": ConnectionError,
     "DEADLINE_EXCEEDED": TimeoutError,
     "UNAUTHENTICATED": PermissionError,
     "PERMISSION_DENIED": PermissionError,
@@ -46,6 +52,8 @@ class Calls:
         backoff=0.1,
         headers=None,
         certificates=None,
+        client_certificate=None,
+        client_key=None,
     ):
         scheme = _scheme(url)
         if not isinstance(model, str) or not model:
@@ -61,17 +69,12 @@ class Calls:
         check_range(0, LONGEST_TIMEOUT, above=True, timeout=timeout)
         check_count(0, 100, retries=retries)
         check_range(0, backoff=backoff)
-        headers = dict(headers or {})
-        for name, value in headers.items():
-            if not all(
-                isinstance(part, str) and part.isascii() and part.isprintable() for part in (name, value)
-            ):
-                # The value may be a secret, so the message does not show it.
-                raise ValueError(f"`headers` must be a dict of printable ASCII. Received: another {name!r}.")
-        if certificates is not None and not Path(certificates).is_file():
-            raise ValueError(
-                f"`certificates` must be a PEM file. Received: certificates={str(certificates)!r}."
-            )
+        files = {
+            "certificates": certificates,
+            "client_certificate": client_certificate,
+            "client_key": client_key,
+        }
+        _check_certificates(scheme, **files)
         self.url = url
         self.model = model
         self.version = version
@@ -80,12 +83,34 @@ class Calls:
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
-        self._closed = False
-        certificates = None if certificates is None else str(certificates)
-        self._transport = self._connected(scheme, (url, model, version, label, headers, certificates))
+        self.headers = _checked_headers(headers)
+        paths = [None if path is None else str(path) for path in files.values()]
+        self._transport = self._connected(scheme, (url, model, version, label, *paths))
+
+    def with_headers(self, headers):
+        """Returns a client that sends further headers, for example with the id of one request.
+
+        ```python
+        client.with_headers({"x-request-id": "7"}).translate(["A dog runs."])
+        ```
+
+        Both clients share their connections: when one of them is closed, both are.
+
+        Args:
+            headers: A dict, as the constructor's `headers`. Its values take the place of those with the same name.
+
+        Returns:
+            A client of the same class.
+
+        Raises:
+            ValueError: If `headers` is not a dict of printable ASCII.
+        """
+        other = copy.copy(self)
+        other.headers = {**self.headers, **_checked_headers(headers)}
+        return other
 
     def translate(self, sentences, **options):
-        """Translates sentences. Warns when the model cut some of them.
+        """Translates sentences. Warns when the model cut some of them, or cannot write text of them.
 
         Args:
             sentences: List of str, or of UTF-8 bytes.
@@ -102,8 +127,39 @@ class Calls:
         """
         return self._run(self._written("translation", "sentences", sentences, options))
 
+    def translate_document(self, text, language, **options):
+        """Translates a text of several lines and sentences: each sentence alone.
+
+        The lines, the empty ones too, and the blanks around sentences stay as they are. A sentence does not go beyond
+        its line: join the lines of a paragraph first. It needs the package sentencex, here and not in the server.
+
+        Args:
+            text: A str.
+            language: The language of the text, a code such as "en".
+            **options: Options of the sentences, as for `answer`, each one value for all of them.
+
+        Returns:
+            A str with as many lines.
+
+        Raises:
+            ValueError: If `text` is no str, `language` is no code of a language, an option is unknown or out of range,
+                or the server refuses the request.
+            ImportError: If sentencex is not installed.
+            OSError: If there is no answer, as for `translate`.
+        """
+        check(isinstance(text, str), "`text` must be a str.", text=text)
+        splitter = SentenceSplitter(language)
+        lines = [splitter.split(line) for line in text.splitlines(keepends=True)]
+        return self._run(self._joined(lines, options))
+
+    async def _joined(self, lines, options):
+        """Translates the sentences of split lines, and returns the lines in one str."""
+        sentences = sentences_of(lines)
+        translations = iter(await self._written("translation", "sentences", sentences, options, frames=1))
+        return "".join(joined(line, translations) for line in lines)
+
     def generate(self, prompts, **options):
-        """Continues prompts. Warns when the model cut some of them.
+        """Continues prompts. Warns when the model cut some of them, or cannot write text of them.
 
         Args:
             prompts: List of str, or of UTF-8 bytes.
@@ -121,7 +177,7 @@ class Calls:
         return self._run(self._written("continuation", "prompts", prompts, options))
 
     def answer(self, texts, second=None, **options):
-        """Asks any model that reads texts. Warns when it cut some of them.
+        """Asks any model that reads texts. Warns when it cut some of them, or cannot write text of them.
 
         Args:
             texts: List of str, or of bytes.
@@ -142,13 +198,13 @@ class Calls:
         return self._run(self._answer(texts, second, options))
 
     async def _answer(self, texts, second, options):
-        outputs, cut = await self._answered("texts", texts, second, options)
-        if cut:
-            warnings.warn(cut, stacklevel=self._stacklevel)
+        outputs, notes = await self._answered("texts", texts, second, options)
+        for note in notes:
+            warnings.warn(note, stacklevel=self._stacklevel)
         return outputs
 
     async def _answered(self, name, texts, second, options):
-        """Returns the outputs for texts, and a warning if some were cut, a str or None."""
+        """Returns the outputs for texts, and warnings of those that were not read as they are, a list of str."""
         if isinstance(texts, (str, bytes)):
             raise ValueError(f"`{name}` must be a list of strings. Received: {texts!r:.200}.")
         texts = list(texts)
@@ -160,28 +216,38 @@ class Calls:
             if "seed" not in options:
                 inputs["seed"] = np.random.default_rng().integers(2**31, size=len(texts))
         outputs = await self._predict(signature, {"text": texts, **inputs})
-        for output, kind in (("error", "O"), ("truncated", "b")):
+        for output, kind in (("error", "O"), ("truncated", "b"), ("unknown", "i")):
             if output in outputs:
                 self._check_rows(output, len(texts), name, outputs, kind)
         for row, error in enumerate(outputs.get("error", ())):
             if error:
                 reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
                 raise ValueError(f"{self.url} refuses the options of row {row} of `{name}`: {reason}")
-        cut = int(outputs["truncated"].sum()) if "truncated" in outputs else 0
-        warning = (
-            f"{cut} of {len(texts)} {name} are longer than the model reads; the rest of them is not read."
-        )
-        return outputs, warning if cut else None
+        # An older export has no `unknown`, and a model that reads images has neither.
+        cut, unknown = (np.count_nonzero(outputs.get(output, ())) for output in ("truncated", "unknown"))
+        notes = {
+            "are longer than the model reads; the rest of them is not read.": cut,
+            "hold text that the model's vocabulary cannot write: their answers may be invented.": unknown,
+        }
+        return outputs, [f"{count} of {len(texts)} {name} {note}" for note, count in notes.items() if count]
 
-    async def _written(self, output, name, texts, options):
-        """Returns the texts that a model writes, a list of str. `output` is the name of the output."""
+    async def _written(self, output, name, texts, options, frames=0):
+        """Returns the texts that a model writes, a list of str.
+
+        Args:
+            output: Name of the output.
+            name: Name of the argument with the texts, for errors and warnings.
+            texts: List of str, or of UTF-8 bytes.
+            options: A dict of the options of the rows.
+            frames: Number of coroutines between this one and the public method.
+        """
         texts = texts if isinstance(texts, (str, bytes)) else list(texts)
         if texts == []:
             return []
-        outputs, cut = await self._answered(name, texts, None, options)
+        outputs, notes = await self._answered(name, texts, None, options)
         self._check_rows(output, len(texts), name, outputs, "O")
-        if cut:
-            warnings.warn(cut, stacklevel=self._stacklevel)
+        for note in notes:
+            warnings.warn(note, stacklevel=self._stacklevel + frames)
         return [text.decode("utf-8", "replace") for text in outputs[output]]
 
     def _check_rows(self, output, rows, name, outputs, kind):
@@ -240,7 +306,7 @@ class Calls:
         batches = [order[start : start + self.batch_size] for start in range(0, size, self.batch_size)]
         outputs = await self._all(request, batches)
         try:
-            return joined(outputs)
+            return joined_batches(outputs)
         except ValueError as error:
             reason = printable(str(error), LONGEST_MESSAGE)  # it holds names that the server chose
             raise OSError(f"{self.url}, signature={signature!r}: {reason}.") from None
@@ -295,11 +361,11 @@ class Calls:
         Returns:
             The answer.
         """
-        if self._closed:
+        if self._transport.closed:
             raise ValueError(f"The client must be open. Received: a request to {self.url} after close().")
         try:
             return await attempt(
-                lambda deadline: self._send(method, *arguments, deadline),
+                lambda deadline: self._send(method, *arguments, deadline, self.headers),
                 self.timeout,
                 self.retries if retries is None else retries,
                 self.backoff,
@@ -340,6 +406,45 @@ class Calls:
         raise NotImplementedError
 
 
+def _checked_headers(headers):
+    """Returns headers as a dict with names in lower case, or raises `ValueError`."""
+    checked = {}
+    for name, value in dict(headers or {}).items():
+        is_text = all(
+            isinstance(part, str) and part.isascii() and part.isprintable() for part in (name, value)
+        )
+        if not is_text or not re.fullmatch("[0-9A-Za-z_.-]+", name):
+            # The value may be a secret, so the message does not show it.
+            raise ValueError(
+                f"`headers` must be a dict of printable ASCII, with names of letters, digits and -_. alone. Received: "
+                f"another {name!r}."
+            )
+        checked[name.lower()] = value.strip()
+    return checked
+
+
+def _check_certificates(scheme, **files):
+    """Raises `ValueError` for files of certificates that a client cannot use."""
+    for name, path in files.items():
+        if path is not None and not Path(path).is_file():
+            raise ValueError(f"`{name}` must be a PEM file. Received: {name}={str(path)!r}.")
+    certificate, key = files["client_certificate"], files["client_key"]
+    rule = "`client_key` must come with `client_certificate`."
+    check(certificate is not None or key is None, rule, client_key=key)
+    if certificate is None:
+        return
+    rule = "`client_certificate` must come with TLS, a `url` of https:// or grpcs://."
+    check(scheme in ("https", "grpcs"), rule, client_certificate=str(certificate))
+    try:
+        # An encrypted key would ask for its password on the terminal.
+        ssl.create_default_context().load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            "`client_certificate` and `client_key` must be a certificate and its key without a password, in PEM. "
+            f"Received: client_certificate={str(certificate)!r}, client_key={key and str(key)!r}: {error}"
+        ) from None
+
+
 def _scheme(url):
     """Returns the scheme of a URL, or raises `ValueError` if a client cannot use it."""
     if isinstance(url, str) and "@" in url:
@@ -347,6 +452,7 @@ def _scheme(url):
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0 and not (parts.query or parts.fragment)
+        usable = usable and url.isprintable() and " " not in url
         if parts.scheme in ("http", "https") and usable:
             return parts.scheme
         if parts.scheme in ("grpc", "grpcs") and usable and parts.port and not parts.path.strip("/"):

@@ -15,7 +15,8 @@ class Client(Calls):
             client.translate(["A dog runs."])
 
     Connections stay open, and several threads can share one client. A request is sent again only if no server took it
-    (`UNAVAILABLE`, HTTP 503, connection refused or lost). Requests change nothing in a server, so that is safe.
+    (`UNAVAILABLE`, HTTP 502 or 503, connection refused or lost) or a server had too many (`RESOURCE_EXHAUSTED`, HTTP
+    429), and not before the time of a `Retry-After`. Requests change nothing in a server, so that is safe.
 
     Args:
         url: `http://host[:port][/path]` for REST, `grpc://host:port` for gRPC, `https://` and `grpcs://` with TLS.
@@ -32,6 +33,9 @@ class Client(Calls):
         headers: A dict of HTTP headers or gRPC metadata, such as an authorization. Over gRPC a value whose name ends
             in `-bin` is sent as bytes.
         certificates: Path of a PEM file of the authorities to trust with TLS; None for the system's.
+        client_certificate: Path of a PEM file with the certificate that the client shows to the server, for TLS on both
+            sides; None for no certificate.
+        client_key: Path of a PEM file with its key, without a password; None if `client_certificate` holds it, too.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -63,7 +67,7 @@ class Client(Calls):
 
     def close(self):
         """Closes the connections. `with Client(...)` does so at its end."""
-        self._closed = True
+        self._transport.closed = True
         self._transport.close()
 
     def __enter__(self):

@@ -10,15 +10,17 @@ from urllib.parse import quote
 import numpy as np
 import requests
 
-from keras_transformer.client.attempts import UNREADABLE, Failure
+from keras_transformer.client.attempts import UNREADABLE, Failure, seconds_of
 from keras_transformer.client.deadlines import DeadlineAdapter, deadline_of_this_thread
 from keras_transformer.client.messages import DTYPES
+from keras_transformer.version import USER_AGENT
 
 CODES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
     502: "UNAVAILABLE",  # from a proxy that does not reach a server
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
@@ -34,11 +36,16 @@ class Rest:
         model: Name of the model.
         version: Version number, or None.
         label: Version label, or None.
-        headers: A dict from name to value, sent with every request.
         certificates: Path of a PEM file of the authorities to trust; None for the system's.
+        client_certificate: Path of a PEM file with the client's certificate, or None.
+        client_key: Path of a PEM file with its key; None if the other file holds it.
+
+    The methods take the deadline of a request, in seconds of `time.monotonic`, and its headers, a dict.
     """
 
-    def __init__(self, url, model, version, label, headers, certificates):
+    closed = False
+
+    def __init__(self, url, model, version, label, certificates, client_certificate, client_key):
         self._base = f"{url.rstrip('/')}/v1/models/{quote(model, safe='')}"
         if version is not None:
             self._base += f"/versions/{version}"
@@ -46,7 +53,8 @@ class Rest:
             self._base += f"/labels/{quote(label, safe='')}"
         self._verify = certificates or True
         self._session = requests.Session()
-        self._session.headers.update(headers)
+        self._session.headers["User-Agent"] = USER_AGENT
+        self._session.cert = (client_certificate, client_key) if client_key else client_certificate
         self._session.auth = lambda request: (
             request
         )  # or `requests` would send a password of the user's .netrc
@@ -55,13 +63,14 @@ class Rest:
         self._session.mount("https://", adapter)
         self._kinds = {}  # a signature's name to a dict from an output's name to its dtype and rank
 
-    def predict(self, signature, inputs, deadline):
+    def predict(self, signature, inputs, deadline, headers):
         """Runs a signature.
 
         Args:
             signature: Name of the signature.
             inputs: A dict from name to array; strings are bytes in arrays of objects.
             deadline: In seconds of `time.monotonic`.
+            headers: A dict from name to value.
 
         Returns:
             A dict from name to array; strings are bytes in arrays of objects.
@@ -70,17 +79,18 @@ class Rest:
             Failure: If there is no answer, or it cannot be read.
         """
         body = {"signature_name": signature, "inputs": {name: _json(array) for name, array in inputs.items()}}
-        answer = self._send("POST", ":predict", deadline, json.dumps(body).encode())
+        answer = self._send("POST", ":predict", deadline, headers, json.dumps(body).encode())
         try:
-            return self._outputs(signature, answer["outputs"], deadline)
+            return self._outputs(signature, answer["outputs"], deadline, headers)
         except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
-    def status(self, deadline):
+    def status(self, deadline, headers):
         """Asks for the state of each version.
 
         Args:
             deadline: In seconds of `time.monotonic`.
+            headers: A dict from name to value.
 
         Returns:
             A dict from version number to the name of its state.
@@ -88,26 +98,27 @@ class Rest:
         Raises:
             Failure: If there is no answer, or it cannot be read.
         """
-        answer = self._send("GET", "", deadline)
+        answer = self._send("GET", "", deadline, headers)
         try:
             return {int(version["version"]): version["state"] for version in answer["model_version_status"]}
         except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
-    def find(self, deadline):
+    def find(self, deadline, headers):
         """Returns True if a version answers requests, else raises `Failure`. It looks a label up.
 
         Args:
             deadline: In seconds of `time.monotonic`.
+            headers: A dict from name to value.
         """
-        self._send("GET", "/metadata", deadline)
+        self._send("GET", "/metadata", deadline, headers)
         return True
 
     def close(self):
         """Closes the connections."""
         self._session.close()
 
-    def _send(self, method, path, deadline, body=None):
+    def _send(self, method, path, deadline, headers, body=None):
         """Sends a request and returns the JSON object of the answer, a dict; raises `Failure` if there is none."""
         try:
             with deadline_of_this_thread(deadline):
@@ -115,7 +126,7 @@ class Rest:
                     method,
                     self._base + path,
                     data=body,
-                    headers={"Content-Type": "application/json"},
+                    headers={**headers, "Content-Type": "application/json"},
                     timeout=max(deadline - time.monotonic(), 1e-3),
                     verify=self._verify,
                     allow_redirects=False,  # a redirected POST would become a GET
@@ -141,23 +152,24 @@ class Rest:
         if not isinstance(message, str):
             message = f"HTTP status {response.status_code}, no answer of TensorFlow Serving: {text[:200]!r}"
         message = message.encode("utf-8", "replace").decode()  # without the bytes that are no UTF-8
-        raise Failure(CODES.get(response.status_code, "UNKNOWN"), message)
+        wait = seconds_of(response.headers.get("Retry-After"))
+        raise Failure(CODES.get(response.status_code, "UNKNOWN"), message, wait)
 
-    def _outputs(self, signature, outputs, deadline):
+    def _outputs(self, signature, outputs, deadline, headers):
         """Makes arrays of the outputs in JSON. Their dtypes are in the signature, which is fetched once."""
         kinds = self._kinds.get(signature)
         if kinds is None or not _match(kinds, outputs):
             # There is none yet, or another version of the model answered.
-            kinds = self._kinds[signature] = self._fetch_kinds(signature, deadline)
+            kinds = self._kinds[signature] = self._fetch_kinds(signature, deadline, headers)
             if not _match(kinds, outputs):
                 raise ValueError(f"{signature!r} has the outputs {sorted(kinds)}")
         if len(kinds) == 1:  # a server leaves out the name of a single output
             outputs = {name: outputs for name in kinds}
         return {name: _array(outputs[name], *kind) for name, kind in kinds.items()}
 
-    def _fetch_kinds(self, signature, deadline):
+    def _fetch_kinds(self, signature, deadline, headers):
         """Fetches a dict from an output's name to its dtype and rank."""
-        answer = self._send("GET", "/metadata", deadline)
+        answer = self._send("GET", "/metadata", deadline, headers)
         outputs = answer["metadata"]["signature_def"]["signature_def"][signature]["outputs"]
         return {
             name: (
@@ -176,18 +188,20 @@ class AsyncRest:
         *arguments: The arguments of `Rest`.
     """
 
+    closed = False
+
     def __init__(self, threads, *arguments):
         self._rest = Rest(*arguments)
         self._threads = ThreadPoolExecutor(threads, "keras_transformer.client")
 
-    async def predict(self, signature, inputs, deadline):
-        return await self._in_thread(self._rest.predict, signature, inputs, deadline)
+    async def predict(self, signature, inputs, deadline, headers):
+        return await self._in_thread(self._rest.predict, signature, inputs, deadline, headers)
 
-    async def status(self, deadline):
-        return await self._in_thread(self._rest.status, deadline)
+    async def status(self, deadline, headers):
+        return await self._in_thread(self._rest.status, deadline, headers)
 
-    async def find(self, deadline):
-        return await self._in_thread(self._rest.find, deadline)
+    async def find(self, deadline, headers):
+        return await self._in_thread(self._rest.find, deadline, headers)
 
     async def close(self):
         self._threads.shutdown(wait=False, cancel_futures=True)

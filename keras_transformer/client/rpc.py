@@ -6,14 +6,20 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from keras_transformer.client.attempts import UNREADABLE, Failure
+from keras_transformer.client.attempts import UNREADABLE, Failure, seconds_of
 from keras_transformer.client.messages import CLASSES, STATES, array_of, fill_tensor
+from keras_transformer.version import USER_AGENT
 
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),  # the attention of a batch is larger than gRPC's limit of 4 MiB
     # A channel would wait a second before it connects again, and `attempt` tries again sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # Where a name has several addresses, as that of a headless Service of Kubernetes, all of them get requests.
+    ("grpc.lb_policy_name", "round_robin"),
+    # Names are looked up again after a second, not after 30: a pod that ends has left the list by then.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    ("grpc.primary_user_agent", USER_AGENT),
 ]
 PREDICT = "PredictionService/Predict"
 METADATA = "PredictionService/GetModelMetadata"
@@ -28,22 +34,24 @@ class Rpc:
         model: Name of the model.
         version: Version number, or None.
         label: Version label, or None.
-        headers: A dict from name to value, sent with every request.
         certificates: Path of a PEM file of the authorities to trust; None for the system's.
+        client_certificate: Path of a PEM file with the client's certificate, or None.
+        client_key: Path of a PEM file with its key; None if the other file holds it.
+
+    The methods take the deadline of a request, in seconds of `time.monotonic`, and its headers, a dict.
     """
 
-    def __init__(self, url, model, version, label, headers, certificates):
+    closed = False
+
+    def __init__(self, url, model, version, label, certificates, client_certificate, client_key):
         parts = urlsplit(url)
         self._address = parts.netloc
         self._credentials = None
         if parts.scheme == "grpcs":
-            roots = Path(certificates).read_bytes() if certificates else None
-            self._credentials = grpc.ssl_channel_credentials(roots)
-        # gRPC takes bytes for the names that end in `-bin`, and strings for the others.
-        self._metadata = [
-            (name.lower(), value.encode() if name.lower().endswith("-bin") else value)
-            for name, value in headers.items()
-        ]
+            files = certificates, client_key or client_certificate, client_certificate
+            self._credentials = grpc.ssl_channel_credentials(
+                *(None if path is None else Path(path).read_bytes() for path in files)
+            )
         self._model = model
         self._version = version
         self._label = label
@@ -59,13 +67,14 @@ class Rpc:
             return module.insecure_channel(self._address, options=OPTIONS)
         return module.secure_channel(self._address, self._credentials, options=OPTIONS)
 
-    def predict(self, signature, inputs, deadline):
+    def predict(self, signature, inputs, deadline, headers):
         """Runs a signature.
 
         Args:
             signature: Name of the signature.
             inputs: A dict from name to array; strings are bytes in arrays of objects.
             deadline: In seconds of `time.monotonic`.
+            headers: A dict from name to value.
 
         Returns:
             A dict from name to array; strings are bytes in arrays of objects.
@@ -73,13 +82,14 @@ class Rpc:
         Raises:
             Failure: If there is no answer, or it cannot be read.
         """
-        return _outputs(self._send(PREDICT, _prediction(signature, inputs), deadline))
+        return _outputs(self._send(PREDICT, _prediction(signature, inputs), deadline, headers))
 
-    def status(self, deadline):
+    def status(self, deadline, headers):
         """Asks for the state of each version.
 
         Args:
             deadline: In seconds of `time.monotonic`.
+            headers: A dict from name to value.
 
         Returns:
             A dict from version number to the name of its state.
@@ -87,28 +97,30 @@ class Rpc:
         Raises:
             Failure: If there is no answer.
         """
-        return _states(self._send(STATUS, CLASSES["GetModelStatusRequest"](), deadline))
+        return _states(self._send(STATUS, CLASSES["GetModelStatusRequest"](), deadline, headers))
 
-    def find(self, deadline):
+    def find(self, deadline, headers):
         """Returns True if a version answers requests, else raises `Failure`. It looks a label up.
 
         Args:
             deadline: In seconds of `time.monotonic`.
+            headers: A dict from name to value.
         """
-        self._send(METADATA, CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"]), deadline)
+        request = CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"])
+        self._send(METADATA, request, deadline, headers)
         return True
 
     def close(self):
         """Closes the connection."""
         self._channel.close()
 
-    def _send(self, method, request, deadline):
+    def _send(self, method, request, deadline, headers):
         """Sends a request to a method such as `ModelService/GetModelStatus`, and returns the answer."""
         call = self._call(method, request)
         try:
-            return call(request, timeout=deadline - time.monotonic(), metadata=self._metadata)
+            return call(request, timeout=deadline - time.monotonic(), metadata=_metadata(headers))
         except grpc.RpcError as error:
-            raise Failure(error.code().name, error.details() or "") from error
+            raise _failure(error) from error
 
     def _call(self, method, request):
         """Returns the function of the channel that sends a request, which gets the name of the model here."""
@@ -133,30 +145,40 @@ class AsyncRpc(Rpc):
     def _opened(self):
         return None  # a channel belongs to the event loop that runs when it is opened
 
-    async def predict(self, signature, inputs, deadline):
-        return _outputs(await self._send(PREDICT, _prediction(signature, inputs), deadline))
+    async def predict(self, signature, inputs, deadline, headers):
+        return _outputs(await self._send(PREDICT, _prediction(signature, inputs), deadline, headers))
 
-    async def status(self, deadline):
-        return _states(await self._send(STATUS, CLASSES["GetModelStatusRequest"](), deadline))
+    async def status(self, deadline, headers):
+        return _states(await self._send(STATUS, CLASSES["GetModelStatusRequest"](), deadline, headers))
 
-    async def find(self, deadline):
-        await self._send(
-            METADATA, CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"]), deadline
-        )
+    async def find(self, deadline, headers):
+        request = CLASSES["GetModelMetadataRequest"](metadata_field=["signature_def"])
+        await self._send(METADATA, request, deadline, headers)
         return True
 
     async def close(self):
         if self._channel is not None:
             await self._channel.close()
 
-    async def _send(self, method, request, deadline):
+    async def _send(self, method, request, deadline, headers):
         if self._channel is None:
             self._channel = self._channel_of(grpc.aio)
         call = self._call(method, request)
         try:
-            return await call(request, timeout=deadline - time.monotonic(), metadata=self._metadata)
+            return await call(request, timeout=deadline - time.monotonic(), metadata=_metadata(headers))
         except grpc.RpcError as error:
-            raise Failure(error.code().name, error.details() or "") from error
+            raise _failure(error) from error
+
+
+def _metadata(headers):
+    """Makes gRPC's metadata of headers: bytes for the names that end in `-bin`, and strings for the others."""
+    return [(name, value.encode() if name.endswith("-bin") else value) for name, value in headers.items()]
+
+
+def _failure(error):
+    """Makes a `Failure` of an `RpcError`. A proxy may say in its metadata when to send the request again."""
+    metadata = dict(error.trailing_metadata() or ())
+    return Failure(error.code().name, error.details() or "", seconds_of(metadata.get("retry-after")))
 
 
 def _prediction(signature, inputs):

@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -10,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_transformer.checks import check
 from keras_transformer.data.files import UNREADABLE
 
 AT_ONCE = 2**24  # bytes of a file that are looked through at once
+LONGEST = 2**24  # bytes of a line, so that a file without line ends does not fill the memory
+LARGEST_UNPACKED = 2**35  # bytes of an unpacked .gz, so that a small file does not fill the disk
 IN_MEMORY = 2**26  # bytes of ids that stay in memory; more go to a temporary file
 SENTENCES_AT_ONCE = 4096  # that are read or tokenized together
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -28,7 +30,8 @@ class Lines(Sequence):
         path: Path of a plain file or of a `.gz`.
 
     Raises:
-        ValueError: If the file is missing, unreadable or not UTF-8; the message names the line.
+        ValueError: If the file is missing, unreadable or not UTF-8, a line has more than 16 MiB (the message names the
+            line), or a `.gz` unpacks to more than 32 GiB.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -46,11 +49,20 @@ class Lines(Sequence):
             if self.path.suffix == ".gz":
                 packed, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115
                 with packed, gzip.open(packed, "rb") as unpacked:
-                    shutil.copyfileobj(unpacked, self._file, AT_ONCE)
+                    self._unpack(unpacked)
             weakref.finalize(self, self._file.close)
             self._starts = self._index()
         except UNREADABLE as error:
             raise ValueError(f"Cannot read {path}: {error}") from None
+
+    def _unpack(self, unpacked):
+        """Copies what a `.gz` unpacks to into the temporary file."""
+        size = 0
+        while block := unpacked.read(AT_ONCE):
+            size += len(block)
+            rule = f"A .gz must unpack to at most {LARGEST_UNPACKED} bytes: unpack a larger one yourself."
+            check(size <= LARGEST_UNPACKED, rule, path=str(self.path))
+            self._file.write(block)
 
     def _index(self):
         """Returns where each line begins, and behind the last one where the next would begin: int64 `(lines + 1,)`."""
@@ -61,6 +73,7 @@ class Lines(Sequence):
         while block := self._file.read(AT_ONCE):
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
             whole = rest + block[: ends[-1]] if len(ends) else b""
+            self._check_lengths(len(rest), ends, len(block), count)
             self._check_utf8(whole, count)
             rest = block[ends[-1] :] if len(ends) else rest + block
             starts.append(position + ends)
@@ -69,6 +82,22 @@ class Lines(Sequence):
         if rest:  # the last line has no newline
             starts.append(np.array([position + 1]))
         return np.concatenate(starts)
+
+    def _check_lengths(self, rest, ends, size, lines_before):
+        """Raises `ValueError` for a line that is too long.
+
+        Args:
+            rest: Number of bytes of the line in which a block begins, before the block.
+            ends: Where lines end in the block, int `(lines,)`.
+            size: Number of bytes of the block.
+            lines_before: Number of lines that ended before the block.
+        """
+        lengths = np.diff(np.concatenate([[-rest], ends, [size]]))
+        too_long = np.flatnonzero(lengths > LONGEST)
+        if len(too_long):
+            raise ValueError(
+                f"{self.path}, line {lines_before + too_long[0] + 1}: a line must have at most {LONGEST} bytes."
+            )
 
     def _check_utf8(self, content, lines_before):
         try:

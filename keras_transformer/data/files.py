@@ -9,12 +9,13 @@ LONGEST_LINE = 2**20  # bytes; no model reads that much of one sentence
 UNREADABLE = (OSError, EOFError, zlib.error)  # a damaged .gz raises the last two
 
 
-def iterate_lines(file, longest=None):
+def iterate_lines(file, longest=None, from_start=True):
     r"""Yields the lines of a binary file. No line is read before it is needed.
 
     Args:
         file: A binary file, or another object with `readline(limit)`.
         longest: Largest number of bytes of a line. The rest of a longer line is skipped. None for no limit.
+        from_start: Whether the lines are the first of a file. Only those may begin with a byte order mark.
 
     Yields:
         The bytes of each line, without its end (`\n` or `\r\n`); the first line without a byte order mark.
@@ -23,7 +24,9 @@ def iterate_lines(file, longest=None):
     [b'one', b'two']
     """
     limit = -1 if longest is None else longest
-    line = file.readline(limit).removeprefix(b"\xef\xbb\xbf")
+    line = file.readline(limit)
+    if from_start:
+        line = line.removeprefix(b"\xef\xbb\xbf")
     while line:
         rest = line
         while rest and not rest.endswith(b"\n"):

@@ -5,6 +5,8 @@ import numpy as np
 from keras_transformer.data.corpus import slices
 
 EXAMPLES, LONGEST_EXAMPLE = 5, 20
+# The end of a warning, after the number of texts.
+WARNING = "hold text that the vocabulary cannot write{}. The model reads it as unknown: their answers may be invented."
 SMALL_SHARE = 0.01  # above it, `Batches` warns
 
 
@@ -62,6 +64,19 @@ class UnknownTokens:
             unknown = self.rows(self._tokenizer.tokenize(words)) > 0
             new = [word[:LONGEST_EXAMPLE] for word, is_new in zip(words, unknown, strict=True) if is_new]
             self.examples = list(dict.fromkeys([*self.examples, *new]))[:EXAMPLES]
+
+    def warning(self, count, name):
+        """Returns a warning of the texts with an unknown token, or None if there are none.
+
+        Args:
+            count: Number of all texts, an int.
+            name: What the texts are, such as "lines".
+
+        Returns:
+            A str, or None.
+        """
+        examples = f", for example in {', '.join(map(repr, self.examples))}"
+        return f"{self.texts:,} of {count:,} {name} {WARNING.format(examples)}" if self.count else None
 
     def rows(self, ids):
         """Returns the number of unknown tokens of each row of ragged ids, int `(batch,)`."""

@@ -14,6 +14,7 @@ from keras_transformer.decoding.constraints import (
 from keras_transformer.decoding.diverse import DiverseBeam
 from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Strategy
 from keras_transformer.decoding.loop import decode
+from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.decoding.sample import Sample, row_keys
 
 
@@ -21,7 +22,7 @@ def _by_name(*classes):
     return {cls.__name__: cls for cls in classes}
 
 
-STRATEGIES = _by_name(Greedy, Beam, DiverseBeam, Sample)
+STRATEGIES = _by_name(Greedy, Beam, PhraseBeam, DiverseBeam, Sample)
 CONSTRAINTS = _by_name(
     MinLength, MaxLength, RepetitionPenalty, NoRepeatNgram, SuppressTokens, ExcludeTokens, ForcedFirstToken
 )
@@ -39,6 +40,7 @@ __all__ = [
     "MaxLength",
     "MinLength",
     "NoRepeatNgram",
+    "PhraseBeam",
     "RepetitionPenalty",
     "Sample",
     "Strategy",

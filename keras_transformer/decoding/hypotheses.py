@@ -92,6 +92,7 @@ class Search(NamedTuple):
     pad_id: int.
     min_length: int or int32 `(batch,)`, the shortest output of each row; None for any.
     temperature, top_p: float32 `(batch,)`, in place of those of `Sample`; None for those of `Sample`.
+    phrases: int32 `(batch, phrases, length)`, the phrases of `PhraseBeam`, padded on the right; None for none.
     """
 
     limits: Any
@@ -103,6 +104,7 @@ class Search(NamedTuple):
     min_length: Any = None
     temperature: Any = None
     top_p: Any = None
+    phrases: Any = None
 
 
 class Prediction(NamedTuple):

@@ -9,6 +9,7 @@ from keras_transformer.checks import check
 from keras_transformer.decoding.constraints import ends_early
 from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, Search, one_of, select
 from keras_transformer.decoding.limits import largest
+from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.execution import ops
 from keras_transformer.execution.growth import run_growing
 
@@ -50,6 +51,7 @@ def decode(
     min_length=None,
     temperature=None,
     top_p=None,
+    phrases=None,
     source_lengths=None,
     keys=None,
     seed=None,
@@ -83,6 +85,8 @@ def decode(
         temperature: float32, in place of that of `Sample`. A row with 0 takes the likeliest token at each step, as
             `Greedy` does.
         top_p: float32, above 0 and at most 1, in place of that of `Sample`.
+        phrases: int32 `(batch, phrases, length)`, what each output must hold, for a `PhraseBeam`. A phrase is padded on
+            the right; one of padding alone is none. None for no phrases.
         source_lengths: int32 `(batch,)`, for constraints that are relative to the source, or None.
         keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's
             number.
@@ -95,8 +99,8 @@ def decode(
         `(batch, n_best)`, best first.
 
     Raises:
-        ValueError: If the prompt is longer than `max_length` allows, or there is a `temperature` or a `top_p` and the
-            strategy has none.
+        ValueError: If the prompt is longer than `max_length` allows, there is a `temperature` or a `top_p` and the
+            strategy has none, or there are `phrases` and the strategy is no `PhraseBeam`.
 
     The most likely token after token `i` is here `i + 1`, and 3 ends the row:
 
@@ -109,6 +113,11 @@ def decode(
     for name, value in (("temperature", temperature), ("top_p", top_p)):
         rule = f"`{name}` must be None for a strategy that does not draw tokens."
         check(value is None or hasattr(strategy, name), rule, strategy=strategy)
+    check(
+        phrases is None or isinstance(strategy, PhraseBeam),
+        "`phrases` must be None for a strategy that is no `PhraseBeam`.",
+        strategy=strategy,
+    )
     if seed is None:
         seed = getattr(strategy, "seed", None) or 0
     prompt = ops.convert_to_tensor(prompt, "int32")
@@ -144,6 +153,7 @@ def decode(
         min_length=min_length,
         temperature=by_row(temperature, "float32"),
         top_p=by_row(top_p, "float32"),
+        phrases=None if phrases is None else ops.convert_to_tensor(phrases, "int32"),
     )
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(

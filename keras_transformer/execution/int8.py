@@ -6,17 +6,17 @@ import numpy as np
 from keras_transformer.execution import native, ops
 from keras_transformer.keras_internals import keep_precision
 
-# In how many int8 parts rows are rounded, and the largest number of a part.
+# The largest number of an int8 part of the rows, by the number of parts.
 STEPS = {1: 127, 2: 63}
 
-# The largest int8 weight beside such rows. CPUs without VNNI add the products in pairs, in 16 bits, after the number of
-# steps was added to the rows. There larger weights overflow, and nothing reports it.
+# The largest int8 weight, by the number of parts. The rows are made unsigned: `STEPS` is added to them. CPUs without
+# VNNI add the products in pairs, in 16 bits. There larger weights overflow, and nothing reports it.
 MAX_INT8_WEIGHT = {1: 63, 2: 127}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TwoPartQuantizer(keras.quantizers.AbsMaxQuantizer):
-    """Rounds the inputs of int8 layers to two int8 parts: a coarse one, and what the coarse one leaves.
+    """Rounds the inputs of int8 layers to two int8 parts: a coarse one, and a fine one for the remainder.
 
     One int8 part has 255 steps. In language models a few inputs are many times as large as the others, which then have
     few steps left. Two parts have 15,877 steps together, 14 bits. They are rows of the same product, so a step of
@@ -27,6 +27,10 @@ class TwoPartQuantizer(keras.quantizers.AbsMaxQuantizer):
         model.quantize("int8", config=config)
 
     The layers of this library compute so. Keras's own layers see an `AbsMaxQuantizer`, with one part.
+
+    Args:
+        **kwargs: The arguments of `keras.quantizers.AbsMaxQuantizer`. If one differs from its default, all layers
+            compute in Keras's way, with one part.
     """
 
 
@@ -70,7 +74,7 @@ class OneProduct:
 
     @property
     def int8_parts(self):
-        """In how many parts the product rounds its rows; None where it is Keras's, or of floats."""
+        """In how many parts the product rounds its rows; None if Keras computes it, or the kernel has floats."""
         return parts_of(self.quantization_config) if self.quantization_mode == "int8" else None
 
     def quantize(self, mode=None, type_check=True, config=None):
@@ -155,7 +159,7 @@ def kernel_product(operands):
 
 def _rounded_product(multiply, rows, parts):
     """Multiplies rows by an int8 kernel, each row rounded to int8 with a scale of its own, in one or two parts."""
-    # Keras's `abs_max_quantize` would also clip, but nothing here can be larger than 127. It adds epsilon to the
+    # Keras's `abs_max_quantize` would also clip, but nothing here can be larger than `steps`. It adds epsilon to the
     # largest value. Here epsilon is the least that this value can be, which takes one operation less; a row whose
     # values are near epsilon is then rounded a little better.
     x = ops.cast(rows, "float32")
@@ -165,8 +169,9 @@ def _rounded_product(multiply, rows, parts):
     if parts == 1:
         product = multiply(x)
     else:
-        rest = (x - _rounded(x, steps)) * (2.0 * steps)
-        product, rest = ops.split(multiply(ops.concatenate([x, rest], axis=0)), 2, axis=0)
+        coarse = _rounded(x, steps)
+        rest = (x - coarse) * (2.0 * steps)
+        product, rest = ops.split(multiply(ops.concatenate([coarse, rest], axis=0)), 2, axis=0)
         product = (product + rest / (2.0 * steps)) * (127.0 / steps)
     return ops.cast(product * largest, rows.dtype)
 

@@ -10,8 +10,11 @@ from keras_transformer.files import replaced
 from keras_transformer.huggingface import (
     bart,
     bert,
+    camembert,
+    data2vec_text,
     distilbert,
     electra,
+    ernie,
     gemma2,
     gemma3,
     gpt2,
@@ -19,34 +22,64 @@ from keras_transformer.huggingface import (
     m2m_100,
     marian,
     mbart,
+    ministral,
     mistral,
     modernbert,
     mpnet,
+    mt5,
     pegasus,
     phi3,
     qwen2,
     qwen3,
     roberta,
     t5,
+    umt5,
     vit,
     xlm_roberta,
 )
+from keras_transformer.huggingface.adapters import joined, with_adapter, with_adapter_head
 from keras_transformer.huggingface.chat import ChatTemplate, chat_template_from_huggingface
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import read_config, stored_tensors, write_config, write_tensors
+from keras_transformer.huggingface.files import (
+    CONFIG,
+    read_config,
+    stored_tensors,
+    write_config,
+    write_tensors,
+)
+from keras_transformer.huggingface.generation import KNOWN as SEARCH_KEYS
+from keras_transformer.huggingface.generation import REFUSED as REFUSED_SEARCHES
 from keras_transformer.huggingface.generation import search_options
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
+from keras_transformer.huggingface.known_keys import check_keys, check_tokenizer_files
 from keras_transformer.huggingface.languages import translator_options, with_stop_ids
 from keras_transformer.huggingface.quantized import QuantizedMatrices, dtype_of
-from keras_transformer.huggingface.sentence_embeddings import embedder_options, is_sentence_embedder
+from keras_transformer.huggingface.sentence_embeddings import (
+    embedder_options,
+    is_sentence_embedder,
+    warn_of_activation,
+    with_dense_modules,
+    with_purpose,
+)
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
 from keras_transformer.keras_internals import sublayers, take_own_policies
 
 # A model that several families can describe is written as the first of them.
-ENCODER_MODULES = (bert, roberta, xlm_roberta, electra, distilbert, mpnet, modernbert)
-DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3)
-ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus)
+ENCODER_MODULES = (
+    bert,
+    roberta,
+    xlm_roberta,
+    electra,
+    distilbert,
+    mpnet,
+    modernbert,
+    camembert,
+    data2vec_text,
+    ernie,
+)
+DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3, ministral)
+ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus, mt5, umt5)
 MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit)
 ENCODERS, DECODERS, ENCODER_DECODERS = (
     tuple(module.FAMILY.model_type for module in modules)
@@ -81,10 +114,11 @@ __all__ = [
     "to_huggingface",
     "tokenizers_from_huggingface",
     "translator_options",
+    "with_dense_modules",
 ]
 
 
-def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
+def from_huggingface(folder, verbose=False, *, precision="float32", base=None, **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
     `architectures` in config.json decides the head of an encoder, such as `BertForSequenceClassification`. A family's
@@ -98,20 +132,26 @@ def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
     it asks for to `generate`: `search_options(folder, model)` reads it as the arguments of a `Translator` or a
     `TextGenerator`, and `keras-transformer convert` takes it over.
 
+    A folder of PEFT, with adapter_config.json and adapter_model.safetensors, holds the adapter of another model. It is
+    merged into that model's tensors while these are read.
+
     Args:
         folder: A path. The folder holds config.json with a `model_type` among `FAMILIES`, and model.safetensors or the
-            files that model.safetensors.index.json names. Tensors are float64, float32, float16 or bfloat16.
+            files that model.safetensors.index.json names; or an adapter of LoRA. Tensors are float64, float32, float16
+            or bfloat16.
         verbose: Whether to show a progress bar on stderr.
         precision: "float32", or "int8" to quantize each matrix while it is read. The model is the one that
             `model.quantize("int8")` gives afterwards. Memory holds the int8 model and the floats of one tensor.
+        base: The folder of an adapter's base model, a path; None for the one that adapter_config.json names.
         **kwargs: Keras's `dtype`, `name`, `trainable`. For a language model and for an encoder-decoder also `pad_id`,
             `bos_id`, `eos_id`, in place of config.json's ids; of several ids of an end the first is `eos_id`. For an
             encoder `pad_id`, `cls_id`, `sep_id`; config.json often lacks the last two.
 
     Returns:
         A `LanguageModel` for GPT-2, Llama and its relatives; a `Transformer` for Marian; a `T5`; an `EncoderDecoder`
-        for BART and its relatives; an `EncoderModel` for BERT and its relatives; a `VisionTransformer` for ViT, with
-        the classes of a `ViTForImageClassification`, or with or without the pooler of a `ViTModel`.
+        for BART and its relatives; an `EncoderModel` for BERT and its relatives, for EmbeddingGemma, and for a decoder
+        with modules.json, which makes vectors; a `VisionTransformer` for ViT, with the classes of a
+        `ViTForImageClassification`, or with or without the pooler of a `ViTModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; if config.json asks for something that the library does
@@ -119,8 +159,19 @@ def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
             to or from what the model computes in its place.
         ImportError: If safetensors is not installed.
     """
+    with joined(folder, base) as whole:
+        return _from_huggingface(whole, verbose, precision, kwargs)
+
+
+def _from_huggingface(folder, verbose, precision, kwargs):
+    """Makes a model of a folder with a checkpoint, perhaps with an adapter in it."""
     config, family = _read_config_and_family(folder)
     check_config(config, quantization_config=None)
+    check_config(config, use_mrope=False)
+    check_keys(config, {*family.known_keys, *SEARCH_KEYS, *REFUSED_SEARCHES}, CONFIG)
+    warn_of_activation(config)
+    config = with_purpose(with_adapter_head(config, family, folder), folder)
+    family.check_classes(config)
     kwargs["dtype"] = dtype_of(precision, kwargs.get("dtype"), family.matrices)
     stored = stored_tensors(folder)
     _check_sizes(config, family, stored)
@@ -133,11 +184,12 @@ def from_huggingface(folder, verbose=False, *, precision="float32", **kwargs):
             f"or a key that is missing: {error!r:.200}."
         ) from error
     take_own_policies((model, *sublayers(model)))
+    tensors = list(family.make_tensors(model))
     fill_weights(
-        family.make_tensors(model),
-        stored,
+        tensors,
+        with_adapter(stored, folder, tensors, family),
         family.prefix,
-        family.ignored,
+        family.ignored_in(config),
         family.make_tables(model),
         family.renamed,
         verbose,
@@ -166,11 +218,13 @@ def _check_sizes(config, family, stored):
             )
 
 
-def tokenizers_from_huggingface(folder):
+def tokenizers_from_huggingface(folder, base=None):
     """Reads the tokenizers of a Hugging Face checkpoint.
 
     Args:
-        folder: A path. The folder holds config.json and the files of the tokenizer.
+        folder: A path. The folder holds config.json and the files of the tokenizer; or an adapter, whose tokenizer may
+            be that of its base model.
+        base: As in `from_huggingface`.
 
     Returns:
         A tuple of the source's and the target's tokenizer, or of one for both. Their ids are the model's.
@@ -179,13 +233,18 @@ def tokenizers_from_huggingface(folder):
         ValueError: If the model reads no text, a file is missing or damaged, or it asks for something that no
             tokenizer of `keras_transformer.text` does.
     """
+    with joined(folder, base) as whole:
+        return _tokenizers_from_huggingface(whole)
+
+
+def _tokenizers_from_huggingface(folder):
+    """Reads the tokenizers of a folder with a checkpoint."""
     _, family = _read_config_and_family(folder)
     if family.tokenizer is None:
         raise ValueError(
             f"`folder` must hold a model that reads text and whose tokenizer the library has. Received: {folder}, a "
             f"{family.model_type!r} model. {WITHOUT_TOKENIZER}"
         )
-    folder = Path(folder)
     missing = [
         " or ".join(names)
         for names in family.tokenizer.files
@@ -196,6 +255,7 @@ def tokenizers_from_huggingface(folder):
             f"`folder` must have the files of the model's tokenizer. Received: {folder} without {', '.join(missing)}. "
             f"{WITHOUT_TOKENIZER}"
         )
+    check_tokenizer_files(folder)
     return family.tokenizer.read(folder)
 
 

@@ -26,8 +26,10 @@ REGEXES = {
     "qwen2": rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}|{_OTHERS}",
 }
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+DIGITS = {"type": "Digits", "individual_digits": True}
 PRE_TOKENIZERS = {
     "gpt2": BYTE_LEVEL,
+    "gpt2_digits": {"type": "Sequence", "pretokenizers": [DIGITS, BYTE_LEVEL]},  # SmolLM
     **{
         name: {
             "type": "Sequence",
@@ -120,8 +122,24 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
         "special_tokens": [token for token in dict.fromkeys(special) if token not in contents],
         "added_tokens": [token for token in found if token.content in contents],
         "prefix_space": prefix_space,
+        **_missing_bytes(model, pieces, names),
         **names,
     }
+
+
+def _missing_bytes(model, pieces, names):
+    """Returns the argument `missing_bytes` of a `BytePairTokenizer`, a dict; empty where no byte is missing."""
+    from keras_transformer.text.byte_pair import BYTE_CHARACTERS  # loads tensorflow_text
+
+    if {*BYTE_CHARACTERS} <= {*pieces}:
+        return {}
+    unknown = model.get("unk_token") or None
+    if unknown is None:
+        return {"missing_bytes": "dropped"}
+    rule = "`unk_token` of its model must be that of the tokenizer, as the vocabulary lacks a byte."
+    check(unknown == names["unk_token"], rule, model=unknown, tokenizer=names["unk_token"])
+    check_config(model, FILE, fuse_unk=False)
+    return {"missing_bytes": "unknown"}
 
 
 def _content(token):
@@ -195,6 +213,7 @@ def write_byte_pair(tokenizer, folder, starts_with_bos=False, post_processor=Non
         "decoder": BYTE_LEVEL,
         "model": {
             **EXPECTED_MODEL,
+            **({"unk_token": config["unk_token"]} if config["missing_bytes"] == "unknown" else {}),
             "ignore_merges": config["ignore_merges"],
             "vocab": ids,
             "merges": config["merges"],

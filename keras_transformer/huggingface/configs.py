@@ -1,6 +1,6 @@
 """Keys of config.json that several families share, read and written."""
 
-from keras_transformer.checks import check_labels, check_positive
+from keras_transformer.checks import check, check_labels, check_positive
 from keras_transformer.layers.feed_forward import get_activation
 
 # Hugging Face's names of activations, and this library's. Of several names for one function, the first is written.
@@ -15,6 +15,8 @@ ACTIVATIONS = {
 }
 POOLINGS = {"cls": "first", "mean": "mean"}
 OWN_VALUES = {"activation": ACTIVATIONS, "pooling": POOLINGS}
+# The ids of an encoder. BERT's config.json knows none of [CLS] and [SEP]; they are written at the keys of other models.
+ID_KEYS = {"pad_id": "pad_token_id", "cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 # Arguments that are sizes, which must be positive.
 SIZES = (
     *(
@@ -106,7 +108,10 @@ def keys_of(family, layer, keys):
     if "activation" in keys:
         found[keys["activation"]] = activation_name(family, layer)
     if "pooling" in keys:
-        found[keys["pooling"]] = {own: name for name, own in POOLINGS.items()}[layer.pooling]
+        names = {own: name for name, own in POOLINGS.items()}
+        rule = f"`pooling` of a {family!r} model must be one of {sorted(names)}."
+        check(layer.pooling in names, rule, pooling=layer.pooling)
+        found[keys["pooling"]] = names[layer.pooling]
     return found
 
 

@@ -4,20 +4,25 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import keras
+
+from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import (
+    ID_KEYS,
     add_token_ids,
     arguments_from,
     check_config,
     keys_of,
     token_id_keys,
 )
-from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.family import MAKES_VECTORS, Family
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
+from keras_transformer.huggingface.known_keys import DECODER
 from keras_transformer.huggingface.parts import attention_options, check_layers, check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
-from keras_transformer.layers import Decoder, DecoderLayer, GatedFeedForward
+from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, GatedFeedForward
 from keras_transformer.layers.residual import NORMS
-from keras_transformer.models import LanguageModel
+from keras_transformer.models import EncoderModel, LanguageModel
 
 DEFAULTS = {
     "vocab_size": 32000,
@@ -43,6 +48,7 @@ DEFAULTS = {
 MODEL = {"vocab_size": "vocab_size", "d_model": "hidden_size", "tie_embeddings": "tie_word_embeddings"}
 ATTENTION = {"num_heads": "num_attention_heads", "dropout": "attention_dropout"}
 ATTENTION |= {"num_key_value_heads": "num_key_value_heads"}
+SCORES = re.compile(r"(^|\.)lm_head\.weight$")  # which an `EncoderModel` does not have
 LAYER = LayerNames(
     tuple(f"self_attn.{letter}_proj" for letter in "qkvo"),
     ("input_layernorm", "post_attention_layernorm"),
@@ -70,6 +76,8 @@ class DecoderFamily(Family):
         caps: Whether attention and logits have bounds.
         attention_caps: Whether attention may have one.
         biased: Names of the keys for the biases of attention and of the feed-forward network that config.json has.
+        bidirectional: Key of config.json that asks for an `EncoderModel`, in which each token sees the later ones too;
+            "" for a family without such models. They are read, not written.
     """
 
     prefix: str = "model."
@@ -88,17 +96,63 @@ class DecoderFamily(Family):
     caps: bool = False
     attention_caps: bool = True
     biased: tuple = ("attention_bias", "mlp_bias")
+    bidirectional: str = ""
+    more_keys: tuple = DECODER
+
+    def sees_later_tokens(self, config):
+        """Whether a config.json asks for a model in which each token sees the later ones too."""
+        return bool(self.bidirectional and config.get(self.bidirectional))
+
+    def makes_encoder(self, config):
+        """Whether a config.json asks for an `EncoderModel`: for that, or with the key `MAKES_VECTORS`."""
+        return self.sees_later_tokens(config) or bool(config.get(MAKES_VECTORS))
+
+    def classes_of(self, config):
+        """Returns the names that `architectures` of config.json may have, a tuple of str."""
+        if self.sees_later_tokens(config):
+            return self.encoder_classes
+        return (*self.architectures, *(self.encoder_classes if self.makes_encoder(config) else ()))
+
+    def ignored_in(self, config):
+        """Returns the compiled patterns of the names of stored tensors that are no weights, a tuple."""
+        return (*self.ignored, *([SCORES] if self.makes_encoder(config) else ()))
+
+    @property
+    def encoder_classes(self):
+        """The names of transformers' classes without scores of ids, a tuple of str."""
+        return tuple(
+            name.replace("ForCausalLM", kind)
+            for name in self.architectures
+            for kind in ("TextModel", "Model")
+        )
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
         arguments, dtype = arguments_from(config, MODEL), kwargs.get("dtype")
+        if self.makes_encoder(config):
+            return self._make_encoder(config, arguments, **kwargs)
         return LanguageModel(
             **arguments,
             decoder=Decoder(self._layers(config, dtype), dtype=dtype, name="decoder"),
             embedding_scale=self._embedding_scale(arguments["d_model"]),
             logit_soft_cap=config["final_logit_softcapping"] if self.caps else None,
             **add_token_ids(config, **kwargs, several=True),
+        )
+
+    def _make_encoder(self, config, arguments, **kwargs):
+        """Makes the `EncoderModel` that a config.json describes."""
+        dtype, ids = kwargs.get("dtype"), {name: config.get(key) for name, key in ID_KEYS.items()}
+        ids = {name: value[0] if isinstance(value, list) else value for name, value in ids.items()}
+        del arguments["tie_embeddings"]  # there are no scores of ids
+        return EncoderModel(
+            **arguments,
+            encoder=Encoder(self._layers(config, dtype, EncoderLayer), dtype=dtype, name="encoder"),
+            embedding_scale=self._embedding_scale(arguments["d_model"]),
+            num_segments=0,
+            norm=keras.layers.Identity(autocast=False, name="norm"),  # a policy would not be saved
+            dropout=0.0,
+            **{**ids, **kwargs},
         )
 
     def _embedding_scale(self, d_model):
@@ -109,11 +163,21 @@ class DecoderFamily(Family):
         windows = "sliding_window" in self.defaults and config["sliding_window"] is not None
         return [SLIDING if windows else FULL] * config["num_hidden_layers"]
 
-    def _layers(self, config, dtype=None):
+    def _layers(self, config, dtype=None, layer_class=DecoderLayer):
         """Makes the layers that a config.json describes, unbuilt."""
+        window, again = config.get("sliding_window"), config.get("sliding_window_size")
+        rule = "`sliding_window_size` of config.json must be `sliding_window`, which is the key that is read."
+        check(again in (None, window), rule, sliding_window_size=again, sliding_window=window)
+        causal = {}
+        if layer_class is EncoderLayer and not self.sees_later_tokens(config):
+            causal = {"use_causal_mask": True}
+        elif layer_class is EncoderLayer and window is not None:
+            window = window // 2 + 1  # half of it lies before a token, half after it
         kinds = kinds_from(config, self.layer_types or self._one_kind)
         if not self.writes_layer_types:  # transformers looks at `sliding_window` alone
             check_config(config, layer_types=self._one_kind(config))
+        if not self.bidirectional:
+            check_config(config, use_bidirectional_attention=False)
         if not self.attention_caps:  # transformers ignores it
             check_config(config, attn_logit_softcapping=None)
         attention = {
@@ -129,18 +193,19 @@ class DecoderFamily(Family):
         feed_forward = arguments_from(config, self._feed_forward_keys)
         feed_forward["use_bias"] = config.get("mlp_bias") or False
         return gated_layers(
-            DecoderLayer,
+            layer_class,
             config,
             kinds,
             attention,
             feed_forward,
-            config.get("sliding_window"),
+            window,
             self.thetas,
             dtype=dtype,
             dropout=config.get("resid_pdrop", 0.0),
             layer_norm_epsilon=config["rms_norm_eps"],
             norm=self.norm,
             sandwich_norm=len(self.names.norms) == 4,
+            **causal,
         )
 
     @property
@@ -231,12 +296,15 @@ class DecoderFamily(Family):
 
     def make_tensors(self, model):
         """Describes the tensors."""
+        encodes = isinstance(model, EncoderModel)
+        stack = model.encoder if encodes else model.decoder
         yield matrix("model.embed_tokens.weight", model.token_embedding.embeddings)
-        yield matrix("lm_head.weight", model.output_embedding.embeddings)
-        for i, layer in enumerate(model.decoder.layers):
+        if not encodes:
+            yield matrix("lm_head.weight", model.output_embedding.embeddings)
+        for i, layer in enumerate(stack.layers):
             name, attention = f"model.layers.{i}.", layer.self_attention
             yield from layer_tensors(name, layer, self.names)
             if self.query_key_norm:
                 yield from norm(f"{name}self_attn.q_norm", attention.query_norm)
                 yield from norm(f"{name}self_attn.k_norm", attention.key_norm)
-        yield from norm("model.norm", model.decoder.norm)
+        yield from norm("model.norm", stack.norm)

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from keras_transformer.huggingface.configs import (
+    ID_KEYS,
     arguments_from,
     check_config,
     check_divisible,
@@ -13,6 +14,7 @@ from keras_transformer.huggingface.configs import (
 )
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, LAYER, STACK
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.known_keys import ENCODER
 from keras_transformer.huggingface.parts import check_made, check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
@@ -33,11 +35,11 @@ from keras_transformer.models import (
     TaggingHead,
 )
 
-# BERT's config.json knows no ids of [CLS] and [SEP]. `make_config` writes them at the keys of other models.
-ID_KEYS = {"pad_id": "pad_token_id", "cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 EPSILON = 1e-12  # of families whose config.json has no key for it
 # Positions from 0 on, and segments, all 0.
 COUNTED = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
+# How many ids of [SEP] the tokenizers put between the texts of a pair that are not the usual ones of a family.
+SEPARATORS = {"BertTokenizer": 1, "XLMRobertaTokenizer": 2}
 POOLED = "has_pooler"  # a key that `complete_config` adds: only the names of the tensors tell
 
 
@@ -70,6 +72,7 @@ class EncoderFamily(Family):
     separators: int = 1
     biases: str = ""
     widened: str = ""
+    more_keys: tuple = ENCODER
 
     def complete_config(self, config, tensor_names):
         """Adds the key `has_pooler`: some checkpoints without a head were saved without the pooler."""
@@ -79,14 +82,23 @@ class EncoderFamily(Family):
             POOLED: pooler is not None and any(f"{pooler}.weight".endswith(n) for n in tensor_names),
         }
 
+    @property
+    def known_keys(self):
+        """The keys of config.json that are read or have no effect, a set of str."""
+        of_heads = {
+            key for names in self.classes.values() for key in (*(names.dropout or ()), *names.keys.values())
+        }
+        own = {*self.keys.values(), *self.fixed, self.norm_bias}
+        return {*super().known_keys, *own, *of_heads}
+
+    def makes_encoder(self, config):
+        """Whether a config.json asks for an `EncoderModel`: always."""
+        return True
+
     def heads_of(self, config):
         """Returns the `HeadNames` that `architectures` of config.json asks for."""
-        names = config.get("architectures") or self.architectures[:1]
-        if len(names) != 1 or names[0] not in self.classes:
-            raise ValueError(
-                f"`architectures` of config.json must be one of {list(self.classes)}. Received: architectures={names}."
-            )
-        return self.classes[names[0]]
+        self.check_classes(config)
+        return self.classes[(config.get("architectures") or self.architectures)[0]]
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
@@ -119,7 +131,7 @@ class EncoderFamily(Family):
             "dropout": words["dropout"],
             "pooler": self._pooler(config, epsilon, dtype),
             "head": self._head(config, words, epsilon, dtype),
-            "num_separators": 1 if config.get("tokenizer_class") == "BertTokenizer" else self.separators,
+            "num_separators": SEPARATORS.get(config.get("tokenizer_class"), self.separators),
             **{name: config.get(key) for name, key in ID_KEYS.items()},
             **kwargs,
         }

@@ -3,7 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from keras_transformer.checks import check
+from keras_transformer.huggingface.known_keys import CONFIG
 from keras_transformer.huggingface.tokenizers import TokenizerKind
+
+MAKES_VECTORS = "makes_vectors"  # a key that `with_purpose` adds to config.json: modules.json tells
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Family:
             `to_huggingface` may give other values.
         writes_tables: Whether the tables of `make_tables` are written too, with `max_position_embeddings` rows.
         matrices: Names of layers with matrices that `quantized.NAMES` does not have.
+        more_keys: Keys of config.json that the family knows, in addition to those of `known_keys`.
     """
 
     model_type: str
@@ -37,11 +42,38 @@ class Family:
     guessed_keys: tuple = ()
     writes_tables: bool = False
     matrices: tuple = ()
+    more_keys: tuple = ()
 
     @property
     def architectures(self):
         """Names of the classes of transformers that the family reads, a tuple of str."""
         return tuple(self.classes)
+
+    @property
+    def known_keys(self):
+        """The keys of config.json that are read or have no effect, a set of str."""
+        return {*CONFIG, *self.defaults, *self.more_keys}
+
+    def makes_encoder(self, config):
+        """Whether a config.json asks for an `EncoderModel`, whose servables read texts and make vectors of them."""
+        return False
+
+    def classes_of(self, config):
+        """Returns the names that `architectures` of config.json may have, a tuple of str."""
+        return self.architectures
+
+    def ignored_in(self, config):
+        """Returns the compiled patterns of the names of stored tensors that are no weights, a tuple."""
+        return self.ignored
+
+    def check_classes(self, config):
+        """Raises `ValueError` where `architectures` of config.json names a class that the family does not read."""
+        names, classes = config.get("architectures") or None, self.classes_of(config)
+        check(
+            names is None or (len(names) == 1 and names[0] in classes),
+            f"`architectures` of config.json must be one of {list(classes)}.",
+            architectures=names,
+        )
 
     def make_model(self, config, **kwargs):
         """Makes a model with fresh weights from a config.json.

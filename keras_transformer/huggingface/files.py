@@ -17,16 +17,18 @@ BYTES_PER_FLOAT = 4
 class StoredTensor(NamedTuple):
     """A tensor in a safetensors file.
 
-    name: Its name in the file.
+    name: Its name in the checkpoint.
     path: The file, a `pathlib.Path`.
     shape: A tuple of int.
     dtype: safetensors' name of its dtype, a str.
+    name_in_file: Its name in the file where that is another one, as in the file of an adapter; else None.
     """
 
     name: str
     path: Path
     shape: tuple
     dtype: str
+    name_in_file: str | None = None
 
     def problems(self, expected_shape):
         """Returns why the tensor cannot be read or has another shape than the expected one, a list of str."""
@@ -43,7 +45,7 @@ class StoredTensor(NamedTuple):
         The file is opened for each tensor, because the memory of a mapped file is freed only when it is closed.
         """
         with _open(self.path) as file:
-            return file.get_tensor(self.name).astype("float32", copy=False)
+            return file.get_tensor(self.name_in_file or self.name).astype("float32", copy=False)
 
 
 def read_config(folder, name=CONFIG):
@@ -69,13 +71,23 @@ def stored_tensors(folder):
     """
     stored = {}
     for path in _tensor_files(Path(folder)):
-        with _open(path) as file:
-            for name in file.keys():  # noqa: SIM118  (it is no dict)
-                if name in stored:
-                    raise ValueError(f"{name!r} is stored twice, in {stored[name].path} and {path}.")
-                view = file.get_slice(name)
-                stored[name] = StoredTensor(name, path, tuple(view.get_shape()), view.get_dtype())
+        for tensor in tensors_of(path):
+            if tensor.name in stored:
+                raise ValueError(
+                    f"{tensor.name!r} is stored twice, in {stored[tensor.name].path} and {path}."
+                )
+            stored[tensor.name] = tensor
     return list(stored.values())
+
+
+def tensors_of(path):
+    """Lists the tensors of a safetensors file, without their values: a list of `StoredTensor`."""
+    tensors = []
+    with _open(path) as file:
+        for name in file.keys():  # noqa: SIM118  (it is no dict)
+            view = file.get_slice(name)
+            tensors.append(StoredTensor(name, path, tuple(view.get_shape()), view.get_dtype()))
+    return tensors
 
 
 def write_config(folder, config):

@@ -1,4 +1,8 @@
-"""Gemma 3, the text model: Gemma Team, 2025, "Gemma 3 Technical Report"."""
+"""Gemma 3, the text model: Gemma Team, 2025, "Gemma 3 Technical Report".
+
+Where its tokens see the later ones too, it is an encoder: Vera et al., 2025, "EmbeddingGemma: Powerful and Lightweight
+Text Representations".
+"""
 
 import dataclasses
 
@@ -28,4 +32,5 @@ FAMILY = dataclasses.replace(
     thetas=THETAS,
     query_key_norm=True,
     attention_caps=False,
+    bidirectional="use_bidirectional_attention",  # EmbeddingGemma
 )

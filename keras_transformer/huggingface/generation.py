@@ -39,7 +39,7 @@ REFUSED = {
     "top_h": (None,),
     "watermarking_config": (None,),
 }
-# Keys that are read here or elsewhere, or that change no answer.
+# Keys that are read here or elsewhere, or that change no answer. config.json may have them too.
 KNOWN = {
     *(
         "max_length",

@@ -98,4 +98,5 @@ FAMILY = Gpt2Family(
     "transformer.",
     DEFAULTS,
     (re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),  # a causal mask
+    more_keys=("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
 )

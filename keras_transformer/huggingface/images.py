@@ -1,6 +1,7 @@
 """Reading of preprocessor_config.json, which describes how a checkpoint's images are prepared."""
 
 from keras_transformer.huggingface.files import read_config
+from keras_transformer.huggingface.known_keys import PREPROCESSOR, check_keys
 from keras_transformer.layers import ImagePreprocessing
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
@@ -33,6 +34,7 @@ def preprocessing_from_huggingface(folder):
         ValueError: If the file is missing or damaged, or asks for something that the layer does not do.
     """
     config = {**DEFAULTS, **read_config(folder, PREPROCESSOR_CONFIG)}
+    check_keys(config, PREPROCESSOR, PREPROCESSOR_CONFIG)
     for key in ("do_center_crop", "do_pad"):
         if config.get(key):
             raise ValueError(

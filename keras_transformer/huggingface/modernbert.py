@@ -1,10 +1,11 @@
 """ModernBERT: Warner et al., 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder"."""
 
 from keras_transformer.huggingface.byte_pair import MODERNBERT_BYTE_PAIR
-from keras_transformer.huggingface.configs import arguments_from, keys_of
+from keras_transformer.huggingface.configs import ID_KEYS, arguments_from, keys_of
 from keras_transformer.huggingface.encoder_words import HeadNames
-from keras_transformer.huggingface.encoders import ID_KEYS, EncoderFamily
+from keras_transformer.huggingface.encoders import EncoderFamily
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
+from keras_transformer.huggingface.known_keys import ENCODER, ROPE
 from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Encoder, EncoderLayer, LayerNormalization
@@ -107,6 +108,10 @@ FAMILY = ModernBertFamily(
     DEFAULTS,
     guessed_keys=("max_position_embeddings",),  # rotary positions have no limit
     keys={**MODEL, "num_heads": "num_attention_heads", "layer_norm_epsilon": "norm_eps"},
+    more_keys=(
+        *(*ENCODER, *ROPE, "layer_types", "layer_norm_eps", "mlp_dropout"),
+        *("global_rope_theta", "local_rope_theta"),
+    ),
     fixed={"decoder_bias": True, "rope_scaling": None, "tie_word_embeddings": True},
     norm_bias="norm_bias",
 )

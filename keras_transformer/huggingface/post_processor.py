@@ -30,6 +30,13 @@ def check_ends(folder, before=(), after=(), between=None, makes_own=False):
     check(between is None or pair == expected, rule, post_processor=pair, family=expected)
 
 
+def ids_around(folder):
+    """Returns the ids that `post_processor` puts before and after a text, two lists."""
+    single, _ = _templates(read_if_there(folder, FILE).get("post_processor"))
+    place = single.index("A") if "A" in single else len(single)
+    return single[:place], single[place + 1 :]
+
+
 def puts_first(folder, token_id):
     """Whether `post_processor` puts an id before each text; None where there is no such part.
 

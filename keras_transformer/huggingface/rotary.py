@@ -1,7 +1,10 @@
 """Rotary positions in config.json, read and written."""
 
+import math
+
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.layers import LinearScaling, Llama3Scaling, RotaryPositions
+from keras_transformer.huggingface.known_keys import check_keys
+from keras_transformer.layers import LinearScaling, Llama3Scaling, RotaryPositions, YarnScaling
 
 # For each `rope_type` the class of the scaling, and its arguments by their keys in config.json.
 SCALINGS = {
@@ -15,7 +18,20 @@ SCALINGS = {
             "original_max_position_embeddings": "original_max_length",
         },
     ),
+    "yarn": (
+        YarnScaling,
+        {
+            "factor": "factor",
+            "original_max_position_embeddings": "original_max_length",
+            "beta_fast": "fast",
+            "beta_slow": "slow",
+            "attention_factor": "attention_factor",
+            "truncate": "truncate",
+        },
+    ),
 }
+YARN_DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "truncate": True}
+KNOWN = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mscale", "mscale_all_dim")
 
 
 def positions_from(config, rope=None):
@@ -25,6 +41,7 @@ def positions_from(config, rope=None):
         config: The config.json, a dict.
         rope: The part of it that describes the positions; None to find it.
     """
+    nested = rope is not None
     if rope is None:
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -32,11 +49,18 @@ def positions_from(config, rope=None):
         raise ValueError(
             f"`rope_type` of config.json must be one of {['default', *SCALINGS]}. Received: rope_type={rope_type!r}."
         )
-    check_config({**config, **rope}, partial_rotary_factor=1.0)
+    check_config({**config, **rope}, partial_rotary_factor=1.0, rope_interleaved=False)
+    known = [key for _, arguments in SCALINGS.values() for key in arguments]
+    check_keys(rope, (*KNOWN, *known), "the rope of config.json")
     scaling = None
     if rope_type != "default":
-        # transformers has a default for this one key of Llama 3's scaling alone.
+        # transformers has a default for these keys alone, and prefers the first one where it stands outside.
         rope = {"original_max_position_embeddings": config["max_position_embeddings"], **rope}
+        outside = config.get("original_max_position_embeddings")
+        if outside is not None and not nested:
+            rope["original_max_position_embeddings"] = outside
+        if rope_type == "yarn":
+            rope = _with_yarn_defaults(rope, config["max_position_embeddings"])
         scaling_class, arguments = SCALINGS[rope_type]
         missing = [key for key in arguments if key not in rope]
         if missing:
@@ -45,6 +69,19 @@ def positions_from(config, rope=None):
             )
         scaling = scaling_class(**{argument: rope[key] for key, argument in arguments.items()})
     return RotaryPositions(rope.get("rope_theta", config.get("rope_theta", 10000.0)), scaling)
+
+
+def _with_yarn_defaults(rope, max_length):
+    """Returns the description of a YaRN with the values that transformers gives to missing keys."""
+    rope = {**YARN_DEFAULTS, **{key: value for key, value in rope.items() if value is not None}}
+    rope.setdefault("factor", max_length / rope["original_max_position_embeddings"])
+    scales = [rope.get(key) for key in ("mscale", "mscale_all_dim")]
+    if rope["attention_factor"] is None and all(scales):
+        first, second = (
+            1.0 if rope["factor"] <= 1 else 0.1 * m * math.log(rope["factor"]) + 1.0 for m in scales
+        )
+        rope["attention_factor"] = first / second
+    return rope
 
 
 def rope_of(family, positions):
@@ -67,9 +104,11 @@ def rope_of(family, positions):
                 f"Received: scaling={scaling!r}."
             )
         rope_type, arguments = scalings[type(scaling)]
+        values = {key: getattr(scaling, argument) for key, argument in arguments.items()}
+        usual = YARN_DEFAULTS if rope_type == "yarn" else {}
         rope = {
             "rope_type": rope_type,
-            **{key: getattr(scaling, argument) for key, argument in arguments.items()},
+            **{key: value for key, value in values.items() if key not in usual or value != usual[key]},
         }
     return {**rope, "rope_theta": theta}
 

@@ -1,15 +1,39 @@
 """Reading of a folder of sentence-transformers: how one vector is made of the tokens' vectors."""
 
+import logging
 from pathlib import Path
 
-from keras_transformer.huggingface.configs import POOLINGS, check_config
-from keras_transformer.huggingface.files import parse_json, read_if_there, read_json
+from keras_transformer.checks import check
+from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
+from keras_transformer.huggingface.configs import check_config
+from keras_transformer.huggingface.family import MAKES_VECTORS
+from keras_transformer.huggingface.files import parse_json, read_if_there, read_json, stored_tensors
+from keras_transformer.huggingface.known_keys import check_sentence_file
+from keras_transformer.huggingface.tensors import dense, fill_weights
+from keras_transformer.huggingface.word_piece import lowers_case
+from keras_transformer.models.heads import PROJECTED, ProjectedPooler
+
+log = logging.getLogger(__name__)
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 LENGTH = "sentence_bert_config.json"
+POOLINGS = {**CLASSIFIER_POOLINGS, "lasttoken": "last"}
 # The keys of older folders, one for each pooling.
-POOLING_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+POOLING_KEYS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# Dense modules by the ends of the names of PyTorch's activations.
+ACTIVATIONS = {
+    "Identity": "linear",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
 
 
 def is_sentence_embedder(folder):
@@ -27,59 +51,142 @@ def is_sentence_embedder(folder):
     return (Path(folder) / MODULES).is_file()
 
 
+def with_purpose(config, folder):
+    """Returns a config.json with the key `MAKES_VECTORS` where modules.json says that the model makes vectors."""
+    return {**config, MAKES_VECTORS: True} if is_sentence_embedder(folder) else config
+
+
+def warn_of_activation(config):
+    """Warns where config.json of a cross-encoder names an activation of its score other than the identity.
+
+    Args:
+        config: The config.json, a dict.
+    """
+    newer = config.get("sentence_transformers")  # it counts before the key of older versions
+    newer = newer.get("activation_fn") if isinstance(newer, dict) else None
+    name = newer or config.get("sbert_ce_default_activation_function")
+    if name is not None and str(name).rpartition(".")[2] != "Identity":
+        log.warning("config.json names the activation %s, which is not computed: a score is the logit", name)
+
+
 def embedder_options(folder, prompt_name=None):
     """Reads how a folder of sentence-transformers makes vectors: arguments of `serving.Embedder`.
 
     Args:
-        folder: A path. The folder holds modules.json with a transformer, a pooling ("mean" or "cls") and perhaps a
-            normalisation.
+        folder: A path. The folder holds modules.json with a transformer, a pooling ("mean", "cls" or "lasttoken"),
+            perhaps dense layers, and perhaps a normalisation.
         prompt_name: Name of the prompt that is put before each text, such as "query"; None for the default one.
 
     Returns:
-        A dict of `pooling`, `normalize`, `prompt` and, where the folder says it, `max_source_length`.
+        A dict of `pooling`, `normalize`, `prompt` and, where the folder says it, `max_source_length`. With dense layers
+        `pooling` is "projected": `with_dense_modules` gives the model these layers.
 
     Raises:
         ValueError: If a file is missing or damaged, there is another module or pooling, or no such prompt.
     """
     folder = Path(folder)
-    modules = parse_json(folder / MODULES)
-    kinds = (
-        [str(each.get("type")).rpartition(".")[2] for each in modules]
-        if isinstance(modules, list)
-        else modules
-    )
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ValueError(
-            f"{folder / MODULES} must list a Transformer, a Pooling and perhaps a Normalize. Received: {kinds!r:.200}."
-        )
-    paths = [each.get("path") for each in modules]
-    if paths[0] != "" or not isinstance(paths[1], str) or Path(paths[1]).name != paths[1]:
-        raise ValueError(
-            f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it. "
-            f"Received: path={paths!r:.200}."
-        )
+    pooling, denses, normalize = _modules(folder)
     prompt = _prompt(folder, prompt_name)
-    options = {
-        "pooling": _pooling(folder / paths[1] / "config.json", prompt),
-        "normalize": len(modules) == 3,
-        "prompt": prompt,
-    }
+    own_pooling = _pooling(pooling / "config.json", prompt)
+    options = {"pooling": PROJECTED if denses else own_pooling, "normalize": normalize, "prompt": prompt}
     if (folder / LENGTH).is_file():
         config = read_json(folder / LENGTH)
-        check_config(config, LENGTH, do_lower_case=False)  # the tokenizer says what it does
+        if not lowers_case(folder):
+            check_config(config, LENGTH, do_lower_case=False)
+        check_config(
+            config, LENGTH, transformer_task="feature-extraction", module_output_name="token_embeddings"
+        )
+        check_config(config, LENGTH, model_args={}, tokenizer_args={}, config_args={}, processing_kwargs={})
+        check_sentence_file(config, LENGTH)
         if config.get("max_seq_length") is not None:
             options["max_source_length"] = config["max_seq_length"]
     return options
 
 
+def with_dense_modules(model, folder):
+    """Returns a model without its head, with the dense layers of a folder of sentence-transformers as its pooler.
+
+    Args:
+        model: An `EncoderModel` that `from_huggingface` made of the folder. Where it is quantized, so are these layers.
+        folder: A path. The folder holds modules.json.
+
+    Returns:
+        An `EncoderModel`; `model` itself where it has no head and the folder no dense layers.
+
+    Raises:
+        ValueError: If a file is missing or damaged, or there is another module, activation or tensor.
+    """
+    folder = Path(folder)
+    pooling, denses, _ = _modules(folder)
+    if not denses:
+        return model if model.head is None else model.with_head(None)
+    configs = [_dense_config(path / "config.json") for path in denses]
+    pooler = ProjectedPooler(
+        [config["out_features"] for config in configs],
+        [_activation(config, path) for config, path in zip(configs, denses, strict=True)],
+        [bool(config.get("bias", True)) for config in configs],
+        _pooling(pooling / "config.json", None),
+        dtype=model.dtype_policy,
+        name="pooler",
+    )
+    model = model.with_head(None, pooler)
+    quantized = model.token_embedding.quantization_mode
+    for layer, path in zip(pooler.layers, denses, strict=True):
+        fill_weights(dense("linear", layer), stored_tensors(path))
+        if quantized:
+            layer.quantize(quantized)
+    return model
+
+
+def _modules(folder):
+    """Returns the folder of the pooling, those of the dense layers, and whether vectors are normalised."""
+    modules = parse_json(folder / MODULES)
+    listed = isinstance(modules, list) and all(isinstance(each, dict) for each in modules)
+    check(listed, f"{folder / MODULES} must hold a list of modules.", modules=modules)
+    kinds = [str(each.get("type")).rpartition(".")[2] for each in modules]
+    normalize = kinds[-1:] == ["Normalize"]
+    inner = kinds[2 : len(kinds) - normalize]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(inner) - {"Dense"}:
+        raise ValueError(
+            f"{folder / MODULES} must list a Transformer, a Pooling, perhaps Dense modules, and perhaps a Normalize. "
+            f"Received: {kinds!r:.200}."
+        )
+    paths = [each.get("path") for each in modules]
+    inside = [isinstance(path, str) and path != "" and Path(path).name == path for path in paths[1:]]
+    if paths[0] != "" or not all(inside[: 1 + len(inner)]):
+        raise ValueError(
+            f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it. "
+            f"Received: path={paths!r:.200}."
+        )
+    return folder / paths[1], [folder / path for path in paths[2 : 2 + len(inner)]], normalize
+
+
+def _dense_config(path):
+    config = read_json(path)
+    check_config(
+        config, str(path), module_input_name="sentence_embedding", module_output_name="sentence_embedding"
+    )
+    check_sentence_file(config, "config.json of a Dense", str(path))
+    return config
+
+
+def _activation(config, path):
+    """Returns this library's name of the activation of a dense layer."""
+    name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+    rule = f"`activation_function` of {path / 'config.json'} must be one of {sorted(ACTIVATIONS)}."
+    check(name in ACTIVATIONS, rule, activation_function=config.get("activation_function"))
+    return ACTIVATIONS[name]
+
+
 def _pooling(path, prompt):
     config = read_json(path)
-    modes = [config.get("pooling_mode")]
+    modes = config.get("pooling_mode")
+    modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     if modes == [None]:
         modes = [
             POOLING_KEYS.get(key, key)
             for key, value in config.items()
-            if key.startswith("pooling_mode") and value
+            if key.startswith("pooling_mode_") and value
         ]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ValueError(
@@ -87,11 +194,13 @@ def _pooling(path, prompt):
         )
     if prompt:
         check_config(config, str(path), include_prompt=True)
+    check_sentence_file(config, "config.json of a Pooling", str(path))
     return POOLINGS[modes[0]]
 
 
 def _prompt(folder, name):
     config = read_if_there(folder, PROMPTS)
+    check_sentence_file(config, PROMPTS)
     prompts = config.get("prompts") or {}
     name = config.get("default_prompt_name") if name is None else name
     if name is None:

@@ -23,6 +23,7 @@ FILE = "sentencepiece.bpe.model"
 PEGASUS_OFFSET = 103  # of the ids of pieces, before which are those of the pretraining
 START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids
 FAIRSEQ = ("<unk>", "<s>", "</s>")  # those of its SentencePiece models
+CAMEMBERT_START = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 PADDED = ("<pad>", "</s>", "<unk>")  # those of T5's and PEGASUS's
 
 
@@ -133,28 +134,50 @@ def fairseq_tokenizer(model, languages=()):
     return sentence_piece(own.model, [*START, *pieces, *languages, MASK])
 
 
-def _write_fairseq(tokenizers, folder, model):
-    (tokenizer,) = check_tokenizers("xlm-roberta", tokenizers, "SentencePieceTokenizer", model)
-    expected = fairseq_tokenizer(tokenizer.model).vocabulary
-    check_parts("xlm-roberta", fairseq_ids=(tokenizer.vocabulary == expected, True))
-    (folder / FILE).write_bytes(tokenizer.model)
-    tokens = {**SENTENCE_PIECE_TOKENS, "cls": "<s>", "sep": "</s>", "mask": MASK}
-    write_tokenizer_config(folder, "XLMRobertaTokenizer", tokens)
+def camembert_tokenizer(model):
+    """Makes a tokenizer with CamemBERT's ids: `CAMEMBERT_START`, the pieces after the unknown one, a mask.
+
+    Args:
+        model: A SentencePiece model, its bytes or a path.
+    """
+    own = sentence_piece(model)
+    check_sentence_piece("camembert", own, ids=FAIRSEQ)
+    return sentence_piece(own.model, [*CAMEMBERT_START, *own.pieces(range(1, own.vocab_size)), MASK])
 
 
-def _read_fairseq(folder):
-    if not (folder / FILE).is_file():
-        tokenizer = json_tokenizer(folder, FAIRSEQ)
-    else:
-        own = fairseq_tokenizer(folder / FILE)
-        tokenizer = with_added_tokens(folder, own.model, own.vocabulary)
-    generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
-    last = [tokenizer.eos_id]
-    check_ends(folder, [tokenizer.bos_id], last, last * 2, makes_own=not generic)
-    return (tokenizer,)
+def _encoder_kind(family, tokenizer_class, make):
+    """Makes the `TokenizerKind` of an encoder whose ids are fairseq's or a variant of them.
+
+    Args:
+        family: The `model_type`.
+        tokenizer_class: Name of transformers' class.
+        make: `make(model)` makes the tokenizer of a SentencePiece model.
+    """
+
+    def write(tokenizers, folder, model):
+        (tokenizer,) = check_tokenizers(family, tokenizers, "SentencePieceTokenizer", model)
+        expected = make(tokenizer.model).vocabulary
+        check_parts(family, fairseq_ids=(tokenizer.vocabulary == expected, True))
+        (folder / FILE).write_bytes(tokenizer.model)
+        tokens = {**SENTENCE_PIECE_TOKENS, "cls": "<s>", "sep": "</s>", "mask": MASK}
+        write_tokenizer_config(folder, tokenizer_class, tokens)
+
+    def read(folder):
+        if not (folder / FILE).is_file():
+            tokenizer = json_tokenizer(folder, FAIRSEQ)
+        else:
+            own = make(folder / FILE)
+            tokenizer = with_added_tokens(folder, own.model, own.vocabulary)
+        generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
+        last = [tokenizer.eos_id]
+        check_ends(folder, [tokenizer.bos_id], last, last * 2, makes_own=not generic)
+        return (tokenizer,)
+
+    return TokenizerKind(((FILE, JSON),), read, write)
 
 
-FAIRSEQ_SENTENCE_PIECE = TokenizerKind(((FILE, JSON),), _read_fairseq, _write_fairseq)
+FAIRSEQ_SENTENCE_PIECE = _encoder_kind("xlm-roberta", "XLMRobertaTokenizer", fairseq_tokenizer)
+CAMEMBERT_SENTENCE_PIECE = _encoder_kind("camembert", "CamembertTokenizer", camembert_tokenizer)
 
 
 def vocabulary_tokenizer(folder, model, path, more=()):

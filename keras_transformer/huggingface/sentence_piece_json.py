@@ -4,7 +4,6 @@ transformers 5 writes no other file.
 """
 
 import base64
-import itertools
 
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
@@ -30,6 +29,7 @@ PARTS = (
     ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never"}, {}),
 )
 UNREAD = ("split", "invert", "str_rep", "add_prefix_space")
+LONGEST_WAY = 10  # pieces that a merge may be moved over, on average
 
 
 def read_pieces(folder, first=()):
@@ -165,8 +165,8 @@ def _scores(merges, types):
     SentencePiece looks at the joined piece alone. So all pairs that make a piece must be merges, one after the other.
     """
     pairs = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
-    joined = [left + right for left, right in pairs]
-    ranks = {piece: i for i, (piece, _) in enumerate(itertools.groupby(joined))}
+    runs, others = _first_runs(pairs)
+    ranks = _ranks(others, runs)
     normal = {piece for piece, kind in types.items() if kind == NORMAL}
     expected = {
         (piece[:i], piece[i:])
@@ -174,6 +174,71 @@ def _scores(merges, types):
         for i in range(1, len(piece))
         if all(part in normal or len(part) == 1 for part in (piece[:i], piece[i:]))
     }
-    if len(ranks) != len(list(itertools.groupby(joined))) or not expected <= {*pairs}:
+    if ranks is None or not expected <= {*pairs}:
         raise ValueError("Its merges must be those that SentencePiece makes of the scores of pieces.")
     return {piece: -float(rank) for piece, rank in ranks.items()}
+
+
+def _first_runs(pairs):
+    """Takes the merges that make runs of one character away from the first ones, where longer runs come first.
+
+    Gemma 3's first merges make runs of newlines, blanks and tabs. There a run grows from the left, one character at a
+    time, because each pair of a longer run and one character comes before the pair of two characters. The other pairs
+    are never used, so their order does not count. Nor does the order of the characters, nor that of a pair and of
+    merges without its character.
+
+    Returns:
+        The runs, the longest first, a list of str; and the other merges. No runs where the first merges are others.
+    """
+    count = next((i for i, pair in enumerate(pairs) if len({*"".join(pair)}) > 1), len(pairs))
+    ranks = {pair: i for i, pair in enumerate(pairs[:count])}
+    characters = {left[0] for left, _ in ranks}
+    others, seen = [], set()
+    for i, pair in enumerate(pairs[count:], count):
+        piece = {*"".join(pair)}
+        if len(piece) == 1 and piece <= characters and not piece & seen:
+            ranks[pair] = i
+        else:
+            others.append(pair)
+            seen |= piece & characters
+    runs = {"".join(pair) for pair in ranks}
+    for character in characters:
+        longest = max(len(run) for run in runs if run[0] == character)
+        start = ranks.get((character, character), -1)
+        steps = [ranks.get((character * length, character), start) for length in range(2, longest)]
+        late = any(piece in runs or {*piece} == {character} for piece in map("".join, others))
+        if start < 0 or late or any(step >= start for step in steps):
+            return [], pairs
+    return sorted(runs, key=lambda run: (-len(run), run)), others
+
+
+def _ranks(pairs, first=()):
+    """Returns the rank of each joined piece, a dict, if all merges of a piece can come one after the other; else None.
+
+    A merge may come earlier, next to the others of its piece, where the pieces between them have no character in common
+    with it: no text has their pairs in one place. None of these pieces may be part of a merge before its own last one,
+    so that a merge makes no pair of a lower rank.
+
+    Args:
+        pairs: The merges, a list of pairs of str.
+        first: Pieces that come before those of the merges, a list of str.
+    """
+    first_use, last_made = {}, {}
+    for i, pair in enumerate(pairs):
+        for part in pair:
+            first_use.setdefault(part, i)
+        last_made["".join(pair)] = i
+    order, places = list(first), {piece: i for i, piece in enumerate(first)}
+    room = LONGEST_WAY * len(pairs)
+    for pair in pairs:
+        piece = "".join(pair)
+        if piece not in places:
+            places[piece] = len(order)
+            order.append(piece)
+        elif order[-1] != piece:
+            between = order[places[piece] + 1 :]
+            room -= len(between)
+            made_first = (first_use.get(each, len(pairs)) > last_made[each] for each in (piece, *between))
+            if room < 0 or not all(made_first) or not {*piece}.isdisjoint("".join(between)):
+                return None
+    return places

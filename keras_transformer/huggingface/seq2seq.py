@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.huggingface.configs import add_token_ids, arguments_from, check_config, token_id_keys
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.known_keys import SEQ2SEQ
 from keras_transformer.huggingface.parts import check_made, check_parts, stack_words
 from keras_transformer.huggingface.tensors import ComputedTable, LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import (
@@ -82,6 +83,7 @@ class Seq2SeqFamily(Family):
     output_bias: bool = True
     positions: dict | None = None
     stored_table: bool = False
+    more_keys: tuple = SEQ2SEQ
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""

@@ -3,6 +3,7 @@ Transformer".
 """
 
 import re
+from dataclasses import dataclass
 
 from keras_transformer.huggingface.configs import (
     activation_from,
@@ -16,6 +17,7 @@ from keras_transformer.huggingface.configs import (
 )
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_if_there
+from keras_transformer.huggingface.known_keys import SEQ2SEQ
 from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.post_processor import GENERIC, check_ends
 from keras_transformer.huggingface.sentence_piece import (
@@ -55,14 +57,29 @@ DEFAULTS |= {"feed_forward_proj": "relu", "pad_token_id": 0, "eos_token_id": 1, 
 DENSE = "DenseReluDense"
 
 
+@dataclass(frozen=True)
 class T5Family(Family):
-    """T5 and T5 1.1."""
+    """T5 and its relatives.
+
+    Attributes:
+        share_biases: Whether the layers of a stack share one table of biases.
+        scales: Whether the decoder's outputs may be scaled.
+    """
+
+    share_biases: bool = True
+    scales: bool = True
+
+    def classes_of(self, config):
+        """Returns the names that `architectures` of config.json may have: also the name of T5 before transformers 4."""
+        return (*self.architectures, *(("T5WithLMHeadModel",) if self.model_type == "t5" else ()))
 
     def complete_config(self, config, tensor_names):
         """Corrects `tie_word_embeddings`, which transformers 5 writes as true whatever the model is.
 
         Where outputs are not scaled, the output projection may be its own. Then its tensor is stored.
         """
+        if not self.scales:
+            config = {**config, "scale_decoder_outputs": False}
         if config.get("scale_decoder_outputs") is False:
             return {**config, "tie_word_embeddings": "lm_head.weight" not in tensor_names}
         return config
@@ -77,26 +94,32 @@ class T5Family(Family):
             **arguments_from(config, KEYS),
             activation=activation,
             gated=gated,
+            share_biases=self.share_biases,
             output_scale=config["d_model"] ** -0.5 if scaled else 1.0,
             **add_token_ids(config, **kwargs, bos_key=BOS_KEY),
         )
 
     def make_config(self, model):
         """Makes the config.json of a model."""
-        check_parts("t5", model=(model, T5))
+        family = self.model_type
+        check_parts(family, model=(model, T5))
         scale, usual_scale = model.output_embedding.output_scale, model.d_model**-0.5
-        check_parts("t5", output_scale=(scale, 1.0 if scale == 1.0 else usual_scale))
-        name = activation_name("t5", model)
+        check_parts(
+            family,
+            output_scale=(scale, 1.0 if scale == 1.0 or not self.scales else usual_scale),
+            share_biases=(model.share_biases, self.share_biases),
+        )
+        name = activation_name(family, model)
         if model.gated:
             # transformers has one gated GELU, the form with tanh.
-            check_parts("t5", gated_activation=(name, "gelu_new" if name == "gelu" else name))
+            check_parts(family, gated_activation=(name, "gelu_new" if name == "gelu" else name))
             name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
         return {
-            "model_type": "t5",
+            "model_type": family,
             "architectures": list(self.architectures),
-            **keys_of("t5", model, KEYS),
+            **keys_of(family, model, KEYS),
             "feed_forward_proj": name,
-            "scale_decoder_outputs": scale == usual_scale,
+            **({"scale_decoder_outputs": scale == usual_scale} if self.scales else {}),
             **token_id_keys(model, BOS_KEY),
         }
 
@@ -108,9 +131,9 @@ class T5Family(Family):
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
         for stack_name, last in (("encoder", 1), ("decoder", 2)):
             stack = getattr(model, stack_name)
-            bias = stack.layers[0].self_attention.positions
-            name = f"{stack_name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            yield matrix(name, bias.embeddings)
+            for i, layer in enumerate(stack.layers[: 1 if model.share_biases else None]):
+                name = f"{stack_name}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
+                yield matrix(name, layer.self_attention.positions.embeddings)
             names = LayerNames(
                 tuple(f"0.SelfAttention.{letter}" for letter in "qkvo"),
                 tuple(f"{sublayer}.layer_norm" for sublayer in range(last + 1)),
@@ -165,12 +188,14 @@ def write_tokenizers(tokenizers, folder, model):
     write_tokenizer_config(folder, "T5Tokenizer", tokens, extra_ids=count)
 
 
+TOKENIZER = TokenizerKind((("spiece.model", "tokenizer.json"),), read_tokenizers, write_tokenizers)
 FAMILY = T5Family(
     "t5",
     ("T5ForConditionalGeneration",),
-    TokenizerKind((("spiece.model", "tokenizer.json"),), read_tokenizers, write_tokenizers),
+    TOKENIZER,
     defaults=DEFAULTS,
     ignored=(  # old checkpoints hold it, and no model reads it
         re.compile(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"),
     ),
+    more_keys=SEQ2SEQ,
 )

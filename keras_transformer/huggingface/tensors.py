@@ -175,8 +175,8 @@ def without_copies(tensors):
     """Leaves out each tensor whose weights an earlier one holds: tied weights are stored once."""
     seen = set()
     for tensor in tensors:
-        if _weight_ids(tensor) not in seen:
-            seen.add(_weight_ids(tensor))
+        if weight_ids(tensor) not in seen:
+            seen.add(weight_ids(tensor))
             yield tensor
 
 
@@ -209,7 +209,7 @@ def fill_weights(
     stored_of, stored_tables, problems = {}, {}, []
     # A tensor under its full name comes before one without the prefix: the second is then left over.
     for each in sorted(stored, key=lambda each: each.name not in known):
-        name = _full_name(each.name, known, prefix, renamed or {})
+        name = full_name(each.name, known, prefix, renamed or {})
         if name in tensors and name not in stored_of:
             stored_of[name] = each
             problems += each.problems(tensors[name].shape)
@@ -218,18 +218,18 @@ def fill_weights(
             problems += each.problems((*each.shape[:1], tables[name].width))
         elif not any(pattern.search(each.name) for pattern in ignored):
             problems.append(f"{each.name!r} is left over")
-    filled = {_weight_ids(tensors[name]) for name in stored_of}
+    filled = {weight_ids(tensors[name]) for name in stored_of}
     problems += [
         f"{tensor.name!r} is missing"
         for tensor in without_copies(tensors.values())
-        if _weight_ids(tensor) not in filled
+        if weight_ids(tensor) not in filled
     ]
     _raise_if_any(problems)
 
     first_names = {}
     to_read = [(name, tensor) for name, tensor in tensors.items() if name in stored_of]
     for name, tensor in tqdm.tqdm(to_read, unit="tensor", disable=not verbose, leave=False):
-        array, first_name = stored_of[name].read(), first_names.setdefault(_weight_ids(tensor), name)
+        array, first_name = stored_of[name].read(), first_names.setdefault(weight_ids(tensor), name)
         if first_name == name:
             for variable, value in _values(tensor, array, values_of):
                 variable.assign(value)
@@ -241,7 +241,7 @@ def fill_weights(
     _raise_if_any(problems)
 
 
-def _full_name(name, known, prefix, renamed):
+def full_name(name, known, prefix, renamed):
     """Returns a tensor's name as the family writes it now, with the prefix."""
     for old, new in renamed.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
@@ -262,7 +262,7 @@ def _holds(tensor, array, values_of):
     )
 
 
-def _weight_ids(tensor):
+def weight_ids(tensor):
     """Returns a key that two tensors share when they hold the same weights."""
     return tuple(id(weight) for weight in tensor.weights)
 

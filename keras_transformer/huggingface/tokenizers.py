@@ -7,9 +7,10 @@ from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, write_json
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.post_processor import puts_first
+from keras_transformer.huggingface.post_processor import ids_around, puts_first
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+NO_LIMIT = 10**9  # transformers writes 10**30 for no limit
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
 WORD_PIECE_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SENTENCE_PIECE_TOKENS = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
@@ -50,6 +51,57 @@ def starts_with_bos(folder, kind, bos_id):
         return bool(config["add_bos_token"])
     found = puts_first(folder, bos_id)
     return kind.starts_with_bos if found is None else found
+
+
+def tokenizer_limit(folder):
+    """Returns the largest number of tokens of a text in tokenizer_config.json, an int or None."""
+    limit = read_if_there(folder, TOKENIZER_CONFIG).get("model_max_length")
+    return limit if isinstance(limit, int) and limit < NO_LIMIT else None
+
+
+def with_ends(tokenizer, folder):
+    """Returns the tokenizer of a language model that makes vectors, with the ids around a text as its own.
+
+    Args:
+        tokenizer: The tokenizer that the files describe.
+        folder: A `pathlib.Path`.
+
+    Returns:
+        A tokenizer, whose `eos_id` ends a text and whose `pad_id` is in no text; and whether `bos_id` begins a text.
+
+    Raises:
+        ValueError: If nothing ends a text, or other ids stand around it.
+    """
+    config = read_if_there(folder, TOKENIZER_CONFIG)
+    asked = {key: config.get(key) for key in ("add_bos_token", "add_eos_token")}
+    if any(value is not None for value in asked.values()):
+        first = [tokenizer.bos_id] if asked["add_bos_token"] else []
+        last = [tokenizer.eos_id] if asked["add_eos_token"] else []
+    else:
+        first, last = ids_around(folder)
+    rule = (
+        "A token must end each text in a model that makes vectors, and none but `bos_token` may begin it: by "
+        f"`add_bos_token` and `add_eos_token` of {TOKENIZER_CONFIG}, or by `post_processor` of tokenizer.json."
+    )
+    fits = first in ([], [tokenizer.bos_id]) and len(last) == 1 and None not in (*first, *last)
+    check(fits, rule, **asked, before=first, after=last)
+    return _with_end(tokenizer, last[0]), bool(first)
+
+
+def _with_end(tokenizer, end_id):
+    """Returns a tokenizer whose `eos_id` is an id, and whose `pad_id` is that of another special token."""
+    if tokenizer.eos_id == end_id and tokenizer.pad_id not in (None, end_id):
+        return tokenizer
+    from keras_transformer.text import BytePairTokenizer  # loads TensorFlow
+
+    rule = "`pad_token` must not be the token that ends a text, in a model that makes vectors."
+    check(isinstance(tokenizer, BytePairTokenizer), rule, pad_id=tokenizer.pad_id, end_id=end_id)
+    config = tokenizer.get_config()
+    (end,) = tokenizer.pieces([end_id])
+    # Special tokens are plain text in a text, so any other one can fill rows up.
+    others = [token for token in (config["pad_token"], *config["special_tokens"]) if token not in (None, end)]
+    check(others, "The tokenizer must have a special token that is not the end of a text.", end=end)
+    return BytePairTokenizer(**{**config, "eos_token": end, "pad_token": others[0]})
 
 
 def first_of(*kinds):

@@ -18,6 +18,7 @@ from keras_transformer.huggingface.configs import (
 )
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, STACK
 from keras_transformer.huggingface.family import Family
+from keras_transformer.huggingface.known_keys import ENCODER
 from keras_transformer.huggingface.parts import check_parts, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, Tensor, dense, layer_tensors, norm
 from keras_transformer.layers import Encoder
@@ -147,4 +148,5 @@ FAMILY = VitFamily(
     defaults=DEFAULTS,
     guessed_keys=("id2label", "label2id"),  # a model knows only the number of its classes
     matrices=("pooler", "head"),
+    more_keys=ENCODER,
 )

@@ -92,6 +92,23 @@ def read_word_piece(folder, tokens=WORD_PIECE_TOKENS, separators=1):
     return tokenizer
 
 
+def lowers_case(folder):
+    """Whether a folder has a WordPiece tokenizer that makes all letters small.
+
+    Args:
+        folder: A `pathlib.Path`.
+    """
+    path, config = folder / "tokenizer.json", read_if_there(folder, TOKENIZER_CONFIG)
+    if path.is_file():
+        if (read_json(path).get("model") or {}).get("type") != "WordPiece":
+            return False
+        if config.get("tokenizer_class") in GENERIC:
+            return bool(_read_json(path)[1]["do_lower_case"])
+    elif not (folder / "vocab.txt").is_file():
+        return False
+    return bool(config.get("do_lower_case", True))
+
+
 def _read_json(path):
     """Returns the pieces of tokenizer.json in the order of their ids, and its `OPTIONS`."""
     parts = read_json(path)

@@ -1,5 +1,6 @@
 """Layers: the mathematics of attention and of the layers around it."""
 
+from keras_transformer.execution.int8 import TwoPartQuantizer
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.cache import KVCache, Place, TreeCache, empty_cache
 from keras_transformer.layers.dot_product import dot_product_attention
@@ -20,6 +21,7 @@ from keras_transformer.layers.positions import (
     Llama3Scaling,
     RelativePositionBias,
     RotaryPositions,
+    YarnScaling,
 )
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.recurrent import LSTMStack, LuongAttention
@@ -63,6 +65,8 @@ __all__ = [
     "SegmentEmbedding",
     "TokenEmbedding",
     "TreeCache",
+    "TwoPartQuantizer",
+    "YarnScaling",
     "ZeroCenteredRMSNormalization",
     "dot_product_attention",
     "empty_cache",

@@ -24,7 +24,8 @@ def check_slot(index):
     """Raises `ValueError` unless `index` is an int or an int scalar tensor."""
     is_int = isinstance(index, numbers.Integral) or "int" in str(getattr(index, "dtype", ""))
     rule = "`index` must be an int or an int scalar tensor."
-    check(is_int and len(getattr(index, "shape", ())) == 0, rule, index=index)
+    shape = getattr(index, "shape", ())
+    check(is_int and getattr(shape, "rank", len(tuple(shape or ()))) in (None, 0), rule, index=index)
 
 
 class KVCache(NamedTuple):

@@ -170,7 +170,7 @@ class RotaryPositions(AttentionPositions):
 
     Args:
         max_wavelength: `w`; wavelengths run from 2π to 2π times it.
-        scaling: `LinearScaling` or `Llama3Scaling`, or None.
+        scaling: `LinearScaling`, `Llama3Scaling` or `YarnScaling`, or None.
 
     Call arguments:
         x: `(batch, ..., length, dim)`, queries or keys; `dim` is even.
@@ -213,6 +213,8 @@ class RotaryPositions(AttentionPositions):
         dtype = at_least_float32(x.dtype)
         angles = ops.expand_dims(ops.cast(positions, dtype), -1) * ops.convert_to_tensor(rates, dtype)
         cos, sin = ops.cos(angles), ops.sin(angles)
+        if self.scaling is not None and self.scaling.magnitude != 1.0:
+            cos, sin = cos * self.scaling.magnitude, sin * self.scaling.magnitude
         first, second = ops.split(ops.cast(x, dtype), 2, axis=-1)
         rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
         return ops.cast(rotated, x.dtype)
@@ -224,6 +226,11 @@ class RotaryPositions(AttentionPositions):
 @dataclasses.dataclass(frozen=True)
 class Scaling(Fields):
     """Base class of the changes that let rotary positions reach further than the texts of the training."""
+
+    @property
+    def magnitude(self):
+        """The factor of the rotated queries and keys, a float."""
+        return 1.0
 
     def scaled(self, rates):
         """Changes the rates, a list of float, in radians a position."""
@@ -302,3 +309,68 @@ class Llama3Scaling(Scaling):
             return kept * rate + (1 - kept) * rate / self.factor
 
         return [scaled(rate) for rate in rates]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class YarnScaling(Scaling):
+    """Stretches long waves by a factor, leaves short ones, and makes scores larger.
+
+    Peng et al., 2024, "YaRN: Efficient Context Window Extension of Large Language Models", section 3, with the bounds
+    of the published code: between a wave that fits `fast` times into `original_max_length` and one that fits `slow`
+    times, the share of the stretched rate grows evenly from channel to channel.
+
+    Args:
+        factor: How many times as long the texts may be.
+        original_max_length: Longest text of the training, in tokens.
+        fast: Bound of the short waves.
+        slow: Bound of the long waves.
+        attention_factor: Factor of the rotated queries and keys; `0.1 ln(factor) + 1` when None, and 1 where `factor`
+            is at most 1.
+        truncate: Whether the bounds are moved outwards to whole channels.
+
+    Raises:
+        ValueError: If a number is not positive, or `fast` is not above `slow`.
+
+    >>> YarnScaling(4.0, 32768).scaled([1.0, 0.001])
+    [1.0, 0.000625]
+    """
+
+    factor: float = 4.0
+    original_max_length: int = 4096
+    fast: float = 32.0
+    slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self):
+        check_range(0, above=True, factor=self.factor, fast=self.fast, slow=self.slow)
+        check(self.fast > self.slow, "`fast` must be above `slow`.", fast=self.fast, slow=self.slow)
+        check_positive(original_max_length=self.original_max_length)
+        if self.attention_factor is not None:
+            check_range(0, above=True, attention_factor=self.attention_factor)
+
+    @property
+    def magnitude(self):
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 1.0 if self.factor <= 1 else 0.1 * math.log(self.factor) + 1.0
+
+    def scaled(self, rates):
+        if len(rates) == 1:  # the shortest wave
+            return list(rates)
+
+        def channel(waves):
+            return math.log(self.original_max_length / (waves * 2 * math.pi)) / -math.log(rates[1])
+
+        low, high = channel(self.fast), channel(self.slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * len(rates) - 1)
+        width = high - low or 0.001
+
+        def scaled(i, rate):
+            stretched = min(max((i - low) / width, 0.0), 1.0)
+            return stretched * rate / self.factor + (1 - stretched) * rate
+
+        return [scaled(i, rate) for i, rate in enumerate(rates)]

@@ -74,15 +74,14 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         return self._with_axes(self.in_precision_of_scales(super().quantized_call, rows), inputs)
 
     def operands(self):
-        if not self.contracted:
+        is_int8 = self.quantization_mode == "int8"
+        if not self.contracted or (self.quantization_mode is not None and self.int8_parts is None):
             return None
         bias = None if self.bias is None else ops.reshape(ops.cast(self.bias, self.compute_dtype), (-1,))
-        k = math.prod(self.kernel.shape[: self.contracted])
-        if self.quantization_mode is None:
-            return Operands(ops.reshape(ops.cast(self.kernel, self.compute_dtype), (k, -1)), bias=bias)
-        if self.int8_parts is None:
-            return None
-        kernel = self.int8_kernel
+        kernel = self.int8_kernel if is_int8 else ops.cast(self.kernel, self.compute_dtype)
+        k = math.prod(kernel.shape[: self.contracted])
+        if not is_int8:
+            return Operands(ops.reshape(kernel, (k, -1)), bias=bias)
         return Operands(
             ops.reshape(ops.convert_to_tensor(kernel), (k, -1)),
             ops.reshape(self.kernel_scale, (-1,)),

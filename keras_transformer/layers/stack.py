@@ -46,6 +46,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         kernel_initializer: Initializer of the matrices that the layer creates itself.
         attention_norm: Whether self-attention has a norm. False for the first layer of a stack whose input is
             normalised already (ModernBERT); needs `normalize_first=True`.
+        use_causal_mask: Whether a position sees none after it, as in an embedder that was made of a language model.
+            `attention` is then called with `use_causal_mask=True` too. A decoder layer is always causal, without it.
         attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
             is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=,
             training=)`.
@@ -89,6 +91,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         activation_dropout=None,
         kernel_initializer="glorot_uniform",
         attention_norm=True,
+        use_causal_mask=False,
         attention=None,
         feed_forward=None,
         **kwargs,
@@ -102,6 +105,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         check(attention_norm or normalize_first, rule, normalize_first=normalize_first)
         self.num_heads = num_heads
         self.attention_norm = attention_norm
+        self.use_causal_mask = use_causal_mask
         self.attention_dropout = attention_dropout or 0.0
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.dropout = dropout
@@ -165,15 +169,10 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     ):
         padding_mask = own_or_implicit_mask(padding_mask, x)
         h = self.self_attention_residual.before(x)
-        results = self.self_attention(
-            h,
-            h,
-            query_mask=padding_mask,
-            value_mask=padding_mask,
-            attention_mask=attention_mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-        )
+        masks = {"query_mask": padding_mask, "value_mask": padding_mask, "attention_mask": attention_mask}
+        masks |= {"use_causal_mask": True} if self.use_causal_mask else {}
+        options = {"return_attention_scores": return_attention_scores, "training": training}
+        results = self.self_attention(h, h, **masks, **options)
         y, scores, _ = unpack(results, return_attention_scores)
         x = self.self_attention_residual(x, y, training=training)
         return pack(self._feed_forward_block(x, padding_mask, training), scores)
@@ -234,6 +233,8 @@ class DecoderLayer(EncoderLayer):
 
     def __init__(self, num_heads=None, d_ff=None, *args, cross_attention=None, **kwargs):
         super().__init__(num_heads, d_ff, *args, **kwargs)
+        rule = "A decoder layer is causal without `use_causal_mask`."
+        check(not self.use_causal_mask, rule, use_causal_mask=self.use_causal_mask)
         self.cross_attention = check_part(cross_attention, "cross_attention")
         self.cross_attention_residual = None
 

@@ -9,6 +9,7 @@ from keras_transformer.models.heads import (
     MaskedLanguageHead,
     MultipleChoiceHead,
     Pooler,
+    ProjectedPooler,
     SpanHead,
     TaggingHead,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "MaskedLanguageHead",
     "MultipleChoiceHead",
     "Pooler",
+    "ProjectedPooler",
     "RecurrentSeq2Seq",
     "SpanHead",
     "TaggingHead",

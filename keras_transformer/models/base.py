@@ -64,7 +64,7 @@ class BaseModel(Configured, keras.Model):
         """Like `built_part`, but refuses None and a `Decoder`."""
         check(
             isinstance(value, kind) and not isinstance(value, Decoder),
-            f"`encoder` must be of class `{kind.__name__}`, in which each position sees all others.",
+            f"`encoder` must be of class `{kind.__name__}`, and no `Decoder`.",
             encoder=value,
         )
         return self.built_part(value, "encoder", shape)

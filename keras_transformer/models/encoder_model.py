@@ -10,7 +10,7 @@ from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbeddi
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built, takes_argument
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.heads import POOLINGS, Head, mean_of_tokens
+from keras_transformer.models.heads import POOLINGS, PROJECTED, Head, ProjectedPooler, pooled_states
 
 INPUTS = ("token_ids", "segment_ids")
 
@@ -31,8 +31,10 @@ class EncoderModel(BaseModel):
             attention knows them.
         embedding_dim: Width of the embeddings; a dense layer makes vectors of `d_model` of their normalised sum (Clark
             et al., 2020, "ELECTRA", section 3.1). None for `d_model`, without that layer.
+        embedding_scale: Factor of the tokens' embeddings, such as `sqrt(d_model)` in Gemma.
         num_segments: Number of segments; 0 for none.
-        norm: The norm of the embeddings' sum; `LayerNormalization(epsilon=1e-12)` when None.
+        norm: The norm of the embeddings' sum; `LayerNormalization(epsilon=1e-12)` when None. `keras.layers.Identity()`
+            for no norm.
         dropout: Share of that norm's output dropped in training.
         pooler: A layer that makes the vector of a text, such as `Pooler()`, or None.
         head: A `Head`, or None for the states themselves.
@@ -40,6 +42,7 @@ class EncoderModel(BaseModel):
         cls_id: The id that starts a text; None where it is not known.
         sep_id: The id that ends a text; None where it is not known.
         num_separators: How many `sep_id` stand between the texts of a pair; 2 in RoBERTa.
+        starts_with_cls: Whether a text begins with `cls_id`; it ends with `sep_id` in any case.
         **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -70,6 +73,7 @@ class EncoderModel(BaseModel):
         positions=None,
         *,
         embedding_dim=None,
+        embedding_scale=1.0,
         num_segments=2,
         norm=None,
         dropout=0.1,
@@ -79,6 +83,7 @@ class EncoderModel(BaseModel):
         cls_id=2,
         sep_id=3,
         num_separators=1,
+        starts_with_cls=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -92,19 +97,26 @@ class EncoderModel(BaseModel):
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.embedding_dim = embedding_dim
+        self.embedding_scale = embedding_scale
         self.num_segments = num_segments
         self.dropout = dropout
         self.pad_id = pad_id
         self.cls_id = cls_id
         self.sep_id = sep_id
         self.num_separators = num_separators
+        self.starts_with_cls = starts_with_cls
         policy = self.dtype_policy
         embedded, shape = (None, None, width), (None, None, d_model)
         self.pooler = self.built_part(pooler, "pooler", shape, Head)
         self.head = self.built_part(head, "head", shape, Head)
         scores_ids = self.head is not None and self.head.scores_ids
         self.token_embedding = TokenEmbedding(
-            vocab_size, width, scale=1.0, output_bias=scores_ids, dtype=policy, name="token_embedding"
+            vocab_size,
+            width,
+            scale=embedding_scale,
+            output_bias=scores_ids,
+            dtype=policy,
+            name="token_embedding",
         )
         self.positions = self.built_positions(positions, "positions", embedded)
         self.segments = None
@@ -200,21 +212,41 @@ class EncoderModel(BaseModel):
         Args:
             inputs: The inputs of a call.
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
-                section 3), or "first" for the state of `[CLS]`.
+                section 3), "first" for the state of `[CLS]`, "last" for that of the last token that is no padding, or
+                "projected" for the output of the model's `ProjectedPooler`.
 
         Returns:
-            float32 `(batch, d_model)`; 0 for a text of padding alone.
+            float32 `(batch, vector_width(pooling))`; 0 for a text of padding alone, but for "projected".
 
         Raises:
-            ValueError: If `pooling` is neither.
+            ValueError: If `pooling` is none of these, or the model has no `ProjectedPooler`.
         """
-        check_choice(POOLINGS, pooling=pooling)
+        self.vector_width(pooling)
+        if pooling == PROJECTED:
+            vectors = self.pooled(inputs)
+            return ops.cast(vectors, at_least_float32(vectors.dtype))
         states = self.encode(inputs, training=False)
         states = ops.cast(states, at_least_float32(states.dtype))
         real = self.padding_mask(inputs)
-        if pooling == "first":
-            return states[:, 0] * ops.cast(real, states.dtype)[:, :1]
-        return mean_of_tokens(states, real)
+        vectors = pooled_states(states, pooling, real)
+        seen = real[:, :1] if pooling == "first" else ops.any(real, axis=1, keepdims=True)
+        return vectors * ops.cast(seen, vectors.dtype)
+
+    def vector_width(self, pooling):
+        """Returns the width of the vectors of `embed`, an int.
+
+        Args:
+            pooling: As in `embed`.
+
+        Raises:
+            ValueError: If there is no such pooling, or the model has no `ProjectedPooler`.
+        """
+        check_choice((*POOLINGS, PROJECTED), pooling=pooling)
+        if pooling != PROJECTED:
+            return self.d_model
+        rule = '`pooling="projected"` needs a model whose pooler is a `ProjectedPooler`.'
+        check(isinstance(self.pooler, ProjectedPooler), rule, pooler=self.pooler)
+        return self.pooler.units[-1]
 
     def with_head(self, head, pooler=None):
         """Returns a model with copies of these weights under another head.

@@ -77,6 +77,7 @@ class Generation:
         *,
         constraints=(),
         prefix=None,
+        phrases=None,
     ):
         """Writes a target for each source, or for a language model the continuation of each prompt.
 
@@ -92,6 +93,8 @@ class Generation:
             constraints: List of constraints that every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
             prefix: int `(batch, prefix_len)`, the first tokens of each output, padded on the right. They are part of
                 the output and of its score; the constraints judge what comes after them. None for a language model.
+            phrases: int `(batch, phrases, length)`, what each output must hold, for a `PhraseBeam`. A phrase is padded
+                on the right with `pad_id`; one of padding alone is none. None for no phrases.
 
         Returns:
             `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
@@ -100,7 +103,8 @@ class Generation:
         Raises:
             ValueError: If `source` has another rank than 2, is empty, holds ids outside the vocabulary or is a tensor
                 of a graph; `max_length` is not positive or beyond the last position; `prefix` holds no ids, is padded
-                on the left or too long; or the constraints contradict one another.
+                on the left or too long; `phrases` have another shape or the strategy is no `PhraseBeam`; or the
+                constraints contradict one another.
         """
         source = self._checked_source(source)
         batch_size, source_len = source.shape
@@ -115,6 +119,8 @@ class Generation:
         if prefix is not None:
             inputs["prefix"] = self._checked_prefix(prefix, batch_size, longest)
             prefix_len = inputs["prefix"].shape[1]
+        if phrases is not None:
+            inputs["phrases"] = self._checked_phrases(phrases, batch_size)
         if hasattr(strategy, "seed"):
             seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
             inputs["seed"] = ops.convert_to_tensor(seed, "int32")
@@ -141,6 +147,7 @@ class Generation:
         temperature=None,
         top_p=None,
         seed=None,
+        phrases=None,
     ):
         """Computes `generate` inside a graph: tensors in, tensors out.
 
@@ -159,6 +166,7 @@ class Generation:
             temperature: float32, in place of that of `Sample`; 0 for the likeliest token at each step.
             top_p: float32, above 0 and at most 1, in place of that of `Sample`.
             seed: int32, for a strategy that draws; the strategy's own when None.
+            phrases: int32 `(batch, phrases, length)`, what each output must hold, for a `PhraseBeam`.
 
         Returns:
             `Hypotheses`.
@@ -173,7 +181,8 @@ class Generation:
         source_len = ops.shape(source)[1]
         if target_len is None:
             target_len = limits.of(source_len, 0 if prefix is None else ops.shape(prefix)[1])
-        options = {"min_length": min_length, "temperature": temperature, "top_p": top_p, "seed": seed}
+        options = {"min_length": min_length, "temperature": temperature, "top_p": top_p}
+        options |= {"seed": seed, "phrases": phrases}
         by_row = {name: x for name, x in {**options, "max_length": max_length}.items() if np.ndim(x)}
 
         def search_given(rows):
@@ -296,6 +305,23 @@ class Generation:
             return compiled(lambda inputs: function(**inputs), self, jit_compile, name == "score_all")
 
         return self._functions.get((name, jit_compile, *settings), self.variables, make)
+
+    def _checked_phrases(self, phrases, batch_size):
+        """Returns `phrases` as int32."""
+        phrases = ops.convert_to_tensor(phrases)
+        rule = "`phrases` must have shape `(batch, phrases, length)`, without an empty axis, and the batch of `source`."
+        fits = len(phrases.shape) == 3 and 0 not in phrases.shape and phrases.shape[0] == batch_size
+        check(fits, rule, shape=tuple(phrases.shape), batch_size=batch_size)
+        phrases = ids_of(phrases, "phrases", self.target_vocab_size)
+        ids = ops.convert_to_numpy(phrases)
+        real = ids != self.pad_id
+        rules = {
+            "padding on the right alone": (real[..., 1:] <= real[..., :-1]).all(),
+            "no token that ends an output": not np.isin(ids[real], (self.eos_id, *self.stop_ids)).any(),
+        }
+        for rule, holds in rules.items():
+            check(holds, f"`phrases` must have {rule}.", phrases=ids.tolist())
+        return phrases
 
     def _checked_prefix(self, prefix, batch_size, longest):
         """Returns `prefix` as int32, without columns of padding alone."""

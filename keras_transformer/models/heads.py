@@ -7,7 +7,7 @@ argument `padding_mask` gets the mask of real tokens, bool `(batch, length)`.
 
 import keras
 
-from keras_transformer.checks import check_choice, check_labels, check_positive, check_share
+from keras_transformer.checks import check, check_choice, check_labels, check_positive, check_share
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers import Dropout
@@ -16,7 +16,8 @@ from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.residual import NORMS
 from keras_transformer.masks import as_token_mask
 
-POOLINGS = ("mean", "first")
+POOLINGS = ("mean", "first", "last")
+PROJECTED = "projected"  # the pooling of a model whose pooler is a `ProjectedPooler`
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
 
@@ -70,6 +71,16 @@ def mean_of_tokens(states, padding_mask=None):
     return ops.divide_no_nan(ops.sum(states * real, axis=1), ops.sum(real, axis=1))
 
 
+def pooled_states(states, pooling, padding_mask=None):
+    """Returns one of `POOLINGS` of the states: `(batch, d_model)`; arguments as in `mean_of_tokens`."""
+    if pooling == "mean":
+        return mean_of_tokens(states, padding_mask)
+    if pooling == "first" or padding_mask is None:
+        return states[:, 0 if pooling == "first" else -1]
+    places = ops.arange(ops.shape(padding_mask)[1], dtype="int32") * ops.cast(padding_mask, "int32")
+    return ops.take_along_axis(states, ops.max(places, axis=1)[:, None, None], axis=1)[:, 0]
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class Pooler(Head):
     """`tanh(W h + b)` of the first position's state, the vector of a text (Devlin et al., 2019, "BERT", section 3).
@@ -83,13 +94,14 @@ class Pooler(Head):
         norm: Norm of the result, one of `layers.residual.NORMS`, such as "layer_without_bias" in ModernBERT; None for
             none.
         layer_norm_epsilon: Number added in the norm.
-        pooling: "first" for the state of the first position, "mean" for the mean of the states of the real tokens.
+        pooling: "first" for the state of the first position, "last" for that of the last real token, "mean" for the
+            mean of the states of the real tokens.
 
     Call arguments:
         states: `(batch, length, d_model)`.
         pooled: Not read.
         training: Whether to drop.
-        padding_mask: bool `(batch, length)`, True where a token is real; all are when None. Only the mean reads it.
+        padding_mask: bool `(batch, length)`, True where a token is real; all are when None. "first" does not read it.
 
     Returns:
         `(batch, d_model)`.
@@ -130,11 +142,67 @@ class Pooler(Head):
         self.norm = self._add_norm(self.norm_kind, self.layer_norm_epsilon, width)
 
     def call(self, states, pooled=None, training=None, padding_mask=None):
-        pooled = (
-            states[:, 0] if self.pooling == "first" else mean_of_tokens(states, as_token_mask(padding_mask))
-        )
+        pooled = pooled_states(states, self.pooling, as_token_mask(padding_mask))
         y = self.dense(self.drop(pooled, training=training))
         return y if self.norm is None else self.norm(y)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class ProjectedPooler(Head):
+    """Dense layers, one after another, over the mean of the tokens' states or over the first one.
+
+    The vector of a text in a model of sentence-transformers that ends with Dense modules (LaBSE, EmbeddingGemma).
+
+    Args:
+        units: Widths of the dense layers, a list of int.
+        activations: Name or function of the activation of each layer, a list; "linear" for none.
+        use_bias: Whether each layer has a bias, a list of bool.
+        pooling: "mean" for the mean of the states of the real tokens, "first" for the state of the first position,
+            "last" for that of the last real token.
+
+    Call arguments:
+        states: `(batch, length, d_model)`.
+        pooled: Not read.
+        training: Not read.
+        padding_mask: bool `(batch, length)`, True where a token is real; all are when None. "first" does not read it.
+
+    Returns:
+        `(batch, units[-1])`.
+
+    Raises:
+        ValueError: If a width is not positive, the lists differ in length or are empty, or `pooling` is unknown.
+
+    >>> ProjectedPooler([5, 7], ["tanh", "linear"], [True, False])(np.ones((2, 3, 4))).shape
+    TensorShape([2, 7])
+    """
+
+    def __init__(self, units, activations, use_bias, pooling="mean", **kwargs):
+        super().__init__(**kwargs)
+        rule = "`activations` and `use_bias` must have a value for each of `units`, of which there is one at least."
+        lengths = {"units": units, "activations": activations, "use_bias": use_bias}
+        check(units and len(units) == len(activations) == len(use_bias), rule, **lengths)
+        for width in units:
+            check_positive(units=width)
+        check_choice(POOLINGS, pooling=pooling)
+        self.units = list(units)
+        self.activations = [get_activation(activation) for activation in activations]
+        self.use_bias = list(use_bias)
+        self.pooling = pooling
+
+    def build(self, states_shape, pooled_shape=None):
+        widths = [states_shape[-1], *self.units]
+        self.layers = [
+            self._add_dense(f"projection_{i}", units, width, activation, use_bias)
+            for i, (width, units, activation, use_bias) in enumerate(
+                zip(widths, self.units, self.activations, self.use_bias, strict=False)
+            )
+        ]
+
+    def call(self, states, pooled=None, training=None, padding_mask=None):
+        x = pooled_states(states, self.pooling, as_token_mask(padding_mask))
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -25,8 +25,8 @@ class T5(EncoderDecoder):
 
     An encoder and a decoder with root-mean-square norms before the sublayers and without biases. The scores of
     self-attention are not scaled, and get a bias for their distance: one table for the layers of the encoder, one for
-    those of the decoder. A target begins with padding. The forward pass is that of `EncoderDecoder`. Version 1.1 of T5
-    is
+    those of the decoder; or one for each layer (Chung et al., 2023, "UniMax", which trained umT5). A target begins with
+    padding. The forward pass is that of `EncoderDecoder`. Version 1.1 of T5 is
 
         T5(32128, d_ff=1024, activation="gelu_tanh", gated=True, tie_embeddings=False)
 
@@ -44,6 +44,7 @@ class T5(EncoderDecoder):
         gated: Whether the feed-forward networks are `GatedFeedForward`.
         num_buckets: Number of biases of a head.
         max_distance: All distances from here on share a bias.
+        share_biases: Whether the layers of a stack share one table of biases.
         layer_norm_epsilon: Number added to the mean of the squares in the norms.
         tie_embeddings: Whether the output projection is the embedding's.
         output_scale: Factor of the decoder's output before the output projection; when None `1 / sqrt(d_model)` with
@@ -86,6 +87,7 @@ class T5(EncoderDecoder):
         gated=False,
         num_buckets=32,
         max_distance=128,
+        share_biases=True,
         layer_norm_epsilon=1e-6,
         tie_embeddings=True,
         output_scale=None,
@@ -106,6 +108,7 @@ class T5(EncoderDecoder):
         self.gated = gated
         self.num_buckets = num_buckets
         self.max_distance = max_distance
+        self.share_biases = share_biases
         self.layer_norm_epsilon = layer_norm_epsilon
         self.tie_embeddings = tie_embeddings
         default_scale = d_model**-0.5 if tie_embeddings else 1.0
@@ -120,14 +123,17 @@ class T5(EncoderDecoder):
             )  # fmt: skip
 
         def stack(stack_class, layer_class, count, name):
-            bias = RelativePositionBias(
-                num_heads, num_buckets, max_distance, bidirectional=stack_class is Encoder, dtype=policy
-            )
+            biases = [
+                RelativePositionBias(
+                    num_heads, num_buckets, max_distance, bidirectional=stack_class is Encoder, dtype=policy
+                )
+                for _ in range(1 if share_biases else count)
+            ]
             feed_forward_class = GatedFeedForward if gated else FeedForward
             layers = []
             for i in range(count):
                 parts = {
-                    "attention": attention("self_attention", bias),
+                    "attention": attention("self_attention", biases[0 if share_biases else i]),
                     "feed_forward": feed_forward_class(
                         d_ff, activation, dropout, use_bias=False, dtype=policy, name="feed_forward"
                     ),

@@ -11,7 +11,7 @@ from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.models.transformer import PRESETS
 from keras_transformer.runs.initial import RATES, continued
-from keras_transformer.runs.tokenizers import ids_and_sizes, matches, read_tokenizers
+from keras_transformer.runs.tokenizers import check_tokenizer, ids_and_sizes, matches, read_tokenizers
 from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 from keras_transformer.training import Adam, AdamW
@@ -96,7 +96,8 @@ class Recipe:
     init_from: str | None = _option(
         None,
         "folder of a run, a saved translator or a converted checkpoint; training goes on with its model and its "
-        "tokenizers. Leave out the options above, or give its values; a Transformer takes other rates of dropout "
+        "tokenizers. Leave out the options above, or give its values; a Transformer takes other rates of dropout. With "
+        "a file or a folder as `tokenizer`, the model keeps its rows for the pieces that it knows and gets new ones "
         "(default: none)",
     )
     lora: int | None = _option(
@@ -202,12 +203,7 @@ class Recipe:
                     f"`{field.name}` must be one of {choices}. Received: {field.name}={value!r}."
                 )
         check_range(0.98, 1, **self.given("character_coverage"))
-        rule = "`{0}` must be left out with `init_from`, whose tokenizers are used."
-        for name in (*VOCABULARY, "tokenizer") if self.init_from is not None else ():
-            check(getattr(self, name) is None, rule.format(name), **{name: getattr(self, name)})
-        rule = "`{0}` must be left out where `tokenizer` is a file or a folder: no vocabulary is made."
-        for name in VOCABULARY if self.has_own_tokenizers else ():
-            check(getattr(self, name) is None, rule.format(name), **{name: getattr(self, name)})
+        check_tokenizer(self, VOCABULARY)
         if self.ema is not None and self.average_last > 1:
             raise ValueError(
                 "`ema` and `average_last` both average the weights. Give only one of them. "

@@ -20,6 +20,7 @@ from keras_transformer.runs.average import average_in_locked_folder
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.results import Results, ValidateAverage
 from keras_transformer.runs.tokenizers import ids_and_sizes
+from keras_transformer.runs.vocabulary import change_vocabulary, table_of
 from keras_transformer.serving import Translator
 from keras_transformer.training import (
     Checkpoint,
@@ -121,7 +122,7 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
         )
     else:
         saved = SavedState(None)
-        translator, batches, val_batches = _begin(recipe, pairs, val_pairs)
+        translator, batches, val_batches = _begin(recipe, pairs, val_pairs, say)
         model = translator.model
         folder.begin(description, translator)  # after all that can refuse a wrong recipe
         _report(recipe, translator, batches, say)
@@ -148,7 +149,7 @@ def _restore(folder, say):
     return model, saved
 
 
-def _begin(recipe, pairs, val_pairs):
+def _begin(recipe, pairs, val_pairs, say):
     """Makes the translator of a new run, its training batches and its validation batches."""
     limit = max(256, recipe.max_length)
     if recipe.init_from is None:
@@ -162,6 +163,10 @@ def _begin(recipe, pairs, val_pairs):
         longest = getattr(initial.model, name, None)
         rule = f"`max_length` must be at most the number of positions that the model of `init_from` has, {longest}."
         check(longest is None or recipe.max_length <= longest, rule, max_length=recipe.max_length)
+    if recipe.has_own_tokenizers:
+        initial, changes = change_vocabulary(initial, *recipe.tokenizers(pairs))
+        for line in table_of(changes):
+            say(line)
     tokenizers, frame = initial.tokenizers, initial.frame
     batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, initial.model, frame)
     model = recipe.model(tokenizers, batches.steps, initial.model)
@@ -199,7 +204,10 @@ def _report(recipe, translator, batches, say):
     """Reports the sizes of a new run, and warns if it ends within its warm-up."""
     model, sizes = translator.model, [tokenizer.vocab_size for tokenizer in translator.tokenizers]
     if recipe.init_from is not None:
-        say(f"{recipe.init_from}: the training goes on with its {type(model).__name__} and its tokenizers")
+        tokenizers = (
+            f"the tokenizers of {recipe.tokenizer}" if recipe.has_own_tokenizers else "its tokenizers"
+        )
+        say(f"{recipe.init_from}: the training goes on with its {type(model).__name__} and {tokenizers}")
     say(
         f"{model.count_params():,} parameters, {sizes[0]} source and {sizes[1]} target ids; "
         f"{batches.kept:,} pairs, {batches.steps} steps an epoch, "

@@ -5,8 +5,10 @@ from keras_transformer.lazy import lazy_names
 _HOMES = {
     "Classifier": "classifier",
     "Embedder": "embedder",
+    "Glossary": "glossary",
     "ImageClassifier": "image_classifier",
     "Similarity": "embedder",
+    "TermTranslator": "terms",
     "TextGenerator": "generator",
     "Translator": "translator",
     "load": "folders",

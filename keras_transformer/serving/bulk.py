@@ -157,13 +157,9 @@ def _translations(translator, lines, batch_size, window, verbose, report):
 
 def _warn_if_unknown(unknown, count):
     """Warns of those among the `count` lines of this call that hold text which the vocabulary cannot write."""
-    if unknown.count:
-        examples = ", ".join(map(repr, unknown.examples))
-        warnings.warn(
-            f"{unknown.texts:,} of {count:,} lines hold text that the vocabulary cannot write, for example in "
-            f"{examples}. The model reads it as unknown: their answers may be invented.",
-            stacklevel=3,
-        )
+    warning = unknown.warning(count, "lines")
+    if warning:
+        warnings.warn(warning, stacklevel=3)
 
 
 def _consume(iterable):
@@ -294,4 +290,5 @@ def _fingerprint(translator):
         "max_length": translator.max_length,
         **translator.frame,
         "sentences_of": getattr(translator, "language", None),
+        "terms": getattr(translator, "terms", None),
     }

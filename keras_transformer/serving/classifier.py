@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
+from keras_transformer.serving.servable import with_unknown
 
 
 class ClassifierSignatures(TextEncoderSignatures):
@@ -30,10 +31,10 @@ class ClassifierSignatures(TextEncoderSignatures):
             *texts: One or two tensors, string `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `label`, string; `probability`, float32; `truncated`, bool.
+            A dict of tensors `(batch,)`: `label`, string; `probability`, float32; `truncated`, bool; `unknown`, int32.
         """
-        probabilities, truncated = self._probabilities(texts)
-        return {**likeliest(probabilities, self._servable.labels), "truncated": truncated}
+        probabilities, notes = self._probabilities(texts)
+        return {**likeliest(probabilities, self._servable.labels), **notes}
 
     def probabilities(self, *texts):
         """Computes the probability of each class.
@@ -42,16 +43,17 @@ class ClassifierSignatures(TextEncoderSignatures):
             *texts: One or two tensors, string `(batch,)`.
 
         Returns:
-            A dict: `labels`, string, and `probabilities`, float32, `(batch, classes)`; `truncated`, bool `(batch,)`.
+            A dict: `labels`, string, and `probabilities`, float32, `(batch, classes)`; `truncated`, bool, and
+            `unknown`, int32, `(batch,)`.
         """
-        probabilities, truncated = self._probabilities(texts)
-        return {**with_labels(probabilities, self._servable.labels), "truncated": truncated}
+        probabilities, notes = self._probabilities(texts)
+        return {**with_labels(probabilities, self._servable.labels), **notes}
 
     def _probabilities(self, texts):
-        logits, truncated = self.encode(
+        logits, notes = self.encode(
             texts, lambda inputs: self._model(inputs, training=False), len(self._servable.labels)
         )
-        return tf.nn.softmax(logits), truncated
+        return tf.nn.softmax(logits), notes
 
 
 class Classifier(TextEncoder):
@@ -87,7 +89,7 @@ class Classifier(TextEncoder):
         self.labels = head.labels or [str(i) for i in range(head.num_classes)]
 
     def classify(self, texts, second=None, batch_size=32, jit_compile=None, verbose=False):
-        """Classifies texts. Warns when some of them were cut.
+        """Classifies texts. Warns when some of them were cut, or hold text that the vocabulary cannot write.
 
         Args:
             texts: List of str, or of UTF-8 bytes.
@@ -105,6 +107,7 @@ class Classifier(TextEncoder):
         """
         answers, cut = self.answer_all(texts, "texts", batch_size, verbose, second, jit_compile)
         self.warn_if_cut(cut, len(answers), "texts")
+        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
         return [(answer["label"].decode(), float(answer["probability"])) for answer in answers]
 
 

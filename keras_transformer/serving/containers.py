@@ -1,13 +1,10 @@
-"""The files that run TensorFlow Serving in containers. They are JSON, which is YAML, too, but needs no quoting."""
+"""The files that run TensorFlow Serving with Docker. They are JSON, which is YAML, too, but needs no quoting."""
 
 import json
 import re
 
 METRICS = "/monitoring/prometheus/metrics"
-# CPUs of a container in Kubernetes. A portable export answers more requests for each CPU with one (docs/serving.md).
-CPUS = 1
-XLA_CPUS = 4
-MEMORY = "4Gi"
+LONGEST_REQUEST = 60  # seconds after which the server ends a request over REST
 
 
 def compose(name, image, xla, gpu=False):
@@ -26,7 +23,7 @@ def compose(name, image, xla, gpu=False):
         # they are open to this machine only.
         "ports": [f"127.0.0.1:{port}:{port}" for port in (8500, 8501)],
         "volumes": [f".:/models/{name}:ro"],
-        "command": _command(name, xla, gpu),
+        "command": command(name, xla, gpu),
         "healthcheck": {
             # The image has bash and grep, but no client of HTTP.
             "test": ["CMD", "bash", "-c", health(name)],
@@ -38,101 +35,18 @@ def compose(name, image, xla, gpu=False):
     if gpu:
         device = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-    return _text({"services": {_label(name): service}})
-
-
-def kubernetes(name, image, xla):
-    """Returns the text of `kubernetes.yml`: a Deployment, a Service and a HorizontalPodAutoscaler.
-
-    The pods read the model's folder from the PersistentVolumeClaim with the name of the model.
-
-    Args:
-        name: Name of the model.
-        image: Docker image of the server.
-        xla: Whether the export is compiled with XLA.
-    """
-    label = _label(name)
-    probe = {"exec": {"command": ["bash", "-c", health(name)]}, "periodSeconds": 10, "timeoutSeconds": 5}
-    cpus = XLA_CPUS if xla else CPUS
-    # TensorFlow makes a thread for each core of the node, whatever the limit of the container.
-    threads = [f"--tensorflow_{kind}_op_parallelism={cpus}" for kind in ("intra", "inter")]
-    container = {
-        "name": "server",
-        "image": image,
-        "args": [*_command(name, xla), *threads],
-        "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],
-        "resources": {
-            "requests": {"cpu": str(cpus), "memory": MEMORY},
-            "limits": {"cpu": str(cpus), "memory": MEMORY},
-        },
-        "startupProbe": {**probe, "failureThreshold": 60},  # ten minutes for the warm-up
-        "readinessProbe": probe,
-        # A busy server is alive, so only the port counts.
-        "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 20, "failureThreshold": 3},
-        "volumeMounts": [{"name": "model", "mountPath": f"/models/{name}", "readOnly": True}],
-        "securityContext": {"allowPrivilegeEscalation": False},
-    }
-    pod = {
-        "metadata": {
-            "labels": {"app": label},
-            "annotations": {
-                "prometheus.io/scrape": "true",
-                "prometheus.io/port": "8501",
-                "prometheus.io/path": METRICS,
-            },
-        },
-        "spec": {
-            "containers": [container],
-            "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": label, "readOnly": True}}],
-            "terminationGracePeriodSeconds": 60,
-        },
-    }
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": label},
-        "spec": {
-            "selector": {"matchLabels": {"app": label}},
-            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": pod,
-        },
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": label},
-        "spec": {
-            "selector": {"app": label},
-            "ports": [{"name": "grpc", "port": 8500}, {"name": "rest", "port": 8501}],
-        },
-    }
-    cpu = {
-        "type": "Resource",
-        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
-    }
-    autoscaler = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": label},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": label},
-            "minReplicas": 2,
-            "maxReplicas": 8,
-            "metrics": [cpu],
-        },
-    }
-    return _text({"apiVersion": "v1", "kind": "List", "items": [deployment, service, autoscaler]})
+    return text({"services": {label(name): service}})
 
 
 def prometheus(name):
     """Returns the text of `prometheus.yml`, which reads the metrics of the server of `docker-compose.yml`."""
     job = {
-        "job_name": _label(name),
+        "job_name": label(name),
         "metrics_path": METRICS,
         "scrape_interval": "15s",
         "static_configs": [{"targets": ["localhost:8501"]}],
     }
-    return _text({"scrape_configs": [job]})
+    return text({"scrape_configs": [job]})
 
 
 def health(name):
@@ -141,8 +55,14 @@ def health(name):
     return f"exec 3<>/dev/tcp/127.0.0.1/8501 && printf '{request}' >&3 && grep -q '\"AVAILABLE\"' <&3"
 
 
-def _command(name, xla, gpu=False):
-    """Returns the options of the server, a list of str."""
+def command(name, xla, gpu=False):
+    """Returns the options of the server, a list of str.
+
+    Args:
+        name: Name of the model.
+        xla: Whether the export is compiled with XLA.
+        gpu: Whether the server uses a GPU.
+    """
     files = f"/models/{name}"
     return [
         f"--model_config_file={files}/models.config",
@@ -151,7 +71,7 @@ def _command(name, xla, gpu=False):
         "--enable_batching=true",
         f"--batching_parameters_file={files}/batching.config",
         f"--monitoring_config_file={files}/monitoring.config",
-        "--rest_api_timeout_in_ms=60000",  # the server's default is half of the client's timeout
+        f"--rest_api_timeout_in_ms={1000 * LONGEST_REQUEST}",  # the server's default is half of the client's timeout
         *([f"--xla_{'gpu' if gpu else 'cpu'}_compilation_enabled=true"] if xla else []),
     ]
 
@@ -166,12 +86,13 @@ def _gpu_image(image):
     return image if tag.endswith("-gpu") else f"{name}:{tag}-gpu"
 
 
-def _label(name):
+def label(name):
     """Returns a name that Docker Compose and Kubernetes take: at most 63 characters, and the first is a letter."""
     label = re.sub("[^a-z0-9-]", "-", name.lower()).strip("-")
     label = label if label[:1].isalpha() else f"model-{label}"
     return label[:63].strip("-")
 
 
-def _text(content):
+def text(content):
+    """Returns the text of a file with this content, a str."""
     return json.dumps(content, indent=2) + "\n"

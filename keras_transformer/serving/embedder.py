@@ -4,9 +4,9 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.models.encoder_model import POOLINGS
 from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
+from keras_transformer.serving.servable import with_unknown
 
 
 class EmbedderSignatures(TextEncoderSignatures):
@@ -25,19 +25,21 @@ class EmbedderSignatures(TextEncoderSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `vector`, float32 `(batch, d_model)`, of length 1 where `normalize` is True; `truncated`, bool
-            `(batch,)`.
+            A dict: `vector`, float32 `(batch, model.vector_width(pooling))`, of length 1 where `normalize` is True;
+            `truncated`, bool, and `unknown`, int32, `(batch,)`.
         """
-        vectors, truncated = self._vectors(text)
-        return {"vector": vectors, "truncated": truncated}
+        vectors, notes = self._vectors(text)
+        return {"vector": vectors, **notes}
 
     def _vectors(self, text):
         servable = self._servable
         text = tf.strings.join([servable.prompt, text]) if servable.prompt else text
-        vectors, truncated = self.encode(
-            [text], lambda inputs: self._model.embed(inputs, servable.pooling), self._model.d_model
+        vectors, notes = self.encode(
+            [text],
+            lambda inputs: self._model.embed(inputs, servable.pooling),
+            self._model.vector_width(servable.pooling),
         )
-        return tf.math.l2_normalize(vectors, axis=-1) if servable.normalize else vectors, truncated
+        return tf.math.l2_normalize(vectors, axis=-1) if servable.normalize else vectors, notes
 
 
 class SimilaritySignatures(EmbedderSignatures):
@@ -58,18 +60,16 @@ class SimilaritySignatures(EmbedderSignatures):
 
         Returns:
             A dict of tensors `(batch,)`: `score`, float32, the cosine of the two vectors, in [-1, 1], or the output of
-            the model's head; `truncated`, bool.
+            the model's head; `truncated`, bool; `unknown`, int32, for both texts together.
         """
         if self._model.head is not None:
-            scores, truncated = self.encode(
-                [text, second], lambda inputs: self._model(inputs, training=False), 1
-            )
-            return {"score": scores[:, 0], "truncated": truncated}
-        first, first_truncated = self._vectors(text)
-        other, other_truncated = self._vectors(second)
+            scores, notes = self.encode([text, second], lambda inputs: self._model(inputs, training=False), 1)
+            return {"score": scores[:, 0], **notes}
+        (first, notes), (other, other_notes) = self._vectors(text), self._vectors(second)
         return {
             "score": tf.reduce_sum(first * other, axis=-1),
-            "truncated": first_truncated | other_truncated,
+            "truncated": notes["truncated"] | other_notes["truncated"],
+            "unknown": notes["unknown"] + other_notes["unknown"],
         }
 
 
@@ -81,8 +81,7 @@ class _PoolingEncoder(TextEncoder):
 
     def __init__(self, model, tokenizer, max_source_length, pooling, pairs):
         super().__init__(model, tokenizer, max_source_length, pairs)
-        if pooling not in POOLINGS:
-            raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}.")
+        model.vector_width(pooling)  # raises for a pooling that the model does not have
         self.pooling = pooling
 
     def describe(self):
@@ -133,7 +132,7 @@ class Embedder(_PoolingEncoder):
         return super().arguments_from(description, folder) | {name: description[name] for name in names}
 
     def embed(self, texts, batch_size=32, jit_compile=None, verbose=False):
-        """Computes the vectors of texts. Warns when some of them were cut.
+        """Computes the vectors of texts. Warns when some were cut, or hold text that the vocabulary cannot write.
 
         Args:
             texts: List of str, or of UTF-8 bytes.
@@ -142,13 +141,14 @@ class Embedder(_PoolingEncoder):
             verbose: Whether to show a progress bar on stderr.
 
         Returns:
-            A list of float32 arrays `(d_model,)`, one for each text, in their order.
+            A list of float32 arrays `(model.vector_width(pooling),)`, one for each text, in their order.
 
         Raises:
             ValueError: If `texts` is not a list of strings, or `batch_size` is not positive.
         """
         answers, cut = self.answer_all(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "texts")
+        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
         return [answer["vector"] for answer in answers]
 
 
@@ -189,7 +189,7 @@ class Similarity(_PoolingEncoder):
             )
 
     def compare(self, texts, second, batch_size=32, jit_compile=None, verbose=False):
-        """Compares pairs of texts. Warns when some of them were cut.
+        """Compares pairs of texts. Warns when some of them were cut, or hold text that the vocabulary cannot write.
 
         Args:
             texts: List of str or of UTF-8 bytes, the first text of each pair.
@@ -207,4 +207,5 @@ class Similarity(_PoolingEncoder):
         """
         answers, cut = self.answer_all(texts, "texts", batch_size, verbose, second, jit_compile)
         self.warn_if_cut(cut, len(answers), "texts")
+        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
         return [float(answer["score"]) for answer in answers]

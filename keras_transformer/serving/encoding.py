@@ -35,14 +35,16 @@ class TextEncoderSignatures(Signatures):
             features: Number of features, an int.
 
         Returns:
-            The features, float32 `(batch, features)`, and which texts were cut, bool `(batch,)`.
+            The features, float32 `(batch, features)`; and a dict of tensors `(batch,)`: `truncated`, bool, which rows
+            were cut; `unknown`, int32, the number of tokens that replace text which the vocabulary cannot write.
         """
         servable, model = self._servable, self._model
         limit = servable.max_source_length
         texts, truncated = zip(*(readable(text, limit) for text in texts), strict=True)
         ids = [servable.tokenizer.tokenize(text) for text in texts]
         separators = model.num_separators
-        room = limit - 2 - separators * (len(ids) - 1)  # [CLS] begins the row, and [SEP] ends each text
+        ends = 2 if model.starts_with_cls else 1
+        room = limit - ends - separators * (len(ids) - 1)  # [CLS] begins the row, and [SEP] ends each text
         truncated = functools.reduce(tf.logical_or, truncated) | (
             sum(each.row_lengths() for each in ids) > room
         )
@@ -51,19 +53,21 @@ class TextEncoderSignatures(Signatures):
             *ids,
             max_length=limit,
             pad_id=model.pad_id,
-            cls_id=servable.tokenizer.bos_id,
+            cls_id=servable.tokenizer.bos_id if model.starts_with_cls else None,
             sep_id=sep_id,
             separators=separators,
         )["token_ids"]
 
         def step(token_ids):
-            return [function({"token_ids": token_ids, "segment_ids": _segments(token_ids, sep_id)})]
+            # Where two `[SEP]` stand between the texts of a pair, as in RoBERTa, there is one segment.
+            segments = _segments(token_ids, sep_id) if separators == 1 else tf.zeros_like(token_ids)
+            return [function({"token_ids": token_ids, "segment_ids": segments})]
 
         with self._computing():
             (outputs,) = self._in_chunks(
                 self._compiled_step(step), [packed], [Output((features,), 0.0)], self._batch_sizes[-1]
             )
-        return outputs, truncated
+        return outputs, {"truncated": truncated, "unknown": self._unknown(packed, servable.tokenizer)}
 
 
 class TextEncoder(Servable):
@@ -95,7 +99,7 @@ class TextEncoder(Servable):
                 "`tokenizer` must not have more ids than the model. "
                 f"Received: {tokenizer.vocab_size} ids, vocab_size={model.vocab_size}."
             )
-        if tokenizer.bos_id is None or tokenizer.eos_id is None:
+        if (model.starts_with_cls and tokenizer.bos_id is None) or tokenizer.eos_id is None:
             raise ValueError(
                 "`tokenizer` must have a `bos_id` for `[CLS]` and an `eos_id` for `[SEP]`. "
                 f"Received: bos_id={tokenizer.bos_id}, eos_id={tokenizer.eos_id}."

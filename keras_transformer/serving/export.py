@@ -45,8 +45,8 @@ def export(
 ):
     """Writes a SavedModel for TensorFlow Serving, `folder/version/`. TensorFlow and tensorflow-text can load it.
 
-    `assets.extra/export.json` describes it: the inputs and outputs of each signature, the strategy, the limits, and the
-    versions of the packages.
+    `assets.extra/export.json` describes it: the inputs and outputs of each signature, the strategy, the limits, the
+    largest number of tokens of an answer (`longest_output`), and the versions of the packages.
 
     Args:
         servable: A `Servable`, such as a `Translator`. The export has its strategy, constraints and limits.
@@ -75,15 +75,8 @@ def export(
         ValueError: If the version exists or is not positive, an argument is out of range, the graph holds an op that
             a stock server does not have, or the export answers otherwise than the model.
     """
-    check_positive(version=version)
-    check_local(folder)
     started = time.monotonic()
-    path = Path(folder) / str(version)
-    if path.exists():
-        raise ValueError(
-            f"`version` must be new; versions are never overwritten. Received: version={version}; {path} exists. "
-            f"{max({version, *versions_of(folder)}) + 1} would be new."
-        )
+    path = path_of_new_version(folder, version)
     if source_lengths and not xla:
         raise ValueError(
             "`source_lengths` is for a compiled search, `xla=True`. "
@@ -169,6 +162,27 @@ def export(
     return path
 
 
+def path_of_new_version(folder, version):
+    """Returns the `Path` of a version that does not exist yet.
+
+    Args:
+        folder: The base path of the model.
+        version: Positive int.
+
+    Raises:
+        ValueError: If the version exists or is not positive, or `folder` is a URL.
+    """
+    check_positive(version=version)
+    check_local(folder)
+    path = Path(folder) / str(version)
+    if path.exists():
+        raise ValueError(
+            f"`version` must be new; versions are never overwritten. Received: version={version}; {path} exists. "
+            f"{max({version, *versions_of(folder)}) + 1} would be new."
+        )
+    return path
+
+
 def _requests(servable, shapes, names):
     """Yields the warm-up requests of the signatures of these names."""
     return (request for request in servable.warmup_requests(shapes) if request[0] in names)
@@ -207,6 +221,7 @@ def _description(servable, functions, xla, precision, batch_sizes, source_length
         "format": 1,
         "signatures": signatures,
         **servable.describe(),
+        "longest_output": servable.longest_output,
         "xla": xla,
         "batch_sizes": batch_sizes,
         "source_lengths": source_lengths,

@@ -11,6 +11,7 @@ from keras_transformer.models.ids import lengths_of
 from keras_transformer.serving.options import option_specs, options_request
 from keras_transformer.serving.rows import function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
+from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.warmup import text_of_length
 
 DEFAULT_LENGTH = 256  # in tokens
@@ -44,14 +45,14 @@ class TextGeneratorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool.
+            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `unknown`, int32.
         """
         source, truncated = self._tokenize(text)
         tokens, _, scores = self._search(source)
         return {
             "continuation": self._continuations(source, tokens)[:, 0],
             "score": scores[:, 0],
-            "truncated": truncated,
+            **self._notes(source, truncated),
         }
 
     def n_best(self, text):
@@ -61,14 +62,15 @@ class TextGeneratorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `continuations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool `(batch,)`.
+            A dict: `continuations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool, and `unknown`,
+            int32, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
         tokens, _, scores = self._search(source)
         return {
             "continuations": self._continuations(source, tokens),
             "scores": scores,
-            "truncated": truncated,
+            **self._notes(source, truncated),
         }
 
     def generate_with_options(self, text, prefix, max_length, min_length, temperature, top_p, seed):
@@ -78,16 +80,17 @@ class TextGeneratorSignatures(SearcherSignatures):
             text: string `(batch,)`.
             prefix: The begin of each continuation, string `(batch,)`. It is read as a part of the prompt, so it counts
                 neither for the lengths nor for the score.
-            max_length: Largest number of tokens of each continuation, eos included, int32 `(batch,)`; 0 for the
-                generator's `max_length`.
+            max_length: Largest number of tokens of each continuation, eos included, int32 `(batch,)`, up to the limit
+                of the row; 0 for that limit. It is the generator's `max_length`; without one, twice the tokens of the
+                prompt plus 16.
             min_length: Smallest number of tokens of each continuation, eos included, int32 `(batch,)`.
             temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
             top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
             seed: The same seed and prompt draw the same continuation, int64 `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `error`, string,
-            empty for a row whose options are used.
+            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `unknown`, int32;
+            `error`, string, empty for a row whose options are used.
         """
         source, truncated = self._tokenize(tf.strings.join([text, prefix]))
         tokens, score, error = self.search_with_options(
@@ -95,7 +98,8 @@ class TextGeneratorSignatures(SearcherSignatures):
         )
         continuation = tf.strings.join([prefix, self._continuations(source, tokens)[:, 0]])
         continuation = tf.where(error == "", continuation, "")
-        return {"continuation": continuation, "score": score, "truncated": truncated, "error": error}
+        notes = self._notes(source, truncated)
+        return {"continuation": continuation, "score": score, **notes, "error": error}
 
     def _cut(self, source):
         limit, pad_id = self._servable.max_source_length, self._model.pad_id
@@ -192,7 +196,7 @@ class TextGenerator(Searcher):
         self.starts_with_bos = starts_with_bos
 
     def generate(self, prompts, batch_size=32, jit_compile=None, verbose=False):
-        """Continues prompts. Warns when some of them were cut.
+        """Continues prompts. Warns when some of them were cut, or hold text that the vocabulary cannot write.
 
         Args:
             prompts: List of str, or of UTF-8 bytes.
@@ -208,6 +212,7 @@ class TextGenerator(Searcher):
         """
         answers, cut = self.answer_all(prompts, "prompts", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "prompts")
+        self.warn_if_unknown(with_unknown(answers), len(answers), "prompts")
         return [answer["continuation"].decode("utf-8", "replace") for answer in answers]
 
     @property

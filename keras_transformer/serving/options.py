@@ -21,14 +21,16 @@ class OptionsSignatures(Signatures):
     def search_with_options(self, source, prefix, max_length, min_length, temperature, top_p, seed):
         """Searches outputs. The options of a row change no other row.
 
-        A row with an unusable option gets no token, and its error names the option.
+        A row with an unusable option gets no token, and its error names the option. The limit of a row is the
+        servable's `max_length`; without one it is the length that the row's text may have without any option. So no
+        option makes a row cost more than the operator or the text allows.
 
         Args:
             source: int32 `(batch, source_len)`.
             prefix: The first tokens of each output, int32 `(batch, prefix_len)`, and which prefixes were cut, bool
                 `(batch,)`. None for a language model.
             max_length: Largest number of tokens of each output, prefix and eos included, int32 `(batch,)`; 0 for the
-                servable's `max_length`.
+                limit of the row.
             min_length: Smallest number of tokens of each output, eos included, int32 `(batch,)`.
             temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
             top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
@@ -52,15 +54,17 @@ class OptionsSignatures(Signatures):
         lengths = lengths_of(source, model.pad_id)
         prefix_ids, prefix_cut = (None, False) if prefix is None else prefix
         prefix_lengths = 0 if prefix is None else lengths_of(prefix_ids, model.pad_id)
-        longest = longest_output(servable)
+        longest = servable.longest_output
         usual = servable.limits.of_rows(lengths, prefix_lengths)
-        limits = tf.where(max_length > 0, max_length, tf.minimum(tf.maximum(usual, min_length), longest))
+        # A text without tokens is answered with options too.
+        highest = tf.minimum(servable.limits.of_rows(tf.maximum(lengths, 1), prefix_lengths), longest)
+        limits = tf.where(max_length > 0, max_length, tf.minimum(tf.maximum(usual, min_length), highest))
         wrong = {
             name: ~_in_range(options[name], OPTIONS[name])
             for name in options
             if OPTIONS[name].low is not None
         }
-        wrong["max_length"] |= limits > longest
+        wrong["max_length"] |= limits > highest
         wrong["min_length"] |= min_length > limits
         if prefix is not None:
             unknown = servable.target_tokenizer.is_unknown(prefix_ids) & (prefix_ids != model.pad_id)
@@ -109,11 +113,6 @@ class OptionsSignatures(Signatures):
 def options_request(texts):
     """Returns the warm-up request of the signature, which draws, for a list of str."""
     return SIGNATURE, {"text": texts, **columns(len(texts), temperature=1.0, top_p=0.9, seed=1)}
-
-
-def longest_output(servable):
-    """Returns the largest `max_length` of a row, an int."""
-    return servable.limits.of(servable.max_source_length, len(servable.target_start))
 
 
 def _in_range(values, option):

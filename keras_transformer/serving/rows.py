@@ -148,6 +148,22 @@ class Signatures:
             for array, output in zip(arrays, outputs, strict=True)
         ]
 
+    def _unknown(self, ids, tokenizer):
+        """Counts the tokens of each row that replace text which the vocabulary cannot write.
+
+        Args:
+            ids: int32 `(batch, length)`, padded on the right.
+            tokenizer: The tokenizer of the ids. One without `is_unknown` knows every text.
+
+        Returns:
+            int32 `(batch,)`.
+        """
+        real = tf.sequence_mask(lengths_of(ids, self._model.pad_id), tf.shape(ids)[1])
+        unknown = (
+            tokenizer.is_unknown(ids) & real if hasattr(tokenizer, "is_unknown") else tf.zeros_like(real)
+        )
+        return tf.reduce_sum(tf.cast(unknown, tf.int32), axis=1)
+
     def _computing(self):
         """Returns a context in which the model computes with `weights`."""
         if self._weights is None:

@@ -34,12 +34,26 @@ class SearcherSignatures(OptionsSignatures):
 
         Returns:
             A dict: `tokens`, int32 `(batch, n_best, target_len)`; `lengths`, int32, and `scores`, float32,
-            `(batch, n_best)`; `truncated`, bool `(batch,)`.
+            `(batch, n_best)`; `truncated`, bool, and `unknown`, int32, the number of tokens that are read as unk,
+            `(batch,)`.
         """
         known = (source >= 0) & (source < self._model.source_vocab_size)
         source, truncated = self._cut(tf.where(known, source, self._servable.source_tokenizer.unk_id))
         tokens, lengths, scores = self._search(self._at_least_one_column(source))
-        return {"tokens": tokens, "lengths": lengths, "scores": scores, "truncated": truncated}
+        return {"tokens": tokens, "lengths": lengths, "scores": scores, **self._notes(source, truncated)}
+
+    def _notes(self, source, truncated):
+        """Returns the outputs that say what of a source was not read.
+
+        Args:
+            source: The ids that are read, int32 `(batch, source_len)`.
+            truncated: Which sources were cut, bool `(batch,)`.
+
+        Returns:
+            A dict: `truncated`; and `unknown`, int32 `(batch,)`, the number of tokens that replace text which the
+            vocabulary cannot write.
+        """
+        return {"truncated": truncated, "unknown": self._unknown(source, self._servable.source_tokenizer)}
 
     def _at_least_one_column(self, ids):
         missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
@@ -162,6 +176,11 @@ class Searcher(Servable):
     def limits(self):
         """The `Limits` of the outputs."""
         return self.model.limits(self.max_length, self.constraints)
+
+    @property
+    def longest_output(self):
+        """The largest number of tokens of an output, whatever the text and the options of a request, an int."""
+        return self.limits.of(self.max_source_length, len(self.target_start))
 
     def changed(self, **changes):
         return self.searching(**{"strategy": self.strategy, "constraints": self.constraints, **changes})

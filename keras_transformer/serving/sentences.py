@@ -1,11 +1,6 @@
 """Translates lines of several sentences: each sentence alone, with the blanks between them as they were."""
 
-import re
-
-from keras_transformer.checks import check
-
-# After one of these a writing system without blanks goes on.
-FULL_WIDTH_ENDS = ("\u3002", "\uff01", "\uff1f", "\u2026", "\u300d", "\u300f", "\uff09")
+from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
 
 class SentenceTranslator:
@@ -24,16 +19,10 @@ class SentenceTranslator:
     """
 
     def __init__(self, translator, language):
-        is_code = isinstance(language, str) and re.fullmatch("[a-z]{2,3}(-[a-z]+)*", language)
-        check(is_code, '`language` must be the code of a language, such as "en".', language=language)
-        try:
-            from sentencex import segment
-        except ImportError as error:
-            raise ImportError("Sentences are split with sentencex: pip install sentencex") from error
+        self._splitter = SentenceSplitter(language)
         self.translator = translator
         self.language = language
-        self._segment = segment
-        self._cut = 0
+        self._cut = self._unknown = 0
 
     def __getattr__(self, name):
         return getattr(vars(self)["translator"], name)
@@ -47,42 +36,23 @@ class SentenceTranslator:
         Returns:
             A list of str, one for each line.
         """
-        lines = [self._parts(_as_str(text)) for text in texts]
-        sentences = [sentence for line in lines for _, sentence, _ in line if sentence]
-        answers, _ = self.translator.answer_all(sentences, "texts", max(1, len(texts)), False)
-        found = iter(answers)
-        return [self._written(line, found) for line in lines]
+        lines = [self._splitter.split(text) for text in texts]
+        answers, _ = self.translator.answer_all(sentences_of(lines), "texts", max(1, len(texts)), False)
+        answers, written = iter(answers), []
+        for line in lines:
+            of_line = [next(answers) for _ in sentences_of([line])]
+            self._cut += any(answer["truncated"] for answer in of_line)
+            self._unknown += any(answer["unknown"] for answer in of_line)
+            translations = (answer["translation"].decode("utf-8", "replace") for answer in of_line)
+            written.append(joined(line, translations))
+        return written
 
     def count_cut(self, texts, lengths):
         """Returns in how many lines since the last call a sentence was cut."""
         cut, self._cut = self._cut, 0
         return cut
 
-    def _parts(self, line):
-        """Splits a line: returns a list of `(blanks before, sentence, blanks after)`, tuples of str."""
-        parts = []
-        for segment in self._segment(self.language, line):
-            sentence = segment.strip()
-            before, after = segment.split(sentence, 1) if sentence else (segment, "")
-            parts.append((before, sentence, after))
-        return parts
-
-    def _written(self, parts, answers):
-        """Joins the translations of a line, and counts whether a sentence of it was cut."""
-        text, cut = "", False
-        for i, (before, sentence, after) in enumerate(parts):
-            text += before
-            if not sentence:
-                continue
-            answer = next(answers)
-            cut |= bool(answer["truncated"])
-            translation = answer["translation"].decode("utf-8", "replace")
-            # Chinese has no blank after a sentence, where other languages have one.
-            missing = not after and i + 1 < len(parts) and not translation.endswith(FULL_WIDTH_ENDS)
-            text += translation + (" " if missing else after)
-        self._cut += cut
-        return text
-
-
-def _as_str(text):
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    def count_unknown(self):
+        """Returns in how many lines since the last call a sentence held text that the vocabulary cannot write."""
+        unknown, self._unknown = self._unknown, 0
+        return unknown

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tqdm
 
 from keras_transformer.checks import check_positive
-from keras_transformer.data.unknown import UnknownTokens
+from keras_transformer.data.unknown import WARNING, UnknownTokens
 from keras_transformer.execution.compiled import CompiledFunctions, compiles
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import replaced, sha256_of
@@ -41,6 +41,7 @@ class Servable:
     - `signatures_class`: the `Signatures` of its export.
     - `CHANGEABLE`: the names of the constructor's arguments that `changed` takes.
     - `max_source_length`: the largest number of tokens of a text; None if the servable reads no texts.
+    - `longest_output`: the largest number of tokens of an answer; None if the servable writes no text.
     - `describe()` and `arguments_from(description, folder)`: its other arguments, to JSON and back.
     - `token_lengths(*sides)`: the number of tokens of each row, int NumPy `(batch,)`, for lists of bytes.
     - `warmup_requests(shapes)`: yields requests for the warm-up of a server, pairs of a signature's name and a dict of
@@ -56,6 +57,7 @@ class Servable:
     DESCRIPTION = None
     TOKENIZERS = ()
     CHANGEABLE = ()
+    longest_output = None
     model_class = keras.Model
 
     def __init__(self, model):
@@ -167,6 +169,17 @@ class Servable:
                 "rest of them is not read.",
                 stacklevel=3,
             )
+
+    def warn_if_unknown(self, unknown, count, name):
+        """Warns that some texts hold unknown tokens. Call it in a public method, as `warn_if_cut`.
+
+        Args:
+            unknown: Number of texts with an unknown token, an int.
+            count: Number of texts, an int.
+            name: What the texts are, such as "sentences".
+        """
+        if unknown:
+            warnings.warn(f"{unknown:,} of {count:,} {name} {WARNING.format('')}", stacklevel=3)
 
     def answer(self, *inputs, signature="serving_default", jit_compile=None):
         """Answers one request.
@@ -397,6 +410,11 @@ class Servable:
                 that a stock server does not have.
         """
         return export(self, folder, version, xla, **options)
+
+
+def with_unknown(answers):
+    """Returns how many answers, as `answer_all` returns them, are those of texts with an unknown token."""
+    return sum(bool(answer["unknown"]) for answer in answers)
 
 
 def _write_json(path, content):

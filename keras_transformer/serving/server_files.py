@@ -8,8 +8,9 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.checks import check_positive
-from keras_transformer.files import replaced
-from keras_transformer.serving.containers import compose, kubernetes, prometheus
+from keras_transformer.files import locked, remove_temporaries, replaced
+from keras_transformer.serving.containers import compose, prometheus
+from keras_transformer.serving.kubernetes import kubernetes
 
 MODELS = "models.config"
 IMAGE = "tensorflow/serving:2.20.0"
@@ -46,8 +47,8 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
 
     Raises:
         ValueError: If a version does not exist, `name` or `image` holds other characters than a name of a model or of
-            an image may hold, the versions cannot run in one server, or a label would move to a version that does not
-            run yet.
+            an image may hold, the versions cannot run in one server, a label would move to a version that does not run
+            yet, or another process uses the folder.
     """
     folder = Path(folder)
     name = folder.resolve().name if name is None else name
@@ -61,6 +62,13 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
     versions = versions_of(folder)
     if not versions:
         raise ValueError(f"`folder` must hold an exported version. Received: folder={str(folder)!r}.")
+    with locked(folder):  # an export would remove the temporary files of this function
+        remove_temporaries(folder)
+        return _write(folder, name, stable, canary, image, versions)
+
+
+def _write(folder, name, stable, canary, image, versions):
+    """Writes the files of `write_server_files`, in a locked folder, and returns their paths."""
     labels = {"stable": max(versions) if stable is None else stable, "canary": canary}
     labels = {label: version for label, version in labels.items() if version is not None}
     for label, version in labels.items():
@@ -93,7 +101,9 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
         "monitoring.config": 'prometheus_config {\n  enable: true\n  path: "/monitoring/prometheus/metrics"\n}\n',
         "docker-compose.yml": compose(name, image, stable["xla"]),
         "docker-compose.gpu.yml": compose(name, image, stable["xla"], gpu=True),
-        "kubernetes.yml": kubernetes(name, image, stable["xla"]),
+        "kubernetes.yml": kubernetes(
+            name, image, stable["xla"], max(each["bytes"] for each in described.values())
+        ),
         "prometheus.yml": prometheus(name),
     }
     for file, text in files.items():
@@ -103,7 +113,7 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
 
 
 def _description(version):
-    """Reads `batch_sizes` and `xla` of an exported version."""
+    """Reads `batch_sizes` and `xla` of an exported version, and estimates the `bytes` that it takes in memory."""
     try:
         description = json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
         sizes, xla = list(description["batch_sizes"]), description["xla"]
@@ -112,7 +122,13 @@ def _description(version):
             raise ValueError(f"batch_sizes={sizes}, xla={xla!r:.200}")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{version} is not an export of this library: {error!r:.500}") from None
-    return {"batch_sizes": sizes, "xla": xla}
+    stored = sum(file.stat().st_size for file in version.rglob("*") if file.is_file())
+    # A server keeps bfloat16 as it is stored, and as float32, in which it computes.
+    return {
+        "batch_sizes": sizes,
+        "xla": xla,
+        "bytes": stored * (3 if description.get("precision") == "bfloat16" else 1),
+    }
 
 
 def _running(file):

@@ -7,14 +7,11 @@ import tensorflow as tf
 from keras_transformer.checks import check_count, check_ids, check_positive
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder
-from keras_transformer.serving.options import (
-    longest_output,
-    option_specs,
-    options_request,
-)
+from keras_transformer.serving.options import option_specs, options_request
 from keras_transformer.serving.rows import Output, function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
 from keras_transformer.serving.sentences import SentenceTranslator
+from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.warmup import text_of_length
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
@@ -63,12 +60,12 @@ class TranslatorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool.
+            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `unknown`, int32.
         """
         source, truncated = self._tokenize(text)
         tokens, _, scores = self._search(source)
         translation = self._translations(tokens[:, 0])
-        return {"translation": translation, "score": scores[:, 0], "truncated": truncated}
+        return {"translation": translation, "score": scores[:, 0], **self._notes(source, truncated)}
 
     def n_best(self, text):
         """Finds several translations of each text, best first.
@@ -77,13 +74,15 @@ class TranslatorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `translations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool `(batch,)`.
+            A dict: `translations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool, and `unknown`,
+            int32, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
         tokens, _, scores = self._search(source)
         n, length = self._servable.strategy.n_best, tf.shape(tokens)[2]
         translations = self._translations(tf.reshape(tokens, (-1, length)))
-        return {"translations": tf.reshape(translations, (-1, n)), "scores": scores, "truncated": truncated}
+        translations = tf.reshape(translations, (-1, n))
+        return {"translations": translations, "scores": scores, **self._notes(source, truncated)}
 
     def alignment(self, text):
         """Translates texts and shows what each piece of a translation attends to.
@@ -93,8 +92,8 @@ class TranslatorSignatures(SearcherSignatures):
 
         Returns:
             A dict: `translation`, string `(batch,)`; `source_pieces`, string `(batch, source_len)`; `target_pieces`,
-            string `(batch, target_len)`; `attention`, float32 `(batch, target_len, source_len)`; `truncated`, bool
-            `(batch,)`.
+            string `(batch, target_len)`; `attention`, float32 `(batch, target_len, source_len)`; `truncated`, bool, and
+            `unknown`, int32, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
         tokens, _, _ = self._search(source)
@@ -105,7 +104,7 @@ class TranslatorSignatures(SearcherSignatures):
             "source_pieces": self._source_pieces(source),
             "target_pieces": self._target_pieces(target),
             "attention": attention,
-            "truncated": truncated,
+            **self._notes(source, truncated),
         }
 
     def score(self, text, target):
@@ -119,11 +118,11 @@ class TranslatorSignatures(SearcherSignatures):
 
         Returns:
             A dict: `score`, the log probability, float32 `(batch,)`; `token_scores`, float32, and `target_pieces`,
-            string, `(batch, target_len)`; `truncated`, bool `(batch,)`.
+            string, `(batch, target_len)`; `truncated`, bool, and `unknown`, int32, for both texts together, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
         target, target_truncated = self._target_ids(
-            target, longest_output(self._servable), tf.reduce_any(source != self._model.pad_id, axis=1)
+            target, self._servable.longest_output, tf.reduce_any(source != self._model.pad_id, axis=1)
         )
         score, token_scores, _ = self._score(source, target)
         return {
@@ -131,6 +130,7 @@ class TranslatorSignatures(SearcherSignatures):
             "token_scores": token_scores,
             "target_pieces": self._target_pieces(target),
             "truncated": truncated | target_truncated,
+            "unknown": sum(map(self._unknown, (source, target), self._servable.tokenizers)),
         }
 
     def translate_with_options(self, text, prefix, max_length, min_length, temperature, top_p, seed):
@@ -139,16 +139,17 @@ class TranslatorSignatures(SearcherSignatures):
         Args:
             text: string `(batch,)`.
             prefix: The begin of each translation, string `(batch,)`.
-            max_length: Largest number of tokens of each translation, prefix and eos included, int32 `(batch,)`; 0 for
-                the translator's `max_length`.
+            max_length: Largest number of tokens of each translation, prefix and eos included, int32 `(batch,)`, up to
+                the limit of the row; 0 for that limit. It is the translator's `max_length`; without one, twice the
+                tokens of the text plus 16, plus those of the prefix.
             min_length: Smallest number of tokens of each translation, eos included, int32 `(batch,)`.
             temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
             top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
             seed: The same seed and text draw the same translation, int64 `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `error`, string,
-            empty for a row whose options are used.
+            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `unknown`, int32;
+            `error`, string, empty for a row whose options are used.
         """
         source, truncated = self._tokenize(text)
         prefix = self._target_ids(prefix, self._servable.max_source_length, frame_if_empty=True, end=())
@@ -156,7 +157,7 @@ class TranslatorSignatures(SearcherSignatures):
             source, prefix, max_length, min_length, temperature, top_p, seed
         )
         translation = self._translations(tokens[:, 0])
-        return {"translation": translation, "score": score, "truncated": truncated, "error": error}
+        return {"translation": translation, "score": score, **self._notes(source, truncated), "error": error}
 
     def _translations(self, tokens):
         """Returns the texts of outputs `(batch, target_len)`, without their `target_start`."""
@@ -320,7 +321,7 @@ class Translator(Searcher):
             check_count(len(self.target_start) + 1, max_length=max_length)
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
-        """Translates sentences. Warns when some of them were cut.
+        """Translates sentences. Warns when some of them were cut, or hold text that the vocabulary cannot write.
 
         Args:
             sentences: List of str, or of UTF-8 bytes.
@@ -336,6 +337,7 @@ class Translator(Searcher):
         """
         answers, cut = self.answer_all(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "sentences")
+        self.warn_if_unknown(with_unknown(answers), len(answers), "sentences")
         return [answer["translation"].decode("utf-8", "replace") for answer in answers]
 
     def translate_document(self, text, language, batch_size=32):
@@ -362,6 +364,7 @@ class Translator(Searcher):
         for start in range(0, len(lines), batch_size):
             translated += sentences.translate_batch(lines[start : start + batch_size])
         self.warn_if_cut(sentences.count_cut(lines, None), len(lines), "lines")
+        self.warn_if_unknown(sentences.count_unknown(), len(lines), "lines")
         return "".join(translated)
 
     def translate_batch(self, texts, jit_compile=None):

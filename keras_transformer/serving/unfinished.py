@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer.checks import check_count
-from keras_transformer.files import LOCK, locked, naming, remove_temporaries, replaced, settle
+from keras_transformer.files import (
+    LOCK,
+    locked,
+    naming,
+    remove_temporaries,
+    replaced,
+    settle,
+    temporary_path,
+)
 
 SUFFIX = ".partial"
 JOURNAL = "journal.json"
@@ -85,7 +93,15 @@ class Unfinished:
                     self._write_journal()
                     yield True
         if self._is_finished():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove_folder()
+
+    def _remove_folder(self):
+        """Removes the folder of a finished output. A kill leaves the whole folder, or one of another name."""
+        with contextlib.suppress(OSError):  # another process removes it
+            temporary = temporary_path(self.folder)
+            os.rename(self.folder, temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
+            remove_temporaries(self.folder.parent, self.folder.name)
 
     def append(self, lines, cut=0, failed=0):
         """Adds lines. When it returns, they are on the disk and in the journal.

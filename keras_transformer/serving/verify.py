@@ -45,12 +45,36 @@ def verify(folder):
     return paths
 
 
-def _verify_version(path):
+def longest_request(path):
+    """Says what the longest request to an export can cost.
+
+    Args:
+        path: Path of the version.
+
+    Returns:
+        A str without a full stop; None if the export writes no text.
+
+    Raises:
+        ValueError: If the folder holds no export.
+    """
+    longest = _description(path).get("longest_output")
+    if not isinstance(longest, int):
+        return None
+    return f"an answer has at most {longest} tokens: the longest request takes {longest} steps"
+
+
+def _description(path):
+    """Reads the description of an export, a dict, whose `files` and `signatures` are dicts."""
     try:
-        description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-        files, signatures = dict(description["files"]), dict(description["signatures"])
+        description = json.loads((Path(path) / DESCRIPTION).read_text(encoding="utf-8"))
+        return {**description, **{name: dict(description[name]) for name in ("files", "signatures")}}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is not an export of this library: {error!r:.500}") from None
+
+
+def _verify_version(path):
+    description = _description(path)
+    files, signatures = description["files"], description["signatures"]
     found = hashes(path)
     changed = sorted(name for name in {*files, *found} if files.get(name) != found.get(name))
     if changed:

@@ -6,49 +6,16 @@ import unicodedata
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
+from keras_transformer.checks import check, check_choice
 from keras_transformer.text.added_tokens import SEPARATOR, AddedToken, AddedTokens, as_added_tokens
 from keras_transformer.text.base import Tokenizer, as_ragged, read_json, valid_utf8
+from keras_transformer.text.byte_patterns import NEW_MARK, PATTERNS
+from keras_transformer.text.normal_forms import normalized
 
+MISSING_BYTES = ("refused", "dropped", "unknown")
+DROPPED = -1  # the id of a byte that is dropped
 NO_RANK = np.iinfo("int32").max  # of two neighbours that no merge joins
-
-# RE2 has the classes of Unicode 15.0, and Hugging Face's tokenizers have those of 16.0. The ranges are the difference.
-_LETTER = (
-    r"\p{L}\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D4A}-\x{10D65}"
-    r"\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{11380}-\x{11389}\x{1138B}\x{1138E}\x{11390}-\x{113B5}\x{113B7}"
-    r"\x{113D1}\x{113D3}\x{11BC0}-\x{11BE0}\x{13460}-\x{143FA}\x{16100}-\x{1611D}\x{16D40}-\x{16D6C}\x{18CFF}"
-    r"\x{1E5D0}-\x{1E5ED}\x{1E5F0}\x{2EBF0}-\x{2EE5D}"
-)
-_DIGIT = (
-    r"\p{N}\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{16130}-\x{16139}\x{16D70}-\x{16D79}"
-    r"\x{1CCF0}-\x{1CCF9}\x{1E5F1}-\x{1E5FA}"
-)
-_BLANK_IN_LINE = r"\t\v\f \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
-_BLANK = r"\r\n" + _BLANK_IN_LINE
-_SIGNS = f" ?[^{_BLANK}{_LETTER}{_DIGIT}]+"
-_GPT2 = f"'(?:[sdmt]|ll|ve|re)| ?[{_LETTER}]+| ?[{_DIGIT}]+|{_SIGNS}|[{_BLANK}]+"
-_LLAMA3 = (
-    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n{_LETTER}{_DIGIT}]?[{_LETTER}]+|[{_DIGIT}]{{1,3}}|{_SIGNS}[\r\n]*"
-    rf"|[{_BLANK}]*[\r\n]+|[{_BLANK}]+"
-)
-# The published patterns end with `\s+(?!\S)|\s+`: of several blanks before a word, the last one is left to the word.
-# RE2 cannot look ahead. So the first pattern finds such a last blank, which is cut off; the second finds the words.
-PATTERNS = {
-    "gpt2": (f"([{_BLANK}])([{_BLANK}])([^{_BLANK}])", _GPT2),
-    "llama3": (f"([{_BLANK}])([{_BLANK_IN_LINE}])([^{_BLANK}])", _LLAMA3),
-    "qwen2": (f"([{_BLANK}])([{_BLANK_IN_LINE}])([^{_BLANK}])", _LLAMA3.replace("{1,3}", "")),
-}
-# tokenizers has the combining marks of Unicode 9. To it, the newer ones are letters, which end a run of marks. Between
-# two noncharacters they end it here too.
-_NEW_MARK = (
-    r"([\x{7FD}\x{897}-\x{89F}\x{8CA}-\x{8D3}\x{9FE}\x{C3C}\x{D3B}\x{D3C}\x{EBA}\x{1715}\x{1ABF}-\x{1ACE}"
-    r"\x{1DF6}-\x{1DFA}\x{A82C}\x{10D24}-\x{10D27}\x{10D69}-\x{10D6D}\x{10EAB}\x{10EAC}\x{10EFD}-\x{10EFF}"
-    r"\x{10F46}-\x{10F50}\x{10F82}-\x{10F85}\x{11070}\x{1133B}\x{113CE}-\x{113D0}\x{1145E}\x{11839}\x{1183A}"
-    r"\x{1193D}\x{1193E}\x{11943}\x{119E0}\x{11A34}\x{11A47}\x{11A99}\x{11D42}\x{11D44}\x{11D45}\x{11D97}"
-    r"\x{11F41}\x{11F42}\x{1612F}\x{16FF0}\x{16FF1}\x{1E08F}\x{1E130}-\x{1E136}\x{1E2AE}\x{1E2EC}-\x{1E2EF}"
-    r"\x{1E4EC}-\x{1E4EF}\x{1E5EE}\x{1E5EF}])"
-)
 _NONCHARACTER = "\uffff"
 UNKNOWN_TEXT = "\ufffd".encode()
 FOUND = b"\xfe"  # before an added token; no valid UTF-8 contains it either
@@ -75,14 +42,16 @@ class BytePairTokenizer(Tokenizer):
     - The bytes of a word are its first pieces.
     - Of all pairs of neighbours in the word, the pair that comes first in `merges` is joined, until there is none.
 
-    No text is unknown, and every text comes back exactly. The ids are those of Hugging Face's `tokenizers`.
+    No text is unknown, and every text comes back exactly, unless `missing_bytes` says otherwise. The ids are those of
+    Hugging Face's `tokenizers`.
 
     Args:
         vocabulary: List of str, the pieces in the order of their ids. A piece is spelled as in GPT-2's files: with a
-            printable character for each byte, such as "Ġ" for the blank. It must contain all 256 bytes.
+            printable character for each byte, such as "Ġ" for the blank. It must contain all 256 bytes, unless
+            `missing_bytes` says what becomes of one.
         merges: List of str, "left right", the pairs of pieces that are joined, most important first.
-        pattern: The regular expression: "gpt2" (also RoBERTa and BART); "llama3", where digits come in groups of three;
-            "qwen2", where each digit is a word.
+        pattern: The regular expression: "gpt2" (also RoBERTa and BART); "gpt2_digits", the same where each digit is cut
+            out first (SmolLM2); "llama3", where digits come in groups of three; "qwen2", where each digit is a word.
         nfc: Whether texts are normalised to Unicode's form NFC first, as for Qwen 2. Then a text comes back in that
             form.
         ignore_merges: Whether a word that is in the vocabulary becomes that piece, whatever the merges are, as for
@@ -99,6 +68,8 @@ class BytePairTokenizer(Tokenizer):
         eos_token: The token at the end of a text; None for no such token.
         prefix_space: Whether a text that does not begin with a blank gets one, and so does the text after an added
             token.
+        missing_bytes: What becomes of a byte of a text that is not in the vocabulary: "refused", so that there is none;
+            "dropped", as `tokenizers` does without an unknown token; or "unknown", which is `unk_token` for each byte.
 
     Attributes:
         vocab_size: Number of ids.
@@ -107,8 +78,8 @@ class BytePairTokenizer(Tokenizer):
         content: The bytes of the file that `save` writes.
 
     Raises:
-        ValueError: If `pattern` is unknown, `vocabulary` has a piece twice or lacks a byte, or a merge or a token has a
-            piece that is not in `vocabulary`.
+        ValueError: If `pattern` or `missing_bytes` is unknown, `vocabulary` has a piece twice or lacks a byte that is
+            neither dropped nor unknown, or a merge or a token has a piece that is not in `vocabulary`.
 
     >>> pieces = [*BYTE_CHARACTERS, "he", "ll", "hell", "hello", "Ġhello", "<|end|>"]
     >>> merges = ["h e", "l l", "he ll", "hell o", "Ġ hello"]
@@ -135,12 +106,16 @@ class BytePairTokenizer(Tokenizer):
         bos_token=None,
         eos_token=None,
         prefix_space=False,
+        missing_bytes="refused",
     ):
         super().__init__()
         if not isinstance(pattern, str) or pattern not in PATTERNS:
             raise ValueError(
                 f"`pattern` must be one of {sorted(PATTERNS)}. Received: pattern={pattern!r:.200}."
             )
+        check_choice(MISSING_BYTES, missing_bytes=missing_bytes)
+        rule = '`missing_bytes="unknown"` needs an `unk_token`.'
+        check(missing_bytes != "unknown" or unk_token is not None, rule, unk_token=unk_token)
         named = {
             "pad_token": pad_token,
             "unk_token": unk_token,
@@ -157,10 +132,11 @@ class BytePairTokenizer(Tokenizer):
             "special_tokens": list(special),
             "added_tokens": [],
             "prefix_space": bool(prefix_space),
+            "missing_bytes": missing_bytes,
             "parse_special": bool(parse_special),
             **named,
         }
-        ids, added = _ids_of(config["vocabulary"]), as_added_tokens(added_tokens)
+        ids, added = _ids_of(config["vocabulary"], missing_bytes), as_added_tokens(added_tokens)
         plain = AddedToken("")[1:]
         config["added_tokens"] = [token if token[1:] != plain else token.content for token in added]
         added = {token.content: token for token in added}
@@ -169,9 +145,13 @@ class BytePairTokenizer(Tokenizer):
         self.content = json.dumps(config, ensure_ascii=False).encode()
         self.vocab_size = len(ids)
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(ids.get, named.values())
-        self._writes_all = self.unk_id is None
+        # Without "unknown", text never becomes `unk_token`, which may be the end of the text, too (GPT-2).
+        self._writes_all = missing_bytes != "unknown"
         if self.unk_id is None:
             self.unk_id = self.eos_id or 0
+        missing = self.unk_id if missing_bytes == "unknown" else DROPPED
+        byte_ids = [ids.get(character, missing) for character in BYTE_CHARACTERS]
+        self._drops = DROPPED in byte_ids
         self._last_blank, self._words = PATTERNS[pattern]
         self._nfc = config["nfc"]
 
@@ -183,12 +163,16 @@ class BytePairTokenizer(Tokenizer):
         dropped = {*special, *(token.content for token in added.values() if token.special)}
         written = [b"" if piece in dropped else text for piece, text in texts.items()]
         self._texts = tf.constant([*written, UNKNOWN_TEXT])
-        self._byte_ids = tf.constant([ids[character] for character in BYTE_CHARACTERS])
+        self._byte_ids = tf.constant(byte_ids)
         self._whole = None
         self._prepare_merges(ids, config["merges"])
         found = {token: AddedToken(token) for token in special} if parse_special else {}
         found = {**found, **added}
-        ordinary = [piece for piece, text in spelled.items() if text is not None]
+        ordinary = [
+            piece
+            for piece, text in spelled.items()
+            if text is not None and (ignore_merges or ids.keys() >= {*piece})
+        ]
         if not ignore_merges:
             ordinary = self._joined_to_one(ordinary, [texts[piece] for piece in ordinary])
         whole = {texts[piece]: ids[piece] for piece in ordinary}
@@ -249,9 +233,9 @@ class BytePairTokenizer(Tokenizer):
 
     def _in_nfc(self, texts):
         """Normalises texts to NFC, as tokenizers does."""
-        texts = tf.strings.regex_replace(texts, _NEW_MARK, _NONCHARACTER + r"\1" + _NONCHARACTER)
-        texts = tf_text.normalize_utf8(texts, "NFC")
-        return tf.strings.regex_replace(texts, _NONCHARACTER + _NEW_MARK + _NONCHARACTER, r"\1")
+        texts = tf.strings.regex_replace(texts, NEW_MARK, _NONCHARACTER + r"\1" + _NONCHARACTER)
+        texts = normalized(texts, "NFC")
+        return tf.strings.regex_replace(texts, _NONCHARACTER + NEW_MARK + _NONCHARACTER, r"\1")
 
     def _joined(self, words, rows, num_rows):
         """Converts words to ids, by joining their bytes.
@@ -277,6 +261,8 @@ class BytePairTokenizer(Tokenizer):
         if whole is not None:
             whole = tf.gather(whole, word)
             ids = tf.where(whole >= 0, whole, ids)
+        if self._drops:
+            ids, word, is_last = _without_dropped(ids, word)
         ids = self._merge(ids, is_last)
         kept = tf.where(ids >= 0)[:, 0]
         rows = tf.gather(tf.gather(rows, word), kept)
@@ -359,7 +345,7 @@ class BytePairTokenizer(Tokenizer):
         return json.loads(self.content)
 
     def is_unknown(self, ids):
-        """Returns which ids stand for text that the vocabulary cannot write: none without an `unk_token`.
+        """Returns which ids stand for text that the vocabulary cannot write: none unless `missing_bytes` is "unknown".
 
         Args:
             ids: int, of any shape, an array, a tensor or a ragged tensor.
@@ -382,6 +368,21 @@ class BytePairTokenizer(Tokenizer):
         return read_json(path, lambda config: cls(**config))
 
 
+def _without_dropped(ids, word):
+    """Drops the bytes that have no id.
+
+    Args:
+        ids: int32 `(n,)`, the id of each byte, `DROPPED` for some.
+        word: int64 `(n,)`, the number of the word of each byte.
+
+    Returns:
+        The ids and the words of the other bytes, and whether each is the last one of its word, bool.
+    """
+    kept = tf.where(ids != DROPPED)[:, 0]
+    ids, word = tf.gather(ids, kept), tf.gather(word, kept)
+    return ids, word, tf.concat([word[1:] != word[:-1], tf.ones_like(word[-1:], tf.bool)], axis=0)
+
+
 def _table(keys, values, default):
     keys = tf.constant(keys)
     initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant(values, tf.int32))
@@ -394,7 +395,7 @@ def _bytes_of(piece):
     return None if None in codes else bytes(codes)
 
 
-def _ids_of(vocabulary):
+def _ids_of(vocabulary, missing_bytes):
     """Returns a dict from piece to id, or raises `ValueError` for a vocabulary that is not valid."""
     ids = {piece: i for i, piece in enumerate(vocabulary) if _is_text(piece)}
     if len(ids) < len(vocabulary):
@@ -403,7 +404,7 @@ def _ids_of(vocabulary):
             f"Received: {len(vocabulary)} pieces, {len(ids)} different str."
         )
     for character in BYTE_CHARACTERS:
-        if character not in ids:
+        if character not in ids and missing_bytes == "refused":
             raise ValueError(
                 f"`vocabulary` must have a piece for each byte. Received: {character!r} is missing."
             )

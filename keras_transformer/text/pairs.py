@@ -44,7 +44,7 @@ def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=
         max_length: Largest number of ids in a row, special ids included; None for no limit. A pair that is too long
             loses ids at the end of its longer text until both are equally long, and then at the end of both.
         pad_id: The id after the end of shorter rows.
-        cls_id: The id at the start of each row.
+        cls_id: The id at the start of each row; None for none.
         sep_id: The id at the end of each text.
         separators: How many `sep_id` stand between the texts of a pair; 2 in RoBERTa.
 
@@ -67,7 +67,7 @@ def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=
         texts[0].nrows(), texts[-1].nrows(), "`first` and `second` must have the same number of rows."
     )
     lengths = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
-    special = 2 + separators * (len(texts) - 1)
+    special = (1 if cls_id is None else 2) + separators * (len(texts) - 1)
     if max_length is not None:
         check_count(special, max_length=max_length)
         lengths = _shortened(lengths, max_length - special)
@@ -75,9 +75,10 @@ def pack_ids(first, second=None, max_length=None, *, pad_id=0, cls_id=2, sep_id=
     # to trace and to load.
     length = tf.reduce_max(tf.concat([sum(lengths), [0]], axis=0)) + special
     column = tf.range(length)[None]
-    token_ids = tf.where(column == 0, cls_id, pad_id)
+    token_ids = tf.where(column == 0, pad_id if cls_id is None else cls_id, pad_id)
     segment_ids = tf.zeros_like(column)
-    end = tf.zeros_like(lengths[0])[:, None]  # the column of the `[CLS]` or `[SEP]` before the text
+    # The column of the `[CLS]` or `[SEP]` before the text; without a `[CLS]` that is the one before the first.
+    end = tf.zeros_like(lengths[0])[:, None] - (1 if cls_id is None else 0)
     for segment, (text, count) in enumerate(zip(texts, lengths, strict=True)):
         start = end + (separators if segment else 1)
         before, end = end, start + count[:, None]

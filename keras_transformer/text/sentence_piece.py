@@ -322,13 +322,15 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: If the file cannot be read or holds no tokenizer.
         """
         content = _read(path)
-        if not content.startswith(b"{"):
-            return cls(content)
         try:
+            if not content.startswith(b"{"):
+                return cls(content)
             config = json.loads(content)
             config["model"] = base64.b64decode(config["model"], validate=True)
             return cls(**config)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except ValueError as error:
+            raise ValueError(f"{path} holds no tokenizer: {error!s:.500}") from None
+        except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} holds no tokenizer: {error!r:.500}") from None
 
 

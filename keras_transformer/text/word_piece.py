@@ -12,6 +12,7 @@ from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_li
 from keras_transformer.checks import check_positive
 from keras_transformer.text.added_tokens import AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import Tokenizer, as_ragged, list_of_sentences, read_json, valid_utf8
+from keras_transformer.text.normal_forms import normalized
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is unknown
@@ -205,7 +206,7 @@ class WordPieceTokenizer(Tokenizer):
         ids, single = as_ragged(ids, special, self.unk_id, self.vocab_size)
         pieces = ids.with_flat_values(tf.gather(self._table, ids.flat_values))
         texts = tf.strings.reduce_join(pieces, axis=-1, separator=" ")
-        texts = tf_text.normalize_utf8(tf.strings.regex_replace(texts, " ##", ""), "NFC")
+        texts = normalized(tf.strings.regex_replace(texts, " ##", ""), "NFC")
         return texts[0] if single else texts
 
     @property
@@ -243,7 +244,7 @@ def _normalized(strings, lower_case, strip_accents):
     texts = tf.strings.regex_replace(valid_utf8(strings), _NO_TEXT, "")
     texts = tf.strings.regex_replace(texts, _IDEOGRAPH, r" \0 ")
     if strip_accents:
-        texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), r"\p{Mn}", "")
+        texts = tf.strings.regex_replace(normalized(texts, "NFD"), r"\p{Mn}", "")
     if lower_case:
         # Without the first step ICU would write a sigma at the end of a word in another form. The second step covers
         # ASCII: ICU would lower "I" by the rules of the machine's language.

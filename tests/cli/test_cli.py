@@ -463,6 +463,8 @@ def test_unusable_input_of_the_other_commands_gives_one_message_and_exit_code_2(
         ("translate x --n-best 3", "unrecognized arguments: --n-best 3"),
         ("export run", "usage: keras-transformer export"),
         ("export run folder --version one", "usage: keras-transformer export"),
+        ("server-files folder --name=--", "argument --name: expected one argument"),
+        ("ask http://localhost --label=--", "argument --label: expected one argument"),
     ],
 )
 def test_malformed_command_line_is_exit_code_2_with_the_usage(arguments, shown, capsys):
@@ -473,6 +475,19 @@ def test_malformed_command_line_is_exit_code_2_with_the_usage(arguments, shown, 
     assert (
         shown in err and f"usage: keras-transformer {arguments.partition(' ')[0].replace('fly', '')}" in err
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("gs://bucket/model", "must be on a disk of this machine"),
+        ("{tmp} --version 0", "version=0"),
+        ("{tmp} --version 7", "version=7"),
+    ],
+)
+def test_export_refuses_its_folder_before_it_loads_a_model(tmp_path, arguments, named):
+    (tmp_path / "7").mkdir()
+    assert_refused("export", "nowhere", *arguments.format(tmp=tmp_path).split(), named=named)
 
 
 def help_of(capsys, *arguments):
@@ -555,3 +570,14 @@ def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
     code, _, err = run("average", folder)
     kept = len(list(folder.glob("checkpoint-*.keras")))
     assert code == 0 and f"the mean weights of the last {kept} epochs" in err
+
+
+@pytest.mark.slow
+def test_translate_has_the_limits_of_an_export(tiny_run, translator, pairs):
+    line = pairs[0][0]
+    options = "--max-length 4 --max-source-length 9"
+    code, out, err = run("translate", tiny_run, *options.split(), stdin=f"{line}\n".encode())
+    limited = translator.searching(translator.strategy, max_length=4, max_source_length=9)
+    with pytest.warns(UserWarning, match="longer than"):
+        expected = limited.translate([line])
+    assert (code, out.decode().splitlines()) == (0, expected) and "`max_source_length`=9 tokens" in err

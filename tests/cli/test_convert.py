@@ -67,7 +67,7 @@ def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
     assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--batch-sizes", "2"]) == 0
     described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == {"serving_default", "probabilities"}
-    assert main(["export", str(tmp_path / "served"), str(tmp_path / "model"), "--beam-width", "2"]) == 2
+    assert main(["export", str(tmp_path / "served"), str(tmp_path / "other"), "--beam-width", "2"]) == 2
     assert (
         "--beam-width is only for models that write text. Received: a Classifier." in capsys.readouterr().err
     )

@@ -10,13 +10,16 @@ import contextlib
 import http.server
 import json
 import re
+import shutil
 import ssl
+import subprocess
 import threading
 import types
 from concurrent import futures
 
 import grpc
 import numpy as np
+import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow_serving.apis import (
@@ -31,6 +34,7 @@ HTTP = {
     "INVALID_ARGUMENT": 400,
     "UNAUTHENTICATED": 401,
     "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
 }
@@ -38,17 +42,18 @@ PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?(:pr
 
 
 class Refused(Exception):
-    def __init__(self, code, message):
+    def __init__(self, code, message, retry_after=None):
         super().__init__(code, message)
         self.code = code
         self.message = message
+        self.retry_after = retry_after
 
 
-def refuse(code, message="no"):
-    """Returns a fault: the server refuses the next request."""
+def refuse(code, message="no", retry_after=None):
+    """Returns a fault: the server refuses the next request, and may say when it wants to see it again."""
 
     def fault():
-        raise Refused(code, message)
+        raise Refused(code, message, retry_after)
 
     return fault
 
@@ -183,17 +188,22 @@ def answering(backend, context):
         backend.enter(dict(context.invocation_metadata()), context.peer())
         yield
     except Refused as refused:
+        if refused.retry_after is not None:
+            context.set_trailing_metadata((("retry-after", refused.retry_after),))
         context.abort(grpc.StatusCode[refused.code], refused.message)
 
 
 @contextlib.contextmanager
-def grpc_server(backend, tls=None):
+def grpc_server(backend, tls=None, clients=None):
+    """A server. `tls` are the paths of its key and certificate, `clients` that of the authority of its clients'."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Prediction(backend), server)
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(Status(backend), server)
     if tls:
         key, certificate = (path.read_bytes() for path in tls)
-        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+        roots = clients.read_bytes() if clients else None
+        credentials = grpc.ssl_server_credentials([(key, certificate)], roots, clients is not None)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     else:
         port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -238,6 +248,7 @@ def rest_handler(backend):
                 body = found()
             except Refused as refused:
                 code, body = HTTP[refused.code], written({"error": refused.message.encode()})
+                headers = {} if refused.retry_after is None else {"Retry-After": refused.retry_after}
             except Raw as raw:
                 code, body, *others = raw.args
                 headers = dict(others)
@@ -325,12 +336,16 @@ def written(value):
 
 
 @contextlib.contextmanager
-def rest_server(backend, tls=None):
+def rest_server(backend, tls=None, clients=None):
+    """A server. `tls` are the paths of its key and certificate, `clients` that of the authority of its clients'."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler(backend))
     server.daemon_threads = True
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*reversed(tls))
+        if clients:
+            context.load_verify_locations(clients)
+            context.verify_mode = ssl.CERT_REQUIRED
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -343,3 +358,15 @@ def rest_server(backend, tls=None):
 
 
 SERVERS = {"http": rest_server, "grpc": grpc_server}
+
+
+def make_certificate(folder):
+    """Makes a key and a certificate for 127.0.0.1, and returns their paths."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1"
+    )
+    command = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return folder / "key.pem", folder / "cert.pem"

@@ -7,7 +7,7 @@ import pytest
 from commands import assert_refused, run
 
 pytest.importorskip("tensorflow_serving")
-from servers import refuse
+from servers import SERVERS, Backend, make_certificate, refuse, served_function
 
 from keras_transformer.cli import main
 from keras_transformer.client import Client
@@ -26,7 +26,7 @@ def test_lines_are_answered_in_order(backend, url, translator, pairs):
     lines = [pairs[0][0], "", "   ", pairs[1][0], "a\0b", "🎉", pairs[2][0]]
     stream = "\ufeff".encode() + "\r\n".join(lines).encode() + b"\n\xff\n"
     code, out, err = ask(stream, url, "--batch-size", "3")
-    assert (code, err) == (0, "")
+    assert code == 0 and "of 3 texts hold text that the model's vocabulary cannot write" in err
     assert out.decode().splitlines() == translator.translate([*lines, b"\xff"])
     assert backend.sizes == [[3], [3], [2]]
 
@@ -63,6 +63,17 @@ def test_options_go_with_each_line(url, pairs):
             client.translate(lines, top_k=2)
     refused = "`temperature` must be a finite number, at least 0"
     assert_refused("ask", url, "--temperature", "-1", stdin=stream, named=refused)
+
+
+def test_the_sentences_of_a_line_are_translated_alone(backend, url, translator, pairs):
+    pytest.importorskip("sentencex")
+    one, other = (source for source, _ in pairs[:2])
+    code, out, err = ask(f"{one} {other}\n\n{one}\n".encode(), url, "--split-sentences", "ko")
+    first, second = translator.translate([one, other])
+    assert (code, err, out.decode()) == (0, "", f"{first} {second}\n\n{first}\n")
+    assert backend.sizes == [[3]]
+    refused = "Give --pairs or --split-sentences, not both"
+    assert_refused("ask", url, "--split-sentences", "ko", "--pairs", stdin=b"a", named=refused)
 
 
 def test_no_line_is_no_request(backend, url):
@@ -115,3 +126,50 @@ def test_wrong_option_or_missing_server_is_one_message_and_an_exit_code(argument
     code, out, err = ask(b"a", *arguments)
     assert (code, out) == (expected, b"")
     assert named in err and err.startswith("keras-transformer: error: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("ask",), ("load-test", "--requests", "1")])
+def test_headers_come_from_the_command_line_a_file_and_the_environment(
+    backend, url, tmp_path, monkeypatch, command
+):
+    file = tmp_path / "headers"
+    file.write_text("Authorization: Bearer a:b\r\n\nX-Two:2\n")
+    monkeypatch.setenv("KEY", "secret")
+    options = ["--header", "X-One: 1", "--header-file", file, "--header-variable", "X-Key:KEY"]
+    code, _, err = run(*command, url, *options, stdin=b"a")
+    assert code == 0, err
+    for headers in backend.headers:
+        found = {name.lower(): value for name, value in headers.items()}
+        names = "x-one", "authorization", "x-two", "x-key"
+        assert [found[name] for name in names] == ["1", "Bearer a:b", "2", "secret"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--header", "secret"], "--header must hold a name, a colon and a value"),
+        (["--header", ":secret"], "--header must hold a name, a colon and a value"),
+        (["--header", "a b:secret"], "with names of letters, digits and -_. alone. Received: another 'a b'"),
+        (["--header-file", "nowhere"], "--header-file must be a file that can be read"),
+        (["--header-variable", "X-Key:NO_SUCH_KEY"], "Received: 'NO_SUCH_KEY'"),
+        (["--certificates", "nowhere.pem"], "certificates='nowhere.pem'"),
+        (["--client-key", "nowhere.pem"], "client_key='nowhere.pem'"),
+    ],
+)
+def test_a_header_or_certificate_that_cannot_be_used_is_named_and_no_secret_shown(options, named):
+    code, out, err = ask(b"a", "https://127.0.0.1:1", *options)
+    assert (code, out) == (2, b"") and named in err and "secret" not in err
+
+
+def test_ask_uses_tls_on_both_sides(pairs, tmp_path):
+    key, certificate = make_certificate(tmp_path)
+    (line, _), backend = (
+        pairs[0],
+        Backend({"model": {1: served_function(lambda text: {"translation": text})}}),
+    )
+    files = ["--certificates", certificate, "--client-certificate", certificate, "--client-key", key]
+    for server in SERVERS.values():
+        with server(backend, (key, certificate), certificate) as url:
+            assert ask(line.encode(), url, *files) == (0, f"{line}\n".encode(), "")
+            code, _, _ = ask(line.encode(), url, *files[:2], "--retries", "0")
+            assert code == 5

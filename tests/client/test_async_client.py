@@ -166,6 +166,17 @@ def test_a_cut_text_is_a_warning_at_the_line_of_the_caller(run):
     assert [warning.filename for warning in warned] == [__file__]
 
 
+def test_a_document_is_translated_sentence_by_sentence(run):
+    pytest.importorskip("sentencex")
+
+    async def ask(client):
+        return await client.translate_document("One. Two.\n\nA longer one.\n", "en")
+
+    with pytest.warns(UserWarning, match="1 of 3 sentences are longer") as warned:
+        assert run(ask) == "One. Two.\n\nA longer one.\n"
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 def test_a_closed_client_and_a_wrong_argument_are_named(run):
     async def ask(client):
         await client.close()
@@ -175,3 +186,16 @@ def test_a_closed_client_and_a_wrong_argument_are_named(run):
     run(ask)
     with pytest.raises(ValueError, match="`concurrency` must be"):
         AsyncClient("http://localhost", concurrency=0)
+
+
+def test_headers_of_one_call_go_with_it_alone(run, backend):
+    async def ask(client):
+        await client.with_headers({"x-request-id": "9"}).status()
+        await client.status()
+
+    run(ask, headers={"x-team": "a"})
+    found = [{name.lower(): value for name, value in headers.items()} for headers in backend.headers]
+    assert [(headers.get("x-team"), headers.get("x-request-id")) for headers in found] == [
+        ("a", "9"),
+        ("a", None),
+    ]

@@ -1,22 +1,25 @@
 """The client against both of TensorFlow Serving's protocols, with real graphs behind them."""
 
+import asyncio
 import concurrent.futures
-import shutil
+import email.utils
 import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
-from servers import SERVERS, Backend, answer, refuse, rest_server, served_function
+from servers import SERVERS, Backend, answer, make_certificate, refuse, rest_server, served_function
 
-from keras_transformer.client import Client, attempts
+from keras_transformer.client import AsyncClient, Client, attempts, rpc
 from keras_transformer.serving.saved_model import write_saved_model
 
 TEXT = tf.TensorSpec((None,), tf.string, name="text")
@@ -231,6 +234,36 @@ def test_a_server_that_comes_back_is_asked_again(connect, backend, waits):
     assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
 
 
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+def test_a_server_that_is_too_busy_is_asked_again_when_it_says(connect, backend, waits, code):
+    backend.faults += [refuse(code, "slow down", retry_after="7"), refuse(code, retry_after="soon")]
+    assert connect(backoff=0.5).predict("pair", text=["a"], target=["b"])["both"].tolist() == [b"a|b"]
+    assert backend.sizes == [[1]] and waits[0] == 7.0 and 0.5 <= waits[1] <= 1.0
+
+
+def test_a_server_that_asks_for_more_than_the_timeout_is_not_waited_for(connect, backend, waits):
+    backend.faults += [refuse("RESOURCE_EXHAUSTED", "slow down", retry_after="999999999")] * 2
+    with pytest.raises(
+        ConnectionError, match=r"not available after 1 attempt: slow down \(RESOURCE_EXHAUSTED\)"
+    ):
+        connect(timeout=30.0).predict("single", text=["a"])
+    assert backend.calls == 1 and waits == []
+
+
+def test_a_request_that_never_fits_is_not_sent_again(connect, backend):
+    backend.faults += [refuse("RESOURCE_EXHAUSTED", "Received message larger than max (9 vs. 4)")]
+    with pytest.raises(ValueError, match=r"refuses .*larger than max"):
+        connect().predict("single", text=["a"])
+    assert backend.calls == 1
+
+
+def test_a_date_to_retry_after_is_read():
+    later = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    assert 3590 < attempts.seconds_of(later) <= 3600
+    for text in ("-1", "1.5", "٣", "9" * 5000, "Wed, 99 Oct 2015 07:28:00 GMT", ""):
+        assert attempts.seconds_of(text) == 0.0
+
+
 def test_waits_are_drawn(connect, backend, waits):
     backend.faults += [refuse("UNAVAILABLE")] * 6
     connect(backoff=0.1, retries=6).predict("single", text=["a"])
@@ -322,16 +355,38 @@ def test_fewer_translations_than_sentences_are_an_error(connect, backend, models
 
 def test_sentences_that_the_model_cut_are_counted_in_a_warning(connect, backend, monkeypatch):
     def cut(text):
-        return {"translation": text, "truncated": tf.strings.length(text) > 2}
+        length = tf.strings.length(text)
+        return {"translation": text, "truncated": length > 2, "unknown": tf.maximum(0, length - 3)}
 
     monkeypatch.setitem(backend.models, "cut", {1: served_function(cut)})
     with pytest.warns(UserWarning, match="2 of 4 sentences are longer than the model reads") as warned:
         texts = ["a", "abc", "ab", "abcd"]
         assert connect("cut", batch_size=3).translate(texts) == texts
-    assert [warning.filename for warning in warned] == [__file__]  # the line of the caller
+    assert "1 of 4 sentences hold text that the model's vocabulary cannot write" in str(warned[1].message)
+    assert [warning.filename for warning in warned] == [__file__] * 2  # the line of the caller
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         connect("cut").translate(["a"])
+
+
+def test_a_document_is_translated_sentence_by_sentence(connect, backend, monkeypatch):
+    pytest.importorskip("sentencex")
+
+    def marked(text):
+        translation = tf.strings.join(["<", text, ">"])
+        return {"translation": translation, "truncated": tf.strings.regex_full_match(text, "More.*")}
+
+    monkeypatch.setitem(backend.models, "marked", {1: served_function(marked)})
+    text = "  Dr. Wu sleeps. He runs!\n\n\tMore.\r\nlast"
+    with pytest.warns(UserWarning, match="1 of 4 sentences are longer") as warned:
+        found = connect("marked", batch_size=2).translate_document(text, "en")
+    assert found == "  <Dr. Wu sleeps.> <He runs!>\n\n\t<More.>\r\n<last>"
+    assert [warning.filename for warning in warned] == [__file__]
+    assert connect("marked").translate_document("\n \n", "en") == "\n \n"
+    with pytest.raises(ValueError, match="`language` must be the code"):
+        connect("marked").translate_document("a", "English")
+    with pytest.raises(ValueError, match="`text` must be a str"):
+        connect("marked").translate_document(["a"], "en")
 
 
 def test_a_slow_server_is_a_timeout(connect, backend, url):
@@ -449,15 +504,7 @@ def test_a_connection_that_breaks_is_made_again(models):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A server's key and certificate, which is its own authority."""
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1"
-    )
-    command = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(command, cwd=folder, capture_output=True, check=True)
-    return folder / "key.pem", folder / "cert.pem"
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.mark.parametrize("server", SERVERS.values())
@@ -475,6 +522,59 @@ def test_tls_trusts_the_authorities_it_is_given_and_no_other(models, certificate
         ):
             client.predict("single", text=["abc"])
         assert backend.calls == calls
+
+
+@pytest.fixture(scope="module")
+def other_certificate(tmp_path_factory):
+    """A key and a certificate of a client, which is its own authority."""
+    return make_certificate(tmp_path_factory.mktemp("client"))
+
+
+@pytest.mark.parametrize("server", SERVERS.values())
+def test_a_server_may_ask_for_the_certificate_of_its_client(
+    models, certificate, other_certificate, server, tmp_path
+):
+    backend = Backend(models)
+    key, own = other_certificate
+    both = tmp_path / "both.pem"
+    both.write_bytes(own.read_bytes() + key.read_bytes())
+    with server(backend, certificate, own) as url:
+        shared = {"certificates": certificate[1]}
+        for arguments in ({"client_certificate": own, "client_key": key}, {"client_certificate": both}):
+            with Client(url, "kinds", **arguments, **shared) as client:
+                assert client.predict("single", text=["abc"])["only"].tolist() == [3]
+
+        async def ask():
+            async with AsyncClient(url, "kinds", client_certificate=both, **shared) as client:
+                return await client.predict("single", text=["abc"])
+
+        assert asyncio.run(ask())["only"].tolist() == [3]
+        calls = backend.calls
+        with Client(url, "kinds", retries=0, **shared) as client, pytest.raises(ConnectionError):
+            client.predict("single", text=["abc"])
+        assert backend.calls == calls
+
+
+def test_certificates_of_a_client_that_it_cannot_use_are_named(certificate, other_certificate, tmp_path):
+    key, own = other_certificate
+    locked, junk = tmp_path / "locked.pem", tmp_path / "junk.pem"
+    command = ["openssl", "rsa", "-aes256", "-passout", "pass:secret", "-in", str(key), "-out", str(locked)]
+    subprocess.run(command, capture_output=True, check=True)
+    junk.write_text("junk")
+    for arguments, said in (
+        ({"client_key": key}, "`client_key` must come with `client_certificate`"),
+        (
+            {"client_certificate": own},
+            "`client_certificate` and `client_key` must be a certificate and its key",
+        ),
+        ({"client_certificate": own, "client_key": certificate[0]}, "must be a certificate and its key"),
+        ({"client_certificate": own, "client_key": locked}, "its key without a password"),
+        ({"client_certificate": junk}, f"client_certificate='{junk}', client_key=None"),
+        ({"client_certificate": own, "client_key": tmp_path / "none"}, "`client_key` must be a PEM file"),
+        ({"url": "http://localhost", "client_certificate": own, "client_key": key}, "must come with TLS"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Client(**{"url": "https://localhost", **arguments})
 
 
 def test_status_names_the_versions_and_ready_asks_for_one(connect, backend, monkeypatch):
@@ -547,6 +647,30 @@ def test_headers_go_with_every_request_and_no_password_of_a_netrc(connect, backe
     assert set(found[:-1]) == {"Bearer 7"} and found[-1] is None
 
 
+def test_headers_of_one_call_go_with_it_alone(connect, backend):
+    client = connect(headers={"Authorization": "Bearer 7", "X-Team": "a"})
+    client.with_headers({"x-team": "b", "X-Request-Id": "9"}).status()
+    client.status()
+    found = [{name.lower(): value for name, value in headers.items()} for headers in backend.headers]
+    names = "authorization", "x-team", "x-request-id"
+    assert [[headers.get(name) for name in names] for headers in found] == [
+        ["Bearer 7", "b", "9"],
+        ["Bearer 7", "a", None],
+    ]
+    other = client.with_headers({"x-request-id": "10"})
+    assert len(backend.peers) == 1
+    client.close()
+    with pytest.raises(ValueError, match="must be open"):
+        other.status()
+
+
+def test_the_client_says_what_it_is(connect, backend):
+    connect().status()
+    (headers,) = backend.headers
+    agent = {name.lower(): value for name, value in headers.items()}["user-agent"]
+    assert agent.startswith("keras-transformer/0.")
+
+
 def test_a_header_for_bytes_is_sent(connect, backend):
     connect(headers={"X-Trace-Bin": "abc"}).status()
     assert {k.lower(): v for k, v in backend.headers[0].items()}["x-trace-bin"] in ("abc", b"abc")
@@ -561,6 +685,9 @@ def test_a_header_for_bytes_is_sent(connect, backend):
         ({"url": "grpc://a:1/b"}, "url='grpc://a:1/b'"),
         ({"url": "http://a:b"}, "url='http://a:b'"),
         ({"url": "http://a?b"}, "url='http://a"),
+        ({"url": "http://a /b"}, "url='http://a /b'"),
+        ({"url": "http://a\t"}, "url='http://a"),
+        ({"headers": {"a b": "c"}}, "with names of letters, digits and -_. alone. Received: another 'a b'"),
         ({"url": None}, "url=None"),
         ({"model": ""}, "model=''"),
         ({"version": 0}, "version=0"),
@@ -586,6 +713,23 @@ def test_a_message_holds_no_secret(arguments):
     with pytest.raises(ValueError, match="Received") as raised:
         Client(**{"url": "http://localhost", **arguments})
     assert "secret" not in str(raised.value)
+
+
+def test_every_address_of_a_name_gets_requests(models):
+    """As behind a headless Service of Kubernetes, whose name has an address for each pod."""
+    backends = Backend(models), Backend(models)
+    with SERVERS["grpc"](backends[0]) as one, SERVERS["grpc"](backends[1]) as other:
+        addresses = ",".join(url.removeprefix("grpc://") for url in (one, other))
+        with Client(one, "kinds", backoff=1e-4) as client:
+            client._transport._channel.close()
+            client._transport._channel = grpc.insecure_channel(f"ipv4:{addresses}", options=rpc.OPTIONS)
+            for _ in range(1000):  # until both are connected
+                if not all(backend.calls for backend in backends):
+                    client.status()
+            before = [backend.calls for backend in backends]
+            for _ in range(10):
+                client.status()
+        assert [backend.calls - calls for backend, calls in zip(backends, before, strict=True)] == [5, 5]
 
 
 def test_the_import_of_the_client_loads_no_tensorflow():

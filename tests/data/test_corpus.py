@@ -117,3 +117,29 @@ def test_batches_of_files_are_those_of_a_list(tmp_path, monkeypatch):
 def _flat(batch):
     inputs, targets = batch
     return [inputs["source"], inputs["target"], targets]
+
+
+@pytest.mark.parametrize("block", [3, 64, 2**20])
+@pytest.mark.parametrize("end", ["", "\n", "\nmore\n"])
+def test_a_line_without_end_does_not_fill_the_memory(block, end, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "AT_ONCE", block)
+    monkeypatch.setattr(corpus, "LONGEST", 300)
+    path = tmp_path / "text"
+    path.write_text("\n".join(["one", "", "x" * 299]) + end)
+    assert len(Lines(path)) == 3 + end.count("more")
+    path.write_text("\n".join(["one", "", "x" * 301]) + end)
+    with pytest.raises(ValueError, match=r"text, line 3: a line must have at most 300 bytes\."):
+        Lines(path)
+
+
+def test_a_gz_does_not_fill_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "AT_ONCE", 16)
+    monkeypatch.setattr(corpus, "LARGEST_UNPACKED", 1000)
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"two\n" * 250))
+    assert len(Lines(path)) == 250
+    path.write_bytes(gzip.compress(b"two\n" * 10**6))
+    with pytest.raises(
+        ValueError, match=r"\.gz must unpack to at most 1000 bytes: .* Received: path=.*text\.gz"
+    ):
+        Lines(path)

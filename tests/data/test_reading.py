@@ -127,3 +127,10 @@ def test_lines_of_any_bytes_are_streamed_as_they_are_split(tmp_path, suffix):
 def test_of_a_long_line_the_beginning_is_kept_and_the_next_line_is_whole():
     file = io.BytesIO(b"abcdefghij\nklmn\nopqrs\n\ntu")
     assert list(iterate_lines(file, longest=5)) == [b"abcde", b"klmn", b"opqrs", b"", b"tu"]
+
+
+def test_a_byte_order_mark_in_the_middle_of_a_file_is_text():
+    content = b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n"
+    assert list(iterate_lines(io.BytesIO(content))) == [b"one", b"\xef\xbb\xbftwo"]
+    rest = io.BytesIO(content[7:])
+    assert list(iterate_lines(rest, from_start=False)) == [b"\xef\xbb\xbftwo"]

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 import translate_on_ray
 
 from keras_transformer.data import split_lines
+from keras_transformer.serving import Translator
 
 PARTS, LINES = 5, 6
 SCRIPT = pathlib.Path(translate_on_ray.__file__)
@@ -49,6 +51,100 @@ def test_parts_are_all_of_a_file(source, monkeypatch):
     monkeypatch.setattr(translate_on_ray, "BYTES", 10)
     parts = translate_on_ray.split(source)
     assert found(parts) == split_lines(content) and len(parts) > 2 * PARTS
+
+
+class InThisProcess:
+    """Takes the place of Ray, which the tests do not install: it does the parts one after the other."""
+
+    def __init__(self):
+        self.data = types.SimpleNamespace(
+            from_items=self.from_items, ActorPoolStrategy=lambda **options: None
+        )
+
+    def init(self):
+        pass
+
+    def shutdown(self):
+        pass
+
+    def from_items(self, items, **options):
+        self.items = items
+        return self
+
+    def map_batches(self, worker, fn_constructor_args, **options):
+        self.worker = worker(*fn_constructor_args)
+        return self
+
+    def iter_rows(self):
+        for item in self.items:
+            done = self.worker({name: [value] for name, value in item.items()})
+            yield {name: values[0] for name, values in done.items()}
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", InThisProcess())
+    monkeypatch.setattr(translate_on_ray, "LINES", LINES)
+
+
+def test_a_line_that_fails_is_empty_and_counted_and_a_mark_in_the_middle_is_text(
+    in_this_process, tiny_run, translator, tmp_path, monkeypatch, capsys
+):
+    lines = ["\ufeffone", *"abcde", "\ufefftwo", "bad", "f"]
+    (tmp_path / "source").write_text("\n".join(lines) + "\n")
+    seen, translate_batch = [], Translator.translate_batch
+
+    def failing(self, texts, **options):
+        seen.extend(texts)
+        if b"bad" in texts:
+            raise ValueError("this line cannot be translated")
+        return translate_batch(self, texts, **options)
+
+    monkeypatch.setattr(Translator, "translate_batch", failing)
+    with pytest.warns(UserWarning, match="line 2 failed and is left empty"):
+        code = translate_on_ray.main([str(tiny_run), str(tmp_path / "source"), str(tmp_path / "output")])
+    out, err = capsys.readouterr()
+    assert code == translate_on_ray.EXIT_SOME_FAILED == 4
+    assert "part 0: 6 lines, 0 failed" in out and "part 1: 3 lines, 1 failed" in out
+    assert "1 lines could not be translated and are empty" in err
+    assert "\ufefftwo".encode() in seen and b"one" in seen
+    translations = (tmp_path / "output").read_text(encoding="utf-8").split("\n")
+    assert [line == "" for line in translations] == [False] * 7 + [True, False, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source"]
+
+
+def test_a_part_done_again_without_failures_has_no_note_of_failures(tmp_path, monkeypatch):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (tmp_path / "source").write_text("a\nb\n")
+    failures = []
+
+    def lines_without_a_translator(translator, lines, *sizes, report):
+        yield from lines
+        report(types.SimpleNamespace(lines=2, failed=failures.pop()))
+
+    monkeypatch.setattr(Translator, "load", lambda run: None)
+    monkeypatch.setattr("keras_transformer.serving.translate_lines", lines_without_a_translator)
+    worker = translate_on_ray.PartTranslator("run", tmp_path / "source", folder)
+    for failed, names in ((1, ["00000000", "00000000.failed"]), (0, ["00000000"])):
+        failures.append(failed)
+        assert worker({"part": [0], "start": [0], "lines": [2]})["failed"] == [failed]
+        assert sorted(path.name for path in folder.iterdir()) == names
+
+
+def test_without_ray_or_where_it_does_not_start_there_is_one_message(
+    in_this_process, tiny_run, source, tmp_path, monkeypatch, capsys
+):
+    def does_not_start():
+        raise Exception("node timed out")
+
+    arguments = [str(tiny_run), str(source), str(tmp_path / "output")]
+    monkeypatch.setattr(sys.modules["ray"], "init", does_not_start)
+    assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_INPUT
+    assert "translate_on_ray: error: Ray does not start: node timed out" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_INPUT
+    assert "Install it: pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "named"), [("source.gz", "decompress it"), ("nowhere", "nowhere")])

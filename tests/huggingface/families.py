@@ -43,6 +43,7 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 50.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16}
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
 FAST = {"rope_type": "default", "rope_theta": 50.0}
 LOCAL = ["sliding_attention", "full_attention"]
@@ -68,6 +69,7 @@ MODERNBERT = {
     "vocab_size": VOCAB, "hidden_size": 18, "num_hidden_layers": 5, "num_attention_heads": 3, "intermediate_size": 19,
     "local_attention": 4, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
 }
+RENAMED = ("Model", "ForMaskedLM", "ForSequenceClassification")  # of families that are others under new names
 LABELS = {"id2label": {"0": "sad", "1": "glad", "2": "neither"}}
 BARE_VIT = {
     "model_type": "vit", "architectures": ["ViTModel"], "hidden_size": 12, "num_hidden_layers": 2,
@@ -84,13 +86,13 @@ MASKED, CLASSES = {"architectures": ["BertForMaskedLM"]}, {"architectures": ["Be
 def _variants(model_type, base, changes):
     """Returns the configurations of a family: a case `model_type-name` for each dict of changes."""
     cases = {f"{model_type}-{name}" if name else model_type: each for name, each in changes.items()}
-    return {case: {"model_type": model_type, **base, **each} for case, each in cases.items()}
+    return {case: {**base, "model_type": model_type, **each} for case, each in cases.items()}
 
 
-def _heads(model_type, kind, base, changes=None):
+def _heads(model_type, kind, base, changes=None, heads=None):
     """Returns a configuration for each class of transformers that a family reads, and those of the changes.
 
-    A change names the class that it is made of by its "head".
+    A change names the class that it is made of by its "head". `heads` names the classes, where not all are wanted.
     """
     classes = {**LABELS, "classifier_dropout": 0.2} if "roberta" in model_type else LABELS
     heads = {
@@ -100,7 +102,7 @@ def _heads(model_type, kind, base, changes=None):
     heads = {
         head: {**each, "architectures": [kind + head]}
         for head, each in heads.items()
-        if kind + head in FAMILIES[model_type].architectures
+        if kind + head in FAMILIES[model_type].architectures and head in (heads or [head])
     }
     more = {name: {**heads[each.pop("head")], **each} for name, each in (changes or {}).items()}
     return _variants(model_type, base, {**heads, **more})
@@ -122,6 +124,7 @@ FIRST = {
         "linear": {"rope_parameters": LINEAR},
         "llama3": {"rope_parameters": LLAMA3},
         "biases": {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"},
+        "yarn": {"rope_parameters": YARN},
     }),
     **_variants("t5", T5, {
         "": {},
@@ -187,6 +190,9 @@ ENCODERS = {
             "rope_parameters": {"full_attention": {**LINEAR, "rope_theta": 300.0}, "sliding_attention": FAST},
         },
     }),
+    **_heads("camembert", "Camembert", {**ENCODER, "type_vocab_size": 1}, heads=RENAMED),
+    **_heads("data2vec-text", "Data2VecText", {**ENCODER, "type_vocab_size": 1}, heads=RENAMED),
+    **_heads("ernie", "Ernie", {**ENCODER, "type_vocab_size": 3}, heads=RENAMED),
 }
 DECODERS = {
     **_variants("mistral", DECODER, {
@@ -225,6 +231,7 @@ DECODERS = {
             "layer_types": LOCAL, "rope_parameters": {"full_attention": LINEAR, "sliding_attention": FAST}
         },
     }),
+    **_variants("ministral", DECODER, {"": {"sliding_window": 4, "layer_types": LOCAL}}),
 }
 BART_CHANGES = {
     "": {},
@@ -235,6 +242,11 @@ BART_CHANGES = {
     },
 }
 ENCODER_DECODERS = {
+    **_variants("mt5", T5, {"": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}}),
+    **_variants("umt5", T5, {
+        "": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "tied": {"feed_forward_proj": "relu"},
+    }),
     **_variants("bart", BART, BART_CHANGES), **_variants("mbart", BART, BART_CHANGES),
     **_variants("m2m_100", BART, BART_CHANGES), **_variants("pegasus", BART, BART_CHANGES),
 }
@@ -290,7 +302,7 @@ def torch_model(config, seed=0):
     torch.manual_seed(seed)
     made = transformers.AutoConfig.for_model(config["model_type"], attn_implementation="eager", **named)
     model = kind(made, **options) if "architectures" in config else kind.from_config(made)
-    if config["model_type"] == "t5" and config.get("tie_word_embeddings") is False:
+    if config["model_type"].endswith("t5") and config.get("tie_word_embeddings") is False:
         # transformers 5 ties them all the same.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
         model.all_tied_weights_keys.pop("lm_head.weight")
@@ -317,7 +329,9 @@ def loaded_without_warnings(folder, config, caplog):
         )
         transformers.GenerationConfig.from_model_config(model.config).validate()
     assert not any(found.values()), found
-    tied = model.config.model_type == "t5"  # transformers 5 would tie every T5, and warns where one is not
+    tied = model.config.model_type.endswith(
+        "t5"
+    )  # transformers 5 would tie every T5, and warns where one is not
     assert not [each for each in caplog.records if not (tied and "we will NOT tie" in each.message)]
     return model.eval()
 

@@ -26,8 +26,9 @@ from keras_transformer.huggingface import FAMILIES, to_huggingface  # noqa: E402
 RELATIVES = (
     *("bert-ForQuestionAnswering", "roberta-ForMaskedLM", "xlm-roberta-Model", "mpnet-ForSequenceClassification"),
     *("distilbert-ForQuestionAnswering", "electra-ForTokenClassification", "modernbert-mean", "modernbert-biases"),
+    *("camembert-ForMaskedLM", "data2vec-text-Model", "ernie-ForSequenceClassification", "ministral"),
     *("mistral", "qwen2-windows", "qwen3-biases", "phi3-window", "gemma2", "gemma3_text"),
-    *("bart", "mbart", "m2m_100", "pegasus"),
+    *("bart", "mbart", "m2m_100", "pegasus", "mt5", "umt5"),
 )  # fmt: skip
 CASES = (*RELATIVES, *families.FIRST, *families.FIRST_ENCODERS)
 

@@ -16,6 +16,7 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.tokenizers import starts_with_bos
 from keras_transformer.serving import TextGenerator
 from keras_transformer.text import BytePairTokenizer
+from keras_transformer.text.byte_pair import BYTE_CHARACTERS
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_byte_level.json").read_text())
 ROWS = RECORDED["rows"]
@@ -106,6 +107,84 @@ def test_the_older_files_of_gpt2_are_read(tmp_path):
         tokenizers_from_huggingface(tmp_path)
 
 
+def digits(**changes):
+    """The pre-tokenizer of SmolLM, which cuts digits out first."""
+    parts = [
+        {"type": "Digits", "individual_digits": True, **changes},
+        RECORDED["gpt2"]["tokenizer"]["pre_tokenizer"],
+    ]
+    return {"type": "Sequence", "pretokenizers": parts}
+
+
+def without_bytes(characters, **changes):
+    """GPT-2's recorded tokenizer.json without the pieces that contain some bytes, whose ids are counted again."""
+    parts = RECORDED["gpt2"]["tokenizer"]
+    spelled = {BYTE_CHARACTERS[byte] for byte in characters.encode("latin1")}
+    kept = [
+        piece
+        for piece in sorted(parts["model"]["vocab"], key=parts["model"]["vocab"].get)
+        if not {*piece} & spelled
+    ]
+    merges = [merge for merge in parts["model"]["merges"] if not {*"".join(merge)} & spelled]
+    ids = {piece: i for i, piece in enumerate(kept)}
+    added = [token["content"] for token in parts["added_tokens"]]
+    ids |= {token: len(ids) + i for i, token in enumerate(token for token in added if token not in ids)}
+    tokens = [{**token, "id": ids[token["content"]]} for token in parts["added_tokens"]]
+    return changed(model={**parts["model"], "vocab": ids, "merges": merges, **changes}, added_tokens=tokens)
+
+
+TEXTS = [
+    "a\x04b\x04\x04c",
+    "\x04",
+    "",
+    "x 12  3 4a\x04 b7",
+    "e\x04r \x7f the",
+    "price: 1,234.50 - 2\u00bd \u0664",
+]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_bytes_that_are_missing_are_dropped_or_unknown(unknown, tmp_path):
+    parts = without_bytes("\x04\x7f", **({"unk_token": END} if unknown else {}))
+    folder = folder_of(tmp_path / "model", "llama", parts, **({"unk_token": END} if unknown else {}))
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    (whole,) = tokenizers_from_huggingface(folder_of(tmp_path / "whole", "llama", changed()))
+    unk = [parts["model"]["vocab"][END]] if unknown else []
+    assert tokenizer.tokenize(["\x04", "\x04\x7f\x04"]).to_list() == [unk, 3 * unk]
+    spelled = tokenizer.pieces(tokenizer.tokenize("the\x04re a\x04").numpy())
+    assert "".join(spelled) == "the{0}re\u2581a{0}".format(END if unknown else "")
+    text = "the dog, 1234 and a cat"
+    assert tokenizer.pieces(tokenizer.tokenize(text).numpy()) == whole.pieces(whole.tokenize(text).numpy())
+    again = BytePairTokenizer(**tokenizer.get_config())
+    assert again.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
+
+
+def test_digits_are_cut_out_first(tmp_path):
+    (tokenizer,) = tokenizers_from_huggingface(folder_of(tmp_path, "llama", changed(pre_tokenizer=digits())))
+    assert tokenizer.get_config()["pattern"] == "gpt2_digits"
+    found = [tokenizer.pieces(tokenizer.tokenize(text).numpy()) for text in ("10 11", "a  1", "  a1")]
+    blank = "\u2581"
+    assert found[0] == ["1", "0", blank, "1", "1"]
+    assert "".join(found[1]) == f"a{blank * 2}1" and found[1][-1] == "1"
+    assert found[2][-1] == "1" and found[2][:2] == [blank, f"{blank}a"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "unknown", "digits", "smollm"])
+def test_the_same_ids_as_tokenizers_with_missing_bytes_and_digits(kind, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    parts = changed() if kind == "digits" else without_bytes("\x04\x7f\xc3")
+    if kind == "unknown":
+        parts["model"]["unk_token"] = END
+    if kind in ("digits", "smollm"):
+        parts["pre_tokenizer"] = digits()
+    there = tokenizers.Tokenizer.from_str(json.dumps(parts))
+    options = {"unk_token": END} if kind == "unknown" else {}
+    (tokenizer,) = tokenizers_from_huggingface(folder_of(tmp_path, "llama", parts, **options))
+    rows = [row for row in (*ROWS, *TEXTS) if "<|" not in row]
+    for row, own in zip(rows, tokenizer.tokenize(rows).to_list(), strict=True):
+        assert own == there.encode(row, add_special_tokens=False).ids, repr(row)
+
+
 SPLIT = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
 TOKEN = {"id": 0, "content": "Ā", "special": True}
 REFUSED = [
@@ -118,6 +197,11 @@ REFUSED = [
     (lambda: changed_model(vocab=[]), r"Received: TypeError"),
     (lambda: changed_model(merges=[["a", "\u00e9\u00e9"]]), "`merges` must be lines of two pieces"),
     (lambda: changed_model(merges=None), r"Received: TypeError"),
+    (lambda: without_bytes("\x04", unk_token="Ġ"), "`unk_token` of its model must be that of the tokenizer"),
+    (
+        lambda: changed(pre_tokenizer=digits(individual_digits=False)),
+        "`pre_tokenizer` must be that of one of",
+    ),
     (lambda: changed(model=None), "Received: AttributeError"),
     (lambda: changed(pre_tokenizer=SPLIT), "`pre_tokenizer` must be that of one of"),
     (lambda: changed(normalizer={"type": "NFKC"}), "type='NFKC'"),

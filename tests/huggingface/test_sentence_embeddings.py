@@ -1,12 +1,20 @@
 """Folders of sentence-transformers: the same vectors, and what is refused."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
+from families import BERT, own_model
+from safetensors.numpy import save_file
 
 from keras_transformer.cli.convert import convert
-from keras_transformer.huggingface import embedder_options
+from keras_transformer.huggingface import (
+    embedder_options,
+    from_huggingface,
+    to_huggingface,
+    with_dense_modules,
+)
 from keras_transformer.serving import Embedder, load
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "e", ",", "a", "dog", ":"]
@@ -91,7 +99,11 @@ def test_options_of_an_older_folder(tmp_path):
     [
         ({"pooling_mode": "max"}, ("Transformer", "Pooling"), {}, "Received: \\['max'\\]"),
         ({**MEAN, "pooling_mode_max_tokens": True}, ("Transformer", "Pooling"), {}, "mode_max_tokens"),
-        (MEAN, ("Transformer", "Pooling", "Dense"), {}, "Dense"),
+        (MEAN, ("Transformer", "Pooling", "CNN"), {}, "CNN"),
+        (MEAN, ("Transformer", "Dense", "Pooling"), {}, "Dense"),
+        ({**MEAN, "pooling_mode_entropy": 0.5}, ("Transformer", "Pooling"), {}, "pooling_mode_entropy"),
+        ({**MEAN, "temperature": 0.5}, ("Transformer", "Pooling"), {}, "temperature=0.5"),
+        (MEAN, ("Transformer", "Pooling"), {"truncate_dim": 8}, "truncate_dim=8"),
         (MEAN, ("Transformer", "Pooling"), {"default_prompt_name": "query"}, "prompt_name='query'"),
         (
             {**MEAN, "include_prompt": False},
@@ -106,6 +118,46 @@ def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
         embedder_options(files(tmp_path / "new", pooling, modules, **config))
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "lowers"),
+    [
+        ({"do_lower_case": True}, True),
+        ({}, True),
+        ({"do_lower_case": False}, False),
+        (None, False),
+    ],
+)
+def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path):
+    folder = files(tmp_path / "new", MEAN)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
+    if tokenizer is not None:
+        (folder / "vocab.txt").write_text("\n".join(PIECES))
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    if lowers:
+        assert embedder_options(folder)["max_source_length"] == 9
+        return
+    with pytest.raises(ValueError, match=r"`do_lower_case` of sentence_bert_config\.json must be False"):
+        embedder_options(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, ""),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.Identity", "version": "5"}}, ""),
+        ({"sentence_transformers": {"activation_fn": "nn.Sigmoid"}}, "nn.Sigmoid, which is not computed"),
+        ({"sbert_ce_default_activation_function": "nn.Sigmoid"}, "a score is the logit"),
+    ],
+)
+def test_an_activation_of_the_score_is_said(config, named, tmp_path, caplog):
+    classes = {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
+    to_huggingface(own_model(classes), tmp_path / "new", config=config)
+    with caplog.at_level(logging.WARNING):
+        from_huggingface(tmp_path / "new")
+    assert named in caplog.text
+    assert bool(named) == bool(caplog.text)
+
+
 @pytest.mark.parametrize("path", ["../other", "/etc", None])
 def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
     folder = files(tmp_path / "new", MEAN)
@@ -114,3 +166,74 @@ def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match="its pooling in a folder in it"):
         embedder_options(folder)
+
+
+def folder_with_dense_modules(folder, activations=("activation.Tanh", "linear.Identity"), **changes):
+    """Writes a BERT with two Dense modules. Returns the matrices and biases of these."""
+    to_huggingface(own_model({**BERT, "architectures": ["BertModel"]}), folder)
+    (folder / "vocab.txt").write_text("\n".join(PIECES))
+    files(folder, MEAN, ("Transformer", "Pooling", "Dense", "Dense", "Normalize"))
+    rng, widths, weights = np.random.default_rng(0), (15, 7, 5), []
+    for i, activation in enumerate(activations):
+        path, bias = folder / f"{i + 2}_Dense", i == 0
+        path.mkdir()
+        config = {"in_features": widths[i], "out_features": widths[i + 1], "bias": bias}
+        config |= {"activation_function": f"torch.nn.modules.{activation}", **changes}
+        (path / "config.json").write_text(json.dumps(config))
+        matrix, added = rng.normal(size=(widths[i + 1], widths[i])), rng.normal(size=widths[i + 1]) * bias
+        weights.append((matrix, added))
+        tensors = {"linear.weight": matrix, **({"linear.bias": added} if bias else {})}
+        save_file(
+            {name: value.astype("float32") for name, value in tensors.items()}, path / "model.safetensors"
+        )
+    return weights
+
+
+def test_dense_modules_are_computed(tmp_path):
+    weights = folder_with_dense_modules(tmp_path / "model")
+    embedder = convert(tmp_path / "model", tmp_path / "own")
+    assert embedder.pooling == "projected"
+    plain = embedder.copied(pooling="mean", normalize=False)
+    texts = TEXTS[:2]
+    (first, bias), (second, _) = weights
+    x = np.tanh(np.array(plain.embed(texts)) @ first.T + bias) @ second.T
+    expected = x / np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(embedder.embed(texts), expected, atol=1e-5)
+    np.testing.assert_allclose(load(tmp_path / "own").embed(texts), expected, atol=1e-5)
+    embedder.export(tmp_path / "export")
+    int8 = convert(tmp_path / "model", tmp_path / "int8", precision="int8")
+    assert {layer.quantization_mode for layer in int8.model.pooler.layers} == {"int8"}
+    assert (np.array(int8.embed(texts)) * expected).sum(axis=1).min() > 0.95
+    np.testing.assert_allclose(load(tmp_path / "int8").embed(texts), int8.embed(texts), atol=1e-5)
+
+
+def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
+    folder = tmp_path / "model"
+    to_huggingface(own_model({**BERT, "architectures": ["BertModel"]}), folder)
+    files(folder, MEAN)
+    model = from_huggingface(folder)
+    assert with_dense_modules(model, folder) is model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"activations": ("activation.Mish", "linear.Identity")}, "activation.Mish"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
+        ({"out_features": 6}, "shape"),
+        ({"dropout_before": 0.5}, "dropout_before=0.5"),
+    ],
+)
+def test_other_dense_modules_are_refused(options, message, tmp_path):
+    folder_with_dense_modules(tmp_path / "model", **options)
+    with pytest.raises(ValueError, match=message):
+        convert(tmp_path / "model", tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "t5", "bart", "vit"])
+def test_modules_of_a_model_that_is_no_encoder_are_refused(model_type, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    files(tmp_path, {"pooling_mode": "lasttoken"})
+    with pytest.raises(ValueError, match=f"with modules.json makes vectors .* a '{model_type}' model"):
+        convert(tmp_path, tmp_path / "own")

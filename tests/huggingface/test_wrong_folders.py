@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from families import CONFIGS, LLAMA3, VOCAB, WEIGHTS, change_config, change_tensors, own_model
+from families import CONFIGS, LINEAR, LLAMA3, VOCAB, WEIGHTS, change_config, change_tensors, own_model
 from safetensors.numpy import load_file
 
 from keras_transformer.huggingface import (
@@ -52,7 +52,7 @@ def refused(folder, **kwargs):
 
 TAKEN_APART = {"0": [1]}
 CLASSIFIER = {"architectures": ["BertForSequenceClassification"]}
-YARN = {"rope_type": "yarn", "factor": 2.0}
+LONG = {"rope_type": "longrope", "factor": 2.0}
 # fmt: off
 WRONG_CONFIGS = [
     # case, changes of config.json, part of the message
@@ -75,7 +75,8 @@ WRONG_CONFIGS = [
     ("gpt2", {"bos_token_id": VOCAB}, f"from 0 to {VOCAB - 1}. Received: bos_id={VOCAB}"),
     ("llama", {"hidden_act": "mish"}, "hidden_act='mish'"),
     ("llama", {"num_key_value_heads": 4}, "num_heads=6, num_key_value_heads=4"),
-    ("llama", {"rope_parameters": YARN}, "rope_type='yarn'"),
+    ("llama", {"rope_parameters": LONG}, "rope_type='longrope'"),
+    ("llama", {"rope_parameters": {**LINEAR, "warp": 2.0}}, "Received: warp=2.0"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
     ("llama", {"rope_parameters": {"rope_type": "linear"}}, "`factor` must be in the 'linear' rope"),
     ("llama", {"rope_parameters": {**LLAMA3, "low_freq_factor": 5.0}}, "low_frequency_factor=5.0"),
@@ -87,9 +88,21 @@ WRONG_CONFIGS = [
     ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types=['full"),
     ("mistral", {"layer_types": ["full_attention"] * 2, "sliding_window": 3}, "layer_types=['full"),
     ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping=5.0"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "architectures=['Gemma3ForCausalLM']"),
+    ("gemma3_text", {"architectures": ["Gemma3TextModel"]}, "architectures=['Gemma3TextModel']"),
+    ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "['LlamaForSequenceClassification']"),
+    ("qwen2", {"use_mrope": True}, "use_mrope=True"),
+    ("llama", {"rope_interleaved": True}, "rope_interleaved=True"),
+    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+    ("gemma2", {"sliding_window_size": 77}, "must be `sliding_window`, which is the key that is read."),
+    ("qwen3", {"num_experts": 8}, "`num_experts` of config.json must be a key that the library knows."),
+    ("t5", {"architectures": ["T5EncoderModel"]}, "architectures=['T5EncoderModel']"),
+    ("bart", {"architectures": ["BartForSequenceClassification"]}, "['BartForSequenceClassification']"),
+    ("ernie-Model", {"use_task_id": True}, "use_task_id=True"),
+    ("bert-masked", {"rotary_dim": 4}, "Received: rotary_dim=4"),
     ("qwen2", {"layer_types": ["full_attention"]}, "for each of its 2 layers"),
     ("qwen2", {"layer_types": ["linear_attention"] * 2}, "linear_attention"),
-    ("qwen3", {"rope_parameters": YARN}, "rope_type='yarn'"),
+    ("qwen3", {"rope_parameters": LONG}, "rope_type='longrope'"),
     ("phi3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
     ("gemma2", {"query_pre_attn_scalar": 0}, "another type"),
     ("gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap=-1.0"),
@@ -302,7 +315,7 @@ def test_model_that_reads_no_text_has_no_tokenizer(tmp_path):
         ("llama", "without tokenizer.model or tokenizer.json or vocab.json."),
         ("gpt2", "without tokenizer.json or vocab.json."),
         ("t5", "without spiece.model or tokenizer.json."),
-        ("bert", "without tokenizer.json or vocab.txt."),
+        ("bert", "without tokenizer.json or vocab.txt or sentencepiece.bpe.model."),
         ("marian", "without source.spm, target.spm, vocab.json."),
         ("mbart", "without "),
     ],

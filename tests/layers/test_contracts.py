@@ -458,6 +458,15 @@ WRONG = {
             )
         ],
     ),
+    layers.YarnScaling: (
+        {},
+        [
+            ({"factor": 0.0}, "factor=0.0"),
+            ({"original_max_length": 0}, "original_max_length=0"),
+            ({"fast": -1.0}, "fast=-1.0"),
+            ({"attention_factor": 0.0}, "attention_factor=0.0"),
+        ],
+    ),
     layers.LSTMStack: (
         {"num_layers": 2, "units": 5},
         [({"num_layers": 0}, "num_layers=0"), ({"units": 0}, "units=0"), ({"dropout": 1.0}, "dropout=1.0")],

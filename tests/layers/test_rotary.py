@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contracts import as_numpy, normal
 
-from keras_transformer.layers import LinearScaling, Llama3Scaling, RotaryPositions
+from keras_transformer.layers import LinearScaling, Llama3Scaling, RotaryPositions, YarnScaling
 
 
 def turned(x, positions, rates):
@@ -49,6 +49,26 @@ def test_llama3_scaling_in_its_three_regimes():
     short, long, between = (2 * math.pi / wave for wave in (100, 2000, 400))
     expected = [short, long / 8, 0.5 * between + 0.5 * between / 8]
     np.testing.assert_allclose(scaling.scaled([short, long, between]), expected)
+
+
+def test_yarn_scaling_in_its_three_regimes():
+    """Waves that fit 100 times into the texts are those of channel 2, and one that fits once is that of channel 4."""
+    rates = [10.0**-i for i in range(8)]
+    scaling = YarnScaling(4.0, int(2 * math.pi * 10_000), fast=100.0, slow=1.0, truncate=False)
+    low, high = (math.log10(scaling.original_max_length / (2 * math.pi * waves)) for waves in (100, 1))
+    np.testing.assert_allclose((low, high), (2, 4), atol=1e-4)
+    stretched = [0, 0, 0, 0.5, 1, 1, 1, 1]
+    expected = [share * rate / 4 + (1 - share) * rate for share, rate in zip(stretched, rates, strict=True)]
+    np.testing.assert_allclose(scaling.scaled(rates), expected, rtol=1e-3)
+    assert YarnScaling().scaled([1.0]) == [1.0]
+
+
+def test_yarn_scaling_makes_queries_and_keys_larger():
+    x = normal(1, 1, 3, 6)
+    plain, larger = (RotaryPositions(scaling=YarnScaling(4.0, 64, attention_factor=f))(x) for f in (1.0, 1.5))
+    np.testing.assert_allclose(as_numpy(larger), 1.5 * as_numpy(plain), rtol=1e-6)
+    assert YarnScaling(4.0).magnitude == pytest.approx(0.1 * math.log(4) + 1)
+    assert YarnScaling(0.5).magnitude == LinearScaling(4.0).magnitude == 1.0
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 5, 3, 4), (2, 1, 5, 3, 4)])

@@ -26,6 +26,7 @@ from keras_transformer.models import (
     MaskedLanguageHead,
     MultipleChoiceHead,
     Pooler,
+    ProjectedPooler,
     SpanHead,
     TaggingHead,
 )
@@ -140,16 +141,71 @@ def test_a_pooler_may_read_the_mean_of_the_real_tokens_and_end_with_a_norm():
     assert_close(model(more), model(TEXTS), 1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_projected_vectors_are_dense_layers_over_the_pooled_states(pooling):
+    pooler = ProjectedPooler([5, 7], ["tanh", "linear"], [True, False], pooling)
+    model = made(pooler=pooler)
+    first, second = pooler.layers
+    assert second.bias is None
+    first.bias.assign(normal(5))
+    x = np.tanh(as_numpy(model.embed(TEXTS, pooling)) @ as_numpy(first.kernel) + as_numpy(first.bias))
+    assert model.vector_width("projected") == 7
+    assert_close(model.embed(TEXTS, "projected"), x @ as_numpy(second.kernel), 1e-5)
+    more = {name: np.pad(ids, ((0, 0), (0, 2))) for name, ids in TEXTS.items()}
+    assert_close(model.embed(more, "projected"), model.embed(TEXTS, "projected"), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], [], []), "of which there is one at least"),
+        (([5], ["tanh", "tanh"], [True]), "must have a value for each of `units`"),
+        (([0], ["tanh"], [True]), "`units` must be a positive integer"),
+        (([5], ["tanh"], [True], "max"), "pooling='max'"),
+    ],
+)
+def test_a_projected_pooler_refuses_lists_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ProjectedPooler(*arguments)
+
+
+def test_a_causal_encoder_sees_no_later_token():
+    layer = layers.EncoderLayer(2, 7, use_causal_mask=True)
+    model = EncoderModel(VOCAB, D_MODEL, layers.Encoder([layer]), layers.LearnedPositions(8))
+    changed = IDS.copy()
+    changed[:, 2] = 5
+    found, before = as_numpy(model.encode(IDS)), as_numpy(model.encode(changed))
+    np.testing.assert_array_equal(found[:, :2], before[:, :2])
+    assert np.abs(found[:, 2:] - before[:, 2:]).max() > 1e-3
+
+
+def test_vectors_are_projected_only_with_such_a_pooler():
+    with pytest.raises(ValueError, match="needs a model whose pooler is a `ProjectedPooler`"):
+        made(pooler=Pooler()).embed(TEXTS, "projected")
+
+
+def test_the_scale_of_embeddings_and_no_norm_leave_the_scaled_embeddings():
+    encoder = layers.Encoder(1, 2, 7, normalize_first=True)
+    parts = {"num_segments": 0, "norm": keras.layers.Identity(), "embedding_scale": 3.0}
+    model = EncoderModel(VOCAB, D_MODEL, encoder, **parts)
+    seen = []
+    model.encoder.call = lambda x, *args, **kwargs: (seen.append(x), x)[1]
+    model.encode(IDS)
+    assert_close(seen[0], 3.0 * as_numpy(model.token_embedding.embeddings)[IDS], 1e-6)
+
+
 def test_embeddings_are_means_over_real_tokens_or_the_first_state():
     model = made(**HEADS["classification"]())
     states = reference_states(model)
     means = [row[real].mean(axis=0) for row, real in zip(states, REAL, strict=True)]
     assert_close(model.embed(TEXTS), np.array(means), 2e-5)
     assert_close(model.embed(TEXTS, "first"), states[:, 0], 2e-5)
-    for pooling in ("mean", "first"):
+    last = [row[real][-1] for row, real in zip(states, REAL, strict=True)]
+    assert_close(model.embed(TEXTS, "last"), np.array(last), 2e-5)
+    for pooling in ("mean", "first", "last"):
         assert_close(model.embed(np.zeros((2, 3), "int32"), pooling), np.zeros((2, D_MODEL)), 0)
-    with pytest.raises(ValueError, match="pooling='last'"):
-        model.embed(TEXTS, "last")
+    with pytest.raises(ValueError, match="pooling='max'"):
+        model.embed(TEXTS, "max")
 
 
 # Training.
@@ -206,6 +262,11 @@ def test_another_head_keeps_what_was_learnt():
             MaskedLanguageHead(),
             (3, 6, 3),
         ),
+        (
+            ProjectedPooler([5, 7], ["tanh", "linear"], [True, False], "first"),
+            ProjectedPooler([3], ["relu"], [1]),
+            (3, 7),
+        ),
         (SpanHead(0.3), SpanHead(), (3, 6, 2)),
         (ClassificationHead(CLASSES, 0.3, list("abcde")), ClassificationHead(4), (3, CLASSES)),
         (MultipleChoiceHead(0.3), MultipleChoiceHead(), (3,)),
@@ -241,7 +302,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
         (lambda: made(encoder=layers.FeedForward(3)), "`encoder` must be .*`Encoder`"),
         (
             lambda: made(encoder=layers.Decoder(1, 3, 7)),
-            "`encoder` must be of class `Encoder`, in which.*Received: encoder=<Decoder",
+            "`encoder` must be of class `Encoder`, and no `Decoder`.*Received: encoder=<Decoder",
         ),
         *(
             (

@@ -173,3 +173,21 @@ def test_two_parts_are_nearer_to_the_floats_where_an_input_is_large():
         layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig(None, quantizer))
         errors.append(np.abs(as_numpy(layer(x)) - expected).mean())
     assert errors[1] < errors[0] / 2
+
+
+def test_lora_over_int8_has_the_numbers_of_keras():
+    layer = Projection("...x,xhd->...hd", (3, 5))
+    expected = keras.layers.EinsumDense("ax,xhd->ahd", (3, 5))
+    layer.build((None, 64))
+    expected.build((None, 64))
+    for each in (layer, expected):
+        each.quantize("int8")
+        each.enable_lora(2, lora_alpha=3)
+    for ours, keras_s in zip(layer.weights, expected.weights, strict=True):
+        if ours.dtype == "int8" or "scale" in ours.name:
+            keras_s.assign(ours)
+        else:
+            ours.assign(normal(*ours.shape, seed=7))
+            keras_s.assign(ours)
+    x = normal(4, 64)
+    np.testing.assert_allclose(as_numpy(layer(x)), as_numpy(expected(x)), rtol=1e-4, atol=1e-4)

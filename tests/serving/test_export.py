@@ -93,6 +93,7 @@ def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
         "translation": ([None], tf.string),
         "score": ([None], tf.float32),
         "truncated": ([None], tf.bool),
+        "unknown": ([None], tf.int32),
     }
 
 
@@ -293,6 +294,7 @@ def test_an_export_says_what_it_is(exported, translator):
     assert described["versions"]["tensorflow"] == tf.__version__
     assert (described["xla"], described["source_lengths"]) == (False, None)
     assert described["batch_sizes"] == [1, 8, 32]
+    assert (described["max_length"], described["longest_output"]) == (None, 528)
 
 
 @pytest.mark.slow

@@ -96,6 +96,30 @@ def test_an_unusable_option_leaves_its_row_empty_and_the_neighbours_as_they_are(
     assert not any(found["error"][::2])
 
 
+def test_no_option_makes_an_answer_longer_than_the_text_may_have_without_options(function, translator, text):
+    """Or a short request would cost as much as the longest text, hundreds of steps."""
+    limit = 2 * (int(translator.source_tokenizer.tokenize(text).shape[0]) + 1) + 16
+    assert translator.max_length is None and limit < translator.longest_output
+    rows = [{name: limit + more} for name in ("max_length", "min_length") for more in (0, 1)]
+    found = call(function, **inputs_of(rows, text))
+    errors = [error.decode() for error in found["error"]]
+    assert errors[0] == errors[2] == "" and found["translation"][1] == found["translation"][3] == b""
+    assert errors[1].startswith(
+        "`max_length` must be from 1 to the limit of the row, or 0 for it: the `max_length` of"
+    )
+    assert errors[3] == "`min_length` must be from 0 to the largest length of the row."
+    empty = call(function, **inputs_of([{"max_length": 18, "min_length": 3}, {"max_length": 19}], ""))
+    assert [bool(error) for error in empty["error"]] == [False, True]
+
+
+def test_the_limit_of_the_export_is_the_limit_of_every_row(translator, text):
+    limited = translator.searching(Greedy(), max_length=300)
+    rows = [{"max_length": 300}, {"max_length": 301}, {"min_length": 301}]
+    found = call(limited.signatures([3]).functions()["options"], **inputs_of(rows, text))
+    assert [bool(error) for error in found["error"]] == [False, True, True]
+    assert limited.longest_output == 300
+
+
 def test_a_text_without_a_token_gets_its_prefix_back(function):
     found = call(function, **inputs_of([{"prefix": "the"}, {}], " "))
     assert found["translation"].tolist() == [b"the", b""] and not any(found["error"])

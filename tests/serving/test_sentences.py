@@ -16,7 +16,11 @@ class Upper(Mirror):
 
     def answer_all(self, texts, *arguments):
         answers = [
-            {"translation": f"<{text.upper()}>".encode(), "truncated": "MORE" in text.upper()}
+            {
+                "translation": f"<{text.upper()}>".encode(),
+                "truncated": "MORE" in text.upper(),
+                "unknown": 2 * ("He" in text) + ("Who" in text),
+            }
             for text in texts
         ]
         return answers, 0
@@ -24,7 +28,10 @@ class Upper(Mirror):
 
 def test_each_sentence_is_translated_alone_and_the_layout_stays():
     pytest.importorskip("sentencex")
-    with pytest.warns(UserWarning, match="1 of 4 lines are longer"):
+    with (
+        pytest.warns(UserWarning, match="1 of 4 lines are longer"),
+        pytest.warns(UserWarning, match="1 of 4 lines hold text that the vocabulary cannot write"),
+    ):
         found = Upper().translate_document(TEXT, "en", batch_size=2)
     assert found == "  <DR. WU SLEEPS.> <HE RUNS!>  <WHO?>\n\n\t<ONE MORE LINE.>\r\n<LAST>"
 

@@ -16,6 +16,7 @@ from tensorflow_serving.config import model_server_config_pb2
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "client"))
 from servers import Backend, rest_server
 
+from keras_transformer.files import LOCK, locked
 from keras_transformer.serving.server_files import write_server_files
 
 
@@ -202,7 +203,7 @@ def test_the_container_is_healthy_if_a_version_answers(base, state, healthy):
 def test_what_a_server_cannot_run_is_refused_and_nothing_is_written(base, arguments, message):
     with pytest.raises(ValueError, match=message):
         write_server_files(base, **arguments)
-    assert sorted(path.name for path in base.iterdir()) == ["1", "11", "2"]
+    assert sorted(path.name for path in base.iterdir() if path.name != LOCK) == ["1", "11", "2"]
 
 
 def test_a_server_with_a_gpu_has_its_image_its_device_and_its_compiler(base):
@@ -216,32 +217,109 @@ def test_a_server_with_a_gpu_has_its_image_its_device_and_its_compiler(base):
     assert service["command"] == [changed.get(option, option) for option in cpu]
 
 
+def kubernetes_of(folder):
+    """The specs of `kubernetes.yml`, a dict from a pair of kind and name."""
+    items = json.loads((folder / "kubernetes.yml").read_text())["items"]
+    return {(item["kind"], item["metadata"]["name"]): item["spec"] for item in items}
+
+
 def test_kubernetes_runs_the_same_server_with_probes_and_threads_within_its_limit(base):
     write_server_files(base, stable=1)
-    items = {item["kind"]: item for item in json.loads((base / "kubernetes.yml").read_text())["items"]}
-    pod = items["Deployment"]["spec"]["template"]
+    items = kubernetes_of(base)
+    pod = items["Deployment", "en-de"]["template"]
     (container,) = pod["spec"]["containers"]
     command = service_of(base)[1]["command"]
     assert container["args"][: len(command)] == command
     limit = container["resources"]["limits"]["cpu"]
     assert container["args"][len(command) :] == [
-        f"--tensorflow_{kind}_op_parallelism={limit}" for kind in ("intra", "inter")
+        *(f"--tensorflow_{kind}_op_parallelism={limit}" for kind in ("intra", "inter")),
+        "--grpc_channel_arguments=grpc.max_connection_age_ms=30000",
     ]
     test = service_of(base)[1]["healthcheck"]["test"]
     assert container["readinessProbe"]["exec"]["command"] == test[1:]
     (volume,) = pod["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == "en-de"
     assert container["volumeMounts"][0]["mountPath"] == "/models/en_de"
-    assert items["Service"]["spec"]["selector"] == pod["metadata"]["labels"]
-    assert items["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "en-de"
+    labels = pod["metadata"]["labels"]
+    assert items["Service", "en-de"]["selector"] == items["Service", "en-de-grpc"]["selector"] == labels
+    assert items["Service", "en-de-grpc"]["clusterIP"] == "None"  # so its name has the address of each pod
+    assert items["HorizontalPodAutoscaler", "en-de"]["scaleTargetRef"]["name"] == "en-de"
+    assert items["PodDisruptionBudget", "en-de"] == {"minAvailable": 1, "selector": {"matchLabels": labels}}
+    for spread in pod["spec"]["topologySpreadConstraints"]:
+        assert spread["labelSelector"]["matchLabels"] == labels
+
+
+def test_a_pod_that_ends_first_answers_what_it_has(base):
+    """TensorFlow Serving ignores the signal, so the pod waits before it."""
+    write_server_files(base, stable=1)
+    pod = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]
+    (container,) = pod["containers"]
+    command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    (age,) = re.findall("max_connection_age_ms=([0-9]+)", " ".join(container["args"]))
+    (request,) = re.findall("rest_api_timeout_in_ms=([0-9]+)", " ".join(container["args"]))
+    assert command == "sleep" and int(seconds) * 1000 >= 1.1 * int(age) + int(request)
+    assert pod["terminationGracePeriodSeconds"] > int(seconds)
+
+
+def test_only_pods_with_a_label_reach_the_ports(base):
+    write_server_files(base, stable=1)
+    policy = kubernetes_of(base)["NetworkPolicy", "en-de"]
+    assert policy["podSelector"] == {"matchLabels": {"app": "en-de"}} and policy["policyTypes"] == ["Ingress"]
+    clients, monitoring = policy["ingress"]
+    assert clients["from"] == [{"podSelector": {"matchLabels": {"client-of": "en-de"}}}]
+    assert [port["port"] for port in clients["ports"]] == [8500, 8501]
+    assert [port["port"] for port in monitoring["ports"]] == [8501]  # the metrics, and not the configuration
+    assert list(monitoring["from"][0]) == ["namespaceSelector"]
+
+
+def test_the_pod_is_one_that_a_restricted_namespace_takes(base):
+    """The rules of Kubernetes's Pod Security Standard "restricted"."""
+    write_server_files(base, stable=1)
+    pod = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {kind for volume in pod["volumes"] for kind in volume} == {"name", "persistentVolumeClaim"}
+
+
+@pytest.mark.parametrize(("precision", "memory"), [("float32", "8Gi"), ("int8", "8Gi"), ("bfloat16", "20Gi")])
+def test_the_memory_of_a_pod_follows_from_the_size_of_the_model(base, precision, memory):
+    """Two versions, while a label moves, and the server itself."""
+    extra, variables = base / "1" / "assets.extra", base / "1" / "variables"
+    described = json.loads((extra / "export.json").read_text())
+    write_server_files(base, stable=1)
+    small = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]["containers"][0]["resources"]
+    assert small["limits"] == small["requests"] and small["limits"]["memory"] == "3Gi"
+    (extra / "export.json").write_text(json.dumps({**described, "precision": precision}))
+    variables.mkdir()
+    with open(variables / "variables.data", "wb") as file:
+        file.truncate(3 * 2**30 - 2**20)  # without a byte on the disk
+    write_server_files(base, stable=1)
+    large = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]["containers"][0]["resources"]
+    assert large["limits"]["memory"] == memory
+
+
+def test_the_folder_is_locked_and_what_a_killed_process_left_goes(base):
+    left = base / ".tmp-0123abcd-models.config"
+    left.write_text("half")
+    with locked(base), pytest.raises(ValueError, match="in use by another process"):
+        write_server_files(base, stable=1)
+    assert left.exists() and not (base / "models.config").exists()
+    write_server_files(base, stable=1)
+    assert not left.exists() and (base / "models.config").exists()
 
 
 @pytest.mark.parametrize("name", ["2024_en_de", "-", "EN-" + "d" * 80, "_" * 70 + "x"])
 def test_the_names_in_kubernetes_are_those_that_it_allows(base, name):
     write_server_files(base, name)
-    items = json.loads((base / "kubernetes.yml").read_text())["items"]
-    names = {item["metadata"]["name"] for item in items}
-    assert len(names) == 1 and re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", *names)
+    items = kubernetes_of(base)
+    assert len(items) == 6 and len({name for _, name in items}) == 2
+    for _, name in items:
+        assert re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name)
 
 
 def test_prometheus_reads_the_path_that_the_server_writes(base):

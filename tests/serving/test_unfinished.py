@@ -70,13 +70,17 @@ def dying(source, output, moment):
 
             return Torn()
 
-        os.fsync, os.replace = around(os.fsync), around(os.replace)
-        unfinished.shutil = types.SimpleNamespace(rmtree=around(unfinished.shutil.rmtree))
+        for name in ("fsync", "replace", "rename", "unlink", "rmdir"):
+            setattr(os, name, around(getattr(os, name)))
         unfinished.open = opened
         resume(source, output)
     except BaseException:
         os._exit(1)
     os._exit(0)
+
+
+def visible(folder):
+    return [name for name in names(folder) if not name.startswith(".")]
 
 
 @pytest.mark.slow
@@ -87,12 +91,15 @@ def test_killed_at_any_moment_of_its_writing_no_line_is_lost_or_repeated(source,
         moment += 1
         output = tmp_path / f"{moment}" / "output"
         status = die_in_a_child(source, output, moment)
-        if status == signal.SIGKILL and names(output.parent) != ["output"]:
+        if status == signal.SIGKILL and visible(output.parent) != ["output"]:
             mirror = Mirror()
             resume(source, output, mirror)
             resumed.add(sum(map(len, mirror.batches)))
         assert output.read_bytes() == expected, moment
-        assert names(output.parent) == ["output"]
+        assert visible(output.parent) == ["output"]
+        output.unlink()
+        resume(source, output)
+        assert names(output.parent) == ["output"]  # and nothing that is hidden
     assert status == 0 and moment > 40
     assert resumed == {10, 7, 4, 1, 0}
 

@@ -22,6 +22,8 @@ def test_every_version_of_a_whole_model_is_verified(exported, capsys):
     assert main(["verify", str(exported.parent), "--log-level", "info"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{exported}\n" and f"verified  folder={exported}\n" in err
+    # Twice 256 tokens of a text, plus 16.
+    assert f"{exported}: an answer has at most 528 tokens: the longest request takes 528 steps\n" in err
 
 
 def change(path):

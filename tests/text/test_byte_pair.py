@@ -55,6 +55,18 @@ def test_the_first_merge_of_the_list_comes_first(tokenizer):
     assert spelled(made(["l l", "e ll", "h e"], [*PIECES, "ell"]), "hell") == ["h", "ell"]
 
 
+def test_only_the_token_of_an_unknown_byte_is_unknown_text():
+    end = PIECES.index(END)
+    without = [piece for piece in PIECES if piece != "!"]
+    for missing, pieces in (("refused", PIECES), ("dropped", without)):
+        tokenizer = made(vocabulary=pieces, unk_token=END, missing_bytes=missing, parse_special=True)
+        ids = tokenizer.tokenize(f"a!{END}")
+        assert tokenizer.unk_id in ids.numpy() and not any(tokenizer.is_unknown(ids))
+    assert not any(made(unk_token=None).is_unknown(tf.constant([0, end])))
+    tokenizer = made(vocabulary=without, unk_token=START, missing_bytes="unknown")
+    assert tokenizer.is_unknown(tokenizer.tokenize("a!a")).numpy().tolist() == [False, True, False]
+
+
 def test_equal_neighbours_are_merged_from_the_left():
     merged = made(["a a", "aa aa"], [*PIECES, "aa", "aaaa"])
     rows = ["a" * n for n in range(1, 8)]

@@ -255,3 +255,11 @@ def test_byte_fallback_spells_unknown_characters(sentences):
     tokenizer = SentencePieceTokenizer.train(sentences, 600, byte_fallback=True)
     assert read_back(tokenizer, ["Garten 🎉"]) == ["Garten 🎉"]
     assert 1 not in tokenizer.tokenize("Garten 🎉").numpy()
+
+
+@pytest.mark.parametrize("content", [b"junk", b"\0" * 64, b""])
+def test_a_damaged_file_is_named(content, tmp_path):
+    path = tmp_path / "source_tokenizer.model"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"source_tokenizer\.model holds no tokenizer: "):
+        SentencePieceTokenizer.load(path)

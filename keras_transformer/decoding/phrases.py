@@ -1,0 +1,244 @@
+"""Beam search whose outputs hold given phrases."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_transformer.decoding.beam import Beam, Finished, Open, best
+from keras_transformer.decoding.hypotheses import NEVER, Beams, one_of, select, top_k
+from keras_transformer.execution import ops
+
+MOST_LIKELY = 8  # how many of the likeliest tokens of each hypothesis are candidates, in addition to the ends
+
+
+class _Candidates(NamedTuple):
+    """The possible extensions of the hypotheses of a row, `n` for each row.
+
+    tokens, parents: int32 `(batch, n)`, a token and the hypothesis that it follows.
+    sums: float32 `(batch, n)`, log probabilities after penalties; -inf for an extension that is not allowed.
+    met: bool `(batch, n, phrases)`, the phrases that the extended hypothesis holds.
+    needed: int32 `(batch, n)`, the number of tokens that the extended hypothesis needs for the other phrases.
+    """
+
+    tokens: Any
+    parents: Any
+    sums: Any
+    met: Any
+    needed: Any
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class PhraseBeam(Beam):
+    """A beam search whose outputs hold given phrases (Post and Vilar, 2018, "Fast Lexically Constrained Decoding").
+
+    The phrases of a row are the argument `phrases` of `generate`, `search` or `decode`. Hypotheses that hold equally
+    many tokens of the phrases form a bank. The banks share the `width` open hypotheses evenly, the best hypothesis of
+    the highest bank always keeps its place, and no hypothesis ends without its phrases. So an output holds every phrase
+    of its row, in any order and once at least, unless the phrases together are longer than the row's limit or a
+    constraint forbids one of their tokens. A row whose phrases are too long is searched without them. A prefix does not
+    count: each phrase comes after it, or begins in it.
+
+    A `width` above the number of tokens of a row's phrases leaves a place for each bank. With fewer places the phrases
+    come early in the output. Without `phrases` it is a `Beam`. With them each hypothesis goes on with its eight
+    likeliest tokens or fewer, also in a row that has no phrase.
+
+    Args:
+        width: Number of open hypotheses of a row.
+        length_penalty: As in `Beam`.
+        n_best: As in `Beam`.
+        normalization: As in `Beam`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    >>> PhraseBeam(8).width
+    8
+    """
+
+    def begin(self, beams, search):
+        extra = super().begin(beams, search)
+        if search.phrases is None:
+            return extra
+        lengths = _phrase_lengths(search)
+        fit = ops.sum(lengths, axis=1) <= search.limits - beams.lengths[:, 0]
+        met = ops.logical_or(ops.equal(lengths, 0), ops.logical_not(fit)[:, None])
+        shape = (*ops.shape(beams.lengths), ops.shape(lengths)[1])
+        return (*extra, ops.broadcast_to(met[:, None], shape))
+
+    def advance(self, beams, extra, prediction, search):
+        """Takes one step.
+
+        Args:
+            beams: `Beams`.
+            extra: float32 `(batch, width)`, the log probabilities of the open hypotheses after penalties; `Finished`;
+                and bool `(batch, width, phrases)`, the phrases that each of them holds.
+            prediction: `Prediction`.
+            search: `Search`.
+
+        Returns:
+            The new `Beams`, `extra`, newest tokens and parents, both int32 `(batch, width)`.
+        """
+        if search.phrases is None:
+            return super().advance(beams, extra, prediction, search)
+        sums, finished, met = extra
+        candidates = self._extensions(beams, sums, met, prediction, search)
+        # Logits of NaN end the row with the score NaN, as in `Beam`.
+        broken = ops.isnan(candidates.sums)
+        candidates = candidates._replace(sums=ops.where(broken, math.inf, candidates.sums))
+        places = ops.cast(ops.argsort(-candidates.sums, axis=1), "int32")
+        candidates = _Candidates(*select(tuple(candidates), places))
+        bank = ops.max(candidates.needed, axis=1, keepdims=True) - candidates.needed
+        possible = candidates.sums > NEVER
+        lengths = beams.lengths[:, :1] + 1  # all open hypotheses of a row have one length
+        ends = ops.logical_or(one_of(candidates.tokens, search.eos_ids), lengths >= search.limits[:, None])
+        ends = ops.logical_or(ends, ops.equal(candidates.sums, math.inf))
+        ends = ops.logical_and(possible, ends)
+        ended = ops.logical_and(ends, _rank_in_bank(bank, possible, search) < self.width)
+        finished = self._with_ended(candidates, ended, lengths, beams, prediction, finished)
+        goes_on = ops.logical_and(possible, ops.logical_not(ends))
+        order = _turns(bank, goes_on, search)
+        order, chosen = ops.top_k(ops.where(goes_on, -order, NEVER), self.width)
+        is_open = order > NEVER
+        candidates = _Candidates(*select(tuple(candidates), ops.cast(chosen, "int32")))
+        extended = _extended(candidates, lengths, beams, prediction)
+        opened = Open(
+            extended._replace(finished=ops.logical_not(is_open)),
+            ops.where(is_open, candidates.sums, NEVER),
+            candidates.tokens,
+            candidates.parents,
+        )
+        beams, sums, tokens, parents = opened.closed_unless(self.can_win(opened, finished, search))
+        return beams, (sums, finished, candidates.met), tokens, parents
+
+    def _extensions(self, beams, sums, met, prediction, search):
+        """Returns the `_Candidates`: the likeliest tokens of each hypothesis, and the next token of each phrase."""
+        batch_size, width = ops.shape(beams.lengths)
+        vocab_size = prediction.allowed.shape[-1]
+        phrases, lengths = search.phrases, _phrase_lengths(search)
+        normalizer = prediction.allowed_normalizer
+        normalizer = prediction.normalizer if normalizer is None else normalizer
+        offset = ops.where(beams.finished, NEVER, sums) - normalizer
+        each = min(min(MOST_LIKELY, self.width) + len(search.eos_ids), vocab_size)
+        likeliest = top_k(ops.reshape(prediction.allowed, (-1, vocab_size)), each)[1]
+        likeliest = ops.reshape(likeliest, (batch_size, width, each))
+
+        begun = _begun(beams, phrases)
+        places = ops.arange(ops.shape(phrases)[2], dtype="int32")
+        inside = places < lengths[..., None]
+        begun = ops.logical_and(begun, inside[:, None])
+        step = ops.max(ops.where(begun, places, 0), axis=-1)  # (batch, width, phrases)
+        following = ops.take_along_axis(phrases[:, None], step[..., None], axis=-1)[..., 0]
+        # A token that is a candidate already is no second one.
+        again = ops.any(ops.equal(following[..., None], likeliest[:, :, None]), axis=-1)
+        number = ops.arange(ops.shape(phrases)[1], dtype="int32")
+        earlier = ops.logical_and(ops.logical_not(met)[:, :, None], number < number[:, None])
+        same = ops.equal(following[:, :, None], following[..., None])
+        again = ops.logical_or(again, ops.any(ops.logical_and(earlier, same), axis=-1))
+        wanted = ops.logical_not(ops.logical_or(met, again))
+        tokens = ops.concatenate([likeliest, following], axis=-1)
+        usable = ops.concatenate([ops.ones_like(likeliest, "bool"), wanted], axis=-1)
+
+        hit = ops.logical_and(
+            begun[:, :, None], ops.equal(phrases[:, None, None], tokens[..., None, None])
+        )  # (batch, width, candidates, phrases, length)
+        held = ops.max(ops.where(hit, places + 1, 0), axis=-1)
+        met = ops.logical_or(met[:, :, None], ops.equal(held, lengths[:, None, None]))
+        missing = ops.where(met, 0, lengths[:, None, None])
+        needed = ops.sum(missing, axis=-1) - ops.max(ops.where(met, 0, held), axis=-1)
+
+        flat = (batch_size, -1)
+        parents = ops.broadcast_to(ops.arange(width, dtype="int32")[:, None], ops.shape(tokens))
+        tokens, parents, needed = (ops.reshape(x, flat) for x in (tokens, parents, needed))
+        allowed = ops.reshape(prediction.allowed, (-1, width * vocab_size))
+        sums = select(allowed, parents * vocab_size + tokens) + select(offset, parents)
+        room = search.limits[:, None] - beams.lengths[:, :1] - 1
+        fits = needed <= ops.where(one_of(tokens, search.eos_ids), 0, room)
+        usable = ops.logical_and(ops.reshape(usable, flat), fits)
+        return _Candidates(
+            tokens,
+            parents,
+            ops.where(usable, sums, NEVER),
+            ops.reshape(met, (batch_size, -1, ops.shape(phrases)[1])),
+            needed,
+        )
+
+    def _with_ended(self, candidates, ended, lengths, beams, prediction, finished):
+        """Returns `Finished` with the hypotheses that end, bool `(batch, n)`."""
+        order, chosen = ops.top_k(ops.where(ended, candidates.sums, NEVER), self.width)
+        candidates = _Candidates(*select(tuple(candidates), ops.cast(chosen, "int32")))
+        extended = _extended(candidates, lengths, beams, prediction)
+        ranks = ops.where(order > NEVER, order / self.divisor(extended.lengths), NEVER)
+        new = Finished(extended.tokens, extended.lengths, extended.scores, ranks)
+        return best((finished, new), self.n_best)
+
+
+def _phrase_lengths(search):
+    """Returns the number of tokens of each phrase, int32 `(batch, phrases)`."""
+    places = ops.arange(1, ops.shape(search.phrases)[2] + 1, dtype="int32")
+    return ops.max(ops.where(ops.not_equal(search.phrases, search.pad_id), places, 0), axis=-1)
+
+
+def _begun(beams, phrases):
+    """Finds the phrases that hypotheses have begun.
+
+    Args:
+        beams: `Beams`.
+        phrases: int32 `(batch, phrases, length)`.
+
+    Returns:
+        bool `(batch, width, phrases, length)`: at place `j`, whether the last `j` tokens of a hypothesis are the first
+        `j` tokens of the phrase.
+    """
+    places = ops.arange(ops.shape(phrases)[2], dtype="int32")
+    slots = beams.lengths[..., None] - 1 - places
+    recent = ops.take_along_axis(beams.tokens, ops.maximum(slots, 0), axis=-1)
+    recent = ops.where(slots >= 0, recent, -1)  # the newest token first
+    back = places[:, None] - 1 - places  # of the j last tokens, the i-th is so far from the end
+    last = ops.take(recent, ops.maximum(back, 0), axis=-1)  # (batch, width, length, length)
+    equal = ops.equal(last[:, :, None], phrases[:, None, :, None])
+    return ops.all(ops.logical_or(back < 0, equal), axis=-1)
+
+
+def _rank_in_bank(bank, counted, search):
+    """Returns the rank of each candidate among the counted ones of its bank, which are in their order from the best.
+
+    Args:
+        bank: int32 `(batch, n)`.
+        counted: bool `(batch, n)`.
+        search: `Search`.
+
+    Returns:
+        int32 `(batch, n)`, from 0; of no meaning for a candidate that is not counted.
+    """
+    _, number, length = ops.shape(search.phrases)
+    banks = ops.arange(number * length + 1, dtype="int32")
+    members = ops.logical_and(ops.equal(bank[..., None], banks), counted[..., None])
+    ranks = ops.cumsum(ops.cast(members, "int32"), axis=1)
+    return ops.sum(ops.where(members, ranks, 0), axis=-1) - 1
+
+
+def _turns(bank, goes_on, search):
+    """Returns the order in which candidates take the places of the beam, float32 `(batch, n)`.
+
+    The best of the highest bank is the first: so the phrases are completed in every row. Then the banks take turns from
+    the lowest, each with its next best.
+    """
+    _, number, length = ops.shape(search.phrases)
+    rank = _rank_in_bank(bank, goes_on, search)
+    turn = rank * (number * length + 1) + bank
+    highest = ops.max(ops.where(goes_on, bank, -1), axis=1, keepdims=True)
+    is_first = ops.logical_and(ops.equal(rank, 0), ops.equal(bank, highest))
+    return ops.cast(ops.where(is_first, -1, turn), "float32")
+
+
+def _extended(candidates, lengths, beams, prediction):
+    """Returns the `Beams` of candidates, whose new lengths are int32 `(batch, 1)`."""
+    scores, written = select((beams.scores, beams.tokens), candidates.parents)
+    slots = ops.arange(ops.shape(written)[-1], dtype="int32")
+    written = ops.where(ops.equal(slots, lengths[..., None] - 1), candidates.tokens[..., None], written)
+    scores = scores + prediction.log_probs(candidates.tokens, candidates.parents)
+    lengths = ops.broadcast_to(lengths, ops.shape(candidates.tokens))
+    return Beams(written, lengths, scores, ops.zeros_like(lengths, "bool"))

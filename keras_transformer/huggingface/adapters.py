@@ -1,0 +1,245 @@
+"""Adapters of LoRA that PEFT wrote: folders with adapter_config.json and adapter_model.safetensors.
+
+They are merged into the tensors of their base model while these are read (Hu et al., 2022, "LoRA: Low-Rank Adaptation
+of Large Language Models", section 4.1).
+"""
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.checks import check
+from keras_transformer.huggingface.configs import check_config
+from keras_transformer.huggingface.files import CONFIG, INDEX, WEIGHTS, StoredTensor, read_json, tensors_of
+from keras_transformer.huggingface.known_keys import ADAPTER as KNOWN
+from keras_transformer.huggingface.known_keys import check_keys
+from keras_transformer.huggingface.tensors import full_name, weight_ids
+
+ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+BEGINNING = "base_model.model."
+LOW, HIGH = re.compile(r"\.lora_(embedding_)?A(\.weight)?$"), re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+INITIALISED = (True, False, "gaussian", "eva", "orthogonal")  # the ways that leave the base model as it is
+# Keys that ask for another computation, with the values without effect.
+NEUTRAL = {
+    "use_dora": False,
+    "lora_bias": False,
+    "use_qalora": False,
+    "ensure_weight_tying": False,
+    "layer_replication": None,
+    "trainable_token_indices": None,
+    "target_parameters": None,
+    "alora_invocation_tokens": None,
+    "arrow_config": None,
+    "loftq_config": {},
+}
+TOKENIZER_FILE = re.compile(
+    r"(tokenizer|vocab|target_vocab|added_tokens|special_tokens_map|tokenizer_config)\.(json|txt)|merges\.txt"
+    r"|.*\.(model|spm)|chat_template\..*"
+)
+PIECES_FILE = re.compile(r"tokenizer\.json|vocab\..*|.*\.(model|spm)")
+JOINED = ".joined"  # marks the folder that `joined` makes
+OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
+
+
+class MergedTensor(NamedTuple):
+    """A tensor of the base model and the product of two matrices that is added to it.
+
+    stored: The `StoredTensor` of the base model.
+    low: The `StoredTensor` of the matrix `(rank, inputs)`.
+    high: The `StoredTensor` of the matrix `(outputs, rank)`.
+    scale: Factor of the product.
+    transposed: Whether the base model's tensor is `(inputs, outputs)`.
+    """
+
+    stored: StoredTensor
+    low: StoredTensor
+    high: StoredTensor
+    scale: float
+    transposed: bool
+
+    @property
+    def name(self):
+        """The name of the base model's tensor."""
+        return self.stored.name
+
+    @property
+    def shape(self):
+        """The shape of the base model's tensor."""
+        return self.stored.shape
+
+    def problems(self, expected_shape):
+        """Returns why the tensors cannot be read or do not fit, a list of str."""
+        product = self.high.shape[:1] + self.low.shape[1:]
+        product = product[::-1] if self.transposed else product
+        problems = self.stored.problems(expected_shape)
+        if product != expected_shape or self.high.shape[1:] != self.low.shape[:1]:
+            sizes = f"{self.low.shape} and {self.high.shape}"
+            problems.append(f"the adapter of {self.name!r} has shapes {sizes}, not those of {expected_shape}")
+        return problems
+
+    def read(self):
+        """Reads the sum, a float32 array."""
+        product = self.high.read() @ self.low.read()
+        return self.stored.read() + np.float32(self.scale) * (product.T if self.transposed else product)
+
+
+@contextlib.contextmanager
+def joined(folder, base=None):
+    """Gives a folder that holds a whole checkpoint: for an adapter the base model's files and its own, as links.
+
+    The files of the tokenizer are the adapter's where it has one with pieces. If not, they are the base model's, and a
+    file of the adapter takes the place of one with the same name.
+
+    Args:
+        folder: A path of a checkpoint or of an adapter.
+        base: A path of the adapter's base model; None for the path in adapter_config.json.
+
+    Raises:
+        ValueError: If there is no such folder, `folder` is no adapter and `base` is given, or `folder` holds the
+            weights of a whole model and those of an adapter.
+    """
+    folder = Path(folder)
+    whole = (folder / CONFIG).is_file() and any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    if whole or not (folder / ADAPTER_CONFIG).is_file():
+        rule = f"`base` is for a folder with {ADAPTER_CONFIG} and without a model of its own."
+        check(base is None, rule, base=base, folder=str(folder))
+        both = (folder / ADAPTER_CONFIG).is_file() and (folder / ADAPTER).is_file()
+        rule = (
+            f"`folder` must hold a whole model or an adapter, not both. If the adapter is in the model, remove "
+            f"{ADAPTER_CONFIG} and {ADAPTER}. If it is not, move them to a folder of their own, and pass `base`."
+        )
+        check(not both or (folder / JOINED).is_file(), rule, folder=str(folder))
+        yield folder
+        return
+    named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    given = base if base is not None else named
+    rule = "`base` must be the folder of the adapter's base model, because nothing is downloaded."
+    found = isinstance(given, (str, os.PathLike)) and (Path(given) / CONFIG).is_file()
+    check(found, rule, base=base, base_model_name_or_path=named)
+    own = [path for path in folder.iterdir() if path.name not in OF_THE_BASE]
+    has_tokenizer = any(PIECES_FILE.fullmatch(path.name) for path in own)
+    inherited = [
+        path
+        for path in Path(given).iterdir()
+        if not (has_tokenizer and TOKENIZER_FILE.fullmatch(path.name))
+        and path.name not in (ADAPTER_CONFIG, ADAPTER)
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        for path in {path.name: path for path in (*inherited, *own)}.values():
+            _link(path.resolve(), Path(temporary, path.name))
+        Path(temporary, JOINED).touch()
+        yield Path(temporary)
+
+
+def _link(path, target):
+    """Makes a link to a file or a folder, or a copy where links are not allowed."""
+    try:
+        target.symlink_to(path, target_is_directory=path.is_dir())
+    except OSError:
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target)
+
+
+def with_adapter_head(config, family, folder):
+    """Returns a config.json with the class and the number of labels that an adapter with a head of its own asks for.
+
+    Args:
+        config: The config.json of the base model, a dict.
+        family: The `Family` of the base model.
+        folder: A `pathlib.Path` of the checkpoint, perhaps with an adapter.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return config
+    task = read_json(folder / ADAPTER_CONFIG).get("task_type")
+    ends = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
+    names = [name for name in family.architectures if task in ends and name.endswith(ends[task])]
+    if not names or config.get("architectures") == names:
+        return config
+    saved = {each.name.removeprefix(BEGINNING): each for each in tensors_of(folder / ADAPTER)}
+    scores = saved.get(f"{family.classes[names[0]].dense}.weight")
+    rule = f"{ADAPTER} must hold the head of its task, or the base model must have it."
+    check(scores is not None, rule, task_type=task, architectures=config.get("architectures"))
+    return {**config, "architectures": names, "num_labels": scores.shape[0], "id2label": None}
+
+
+def with_adapter(stored, folder, tensors, family):
+    """Returns the tensors of a checkpoint, with the adapter of the folder merged into them.
+
+    Args:
+        stored: The tensors of the base model, a list of `StoredTensor`.
+        folder: A `pathlib.Path` of the checkpoint, perhaps with an adapter.
+        tensors: The `Tensor`s of the model.
+        family: The `Family` of the model.
+
+    Returns:
+        A list of `StoredTensor` and `MergedTensor`.
+
+    Raises:
+        ValueError: If the adapter is not one of LoRA, asks for more than a sum, or has a tensor that the base model
+            does not have or that is tied to another one.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return stored
+    config = read_json(folder / ADAPTER_CONFIG)
+    check_config(config, ADAPTER_CONFIG, peft_type="LORA")
+    check_config(config, ADAPTER_CONFIG, **NEUTRAL)
+    check_keys(config, (*KNOWN, *NEUTRAL), ADAPTER_CONFIG)
+    initialised = config.get("init_lora_weights", True)
+    rule = f"`init_lora_weights` of {ADAPTER_CONFIG} must be one of {INITIALISED}: others change the base model too."
+    check(initialised in INITIALISED, rule, init_lora_weights=initialised)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    tied = [weight_ids(tensor) for tensor in tensors]
+
+    def own(name):
+        bare = name.removeprefix(BEGINNING)
+        full = full_name(bare, by_name, family.prefix, family.renamed)
+        return full if full in by_name else bare
+
+    found = {own(each.name): each for each in stored}
+    if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS"):  # the head of the base model is not read
+        found = {name: each for name, each in found.items() if name in by_name}
+    lows, highs, saved = {}, {}, {}
+    for each in tensors_of(folder / ADAPTER):
+        for end, parts in ((LOW, lows), (HIGH, highs)):
+            if end.search(each.name):
+                parts[own(end.sub("", each.name) + ".weight")] = each
+                break
+        else:
+            name = own(each.name.replace(".base_layer.", "."))
+            saved[name] = each._replace(name=name, name_in_file=each.name)
+    for name in sorted({*lows, *highs}):
+        rule = f"{ADAPTER} must hold two matrices for each tensor that it changes, which the base model must hold."
+        check(name in lows and name in highs and name in found and name in by_name, rule, tensor=name)
+        tensor = by_name[name]
+        rule = f"{ADAPTER} must not change a tensor that is tied to another one."
+        check(tied.count(weight_ids(tensor)) == 1, rule, tensor=name)
+        scale = _scale(config, name.removesuffix(".weight"), lows[name].shape[0])
+        found[name] = MergedTensor(found[name], lows[name], highs[name], scale, tensor.axes == (0, 1))
+    return list({**found, **saved}.values())
+
+
+def _scale(config, module, rank):
+    """Returns the factor of an adapter's product."""
+    alpha, expected = (
+        _of_module(config, *keys, module) for keys in (("alpha_pattern", "lora_alpha"), ("rank_pattern", "r"))
+    )
+    check(
+        rank == expected, f"`r` of {ADAPTER_CONFIG} must be the rank of the matrices.", r=expected, rank=rank
+    )
+    rule = f"`lora_alpha` of {ADAPTER_CONFIG} must be a number."
+    check(isinstance(alpha, (int, float)), rule, lora_alpha=alpha)
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _of_module(config, patterns, key, module):
+    """Returns the value of a key for a module, of which a pattern may have another one, as PEFT looks it up."""
+    for pattern, value in (config.get(patterns) or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return config.get(key)

@@ -1,0 +1,90 @@
+"""Splits lines into sentences, and joins their translations with the blanks as they were. It needs no TensorFlow."""
+
+import re
+from typing import NamedTuple
+
+from keras_transformer.checks import check
+
+# After one of these a writing system without blanks goes on.
+FULL_WIDTH_ENDS = ("\u3002", "\uff01", "\uff1f", "\u2026", "\u300d", "\u300f", "\uff09")
+
+
+class Part(NamedTuple):
+    """A sentence of a line, with the blanks around it. The sentence is empty where a line has only blanks.
+
+    before, sentence, after: str.
+    """
+
+    before: str
+    sentence: str
+    after: str
+
+
+class SentenceSplitter:
+    """Splits lines into sentences with the package sentencex.
+
+    Args:
+        language: The language of the lines, a code such as "en". sentencex splits a language that it does not know by
+            general rules.
+
+    Raises:
+        ValueError: If `language` is no code of a language.
+        ImportError: If sentencex is not installed.
+    """
+
+    def __init__(self, language):
+        is_code = isinstance(language, str) and re.fullmatch("[a-z]{2,3}(-[a-z]+)*", language)
+        check(is_code, '`language` must be the code of a language, such as "en".', language=language)
+        try:
+            from sentencex import segment
+        except ImportError as error:
+            raise ImportError("Sentences are split with sentencex: pip install sentencex") from error
+        self.language = language
+        self._segment = segment
+
+    def split(self, line):
+        """Splits a line.
+
+        Args:
+            line: A str, or UTF-8 bytes.
+
+        Returns:
+            A list of `Part`.
+        """
+        line = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        parts = []
+        for segment in self._segment(self.language, line):
+            sentence = segment.strip()
+            before, after = segment.split(sentence, 1) if sentence else (segment, "")
+            parts.append(Part(before, sentence, after))
+        return parts
+
+
+def sentences_of(lines):
+    """Returns the sentences of split lines, a list of str.
+
+    Args:
+        lines: A list of lists of `Part`.
+    """
+    return [part.sentence for line in lines for part in line if part.sentence]
+
+
+def joined(line, translations):
+    """Joins the translations of a line's sentences.
+
+    Args:
+        line: A list of `Part`.
+        translations: An iterator of str; it gives one for each sentence.
+
+    Returns:
+        A str.
+    """
+    text = ""
+    for i, part in enumerate(line):
+        text += part.before
+        if part.sentence:
+            translation = next(translations)
+            # Chinese has no blank after a sentence, where other languages have one.
+            missing = not part.after and i + 1 < len(line) and not translation.endswith(FULL_WIDTH_ENDS)
+            text += translation + (" " if missing else part.after)
+    return text

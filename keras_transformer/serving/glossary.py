@@ -1,0 +1,141 @@
+"""Finds terms in texts: those of a glossary, and those that must stay as they are."""
+
+import re
+import unicodedata
+
+from keras_transformer.checks import check
+from keras_transformer.data import read_tsv
+
+# The names of characters of writing systems without blanks between words. Korean has blanks, but adds its particles to
+# the word before them.
+WITHOUT_BLANKS = ("CJK ", "HIRAGANA", "KATAKANA", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
+WITH_PARTICLES = (*WITHOUT_BLANKS, "HANGUL ")
+
+
+class Glossary:
+    """Terms with their translations. A text has a term where it has its characters, as a word of its own.
+
+    Upper and lower case differ. A term may be followed by a Korean particle, and a term in a writing system without
+    blanks, or beside text in one, may be anywhere. Where two terms overlap, the first one counts, and of those that
+    begin at one place the longest. A match of `copy` wins over a term.
+
+    Args:
+        terms: A dict from the source's term to its translation, both str.
+        copy: Regular expression; each match in a source must be in its translation as it is, empty ones left out. None
+            for no such text.
+
+    Raises:
+        ValueError: If a term or its translation is no str or blank, or `copy` is no regular expression or matches an
+            empty text.
+
+    >>> Glossary({"guide dog": "Blindenhund", "dog": "Hund"}, copy="https?://[^ ]+").found_in("A guide dog: http://a.b")
+    ['Blindenhund', 'http://a.b']
+    """
+
+    def __init__(self, terms=(), copy=None):
+        self.terms, self.copy = {}, copy
+        for source, target in dict(terms).items():
+            fits = all(isinstance(text, str) and text.strip() for text in (source, target))
+            check(fits, "`glossary` must hold a text and its translation.", term=source, translation=target)
+            self.terms[unicodedata.normalize("NFC", source.strip())] = target.strip()
+        try:
+            self._copied = None if copy is None else re.compile(copy)
+        except re.error as error:
+            message = f"`copy` must be a regular expression: {error}. Received: copy={copy!r:.200}."
+            raise ValueError(message) from None
+        check(copy is None or not self._copied.match(""), "`copy` must not match an empty text.", copy=copy)
+        self._by_first = {}
+        for source in sorted(self.terms, key=len, reverse=True):
+            self._by_first.setdefault(source[0], []).append(source)
+
+    @classmethod
+    def read(cls, path, copy=None):
+        """Reads a file of lines `source<TAB>target`.
+
+        Args:
+            path: Path of the file, UTF-8, plain or `.gz`.
+            copy: As for `Glossary`.
+
+        Returns:
+            A `Glossary`.
+
+        Raises:
+            ValueError: If a line has no tab, a term has two translations, or the file cannot be read.
+        """
+        terms = {}
+        for source, target in read_tsv(path):
+            source, target = source.strip(), target.strip()
+            rule = f"`glossary` must have one translation for each term of {path}."
+            known = terms.setdefault(source, target)
+            check(known == target, rule, term=source, translations=[known, target])
+        return cls(terms, copy)
+
+    def found_in(self, text):
+        """Finds what the translation of a text must hold.
+
+        Args:
+            text: A str.
+
+        Returns:
+            A list of str, each once, in the order of their places in the text.
+        """
+        text = unicodedata.normalize("NFC", text)
+        found, place = {}, 0
+        matches = self._copied.finditer(text) if self._copied else ()
+        copied = {match.start(): match[0] for match in matches if match[0]}
+        while place < len(text):
+            if place in copied:
+                found[copied[place]] = None
+                place += len(copied[place])
+                continue
+            for term in self._by_first.get(text[place], ()):
+                end = place + len(term)
+                cuts = any(start in copied for start in range(place, end))
+                if text.startswith(term, place) and not cuts and _is_word(text, place, end):
+                    found[self.terms[term]] = None
+                    place = end
+                    break
+            else:
+                place += 1
+        return list(found)
+
+    def lacking(self, found, translation):
+        """Finds what a translation lacks. It has a term as a word of its own, and copied text anywhere.
+
+        Args:
+            found: List of str, as `found_in` returns it.
+            translation: A str.
+
+        Returns:
+            A list of str, those of `found` that the translation lacks.
+        """
+        terms = set(self.terms.values())
+        return [text for text in found if not _has(translation, text, is_word=text in terms)]
+
+
+def _has(translation, text, is_word):
+    """Returns whether a translation has a text, as a word of its own or anywhere."""
+    start = translation.find(text)
+    while is_word and start >= 0 and not _is_word(translation, start, start + len(text)):
+        start = translation.find(text, start + 1)
+    return start >= 0
+
+
+def _is_word(text, start, end):
+    """Returns whether a part of a text is not a part of a longer word."""
+    joined_before = start > 0 and _are_joined(text[start - 1 : start + 1], WITHOUT_BLANKS)
+    joined_after = end < len(text) and _are_joined(text[end - 1 : end + 1], WITH_PARTICLES)
+    return not joined_before and not joined_after
+
+
+def _are_joined(neighbours, scripts):
+    """Returns whether two characters are of one word: both are letters, and none is of a script."""
+    return all(_is_letter(character) and not _is_of(character, scripts) for character in neighbours)
+
+
+def _is_letter(character):
+    return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
+
+
+def _is_of(character, scripts):
+    return unicodedata.name(character, "").startswith(scripts)

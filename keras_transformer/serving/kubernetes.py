@@ -1,0 +1,150 @@
+"""The file that runs TensorFlow Serving in Kubernetes. It is JSON, which is YAML, too, but needs no quoting."""
+
+import math
+
+from keras_transformer.serving.containers import (
+    LONGEST_REQUEST,
+    METRICS,
+    command,
+    health,
+    label,
+    text,
+)
+
+# CPUs of a container. A portable export answers more requests for each CPU with one (docs/serving.md).
+CPUS = 1
+XLA_CPUS = 4
+GIB = 2**30
+# Memory of the server itself, of its graphs and of the batches that it computes, in GiB.
+SERVER_GIB = 2
+VERSIONS = 2  # that run at the same time while a label moves
+# Seconds after which the server closes a connection of gRPC, give or take a tenth. Its client connects again, and so
+# finds new pods and leaves those that end.
+CONNECTION_AGE = 30
+# Seconds in which a pod that ends still answers: its last connection becomes that old, and its last request that long.
+DRAIN = math.ceil(1.1 * CONNECTION_AGE) + LONGEST_REQUEST
+HEADLESS = "-grpc"  # the end of the name of the Service without an address of its own
+CLIENT = "client-of"  # the label of the pods that may use the server; its value is the label of the model
+MONITORING = "monitoring"  # the namespace whose pods may read the metrics
+USER = 65534  # nobody; the server writes no file
+
+
+def kubernetes(name, image, xla, weights_bytes):
+    """Returns the text of `kubernetes.yml`.
+
+    It holds a Deployment, two Services, a HorizontalPodAutoscaler, a PodDisruptionBudget and a NetworkPolicy. The pods
+    read the model's folder from the PersistentVolumeClaim with the name of the model.
+
+    Args:
+        name: Name of the model.
+        image: Docker image of the server.
+        xla: Whether the export is compiled with XLA.
+        weights_bytes: Number of bytes that the weights of the largest version take in memory.
+    """
+    app = label(name)
+    selector, address = {"matchLabels": {"app": app}}, app[: 63 - len(HEADLESS)].strip("-") + HEADLESS
+    ports = {"grpc": 8500, "rest": 8501}
+    service = {
+        "selector": {"app": app},
+        "ports": [{"name": port, "port": number} for port, number in ports.items()],
+    }
+    headless = {
+        "selector": {"app": app},
+        "clusterIP": "None",
+        "ports": [{"name": "grpc", "port": ports["grpc"]}],
+    }
+    cpu = {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
+    }
+    autoscaler = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": app},
+        "minReplicas": 2,
+        "maxReplicas": 8,
+        "metrics": [cpu],
+    }
+    deployment = {
+        "selector": selector,
+        "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": _pod(name, image, xla, weights_bytes),
+    }
+    clients = {"podSelector": {"matchLabels": {CLIENT: app}}}
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}}}
+    policy = {
+        "podSelector": selector,
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [clients], "ports": [{"port": number} for number in ports.values()]},
+            {"from": [monitoring], "ports": [{"port": ports["rest"]}]},
+        ],
+    }
+    items = [
+        ("apps/v1", "Deployment", app, deployment),
+        ("v1", "Service", app, service),
+        ("v1", "Service", address, headless),
+        ("autoscaling/v2", "HorizontalPodAutoscaler", app, autoscaler),
+        ("policy/v1", "PodDisruptionBudget", app, {"minAvailable": 1, "selector": selector}),
+        ("networking.k8s.io/v1", "NetworkPolicy", app, policy),
+    ]
+    items = [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": each}, "spec": spec}
+        for version, kind, each, spec in items
+    ]
+    return text({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def _pod(name, image, xla, weights_bytes):
+    """Returns the pods of the Deployment, a dict. The arguments are those of `kubernetes`."""
+    app = label(name)
+    probe = {"exec": {"command": ["bash", "-c", health(name)]}, "periodSeconds": 10, "timeoutSeconds": 5}
+    cpus = XLA_CPUS if xla else CPUS
+    resources = {"cpu": str(cpus), "memory": f"{SERVER_GIB + math.ceil(VERSIONS * weights_bytes / GIB)}Gi"}
+    options = [
+        # TensorFlow makes a thread for each core of the node, whatever the limit of the container.
+        *(f"--tensorflow_{kind}_op_parallelism={cpus}" for kind in ("intra", "inter")),
+        f"--grpc_channel_arguments=grpc.max_connection_age_ms={1000 * CONNECTION_AGE}",
+    ]
+    container = {
+        "name": "server",
+        "image": image,
+        "args": [*command(name, xla), *options],
+        "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],
+        "resources": {"requests": resources, "limits": resources},
+        "startupProbe": {**probe, "failureThreshold": 60},  # ten minutes for the warm-up
+        "readinessProbe": probe,
+        # A busy server is alive, so only the port counts.
+        "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 20, "failureThreshold": 3},
+        # TensorFlow Serving does not finish its requests when it is told to stop.
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN)]}}},
+        "volumeMounts": [{"name": "model", "mountPath": f"/models/{name}", "readOnly": True}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spread = [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app": app}},
+        }
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    ]
+    annotations = {"scrape": "true", "port": "8501", "path": METRICS}
+    return {
+        "metadata": {
+            "labels": {"app": app},
+            "annotations": {f"prometheus.io/{key}": value for key, value in annotations.items()},
+        },
+        "spec": {
+            "containers": [container],
+            "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": app, "readOnly": True}}],
+            "terminationGracePeriodSeconds": DRAIN + 5,
+            "topologySpreadConstraints": spread,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        },
+    }

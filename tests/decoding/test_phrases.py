@@ -1,0 +1,157 @@
+"""Beam search for outputs that hold phrases, over tables of logits, against every sequence there is."""
+
+import numpy as np
+import pytest
+from contracts import as_numpy
+from test_beam import BOS, EOS, EVERY, LENGTH, PAD, assert_found, divisor, every_sequence, found_by, table
+
+from keras_transformer.decoding import Beam, Greedy, PhraseBeam, SuppressTokens, decode
+from keras_transformer.layers import Decoder
+from keras_transformer.models import LanguageModel, Transformer
+
+
+def phrases_of(*rows):
+    """The phrases of rows as an array, padded on the right."""
+    number, length = max(map(len, rows)), max(1, *(len(ids) for row in rows for ids in row))
+    array = np.full((len(rows), number, length), PAD, "int32")
+    for i, row in enumerate(rows):
+        for j, ids in enumerate(row):
+            array[i, j, : len(ids)] = ids
+    return array
+
+
+def holds(tokens, phrase):
+    """Whether a sequence holds the tokens of a phrase, one after the other."""
+    return any(list(tokens[i : i + len(phrase)]) == list(phrase) for i in range(len(tokens)))
+
+
+def best_with(logits, phrases, n, penalty=0.6):
+    ranked = sorted(
+        (each for each in every_sequence(logits, LENGTH) if all(holds(each[0], ids) for ids in phrases)),
+        key=lambda found: -found[1] / divisor(len(found[0]), penalty, "wu"),
+    )
+    return ranked[:n]
+
+
+ROWS = [[(4, 5)], [(6,), (4,)], [(5, 5, 1)], [(4, 5), (5, 6)], [()]]
+
+
+def test_a_wide_beam_finds_the_best_outputs_that_hold_the_phrases():
+    logits = table(3, batch=len(ROWS))
+    found = found_by(PhraseBeam(EVERY, n_best=3), logits, phrases=phrases_of(*ROWS))
+    for row, phrases in enumerate(ROWS):
+        assert_found(found, row, best_with(logits[row], [ids for ids in phrases if ids], 3))
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_beam_of_any_width_finds_an_output_with_every_phrase(width, seed):
+    rng = np.random.default_rng(seed)
+    rows = [
+        [rng.integers(4, 12, size=rng.integers(1, 5)).tolist() for _ in range(rng.integers(1, 4))]
+        for _ in range(17)
+    ]
+    logits = table(seed, batch=17, length=12, vocab=13)
+    found = found_by(PhraseBeam(width), logits, phrases=phrases_of(*rows))
+    for row, phrases in enumerate(rows):
+        tokens = found.tokens[row, 0, : found.lengths[row, 0]].tolist()
+        assert sum(map(len, phrases)) <= 12 and found.scores[row, 0] > -np.inf
+        for ids in phrases:
+            assert holds(tokens, ids), (tokens, phrases)
+
+
+def test_the_score_is_that_of_the_model():
+    logits = table(8, batch=2, length=9)
+    found = found_by(PhraseBeam(4), logits, phrases=phrases_of([(6, 6)], [(4,), (5, 1)]))
+    for row in range(2):
+        tokens = found.tokens[row, 0, : found.lengths[row, 0]]
+        log_p = logits[row] - np.log(np.exp(logits[row].astype("float64")).sum(axis=-1, keepdims=True))
+        expected = sum(
+            log_p[i, b, t] for i, (b, t) in enumerate(zip([BOS, *tokens[:-1]], tokens, strict=True))
+        )
+        np.testing.assert_allclose(found.scores[row, 0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_without_phrases_it_is_a_beam(width):
+    logits = table(11, batch=9, length=9)
+    expected = found_by(Beam(width, n_best=2), logits)
+    none = np.full((9, 2, 3), PAD)
+    for found in (
+        found_by(PhraseBeam(width, n_best=2), logits, **given) for given in ({}, {"phrases": none})
+    ):
+        for part, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(part, other, rtol=1e-5)
+
+
+def test_the_phrases_of_a_row_change_no_other_row():
+    logits = table(4, batch=3, length=9)
+    rows = [[(4, 5, 6)], [()], [(6,), (5, 5)]]
+    together = found_by(PhraseBeam(4), logits, phrases=phrases_of(*rows))
+    for row, phrases in enumerate(rows):
+        alone = found_by(PhraseBeam(4), logits[row : row + 1], phrases=phrases_of(phrases))
+        assert alone.tokens[0].tolist() == together.tokens[row : row + 1][0].tolist()
+
+
+def test_phrases_that_are_longer_than_a_row_may_be_are_left_out():
+    logits = table(4, batch=2, length=9)
+    found = found_by(PhraseBeam(4), logits, phrases=phrases_of([(4, 5, 6, 4, 5, 6)], [(4, 5)]), max_length=5)
+    expected = found_by(PhraseBeam(4), logits[:1], max_length=5)
+    assert found.tokens[0].tolist() == expected.tokens[0].tolist()
+    assert holds(found.tokens[1, 0], (4, 5))
+
+
+def test_a_phrase_of_a_forbidden_token_leaves_no_output():
+    logits = table(4, batch=1, length=9)
+    found = found_by(PhraseBeam(4), logits, phrases=phrases_of([(4, 5)]), constraints=[SuppressTokens([5])])
+    assert found.scores[0, 0] == -np.inf and found.lengths[0, 0] == 0
+
+
+def test_a_model_writes_phrases_in_every_mode():
+    model = Transformer(40, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    source = np.array([[5, 9, 7, 3, 0], [11, 6, 8, 4, 3]])
+    phrases = phrases_of([(20, 21), (30,)], [(31, 32, 33)])
+    runs = [
+        as_numpy(model.generate(source, PhraseBeam(5), phrases=phrases, jit_compile=jit))
+        for jit in (False, True)
+    ]
+    for found in runs:
+        assert holds(found.tokens[0, 0], (20, 21)) and holds(found.tokens[0, 0], (30,))
+        assert holds(found.tokens[1, 0], (31, 32, 33))
+    np.testing.assert_array_equal(runs[0].tokens[:, 0, :20], runs[1].tokens[:, 0, :20])
+    continuing = LanguageModel(40, 8, Decoder(1, 2, 16))
+    found = as_numpy(continuing.generate(source, PhraseBeam(5), phrases=phrases, jit_compile=False))
+    assert holds(found.tokens[0, 0], (20, 21)) and holds(found.tokens[1, 0], (31, 32, 33))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ones((2, 3)),
+        np.ones((1, 1, 2)),
+        np.ones((2, 0, 2)),
+        np.full((2, 1, 1), 40),
+        np.array([[[0, 5]], [[5, 6]]]),  # padded on the left
+        np.array([[[5, 3]], [[5, 6]]]),  # with the id that ends an output
+    ],
+)
+def test_wrong_phrases_are_refused(wrong):
+    model = Transformer(40, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    with pytest.raises(ValueError, match="`phrases` must"):
+        model.generate(np.ones((2, 3), "int32"), PhraseBeam(4), phrases=wrong.astype("int32"))
+
+
+def test_another_strategy_takes_no_phrases():
+    with pytest.raises(ValueError, match="`phrases` must be None for a strategy that is no `PhraseBeam`"):
+        decode(
+            lambda tokens, cache, index: (tokens, cache), (), Greedy(), [BOS], 4, phrases=[[[5]]], eos_id=EOS
+        )
+
+
+def test_logits_of_nan_end_their_row_with_the_score_nan():
+    logits = table(5, batch=2, length=9)
+    logits[0, 2:] = np.nan
+    found = found_by(PhraseBeam(4), logits, phrases=phrases_of([(6, 6)], [(4,), (5, 1)]))
+    assert np.isnan(found.scores[0, 0]) and found.scores[1, 0] > -np.inf
+    tokens = found.tokens[1, 0, : found.lengths[1, 0]].tolist()
+    assert holds(tokens, (4,)) and holds(tokens, (5, 1))

@@ -1,0 +1,92 @@
+"""Encoders whose SentencePiece model has the ids of fairseq: BERT with XLM-RoBERTa's tokenizer, and CamemBERT."""
+
+import json
+
+import numpy as np
+import pytest
+from families import BERT, CONFIGS, LABELS, own_model
+from pieces import TEXTS, assert_same_ids, described, train_pieces
+
+from keras_transformer.cli.convert import convert
+from keras_transformer.huggingface import to_huggingface, tokenizers_from_huggingface
+from keras_transformer.serving import Classifier, Embedder
+from keras_transformer.text import SentencePieceTokenizer
+
+MODEL = "sentencepiece.bpe.model"
+KINDS = {"bert": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
+STARTS = {
+    "bert": ["<s>", "<pad>", "</s>", "<unk>"],
+    "camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
+}
+
+
+def pieces_of(path):
+    """The pieces of a SentencePiece model."""
+    own = SentencePieceTokenizer(path)
+    return own.pieces(range(own.vocab_size))
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_the_ids_of_a_sentencepiece_model(family, tmp_path):
+    described(tmp_path, family, tokenizer_class=KINDS[family])
+    train_pieces(tmp_path / MODEL, model_type="unigram")
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    expected = [*STARTS[family], *pieces_of(tmp_path / MODEL)[3:], "<mask>"]
+    assert tokenizer.pieces(range(tokenizer.vocab_size)) == expected
+    special = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    assert special == ((1, 3, 0, 2) if family == "bert" else (1, 3, 5, 6))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("family", KINDS)
+def test_the_ids_are_those_of_transformers(family, saved, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    described(tmp_path, family, tokenizer_class=KINDS[family])
+    train_pieces(tmp_path / MODEL, model_type="unigram")
+    there = getattr(transformers, KINDS[family]).from_pretrained(tmp_path)
+    folder = tmp_path
+    if saved:  # tokenizer.json alone
+        there.save_pretrained(tmp_path / "saved")
+        folder = tmp_path / "saved"
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    assert_same_ids(tokenizer, there, TEXTS)
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (there.cls_token_id, there.sep_token_id)
+    assert tokenizer.vocab_size == len(there)
+
+
+def test_pairs_of_a_bert_have_two_separators_and_one_segment(tmp_path):
+    config = {**BERT, "architectures": ["BertForSequenceClassification"], **LABELS, "vocab_size": 120}
+    folder = tmp_path / "model"
+    to_huggingface(own_model(config), folder, family="bert")
+    train_pieces(folder / MODEL, model_type="unigram")
+    classifier = convert(folder, tmp_path / "own", pairs=True)
+    assert type(classifier) is Classifier and classifier.model.num_separators == 2
+    first, second = (classifier.tokenizer.tokenize(text).numpy().tolist() for text in ("the", "dog"))
+    ids = np.array([[0, *first, 2, 2, *second, 2]])
+    scores = np.exp(np.array(classifier.model(ids))[0])
+    ((label, probability),) = classifier.classify(["the"], ["dog"])
+    assert label == classifier.model.head.labels[int(scores.argmax())]
+    assert probability == pytest.approx(scores.max() / scores.sum(), abs=1e-5)
+    with_segments = {
+        "token_ids": ids,
+        "segment_ids": np.where(np.arange(ids.shape[1]) > len(first) + 1, 1, 0)[None],
+    }
+    assert np.abs(np.array(classifier.model(with_segments))[0] - np.log(scores)).max() > 1e-3
+
+
+def test_a_folder_becomes_an_embedder_and_is_written_again(tmp_path):
+    for name, case, family in (("a", "bert-model", "bert"), ("b", "camembert-Model", "camembert")):
+        config = {**CONFIGS[case], "vocab_size": 120, "pad_token_id": 1, "max_position_embeddings": 40}
+        folder = tmp_path / name
+        to_huggingface(own_model(config), folder, family=family)
+        train_pieces(folder / MODEL, model_type="unigram")
+        embedder = convert(folder, tmp_path / f"own-{name}")
+        assert type(embedder) is Embedder
+        to_huggingface(
+            embedder.model, tmp_path / f"new-{name}", tokenizers=embedder.tokenizers, family=family
+        )
+        (again,) = tokenizers_from_huggingface(tmp_path / f"new-{name}")
+        assert again.tokenize(TEXTS).to_list() == embedder.tokenizer.tokenize(TEXTS).to_list()
+        config = json.loads((tmp_path / f"new-{name}" / "tokenizer_config.json").read_text())
+        assert config["tokenizer_class"] == KINDS[family]
