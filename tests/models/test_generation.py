@@ -133,7 +133,9 @@ def test_lengths_may_differ_from_call_to_call(model, strategy):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("known", [True, False], ids=["known batch", "unknown batch"])
+@pytest.mark.parametrize(
+    "known", [pytest.param(True, marks=pytest.mark.slow), False], ids=["known batch", "unknown batch"]
+)
 @each_strategy("beam")
 def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, monkeypatch):
     rows, model = [], writer()

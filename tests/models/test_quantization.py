@@ -146,7 +146,7 @@ def parts_of_products(model):
     return {layer.int8_parts for layer in sublayers(model) if isinstance(layer, OneProduct)}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(("LanguageModel", "EncoderModel"), MODELS))
 def test_a_language_model_rounds_its_inputs_to_two_parts_unless_it_is_told_otherwise(name, tmp_path):
     model, _ = quantized(name)
     inputs, parts = MODELS[name][1], 2 if name == "LanguageModel" else 1

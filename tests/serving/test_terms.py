@@ -181,6 +181,7 @@ def test_it_is_neither_saved_nor_exported(translator, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # the functions that it calls have quick tests
 def test_the_command_takes_a_glossary(tiny_run, terms, texts, glossary, tmp_path):
     path = tmp_path / "terms.tsv"
     path.write_text("".join(f"{source}\t{target}\n" for source, target in glossary.items()), encoding="utf-8")
