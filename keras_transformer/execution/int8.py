@@ -45,12 +45,9 @@ def parts_of(config):
     kinds, inputs = {keras.quantizers.AbsMaxQuantizer: 1, TwoPartQuantizer: 2}, config.activation_quantizer
     if config.weight_quantizer is not None or type(inputs) not in kinds:
         return None
-    default = keras.quantizers.AbsMaxQuantizer()
-    same = all(
-        list(np.atleast_1d(value))
-        == list(np.atleast_1d(getattr(inputs, name)))  # a file has lists for tuples
-        for name, value in default.get_config().items()
-    )
+    defaults = keras.quantizers.AbsMaxQuantizer().get_config()
+    # A quantizer from a file has lists for tuples.
+    same = all(np.array_equal(value, getattr(inputs, name)) for name, value in defaults.items())
     return kinds[type(inputs)] if same and inputs.axis is None else None
 
 

@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.checks import check, check_choice, check_ids, check_positive, check_share
 from keras_transformer.execution import ops
+from keras_transformer.execution.int8 import set_quantization_config
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
@@ -278,10 +279,7 @@ def _copy(part, copy):
         check(not getattr(layer, "lora_enabled", False), rule, layer_with_lora=layer.path)
         other.trainable = layer.trainable
         if getattr(layer, "quantization_config", None) is not None:
-            other.quantization_config, other.inputs_quantizer = (
-                layer.quantization_config,
-                layer.inputs_quantizer,
-            )
+            set_quantization_config(other, layer.quantization_config)
     if not isinstance(part, TokenEmbedding):
         return copy.set_weights(part.get_weights())
     copies = {weight.name: weight for weight in copy.weights}
