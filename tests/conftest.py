@@ -1,5 +1,6 @@
 """What several folders of tests share: a small corpus, a tokenizer of it and a trained run."""
 
+import collections
 import ctypes
 import fcntl
 import gc
@@ -111,6 +112,21 @@ def loaded(exported):
     import tensorflow as tf
 
     return tf.saved_model.load(str(exported))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items):
+    """Leaves a test as many quick cases as its mark `quick_cases` says, evenly spread; its other cases are slow."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("quick_cases") and not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for test in cases.values():
+        (number,) = test[0].get_closest_marker("quick_cases").args
+        quick = {index * len(test) // number for index in range(number)}
+        for index, item in enumerate(test):
+            if index not in quick:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

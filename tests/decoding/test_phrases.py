@@ -45,6 +45,7 @@ def test_a_wide_beam_finds_the_best_outputs_that_hold_the_phrases():
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.quick_cases(2)
 def test_a_beam_of_any_width_finds_an_output_with_every_phrase(width, seed):
     rng = np.random.default_rng(seed)
     rows = [
@@ -73,6 +74,7 @@ def test_the_score_is_that_of_the_model():
 
 
 @pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.quick_cases(1)
 def test_without_phrases_it_is_a_beam(width):
     logits = table(11, batch=9, length=9)
     expected = found_by(Beam(width, n_best=2), logits)
@@ -107,6 +109,7 @@ def test_a_phrase_of_a_forbidden_token_leaves_no_output():
     assert found.scores[0, 0] == -np.inf and found.lengths[0, 0] == 0
 
 
+@pytest.mark.slow
 def test_a_model_writes_phrases_in_every_mode():
     model = Transformer(40, num_layers=1, d_model=8, num_heads=2, d_ff=16)
     source = np.array([[5, 9, 7, 3, 0], [11, 6, 8, 4, 3]])

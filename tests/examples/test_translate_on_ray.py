@@ -87,6 +87,7 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(translate_on_ray, "LINES", LINES)
 
 
+@pytest.mark.slow
 def test_a_line_that_fails_is_empty_and_counted_and_a_mark_in_the_middle_is_text(
     in_this_process, tiny_run, translator, tmp_path, monkeypatch, capsys
 ):

@@ -248,6 +248,7 @@ def generator(tmp_path_factory):
     return TextGenerator(from_huggingface(path / "b"), tokenizer, max_source_length=12, max_length=8)
 
 
+@pytest.mark.slow
 def test_a_gpt2_continues_a_text(generator):
     tokenizer = generator.tokenizer
     ids = [tokenizer.bos_id, *tokenizer.tokenize("def f(x):").numpy()]

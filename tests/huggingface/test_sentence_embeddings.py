@@ -149,6 +149,7 @@ def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path
         ({"sbert_ce_default_activation_function": "nn.Sigmoid"}, "a score is the logit"),
     ],
 )
+@pytest.mark.quick_cases(2)
 def test_an_activation_of_the_score_is_said(config, named, tmp_path, caplog):
     classes = {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
     to_huggingface(own_model(classes), tmp_path / "new", config=config)
@@ -224,6 +225,7 @@ def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
         ({"dropout_before": 0.5}, "dropout_before=0.5"),
     ],
 )
+@pytest.mark.quick_cases(2)
 def test_other_dense_modules_are_refused(options, message, tmp_path):
     folder_with_dense_modules(tmp_path / "model", **options)
     with pytest.raises(ValueError, match=message):

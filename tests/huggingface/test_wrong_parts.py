@@ -267,6 +267,7 @@ def assert_refused(model, expected, folder, match=ONE_FAMILY, family=None):
     ("make", "changes", "expected"),
     [pytest.param(*row, id=f"{row[0].__name__}-{row[2][:50]}") for row in WRONG_PARTS],
 )
+@pytest.mark.quick_cases(20)
 def test_part_that_a_family_does_not_have_is_named(make, changes, expected, tmp_path):
     assert_refused(make(**changes), expected, tmp_path, family="bert" if make is bert_like else None)
 

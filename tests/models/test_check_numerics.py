@@ -28,6 +28,7 @@ print("no alarm")
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_masks_raise_no_alarm():
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}

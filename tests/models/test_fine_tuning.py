@@ -102,6 +102,7 @@ def test_generate_follows_every_change_of_the_model():
         assert np.abs(new - old).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_stays_frozen_in_a_file(tmp_path):
     model = small()
     model.encoder.trainable = False

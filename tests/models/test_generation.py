@@ -137,6 +137,7 @@ def test_lengths_may_differ_from_call_to_call(model, strategy):
     "known", [pytest.param(True, marks=pytest.mark.slow), False], ids=["known batch", "unknown batch"]
 )
 @each_strategy("beam")
+@pytest.mark.slow
 def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, monkeypatch):
     rows, model = [], writer()
     model.quantize("int8")
@@ -190,6 +191,7 @@ class NotesShapes(Transformer):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("max_length", [MAX_LENGTH, None])
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
+@pytest.mark.quick_cases(1)
 def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_length):
     """Attention of few queries is much faster where the graph knows that they are few, as an export's does."""
     model = NotesShapes(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32)

@@ -33,6 +33,7 @@ def adapted(layer, seed=0):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.quick_cases(1)
 def test_it_trains(policy):
     keras.utils.set_random_seed(1)
     model = quantized(
@@ -50,6 +51,7 @@ def test_it_trains(policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", ["inner", "gate", "outer", "query_dense"])
+@pytest.mark.quick_cases(1)
 def test_a_saved_model_computes_the_same_as_far_as_merged_weights_allow(policy, name, tmp_path):
     """Keras merges LoRA into the int8 kernel, which rounds again."""
     model = quantized(language_model(policy))
@@ -66,6 +68,7 @@ def test_a_saved_model_computes_the_same_as_far_as_merged_weights_allow(policy, 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lora_first", [True, False])
+@pytest.mark.quick_cases(1)
 def test_the_tied_embedding_takes_both(policy, lora_first):
     model = language_model(policy)
     embedding = model.token_embedding
@@ -98,6 +101,7 @@ def test_layers_keep_the_compute_dtype(policy):
 
 @needs_bfloat16
 @pytest.mark.parametrize("jit_compile", compilations())
+@pytest.mark.quick_cases(1)
 def test_int8_below_float32_writes_in_every_compilation(jit_compile):
     model = quantized(language_model("mixed_bfloat16"))
     found = model.generate(IDS, max_length=3, jit_compile=jit_compile)

@@ -38,7 +38,8 @@ from keras_transformer.models import T5, LanguageModel, RecurrentSeq2Seq, Transf
 PAIRS = [name for name, case in CASES.items() if isinstance(case.inputs, dict) and "source" in case.inputs]
 CAUSAL = [*PAIRS, "gpt2", "llama"]
 STATES = ("states", "pooler", "vision_states")  # the others give logits
-EACH = pytest.mark.parametrize("name", CASES)
+ONE_OF_EACH_CLASS = ("transformer", "t5", "recurrent", "llama", "classification", "vision")
+EACH = pytest.mark.parametrize("name", slow_but(ONE_OF_EACH_CLASS, CASES))
 
 
 def of_ids(inputs, change):
@@ -73,11 +74,14 @@ def test_saved_model_is_the_same(name, tmp_path):
     assert_close(fresh(case.inputs), expected, 1e-6)
 
 
+XLA = ("masked_language",)
+
+
 # XLA for one model of each class
 @pytest.mark.parametrize(
     ("name", "jit_compile"),
     [
-        pytest.param(n, x, marks=[pytest.mark.slow] if x and n != "masked_language" else [])
+        pytest.param(n, x, marks=[] if n in (XLA if x else ONE_OF_EACH_CLASS) else pytest.mark.slow)
         for n in CASES
         for x in compilations()
         if not x or n in ("transformer", "recurrent", "masked_language", "vision")
@@ -109,6 +113,7 @@ def test_model_is_a_part_of_a_functional_model(name):
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "mixed_bfloat16") for name in CASES), ("vision", "bfloat16")]
 )
+@pytest.mark.quick_cases(5)
 def test_half_precision_is_near_and_logits_are_float32(name, dtype):
     case = CASES[name]
     with policy(dtype):  # of the parts too, which are used as they are
@@ -132,7 +137,9 @@ def test_dropout_acts_in_training_alone(name):
     assert np.abs(as_numpy(dropping(case.inputs, training=True)) - expected).max() > 0.01
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("vision")])
+@pytest.mark.parametrize(
+    "name", slow_but(ONE_OF_EACH_CLASS, [name for name in CASES if not name.startswith("vision")])
+)
 def test_padding_changes_no_real_token(name):
     case = CASES[name]
     model, more = case.make(), {"source": 5, "segment_ids": 3}
@@ -175,7 +182,7 @@ def reading_of(inputs, side):
     return inputs["token_ids" if side == "segment_ids" else side] if isinstance(inputs, dict) else inputs
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", slow_but(ONE_OF_EACH_CLASS, CAUSAL))
 def test_later_tokens_change_nothing_before(name):
     case = CASES[name]
     model, expected = case.make(), as_numpy(case.make()(case.inputs))
@@ -201,7 +208,7 @@ def steps(model, source, targets, chunk):
 
 
 @pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, 5)))
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", slow_but(ONE_OF_EACH_CLASS, PAIRS))
 def test_chunk_by_chunk_is_all_at_once(name, chunk):
     """In a recurrent model each hypothesis may read a target of its own from the first step on."""
     source, target = CASES[name].inputs.values()
@@ -225,6 +232,7 @@ def test_steps_under_mixed_bfloat16_stay_within_its_rounding(name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "states", "classification", "vision"])
+@pytest.mark.quick_cases(2)
 def test_attention_scores_come_after_the_output(name):
     case = CASES[name]
     model = case.make()
@@ -281,6 +289,7 @@ def test_generate_is_greedy_search_by_full_passes(written_by, jit_compile, prefi
 
 
 @pytest.mark.tensorflow  # a compilation for each length is slow
+@pytest.mark.slow
 def test_wide_beam_finds_what_brute_force_finds(written_by):
     """Every output of up to two tokens with its log probability, by full passes."""
     model, source = written_by
@@ -340,6 +349,7 @@ def test_compiled_portable_and_eager_write_the_same(written_by, strategy):
 
 
 @SOME
+@pytest.mark.slow
 def test_rows_depend_on_no_other_row_no_order_and_no_padding(written_by, strategy):
     model, source = written_by
     arguments = {"max_length": 9, "jit_compile": False, **arguments_of(model, strategy)}

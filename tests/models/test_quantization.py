@@ -61,6 +61,7 @@ def quantized(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.quick_cases(3)
 def test_eight_bits_change_logits_little(name):
     model, expected = quantized(name)
     found = as_numpy(model(MODELS[name][1]))
@@ -95,6 +96,7 @@ def test_an_int8_model_is_saved_and_writes_the_same(name, tmp_path):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("known", [True, False], ids=["known batch", "open batch"])
 @pytest.mark.parametrize("name, tokens", [("EncoderModel", 11), ("VisionTransformer", 7)])
+@pytest.mark.slow
 def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known, monkeypatch):
     make, inputs = MODELS[name]
     model = make()
@@ -147,6 +149,7 @@ def parts_of_products(model):
 
 
 @pytest.mark.parametrize("name", slow_but(("LanguageModel", "EncoderModel"), MODELS))
+@pytest.mark.quick_cases(1)
 def test_a_language_model_rounds_its_inputs_to_two_parts_unless_it_is_told_otherwise(name, tmp_path):
     model, _ = quantized(name)
     inputs, parts = MODELS[name][1], 2 if name == "LanguageModel" else 1

@@ -59,6 +59,7 @@ def test_without_dropout_it_changes_nothing():
 
 
 @pytest.mark.parametrize("make", [model_of, language_model_of])
+@pytest.mark.slow
 def test_two_dropouts_cost_more_than_one(make):
     ids = INPUTS["source"]
     data = (INPUTS, TARGETS) if make is model_of else (ids[:, :-1], ids[:, 1:])
@@ -66,6 +67,7 @@ def test_two_dropouts_cost_more_than_one(make):
     assert losses[1] > losses[0] + 0.5
 
 
+@pytest.mark.slow
 def test_a_saved_model_goes_on_with_it(tmp_path):
     model = model_of(0.1, 3.0)
     model.fit(INPUTS, TARGETS, verbose=0)

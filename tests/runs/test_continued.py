@@ -198,6 +198,7 @@ def test_more_tokens_than_positions_are_refused(pieces, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_adapters_train_alone_and_are_merged_into_the_translator(pieces, tmp_path):
     initial = translator_of("marian", pieces)
     initial.save(tmp_path / "initial")

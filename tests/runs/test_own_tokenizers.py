@@ -30,6 +30,7 @@ def model(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_takes_a_sentencepiece_model_with_its_ids(model, tmp_path):
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "max_length": 20, "warmup_steps": 1}
     recipe = Recipe(tokenizer=str(model), epochs=1, **sizes)

@@ -171,6 +171,7 @@ def test_what_cannot_change_is_refused(old, new):
         change_vocabulary(translator, new)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_more_pieces_and_resumes(old, new, tmp_path):
     before = translator_of(old)
     before.save(tmp_path / "initial")

@@ -35,6 +35,7 @@ def test_an_empty_file_gives_an_empty_file(tmp_path):
     assert resume(tmp_path / "source", tmp_path / "output").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_many_windows_trace_the_translator_once(translator, pairs, tmp_path):
     fresh = translator.searching(translator.strategy)
     lines = [source for source, _ in pairs[:7]]

@@ -232,6 +232,7 @@ def test_narrow_weights_leave_the_memory_with_the_loaded_export(tmp_path):
     assert signature(text=tf.constant(["ab"]))["score"].numpy() == score
 
 
+@pytest.mark.slow
 def test_an_export_leaves_no_graph(tmp_path):
     graphs = []
 

@@ -83,6 +83,7 @@ def test_without_bos_only_an_empty_prompt_begins_with_it():
     assert source.numpy().tolist() == [ids.tolist(), [2, 0]]
 
 
+@pytest.mark.quick_cases(1)
 def test_saves_and_loads_everything(generator, tmp_path):
     changed = generator.searching(Beam(2), [NoRepeatNgram(2)], max_length=7)
     assert generator.max_length == 9
@@ -96,6 +97,7 @@ def test_saves_and_loads_everything(generator, tmp_path):
         Translator.load(tmp_path / "saved")
 
 
+@pytest.mark.quick_cases(1)
 def test_the_export_answers_as_python_does(generator, export, tmp_path):
     found = answers(export, tmp_path, text=PROMPTS)
     assert found["continuation"] == generator.generate(PROMPTS)

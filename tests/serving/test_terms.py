@@ -213,6 +213,7 @@ def test_the_command_takes_a_glossary(tiny_run, terms, texts, glossary, tmp_path
         ("\u00df sees \u00f0", "\u00f8 sees \u00f8", [-1, 1], "\u00f0 sees \u00df"),
     ],
 )
+@pytest.mark.quick_cases(3)
 def test_an_unknown_token_becomes_what_it_attends_to(text, written, attended, expected, frame):
     """`written` holds the letter \u00f8 for each unknown token, and `attended` the number of a token of `text`."""
     tokenizer = SentencePieceTokenizer.train(["the dog runs to me.", "he sees two cats"] * 9, 32)
@@ -231,6 +232,7 @@ def test_an_unknown_token_becomes_what_it_attends_to(text, written, attended, ex
     assert unknown.replaced(text.encode(), translation[0], pieces, attention).decode() == expected
 
 
+@pytest.mark.slow
 def test_a_translator_that_writes_unknown_tokens_copies_words(pairs):
     """A model that writes only unknown tokens: each becomes a word of the source, in Python and on the command line."""
     tokenizer = SentencePieceTokenizer.train(["the dog runs to me.", "he sees two cats"] * 9, 32)
@@ -249,6 +251,7 @@ def test_a_translator_that_writes_unknown_tokens_copies_words(pairs):
         }
 
 
+@pytest.mark.slow
 def test_texts_without_an_unknown_token_stay(translator, texts):
     terms = TermTranslator(translator, replace_unknown=True)
     assert terms.translate(texts) == translator.translate(texts)

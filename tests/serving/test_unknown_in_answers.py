@@ -63,6 +63,7 @@ def inputs_of(signature, texts, translator):
 @pytest.mark.parametrize(
     "signature", ["serving_default", "n_best", "alignment", "score", "tokens", "options"]
 )
+@pytest.mark.quick_cases(1)
 def test_each_signature_of_a_translator_counts_them(translator, signature):
     texts = list(TEXTS)
     assert expected(translator.source_tokenizer, texts) == list(TEXTS.values())
@@ -82,6 +83,7 @@ def test_ids_that_the_model_does_not_know_count(translator):
 
 
 @pytest.mark.parametrize("kind", ["generator", "classifier", "embedder"])
+@pytest.mark.quick_cases(1)
 def test_the_other_servables_count_them(pieces, kind):
     model = {
         "generator": lambda: writer(pieces),
@@ -113,6 +115,7 @@ def test_bytes_know_every_text():
     ].tolist() == [0]
 
 
+@pytest.mark.slow
 def test_a_warning_has_their_number(translator, pieces):
     with pytest.warns(UserWarning, match="2 of 3 sentences hold text that the vocabulary cannot write"):
         translator.translate(["a cat", "\N{PARTY POPPER}", "the \u00e9"])
@@ -133,6 +136,7 @@ def test_a_document_has_the_number_of_its_lines(translator):
         translator.translate_document("The dog. A \N{PARTY POPPER}! The \u00e9.\na cat\n", "en")
 
 
+@pytest.mark.slow
 def test_an_export_has_the_output(translator, tmp_path):
     options = {"signatures": ["serving_default", "n_best"], "warmup": False, "check": False}
     export = tf.saved_model.load(str(translator.export(tmp_path, **options)))
