@@ -379,6 +379,15 @@ def test_a_program_with_keras_can_load_files_after_the_imports(imports):
     assert printed(f"{imports}; print([name for name in {sorted(registered)} if {find}])") == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted({path.stem for path in PACKAGE.iterdir()} - {"__init__", "__main__", "__pycache__"})
+)
+def test_any_module_can_be_the_first_that_a_program_imports(name):
+    """In a new process. The module may be the one that imports Keras, whose import waits for the models."""
+    assert printed(f"import keras_transformer.{name}, keras_transformer.models; print([1])") == [1]
+
+
 def test_dir_and_all_name_every_public_module_and_nothing_else():
     public = {file.name for file in PACKAGE.iterdir() if (file / "__init__.py").exists()}
     public |= {"explain", "losses", "masks", "metrics", "schedules"}
