@@ -10,8 +10,8 @@ def lazy_names(package, homes):
 
     Args:
         package: Name of the package, its `__package__`.
-        homes: A dict from a public name to the module that has it, relative to the package, such as `"layers"`. A name
-            that is its own home is a module.
+        homes: A dict from a public name to the module that has it, relative to the package: `"layers"` is inside it,
+            `".training"` beside it. A name that is its own home is a module.
 
     Returns:
         The two functions.
@@ -20,7 +20,7 @@ def lazy_names(package, homes):
     def import_name(name):
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = importlib.import_module(f"{package}.{homes[name]}")
+        home = importlib.import_module(f".{homes[name]}", package)
         return home if homes[name] == name else getattr(home, name)
 
     return import_name, lambda: sorted(homes)

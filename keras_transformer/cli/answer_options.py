@@ -1,6 +1,6 @@
 """The options of the commands that answer lines with a saved model."""
 
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, Input
 from keras_transformer.cli.search_options import add_search_options
 
 SPLIT_SENTENCES = (
@@ -40,14 +40,16 @@ def add_max_length(parser):
 
 def add_answer_options(parser):
     """Adds the options that every command has that answers lines with a saved model."""
-    parser.add_argument("run", metavar="FOLDER", help="folder of a saved model, or of the command `convert`")
+    parser.add_argument(
+        "run", metavar="FOLDER", type=Input, help="folder of a saved model, or of the command `convert`"
+    )
     add_sizes(parser)
     add_max_source_length(parser)
 
 
 def fill_translate(parser):
     """Adds the options of `translate`."""
-    parser.add_argument("run", metavar="RUN", help=FOLDER_TO_TRANSLATE_WITH)
+    parser.add_argument("run", metavar="RUN", type=Input, help=FOLDER_TO_TRANSLATE_WITH)
     files = parser.add_argument_group("files", **NO_DEFAULT)
     files.add_argument(
         "--input", metavar="FILE", help="file to translate instead of standard input, plain or .gz"

@@ -1,9 +1,8 @@
-"""A parser that does little before it is used."""
+"""The parser of a command, and what its options have in common."""
 
 import argparse
-
-from keras_transformer.cli import logs
-from keras_transformer.cli.tensorflow_import import import_tensorflow
+import errno
+import os
 
 # Of an option that is not among the parsed options unless it was given.
 OPTIONAL = {"default": argparse.SUPPRESS}
@@ -11,23 +10,24 @@ NO_DEFAULT = {"argument_default": argparse.SUPPRESS}  # of a group, whose option
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command. It gets its options when it parses: some of them need TensorFlow."""
-
-    fill = None
-    needs_tensorflow = True
+    """A parser that refuses `--name=--`. Before Python 3.13, argparse drops that value."""
 
     def parse_known_args(self, args=None, namespace=None):
-        if self.fill is not None:
-            if self.needs_tensorflow:
-                import_tensorflow()
-            fill, self.fill = self.fill, None
-            fill(self)
-            logs.add_options(self)
         options, unknown = super().parse_known_args(args, namespace)
         for action in self._actions:
-            # Before Python 3.13, argparse drops the value of `--name=--`.
             if action.nargs is None and getattr(options, action.dest, None) == []:
                 self.error(
                     f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
                 )
         return options, unknown
+
+
+class Input(str):
+    """The path of a file or a folder that a command reads: the type of an option."""
+
+
+def check_inputs(options):
+    """Raises `FileNotFoundError` if an `Input` among the parsed options is missing."""
+    for value in vars(options).values():
+        if isinstance(value, Input) and not os.path.exists(value):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(value))

@@ -5,9 +5,10 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli import answer_options, commands, server_options, show
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser
+from keras_transformer.cli import answer_options, commands, logs, server_options, show
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, Input
 from keras_transformer.cli.search_options import add_search_options
+from keras_transformer.runs import Recipe
 
 
 def make_parser():
@@ -145,25 +146,27 @@ def _add_command(subparsers, name, function, fill, explanation, needs_tensorflow
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         **options,
     )
-    parser.fill = fill
-    parser.needs_tensorflow = needs_tensorflow
-    parser.set_defaults(command=function, parser=parser)
+    fill(parser)
+    logs.add_options(parser)
+    parser.set_defaults(command=function, parser=parser, needs_tensorflow=needs_tensorflow)
 
 
 def _fill_train(parser):
-    from keras_transformer.runs import Recipe
-
     data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", help="source sentences")
-    data.add_argument("--target", metavar="FILE", help="their translations, line by line")
+    data.add_argument("--source", metavar="FILE", type=Input, help="source sentences")
+    data.add_argument("--target", metavar="FILE", type=Input, help="their translations, line by line")
     data.add_argument(
-        "--pairs", metavar="FILE.tsv", help="instead of --source and --target: lines source<TAB>target"
+        "--pairs",
+        metavar="FILE.tsv",
+        type=Input,
+        help="instead of --source and --target: lines source<TAB>target",
     )
-    data.add_argument("--val-source", metavar="FILE", help="source sentences for validation")
-    data.add_argument("--val-target", metavar="FILE", help="their translations, line by line")
+    data.add_argument("--val-source", metavar="FILE", type=Input, help="source sentences for validation")
+    data.add_argument("--val-target", metavar="FILE", type=Input, help="their translations, line by line")
     data.add_argument(
         "--val-pairs",
         metavar="FILE.tsv",
+        type=Input,
         help="instead of --val-source and --val-target: lines source<TAB>target",
     )
     parser.add_argument("--output", metavar="RUN", required=True, help="folder of the run", **OPTIONAL)
@@ -171,7 +174,7 @@ def _fill_train(parser):
 
 
 def _fill_average(parser):
-    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    parser.add_argument("run", metavar="RUN", type=Input, help="folder of a run")
     parser.add_argument(
         "--last", type=int, help="how many epochs (default: all that the run keeps)", **OPTIONAL
     )
@@ -184,12 +187,17 @@ def _fill_generate(parser):
 
 
 def _fill_evaluate(parser):
-    parser.add_argument("run", metavar="RUN", help=answer_options.FOLDER_TO_TRANSLATE_WITH)
+    parser.add_argument("run", metavar="RUN", type=Input, help=answer_options.FOLDER_TO_TRANSLATE_WITH)
     data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", help="source sentences")
-    data.add_argument("--target", metavar="FILE", help="their reference translations, line by line")
+    data.add_argument("--source", metavar="FILE", type=Input, help="source sentences")
     data.add_argument(
-        "--pairs", metavar="FILE.tsv", help="instead of --source and --target: lines source<TAB>target"
+        "--target", metavar="FILE", type=Input, help="their reference translations, line by line"
+    )
+    data.add_argument(
+        "--pairs",
+        metavar="FILE.tsv",
+        type=Input,
+        help="instead of --source and --target: lines source<TAB>target",
     )
     parser.add_argument(
         "--tokenize",
@@ -212,6 +220,7 @@ def _fill_convert(parser):
     parser.add_argument(
         "source",
         metavar="SOURCE",
+        type=Input,
         help="folder with config.json and safetensors files; or folder of a run or of a saved model",
     )
     parser.add_argument("target", metavar="TARGET", help="new folder; appears when it is complete")
@@ -229,7 +238,7 @@ def _fill_convert(parser):
     parser.add_argument("--precision", choices=("float32", "int8"), help="int8: quantize while reading")
     parser.add_argument("--chat", action="store_true", help="prompts come from the chat template")
     text = "folder of the base model of an adapter (PEFT); without it the one that adapter_config.json names"
-    parser.add_argument("--base", metavar="FOLDER", help=text)
+    parser.add_argument("--base", metavar="FOLDER", type=Input, help=text)
     for side in ("source", "target"):
         text = f"{side} language of a multilingual model, as the checkpoint names it: deu_Latn in NLLB"
         parser.add_argument(f"--{side}-language", metavar="NAME", help=text)
@@ -237,7 +246,10 @@ def _fill_convert(parser):
 
 def _fill_export(parser):
     parser.add_argument(
-        "run", metavar="RUN", help="folder of a run, of a saved model, or of the command `convert`"
+        "run",
+        metavar="RUN",
+        type=Input,
+        help="folder of a run, of a saved model, or of the command `convert`",
     )
     parser.add_argument(
         "folder", metavar="FOLDER", help="base path of the model; the version gets a folder in it"

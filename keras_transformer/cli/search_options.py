@@ -19,13 +19,12 @@ CONSTRAINT_OPTIONS = {
     "no_repeat_ngram": "NoRepeatNgram",
     "suppress": "SuppressTokens",
 }
+NORMALIZATIONS = ("wu", "length")  # those of `Beam`, whose module imports Keras
 SEARCH_OPTIONS = (*BEAM_OPTIONS, *SAMPLE_OPTIONS, *CONSTRAINT_OPTIONS)
 
 
 def add_search_options(parser):
     """Adds the options of the search, and returns their group. An option that is not given keeps its saved value."""
-    from keras_transformer.decoding.beam import NORMALIZATIONS
-
     group = parser.add_argument_group("search", **NO_DEFAULT)
     group.add_argument(
         "--beam-width", type=int, help="number of open hypotheses at each step; 1 for greedy search"

@@ -4,7 +4,7 @@ import os
 import re
 
 from keras_transformer.cli.answer_options import PAIRS, SPLIT_SENTENCES
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, Input
 from keras_transformer.data.files import UNREADABLE, split_lines
 
 # The options that are arguments of `Client` under the same name.
@@ -25,7 +25,10 @@ CLIENT_OPTIONS = (
 def fill_verify(parser):
     """Adds the options of `verify`."""
     parser.add_argument(
-        "folder", metavar="FOLDER", help="folder of a version, or base path of a model with all its versions"
+        "folder",
+        metavar="FOLDER",
+        type=Input,
+        help="folder of a version, or base path of a model with all its versions",
     )
 
 

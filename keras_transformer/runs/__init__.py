@@ -1,19 +1,18 @@
 """Training runs: the recipe, the folder that holds everything, and training that resumes where it stopped."""
 
-from keras_transformer.runs.average import average
-from keras_transformer.runs.recipe import Recipe
-from keras_transformer.runs.results import read_history
-from keras_transformer.runs.train import train
-from keras_transformer.runs.vocabulary import VocabularyChange, change_vocabulary
-from keras_transformer.training import Diverged, Terminated
+from keras_transformer.lazy import lazy_names
 
-__all__ = [
-    "Diverged",
-    "Recipe",
-    "Terminated",
-    "VocabularyChange",
-    "average",
-    "change_vocabulary",
-    "read_history",
-    "train",
-]
+_HOMES = {
+    "Diverged": ".training",
+    "Recipe": "recipe",
+    "Terminated": ".termination",
+    "VocabularyChange": "vocabulary",
+    "average": "averaging",
+    "change_vocabulary": "vocabulary",
+    "read_history": "results",
+    "train": "training",
+}
+
+# The command `train --help` reads a recipe, which needs no Keras.
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy_names(__package__, _HOMES)

@@ -6,9 +6,8 @@ from keras_transformer.checks import check
 from keras_transformer.execution.int8 import has_int8_weights
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.models import T5, Transformer
+from keras_transformer.runs.recipe import RATES
 from keras_transformer.training.adapters import copy_merged
-
-RATES = ("dropout", "attention_dropout", "activation_dropout")
 
 
 def continued(model, options, dtype):

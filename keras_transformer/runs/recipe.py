@@ -1,25 +1,13 @@
-"""The recipe of a training run: every hyper-parameter, and the tokenizers and the model that follow from them."""
+"""The recipe of a training run: every hyper-parameter. Reading it imports no Keras, so that `--help` is quick."""
 
 import dataclasses
 
-import numpy as np
-
 from keras_transformer.checks import check, check_positive, check_range, check_share
-from keras_transformer.execution.compiled import compiles
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import MaskedAccuracy, Perplexity
-from keras_transformer.models import Transformer
-from keras_transformer.models.transformer import PRESETS
-from keras_transformer.runs.initial import RATES, continued
-from keras_transformer.runs.tokenizers import check_tokenizer, ids_and_sizes, matches, read_tokenizers
-from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
-from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
-from keras_transformer.training import Adam, AdamW
-from keras_transformer.training.adapters import add_adapters
 
 KINDS = ("unigram", "bpe", "byte")
 # The fields that say how vocabularies are made.
 VOCABULARY = ("vocab_size", "character_coverage", "vocab_sample", "separate_vocabularies", "keep")
+RATES = ("dropout", "attention_dropout", "activation_dropout")
 # The fields that say which model is made.
 MODEL = ("num_layers", "d_model", "num_heads", "d_ff", *RATES, "activation", "normalize_first", "norm")
 
@@ -203,7 +191,7 @@ class Recipe:
                     f"`{field.name}` must be one of {choices}. Received: {field.name}={value!r}."
                 )
         check_range(0.98, 1, **self.given("character_coverage"))
-        check_tokenizer(self, VOCABULARY)
+        self._check_tokenizer()
         if self.ema is not None and self.average_last > 1:
             raise ValueError(
                 "`ema` and `average_last` both average the weights. Give only one of them. "
@@ -220,6 +208,23 @@ class Recipe:
             check(self.tokenizer != "byte", rule, tokenizer=self.tokenizer)
         rule = "`keep` needs a tokenizer of subwords."
         check(self.keep is None or self.tokenizer != "byte", rule, keep=self.keep)
+
+    def _check_tokenizer(self):
+        """Raises `ValueError` if the fields that say which tokenizers are used contradict one another."""
+        rule = "`{0}` must be left out with `init_from`, whose tokenizers are used."
+        for name in VOCABULARY if self.init_from is not None else ():
+            check(getattr(self, name) is None, rule.format(name), **{name: getattr(self, name)})
+        rule = "`tokenizer` must be a file or a folder with `init_from`, or be left out."
+        fits = self.init_from is None or self.tokenizer is None or self.has_own_tokenizers
+        check(fits, rule, tokenizer=self.tokenizer)
+        rule = (
+            "`lora` would not train the new ids of `tokenizer`: give `lora` or `tokenizer` with `init_from`."
+        )
+        fits = self.lora is None or self.init_from is None or self.tokenizer is None
+        check(fits, rule, lora=self.lora, tokenizer=self.tokenizer)
+        rule = "`{0}` must be left out where `tokenizer` is a file or a folder: no vocabulary is made."
+        for name in VOCABULARY if self.has_own_tokenizers else ():
+            check(getattr(self, name) is None, rule.format(name), **{name: getattr(self, name)})
 
     def given(self, *names):
         """Returns these fields as a dict, without the optional ones that are None."""
@@ -270,114 +275,6 @@ class Recipe:
             if field.name not in free
             and (old := getattr(before, field.name)) != (new := getattr(now, field.name))
         ]
-
-    def tokenizers(self, pairs):
-        """Trains the tokenizers, or reads those that `tokenizer` names.
-
-        Args:
-            pairs: The training pairs, a sequence of (source, target) str.
-
-        Returns:
-            The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
-
-        Raises:
-            ValueError: If no vocabulary can be made from the pairs, or `tokenizer` names no tokenizers.
-        """
-        recipe = self.resolved()
-        if recipe.has_own_tokenizers:
-            return read_tokenizers(recipe.tokenizer)
-        if recipe.tokenizer == "byte":
-            shared = ByteTokenizer()
-            return shared, shared
-
-        # Of all pairs: a rare placeholder may be in none of the sample.
-        both = (
-            [[], []]
-            if recipe.keep is None
-            else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
-        )
-
-        def trained_on(sentences, symbols):
-            return SentencePieceTokenizer.train(
-                sentences,
-                recipe.vocab_size,
-                model_type=recipe.tokenizer,
-                character_coverage=recipe.character_coverage,
-                symbols=symbols,
-            )
-
-        if len(pairs) > recipe.vocab_sample:
-            rng = np.random.default_rng(recipe.seed)
-            numbers = rng.choice(len(pairs), recipe.vocab_sample, replace=False, shuffle=False)
-            pairs = [pairs[i] for i in np.sort(numbers)]
-        sources, targets = zip(*pairs, strict=True)
-        if recipe.separate_vocabularies:
-            return trained_on(sources, both[0]), trained_on(targets, both[1])
-        shared = trained_on([*sources, *targets], dict.fromkeys([*both[0], *both[1]]))
-        return shared, shared
-
-    def model(self, tokenizers, steps, initial=None):
-        """Makes a compiled model: a new `Transformer`, or a copy of the model that the training goes on with.
-
-        Args:
-            tokenizers: The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
-            steps: Number of batches in an epoch, an int; the schedule needs it.
-            initial: The `EncoderDecoder` of `init_from`, which stays unchanged; or None.
-
-        Returns:
-            The `EncoderDecoder`.
-
-        Raises:
-            ValueError: If a field has another value than `initial`, or the tokenizers contradict each other.
-        """
-        if initial is not None:
-            options = {**(PRESETS[self.preset] if self.preset else {}), **self.given(*MODEL)}
-            model = continued(initial, options, self.precision)
-            if self.lora is not None:
-                add_adapters(model, self.lora)
-        else:
-            recipe, (source, target) = self.resolved(), tokenizers
-            ids, (source_vocab_size, target_vocab_size) = ids_and_sizes(source, target)
-            model = Transformer.from_preset(
-                recipe.preset,
-                source_vocab_size,
-                None if source is target else target_vocab_size,
-                **recipe.given(*MODEL),
-                **ids,
-                dtype=recipe.precision,
-            )
-        model.compile(
-            optimizer=self._optimizer(self._schedule(model.d_model, steps)),
-            loss=MaskedCrossentropy(self.label_smoothing, pad_id=model.pad_id),
-            metrics=[MaskedAccuracy(pad_id=model.pad_id), Perplexity(pad_id=model.pad_id)],
-            jit_compile=compiles(self.xla),
-            r_drop=self.r_drop,
-        )
-        return model
-
-    def _schedule(self, d_model, steps):
-        peak = self.learning_rate
-        if peak is None:
-            peak = (d_model * self.warmup_steps) ** -0.5  # "Attention Is All You Need", equation 3
-        if self.schedule == "inverse_sqrt":
-            return InverseSquareRootSchedule(peak, self.warmup_steps)
-        schedule_class = LinearSchedule if self.schedule == "linear" else CosineSchedule
-        return schedule_class(peak, self.epochs * steps // self.accumulation, self.warmup_steps)
-
-    def _optimizer(self, schedule):
-        options = {
-            "beta_1": 0.9,  # both betas: "Attention Is All You Need", section 5.3
-            "beta_2": 0.98,
-            "epsilon": self.adam_epsilon,
-            "global_clipnorm": self.clip_norm,
-        }
-        if self.accumulation > 1:
-            options["gradient_accumulation_steps"] = self.accumulation
-        if self.ema is not None:
-            options |= {"use_ema": True, "ema_momentum": self.ema}
-        if self.optimizer == "adam":
-            return Adam(schedule, **options)
-        return AdamW(schedule, weight_decay=self.weight_decay, **options)
 
 
 # The list of arguments comes from the fields, so that it and `--help` have one source.

@@ -100,24 +100,3 @@ def matches(pattern, sentences):
     rule = f"`keep` must have at most {MOST_SYMBOLS} different matches: each is an id of the vocabulary."
     check(len(found) <= MOST_SYMBOLS, rule, keep=pattern, matches=len(found))
     return list(found)
-
-
-def check_tokenizer(recipe, vocabulary):
-    """Raises `ValueError` if the fields of a `Recipe` that say which tokenizers are used contradict one another.
-
-    Args:
-        recipe: The `Recipe`.
-        vocabulary: The names of the fields that say how vocabularies are made.
-    """
-    rule = "`{0}` must be left out with `init_from`, whose tokenizers are used."
-    for name in vocabulary if recipe.init_from is not None else ():
-        check(getattr(recipe, name) is None, rule.format(name), **{name: getattr(recipe, name)})
-    rule = "`tokenizer` must be a file or a folder with `init_from`, or be left out."
-    fits = recipe.init_from is None or recipe.tokenizer is None or recipe.has_own_tokenizers
-    check(fits, rule, tokenizer=recipe.tokenizer)
-    rule = "`lora` would not train the new ids of `tokenizer`: give `lora` or `tokenizer` with `init_from`."
-    fits = recipe.lora is None or recipe.init_from is None or recipe.tokenizer is None
-    check(fits, rule, lora=recipe.lora, tokenizer=recipe.tokenizer)
-    rule = "`{0}` must be left out where `tokenizer` is a file or a folder: no vocabulary is made."
-    for name in vocabulary if recipe.has_own_tokenizers else ():
-        check(getattr(recipe, name) is None, rule.format(name), **{name: getattr(recipe, name)})

@@ -16,7 +16,8 @@ import pytest
 from commands import assert_refused, run
 
 from keras_transformer import runs
-from keras_transformer.cli import command_parser, main
+from keras_transformer.cli import main
+from keras_transformer.cli.search_options import NORMALIZATIONS
 from keras_transformer.decoding import (
     Beam,
     Greedy,
@@ -25,14 +26,13 @@ from keras_transformer.decoding import (
     RepetitionPenalty,
     Sample,
     SuppressTokens,
+    beam,
 )
-from keras_transformer.runs import Recipe, read_history
+from keras_transformer.runs import Recipe, read_history, training
 from keras_transformer.runs.recipe import VOCABULARY
 from keras_transformer.serving import Translator
 from keras_transformer.training import corpus_scores
 
-# The module: `runs.train` is the function of the same name.
-train_module = importlib.import_module("keras_transformer.runs.train")
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = [
     *("--num-layers", "1", "--d-model", "16", "--num-heads", "2", "--d-ff", "32"),
@@ -103,14 +103,14 @@ def test_finished_run_is_left_alone(command, trained):
 def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
     again = [*command[:-1], tmp_path / "run"]
 
-    class Killer(train_module.Progress):
+    class Killer(training.Progress):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 1:
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_module, "Progress", Killer)
+        patch.setattr(training, "Progress", Killer)
         code, _, err = run(*again)
     assert code == 130 and "interrupted" in err and "Traceback" not in err
     code, _, err = run(*again)
@@ -239,27 +239,40 @@ def test_a_closed_standard_input_is_named(tiny_run, command, monkeypatch, capsys
     ("error", "expected", "begin"),
     [(ValueError("x" * 10**6), 2, "error: xxx"), (KeyboardInterrupt(), 130, "interrupted\n")],
 )
-def test_an_error_of_any_length_and_an_interruption_are_one_short_line(error, expected, begin, monkeypatch):
+def test_an_error_of_any_length_and_an_interruption_are_one_short_line(
+    error, expected, begin, monkeypatch, tmp_path
+):
     def fail():
         raise error
 
-    monkeypatch.setattr(command_parser, "import_tensorflow", fail)
-    code, out, err = run("export", "run", "model")
+    monkeypatch.setattr(importlib.import_module("keras_transformer.cli.main"), "import_tensorflow", fail)
+    code, out, err = run("export", tmp_path, "model")
     assert (code, out, err.count("\n")) == (expected, b"", 1)
     assert err.startswith(f"keras-transformer: {begin}") and len(err) < 3100
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["server-files", "missing"]], ids=lambda given: given[0])
-def test_help_and_server_files_import_no_keras(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["server-files", "missing"],
+        ["train", "--help"],
+        ["generate", ".", "--nothing"],
+        ["evaluate", "missing"],
+    ],
+    ids=" ".join,
+)
+def test_help_a_wrong_option_a_missing_file_and_server_files_import_no_keras(arguments):
     code = f"""
 import contextlib, sys
 from keras_transformer.cli import main
+from keras_transformer.cli.search_options import NORMALIZATIONS
 with contextlib.suppress(SystemExit):
     main({arguments})
 print(sorted({{"keras", "tensorflow"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "server-files" in done.stdout or "`folder` must hold" in done.stderr
+    assert done.stdout.count("\n") > 1 or "--nothing" in done.stderr or "missing" in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -269,6 +282,10 @@ def test_a_good_command_prints_no_notice_of_tensorflow(tiny_run):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(command, env=environment, input=b"a\n", capture_output=True, check=True)
     assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
+
+
+def test_the_option_of_normalization_has_the_names_of_a_beam():
+    assert NORMALIZATIONS == beam.NORMALIZATIONS
 
 
 def test_options_of_a_beam_need_a_beam(tiny_run):
@@ -487,7 +504,7 @@ def test_malformed_command_line_is_exit_code_2_with_the_usage(arguments, shown, 
 )
 def test_export_refuses_its_folder_before_it_loads_a_model(tmp_path, arguments, named):
     (tmp_path / "7").mkdir()
-    assert_refused("export", "nowhere", *arguments.format(tmp=tmp_path).split(), named=named)
+    assert_refused("export", tmp_path, *arguments.format(tmp=tmp_path).split(), named=named)
 
 
 def help_of(capsys, *arguments):

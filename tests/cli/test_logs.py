@@ -71,8 +71,8 @@ def test_scores_are_fields_of_an_event(events_of, tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "_load_servable", lambda *_: copying)
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a b c d e f\ta b c d e g\n")
-    _, scores, _ = events_of("evaluate", "run", "--pairs", pairs)
-    assert (scores["message"], scores["folder"], scores["sentences"]) == ("evaluated", "run", 1)
+    _, scores, _ = events_of("evaluate", tmp_path, "--pairs", pairs)
+    assert (scores["message"], scores["folder"], scores["sentences"]) == ("evaluated", str(tmp_path), 1)
     assert round(scores["bleu"], 2) == 75.98 and "version" in scores["chrf_signature"]
 
 

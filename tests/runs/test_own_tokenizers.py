@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.runs import Recipe, train
+from keras_transformer.runs.parts import make_tokenizers
 from keras_transformer.runs.tokenizers import ids_and_sizes, read_tokenizers
 from keras_transformer.serving import Translator
 from keras_transformer.text import SentencePieceTokenizer
@@ -49,7 +50,7 @@ def test_a_run_takes_a_sentencepiece_model_with_its_ids(model, tmp_path):
 def test_matches_of_keep_have_one_id_and_come_back(kind):
     pairs = [("hi {name}, see %s", "{name}: see %s and {a,b}")] * 9
     recipe = Recipe(tokenizer=kind, vocab_size=60, vocab_sample=1, keep=r"\{[\w,]+\}|%s")
-    tokenizer, _ = recipe.tokenizers([*pairs, ("{rare}", "")])
+    tokenizer, _ = make_tokenizers(recipe, [*pairs, ("{rare}", "")])
     text = "see {a,b},{name} and %s {rare}"
     (ids,) = tokenizer.tokenize([text]).to_list()
     assert {"{name}", "{a,b}", "%s", "{rare}"} <= set(tokenizer.pieces(ids))
@@ -66,7 +67,7 @@ def test_matches_of_keep_have_one_id_and_come_back(kind):
 )
 def test_a_pattern_that_cannot_be_kept_is_refused(pattern, message):
     with pytest.raises(ValueError, match=f"`keep` {message}"):
-        Recipe(keep=pattern).tokenizers([(str(number), "a") for number in range(1001)])
+        make_tokenizers(Recipe(keep=pattern), [(str(number), "a") for number in range(1001)])
 
 
 def tokenizer_of(vocab_size, pad_id=None, bos_id=None, eos_id=None):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import importlib
 import json
 import os
 import re
@@ -18,17 +17,15 @@ from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
 from keras_transformer.optimizers import unwrapped
-from keras_transformer.runs import Recipe, average, read_history, train
+from keras_transformer.runs import Recipe, average, read_history, train, training
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.parts import make_model, make_tokenizers
+from keras_transformer.runs.recipe import MODEL, VOCABULARY
 from keras_transformer.runs.results import Results
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
-
-# The module: `runs.train` is the function of the same name.
-train_module = importlib.import_module("keras_transformer.runs.train")
-recipe_module = importlib.import_module("keras_transformer.runs.recipe")
 
 RECIPE = Recipe(
     num_layers=1,
@@ -53,7 +50,7 @@ def changed(**arguments):
 def continuing(init_from, **arguments):
     """The recipe, without its options of a model and of vocabularies, for what `init_from` holds."""
     options = dataclasses.asdict(RECIPE)
-    options |= dict.fromkeys([*recipe_module.MODEL, *recipe_module.VOCABULARY])
+    options |= dict.fromkeys([*MODEL, *VOCABULARY])
     return Recipe(**{**options, "init_from": str(init_from), **arguments})
 
 
@@ -112,14 +109,14 @@ def batches_made(monkeypatch):
 def stopped(progress, error, monkeypatch, recipe, pairs, folder, match=None):
     """Trains with another class of progress, which ends the run with an error."""
     with monkeypatch.context() as patch, pytest.raises(error, match=match):
-        patch.setattr(train_module, "Progress", progress)
+        patch.setattr(training, "Progress", progress)
         train(recipe, pairs, folder, say=quiet)
 
 
 def killed_in(epoch, *arguments):
     """Trains until the first step of an epoch, and stops there without saving, like a crash."""
 
-    class Killer(train_module.Progress):
+    class Killer(training.Progress):
         def on_epoch_begin(self, number, logs=None):
             super().on_epoch_begin(number, logs)
             self.doomed = number == epoch
@@ -134,7 +131,7 @@ def killed_in(epoch, *arguments):
 def terminated_at(step, *arguments):
     """Trains until SIGTERM comes after `step` steps, counted over all epochs."""
 
-    class Terminator(train_module.Progress):
+    class Terminator(training.Progress):
         seen = 0
 
         def on_train_batch_end(self, batch, logs=None):
@@ -188,7 +185,7 @@ def test_an_interrupted_run_resumes_with_the_same_batches_and_losses(
     said = trained(RECIPE, pairs, tmp_path / "run")
     assert "1 epochs done, going on" in said[0]
 
-    steps = Batches(pairs, *RECIPE.tokenizers(pairs), batch_tokens=512, max_length=40, seed=1).steps
+    steps = Batches(pairs, *make_tokenizers(RECIPE, pairs), batch_tokens=512, max_length=40, seed=1).steps
     second_epoch = before[steps : 2 * steps]
     made = [batch for owner, batch in batches_made if owner is not killed]
     assert len(second_epoch) >= 1 and made[: len(second_epoch)] == second_epoch
@@ -343,7 +340,7 @@ def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch):
     options = {"subword_sampling": 0.2, "average_last": 2, "clip_norm": 1.0, "batch_tokens": 256}
     recipe = changed(**options, schedule="cosine", optimizer="adamw")
     train(recipe, pairs, tmp_path / "whole", say=quiet)
-    steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=256, max_length=40).steps
+    steps = Batches(pairs, *make_tokenizers(recipe, pairs), batch_tokens=256, max_length=40).steps
     assert steps > 2
     terminated_at(steps + 2, monkeypatch, recipe, pairs, tmp_path / "parts")
     saved = checkpoints(tmp_path / "parts")[0]
@@ -410,7 +407,7 @@ def test_a_nan_loss_stops_the_run_and_names_the_step_and_the_batch(tmp_path, pai
 def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
     finished, tmp_path, pairs, monkeypatch
 ):
-    class Poison(train_module.Progress):
+    class Poison(training.Progress):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
             if self.params["steps"] == batch + 1 and checkpoints(tmp_path):
@@ -442,7 +439,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
 @pytest.mark.slow
 def test_a_run_that_stopped_before_averaging_is_averaged_by_the_next_call(tmp_path, pairs, monkeypatch):
     recipe = changed(average_last=2)
-    steps = Batches(pairs, *recipe.tokenizers(pairs), batch_tokens=512, max_length=40).steps
+    steps = Batches(pairs, *make_tokenizers(recipe, pairs), batch_tokens=512, max_length=40).steps
     terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [2, 1]
     said = trained(recipe, pairs, tmp_path)
@@ -555,7 +552,7 @@ def test_recipe_checks_its_values(arguments, message):
 
 def test_a_linear_schedule_ends_with_the_last_epoch_and_refuses_more(finished):
     recipe = changed(schedule="linear", warmup_steps=3)
-    model = recipe.model((ByteTokenizer(),) * 2, steps=5)
+    model = make_model(recipe, (ByteTokenizer(),) * 2, steps=5)
     rate = model.optimizer._learning_rate
     assert float(rate(2)) == pytest.approx(0.01) and float(rate(9)) == 0.0
     assert recipe.changes({**dataclasses.asdict(recipe), "epochs": 5}) == ["epochs: 5, now 2"]

@@ -16,8 +16,9 @@ from keras_transformer.data import Batches
 from keras_transformer.data.unknown import SMALL_SHARE
 from keras_transformer.execution.compiled import compiles
 from keras_transformer.files import locked, remove_temporaries
-from keras_transformer.runs.average import average_in_locked_folder
+from keras_transformer.runs.averaging import average_in_locked_folder
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.parts import make_model, make_tokenizers
 from keras_transformer.runs.results import Results, ValidateAverage
 from keras_transformer.runs.tokenizers import ids_and_sizes
 from keras_transformer.runs.vocabulary import change_vocabulary, table_of
@@ -153,10 +154,10 @@ def _begin(recipe, pairs, val_pairs, say):
     """Makes the translator of a new run, its training batches and its validation batches."""
     limit = max(256, recipe.max_length)
     if recipe.init_from is None:
-        tokenizers = recipe.tokenizers(pairs)
+        tokenizers = make_tokenizers(recipe, pairs)
         special = types.SimpleNamespace(**ids_and_sizes(*tokenizers)[0])
         batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, special, {})
-        model = recipe.model(tokenizers, batches.steps)
+        model = make_model(recipe, tokenizers, batches.steps)
         return Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
     initial = Translator.load(recipe.init_from)
     for name in ("max_source_positions", "max_positions"):
@@ -164,12 +165,12 @@ def _begin(recipe, pairs, val_pairs, say):
         rule = f"`max_length` must be at most the number of positions that the model of `init_from` has, {longest}."
         check(longest is None or recipe.max_length <= longest, rule, max_length=recipe.max_length)
     if recipe.has_own_tokenizers:
-        initial, changes = change_vocabulary(initial, *recipe.tokenizers(pairs))
+        initial, changes = change_vocabulary(initial, *make_tokenizers(recipe, pairs))
         for line in table_of(changes):
             say(line)
     tokenizers, frame = initial.tokenizers, initial.frame
     batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, initial.model, frame)
-    model = recipe.model(tokenizers, batches.steps, initial.model)
+    model = make_model(recipe, tokenizers, batches.steps, initial.model)
     limit = max(initial.max_source_length, recipe.max_length)
     return initial.copied(model=model, max_source_length=limit), batches, val_batches
 

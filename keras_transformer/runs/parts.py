@@ -1,0 +1,130 @@
+"""The tokenizers and the compiled model of a recipe."""
+
+import numpy as np
+
+from keras_transformer.execution.compiled import compiles
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models import Transformer
+from keras_transformer.models.transformer import PRESETS
+from keras_transformer.runs.initial import continued
+from keras_transformer.runs.recipe import MODEL
+from keras_transformer.runs.tokenizers import ids_and_sizes, matches, read_tokenizers
+from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
+from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
+from keras_transformer.training import Adam, AdamW
+from keras_transformer.training.adapters import add_adapters
+
+
+def make_tokenizers(recipe, pairs):
+    """Trains the tokenizers of a recipe, or reads those that its `tokenizer` names.
+
+    Args:
+        recipe: The `Recipe`.
+        pairs: The training pairs, a sequence of (source, target) str.
+
+    Returns:
+        The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
+
+    Raises:
+        ValueError: If no vocabulary can be made from the pairs, or `tokenizer` names no tokenizers.
+    """
+    recipe = recipe.resolved()
+    if recipe.has_own_tokenizers:
+        return read_tokenizers(recipe.tokenizer)
+    if recipe.tokenizer == "byte":
+        shared = ByteTokenizer()
+        return shared, shared
+
+    # Of all pairs: a rare placeholder may be in none of the sample.
+    both = (
+        [[], []]
+        if recipe.keep is None
+        else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
+    )
+
+    def trained_on(sentences, symbols):
+        return SentencePieceTokenizer.train(
+            sentences,
+            recipe.vocab_size,
+            model_type=recipe.tokenizer,
+            character_coverage=recipe.character_coverage,
+            symbols=symbols,
+        )
+
+    if len(pairs) > recipe.vocab_sample:
+        rng = np.random.default_rng(recipe.seed)
+        numbers = rng.choice(len(pairs), recipe.vocab_sample, replace=False, shuffle=False)
+        pairs = [pairs[i] for i in np.sort(numbers)]
+    sources, targets = zip(*pairs, strict=True)
+    if recipe.separate_vocabularies:
+        return trained_on(sources, both[0]), trained_on(targets, both[1])
+    shared = trained_on([*sources, *targets], dict.fromkeys([*both[0], *both[1]]))
+    return shared, shared
+
+
+def make_model(recipe, tokenizers, steps, initial=None):
+    """Makes a compiled model: a new `Transformer`, or a copy of the model that the training goes on with.
+
+    Args:
+        recipe: The `Recipe`.
+        tokenizers: The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
+        steps: Number of batches in an epoch, an int; the schedule needs it.
+        initial: The `EncoderDecoder` of `init_from`, which stays unchanged; or None.
+
+    Returns:
+        The `EncoderDecoder`.
+
+    Raises:
+        ValueError: If a field has another value than `initial`, or the tokenizers contradict each other.
+    """
+    if initial is not None:
+        options = {**(PRESETS[recipe.preset] if recipe.preset else {}), **recipe.given(*MODEL)}
+        model = continued(initial, options, recipe.precision)
+        if recipe.lora is not None:
+            add_adapters(model, recipe.lora)
+    else:
+        resolved, (source, target) = recipe.resolved(), tokenizers
+        ids, (source_vocab_size, target_vocab_size) = ids_and_sizes(source, target)
+        model = Transformer.from_preset(
+            resolved.preset,
+            source_vocab_size,
+            None if source is target else target_vocab_size,
+            **resolved.given(*MODEL),
+            **ids,
+            dtype=resolved.precision,
+        )
+    model.compile(
+        optimizer=_optimizer(recipe, _schedule(recipe, model.d_model, steps)),
+        loss=MaskedCrossentropy(recipe.label_smoothing, pad_id=model.pad_id),
+        metrics=[MaskedAccuracy(pad_id=model.pad_id), Perplexity(pad_id=model.pad_id)],
+        jit_compile=compiles(recipe.xla),
+        r_drop=recipe.r_drop,
+    )
+    return model
+
+
+def _schedule(recipe, d_model, steps):
+    peak = recipe.learning_rate
+    if peak is None:
+        peak = (d_model * recipe.warmup_steps) ** -0.5  # "Attention Is All You Need", equation 3
+    if recipe.schedule == "inverse_sqrt":
+        return InverseSquareRootSchedule(peak, recipe.warmup_steps)
+    schedule_class = LinearSchedule if recipe.schedule == "linear" else CosineSchedule
+    return schedule_class(peak, recipe.epochs * steps // recipe.accumulation, recipe.warmup_steps)
+
+
+def _optimizer(recipe, schedule):
+    options = {
+        "beta_1": 0.9,  # both betas: "Attention Is All You Need", section 5.3
+        "beta_2": 0.98,
+        "epsilon": recipe.adam_epsilon,
+        "global_clipnorm": recipe.clip_norm,
+    }
+    if recipe.accumulation > 1:
+        options["gradient_accumulation_steps"] = recipe.accumulation
+    if recipe.ema is not None:
+        options |= {"use_ema": True, "ema_momentum": recipe.ema}
+    if recipe.optimizer == "adam":
+        return Adam(schedule, **options)
+    return AdamW(schedule, weight_decay=recipe.weight_decay, **options)
