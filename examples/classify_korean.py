@@ -51,7 +51,7 @@ def build(vocab_size, labels):
     return EncoderModel(
         vocab_size,
         D_MODEL,
-        Encoder(LAYERS, HEADS, D_FF, DROPOUT, "gelu", normalize_first=True),
+        Encoder(LAYERS, HEADS, D_FF, dropout=DROPOUT, activation="gelu", normalize_first=True),
         LearnedPositions(MAX_LENGTH),
         num_segments=0,
         dropout=DROPOUT,

@@ -52,20 +52,31 @@ SMALL_EPOCHS, SMALL_RATE = 40, 2e-3
 SMALL_TUNING_EPOCHS, SMALL_TUNING_RATE = 10, 5e-4
 
 
-def pretrain(texts, folder):
-    """Trains a very small BERT to guess masked words, and writes it as a Hugging Face folder."""
-    tokenizer = WordPieceTokenizer.train(texts, SMALL["vocab_size"], lower_case=False)
+def build(tokenizer):
+    """A very small BERT that guesses masked words."""
     eps = 1e-12  # BERT's
-    model = EncoderModel(
+    return EncoderModel(
         tokenizer.vocab_size,
         SMALL["d_model"],
-        Encoder(SMALL["num_layers"], SMALL["num_heads"], SMALL["d_ff"], 0.1, "gelu", layer_norm_epsilon=eps),
+        Encoder(
+            SMALL["num_layers"],
+            SMALL["num_heads"],
+            SMALL["d_ff"],
+            activation="gelu",
+            layer_norm_epsilon=eps,
+        ),
         LearnedPositions(SMALL["max_length"]),
         norm=LayerNormalization(epsilon=eps),
         head=MaskedLanguageHead(layer_norm_epsilon=eps),
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
     )
+
+
+def pretrain(texts, folder):
+    """Trains a very small BERT to guess masked words, and writes it as a Hugging Face folder."""
+    tokenizer = WordPieceTokenizer.train(texts, SMALL["vocab_size"], lower_case=False)
+    model = build(tokenizer)
     rows = tf.data.Dataset.from_tensor_slices(pack(tokenizer, texts, max_length=SMALL["max_length"]))
     batches = rows.shuffle(len(texts), seed=SEED).batch(BATCH_SIZE).repeat(SMALL_EPOCHS)
     steps = -(-len(texts) // BATCH_SIZE)

@@ -62,10 +62,15 @@ def drawn(count, seed):
     return np.clip(images, -1, 1)[..., None].astype("float32"), labels
 
 
+def build():
+    """A Vision Transformer with a logit for each shape."""
+    encoder = Encoder(LAYERS, HEADS, D_FF, dropout=DROPOUT, activation="gelu", normalize_first=True)
+    return VisionTransformer(SIZE, PATCH, D_MODEL, encoder, len(SHAPES), channels=1, dropout=DROPOUT)
+
+
 def train(count, epochs):
     """Trains a model on so many pictures and returns it as an `ImageClassifier`."""
-    encoder = Encoder(LAYERS, HEADS, D_FF, DROPOUT, "gelu", normalize_first=True)
-    model = VisionTransformer(SIZE, PATCH, D_MODEL, encoder, len(SHAPES), channels=1, dropout=DROPOUT)
+    model = build()
     print(f"{count:,} pictures, {model.count_params():,} parameters", flush=True)
     steps = epochs * -(-count // BATCH_SIZE)
     model.compile(

@@ -1,6 +1,6 @@
 """The options of the commands that answer lines with a saved model."""
 
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, Input
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, InputPath
 from keras_transformer.cli.search_options import add_search_options
 
 SPLIT_SENTENCES = (
@@ -41,7 +41,7 @@ def add_max_length(parser):
 def add_answer_options(parser):
     """Adds the options that every command has that answers lines with a saved model."""
     parser.add_argument(
-        "run", metavar="FOLDER", type=Input, help="folder of a saved model, or of the command `convert`"
+        "run", metavar="FOLDER", type=InputPath, help="folder of a saved model, or of the command `convert`"
     )
     add_sizes(parser)
     add_max_source_length(parser)
@@ -49,10 +49,13 @@ def add_answer_options(parser):
 
 def fill_translate(parser):
     """Adds the options of `translate`."""
-    parser.add_argument("run", metavar="RUN", type=Input, help=FOLDER_TO_TRANSLATE_WITH)
+    parser.add_argument("run", metavar="RUN", type=InputPath, help=FOLDER_TO_TRANSLATE_WITH)
     files = parser.add_argument_group("files", **NO_DEFAULT)
     files.add_argument(
-        "--input", metavar="FILE", help="file to translate instead of standard input, plain or .gz"
+        "--input",
+        metavar="FILE",
+        type=InputPath,
+        help="file to translate instead of standard input, plain or .gz",
     )
     files.add_argument(
         "--output",
@@ -74,6 +77,7 @@ def fill_translate(parser):
     terms.add_argument(
         "--glossary",
         metavar="FILE",
+        type=InputPath,
         help="lines term<TAB>translation: a translation of a line with the term holds its translation",
     )
     terms.add_argument(

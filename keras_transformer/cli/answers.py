@@ -91,12 +91,12 @@ def line_of(answer):
     '[0.6, -0.8]'
 
     Args:
-        answer: The outputs of one row by name: of a `Translator`, `TextGenerator`, `Classifier`, `ImageClassifier`,
-            `Embedder` or `Similarity`.
+        answer: The outputs of one row by name: of a `Translator`, `TextGenerator`, `Classifier`, `Tagger`,
+            `ImageClassifier`, `Embedder` or `Similarity`.
 
     Returns:
         A str without line ends: the text; the label, a tab and its probability; all labels with their probabilities as
-        JSON; the vector as JSON; or the score.
+        JSON; lists of token, label and probability as JSON; the vector as JSON; or the score.
 
     Raises:
         OSError: If the answer has none of these outputs.
@@ -106,6 +106,10 @@ def line_of(answer):
             return " ".join(answer[written].decode("utf-8", "replace").splitlines())
     if "label" in answer:
         return f"{' '.join(_text(answer['label']).split())}\t{answer['probability']!s}"
+    if "tokens" in answer and "labels" in answer:
+        rows = zip(answer["tokens"], answer["labels"], answer["probabilities"], strict=True)
+        tags = [[_text(token), _text(label), _number(value)] for token, label, value in rows if token]
+        return json.dumps(tags, ensure_ascii=False)
     if "probabilities" in answer:
         probabilities = zip(map(_text, answer["labels"]), map(_number, answer["probabilities"]), strict=True)
         return json.dumps(dict(probabilities), ensure_ascii=False)

@@ -22,12 +22,12 @@ class CommandParser(argparse.ArgumentParser):
         return options, unknown
 
 
-class Input(str):
+class InputPath(str):
     """The path of a file or a folder that a command reads: the type of an option."""
 
 
-def check_inputs(options):
-    """Raises `FileNotFoundError` if an `Input` among the parsed options is missing."""
+def check_input_paths(options):
+    """Raises `FileNotFoundError` if an `InputPath` among the parsed options is missing."""
     for value in vars(options).values():
-        if isinstance(value, Input) and not os.path.exists(value):
+        if isinstance(value, InputPath) and not os.path.exists(value):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(value))

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import re
 import sys
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
@@ -11,6 +12,8 @@ from keras_transformer.cli.logs import progress
 from keras_transformer.cli.search_options import SEARCH_OPTIONS, constraints_of, strategy_of
 
 log = logging.getLogger(__name__)
+
+LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # those of `str.splitlines`
 
 
 def _given(options, *names):
@@ -295,9 +298,13 @@ def verify(options):
 
 def server_files(options):
     """Writes the configuration files of a TensorFlow Serving server."""
+    from keras_transformer.cli.server_options import labelled_versions
     from keras_transformer.serving.server_files import write_server_files
 
-    for path in write_server_files(options.folder, **_given(options, "name", "stable", "canary", "image")):
+    labels = {
+        label: labelled_versions(label, given) for label, given in _given(options, "stable", "canary").items()
+    }
+    for path in write_server_files(options.folder, **_given(options, "name", "image"), **labels):
         print(path)
 
 
@@ -313,11 +320,14 @@ def ask(options):
     from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
     given, splitter = _given(options, *OPTIONS), None
+    if options.pairs + options.stream + ("split_sentences" in options) > 1:
+        raise ValueError("Give one of --pairs, --split-sentences and --stream.")
     if "split_sentences" in options:
-        if options.pairs:
-            raise ValueError("Give --pairs or --split-sentences, not both.")
         splitter = SentenceSplitter(options.split_sentences)
-    client = Client(**client_arguments(options))
+    arguments = client_arguments(options)
+    if options.stream:
+        arguments["batch_size"] = 1
+    client = Client(**arguments)
 
     def answers_to(batch):
         if splitter is None:
@@ -327,18 +337,31 @@ def ask(options):
         return [" ".join(joined(line, translations).splitlines()) for line in parts]
 
     lines, done = iterate_lines(standard_input(), LONGEST_LINE), 0
-    with client, tqdm.tqdm(unit="line", disable=not sys.stderr.isatty(), leave=False) as bar:
+    hidden = options.stream or not sys.stderr.isatty()  # the bar would be in the line that grows
+    with client, tqdm.tqdm(unit="line", disable=hidden, leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
+            begun = False
             try:
-                answers = answers_to(batch)
+                if options.stream:
+                    for piece in client.stream(*batch, **given):
+                        begun = True
+                        _write(re.sub(LINE_ENDS, " ", piece))
+                answers = [""] if options.stream else answers_to(batch)
             except (OSError, ValueError) as error:
                 kind = type(error) if isinstance(error, OSError) else ValueError
+                if begun:
+                    _write("\n")
+                    raise kind(f"the answer of line {done + 1} is not complete: {error}") from None
                 raise kind(f"from line {done + 1} on nothing is answered: {error}") from None
-            for answer in answers:
-                sys.stdout.buffer.write(answer.encode() + b"\n")
-            sys.stdout.buffer.flush()
+            _write("".join(f"{answer}\n" for answer in answers))
             done += len(batch)
             bar.update(len(batch))
+
+
+def _write(text):
+    """Writes a text to standard output at once."""
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
 
 
 def load_test(options):

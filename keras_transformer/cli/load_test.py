@@ -1,14 +1,17 @@
 """The command `load-test`."""
 
 import itertools
+import logging
 import sys
+from pathlib import Path
 
-from keras_transformer.checks import printable
+from keras_transformer.checks import check, printable
 from keras_transformer.cli.answers import standard_input
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED, UNREACHABLE
 from keras_transformer.cli.server_options import client_arguments
 from keras_transformer.client import Client, load_test
 
+log = logging.getLogger(__name__)
 MOST_LINES = 100_000  # that are read from standard input, so that its size does not limit the test
 
 
@@ -26,6 +29,8 @@ def run(options):
     texts = options.text or _lines(standard_input())
     if not texts:
         raise ValueError("Standard input must hold at least one line, or --text a text. Received: no line.")
+    if "picture" in options:
+        _check_picture(options.picture)
     bar = tqdm.tqdm(unit="request", total=options.requests, disable=not sys.stderr.isatty(), leave=False)
     with Client(**client_arguments(options)) as client, bar:
         report = load_test(
@@ -40,10 +45,30 @@ def run(options):
         )
     for line in report_lines(report):
         print(line)
+    if "picture" in options:
+        _draw(report, options.picture)
     if not report.errors:
         return DONE
     unreachable = report.errors.keys() <= {"ConnectionError", "TimeoutError"}
     return UNREACHABLE if unreachable and not len(report.latencies) else SOME_FAILED
+
+
+def _check_picture(path):
+    """Raises an error if no histogram could be written to a path: before the test, which takes long."""
+    from keras_transformer.plots import latencies
+
+    kinds = latencies([1.0]).canvas.get_supported_filetypes()  # raises ImportError without matplotlib
+    rule = f"`--picture` must be a file that ends with one of {', '.join(f'.{kind}' for kind in kinds)}."
+    check(Path(path).suffix[1:].lower() in kinds, rule, picture=path)
+
+
+def _draw(report, path):
+    from keras_transformer.plots import latencies
+
+    if len(report.latencies):
+        latencies(report.latencies).savefig(path)
+    else:
+        log.warning("no request was answered: no picture")
 
 
 def report_lines(report):

@@ -6,7 +6,7 @@ import types
 import typing
 
 from keras_transformer.cli import answer_options, commands, logs, server_options, show
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, Input
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, InputPath
 from keras_transformer.cli.search_options import add_search_options
 from keras_transformer.runs import Recipe
 
@@ -153,20 +153,20 @@ def _add_command(subparsers, name, function, fill, explanation, needs_tensorflow
 
 def _fill_train(parser):
     data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", type=Input, help="source sentences")
-    data.add_argument("--target", metavar="FILE", type=Input, help="their translations, line by line")
+    data.add_argument("--source", metavar="FILE", type=InputPath, help="source sentences")
+    data.add_argument("--target", metavar="FILE", type=InputPath, help="their translations, line by line")
     data.add_argument(
         "--pairs",
         metavar="FILE.tsv",
-        type=Input,
+        type=InputPath,
         help="instead of --source and --target: lines source<TAB>target",
     )
-    data.add_argument("--val-source", metavar="FILE", type=Input, help="source sentences for validation")
-    data.add_argument("--val-target", metavar="FILE", type=Input, help="their translations, line by line")
+    data.add_argument("--val-source", metavar="FILE", type=InputPath, help="source sentences for validation")
+    data.add_argument("--val-target", metavar="FILE", type=InputPath, help="their translations, line by line")
     data.add_argument(
         "--val-pairs",
         metavar="FILE.tsv",
-        type=Input,
+        type=InputPath,
         help="instead of --val-source and --val-target: lines source<TAB>target",
     )
     parser.add_argument("--output", metavar="RUN", required=True, help="folder of the run", **OPTIONAL)
@@ -174,7 +174,7 @@ def _fill_train(parser):
 
 
 def _fill_average(parser):
-    parser.add_argument("run", metavar="RUN", type=Input, help="folder of a run")
+    parser.add_argument("run", metavar="RUN", type=InputPath, help="folder of a run")
     parser.add_argument(
         "--last", type=int, help="how many epochs (default: all that the run keeps)", **OPTIONAL
     )
@@ -187,16 +187,16 @@ def _fill_generate(parser):
 
 
 def _fill_evaluate(parser):
-    parser.add_argument("run", metavar="RUN", type=Input, help=answer_options.FOLDER_TO_TRANSLATE_WITH)
+    parser.add_argument("run", metavar="RUN", type=InputPath, help=answer_options.FOLDER_TO_TRANSLATE_WITH)
     data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", type=Input, help="source sentences")
+    data.add_argument("--source", metavar="FILE", type=InputPath, help="source sentences")
     data.add_argument(
-        "--target", metavar="FILE", type=Input, help="their reference translations, line by line"
+        "--target", metavar="FILE", type=InputPath, help="their reference translations, line by line"
     )
     data.add_argument(
         "--pairs",
         metavar="FILE.tsv",
-        type=Input,
+        type=InputPath,
         help="instead of --source and --target: lines source<TAB>target",
     )
     parser.add_argument(
@@ -220,7 +220,7 @@ def _fill_convert(parser):
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        type=Input,
+        type=InputPath,
         help="folder with config.json and safetensors files; or folder of a run or of a saved model",
     )
     parser.add_argument("target", metavar="TARGET", help="new folder; appears when it is complete")
@@ -238,7 +238,7 @@ def _fill_convert(parser):
     parser.add_argument("--precision", choices=("float32", "int8"), help="int8: quantize while reading")
     parser.add_argument("--chat", action="store_true", help="prompts come from the chat template")
     text = "folder of the base model of an adapter (PEFT); without it the one that adapter_config.json names"
-    parser.add_argument("--base", metavar="FOLDER", type=Input, help=text)
+    parser.add_argument("--base", metavar="FOLDER", type=InputPath, help=text)
     for side in ("source", "target"):
         text = f"{side} language of a multilingual model, as the checkpoint names it: deu_Latn in NLLB"
         parser.add_argument(f"--{side}-language", metavar="NAME", help=text)
@@ -248,7 +248,7 @@ def _fill_export(parser):
     parser.add_argument(
         "run",
         metavar="RUN",
-        type=Input,
+        type=InputPath,
         help="folder of a run, of a saved model, or of the command `convert`",
     )
     parser.add_argument(
@@ -317,7 +317,7 @@ def _add_fields(group, recipe_class):
             explanation += " (default: the preset's)"
         group.add_argument(
             option,
-            type=kind,
+            type=InputPath if field.metadata.get("is_path") else kind,
             default=field.default if field.default is not None else argparse.SUPPRESS,
             choices=field.metadata.get("choices"),
             metavar=None if "choices" in field.metadata else kind.__name__.upper(),

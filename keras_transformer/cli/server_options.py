@@ -1,10 +1,11 @@
 """The options of the commands for TensorFlow Serving."""
 
+import argparse
 import os
 import re
 
 from keras_transformer.cli.answer_options import PAIRS, SPLIT_SENTENCES
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, Input
+from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, InputPath
 from keras_transformer.data.files import UNREADABLE, split_lines
 
 # The options that are arguments of `Client` under the same name.
@@ -27,30 +28,63 @@ def fill_verify(parser):
     parser.add_argument(
         "folder",
         metavar="FOLDER",
-        type=Input,
+        type=InputPath,
         help="folder of a version, or base path of a model with all its versions",
     )
 
 
 def fill_server_files(parser):
     """Adds the options of `server-files` to its parser."""
-    parser.add_argument("folder", metavar="FOLDER", help="base path of the model, with exported versions")
     parser.add_argument(
-        "--name", help="name of the model in the server (default: the folder's name)", **OPTIONAL
+        "folder",
+        metavar="FOLDER",
+        help="base path of the model, with exported versions; or a folder of several models",
     )
     parser.add_argument(
-        "--stable",
-        type=int,
-        metavar="N",
-        help="version with the label `stable` (default: the newest)",
+        "--name",
+        help="name of the model in the server, or of a server of several models (default: the folder's name)",
         **OPTIONAL,
     )
-    parser.add_argument(
-        "--canary", type=int, metavar="N", help="version with the label `canary` (default: none)", **OPTIONAL
-    )
+    kept = "a model of several that no option names keeps its labels"
+    for label, default in (("stable", f"the newest; {kept}"), ("canary", f"none; {kept}")):
+        parser.add_argument(
+            f"--{label}",
+            type=_version,
+            action="append",
+            metavar="[NAME=]N",
+            help=f"version with the label `{label}`, of several models NAME=N, may be repeated (default: {default})",
+            **OPTIONAL,
+        )
     parser.add_argument(
         "--image", help="Docker image of the server (default: tensorflow/serving:2.20.0)", **OPTIONAL
     )
+
+
+def _version(text):
+    """Reads `N` or `NAME=N`: returns a number, or a pair of the name and the number."""
+    name, equals, number = text.rpartition("=")
+    if not re.fullmatch("[0-9]+", number) or (equals and not name):
+        raise argparse.ArgumentTypeError("must be N, or NAME=N for one of several models")
+    return (name, int(number)) if equals else int(number)
+
+
+def labelled_versions(label, versions):
+    """Returns the argument of `write_server_files` for the values of an option.
+
+    Args:
+        label: `"stable"` or `"canary"`.
+        versions: List of numbers, and of pairs of a name and a number.
+
+    Returns:
+        A number, or a dict from name to number.
+
+    Raises:
+        ValueError: If there are several numbers without a name, or several for one name.
+    """
+    names = [each[0] for each in versions if isinstance(each, tuple)]
+    if len(set(names)) != len(versions) and (names or len(versions) > 1):
+        raise ValueError(f"--{label} must be given once, or once for each model as NAME=N.")
+    return dict(versions) if names else versions[0]
 
 
 def fill_ask(parser):
@@ -59,6 +93,9 @@ def fill_ask(parser):
     parser.add_argument("--batch-size", type=int, default=32, help="number of lines in a request")
     parser.add_argument("--pairs", action="store_true", help=PAIRS)
     parser.add_argument("--split-sentences", metavar="LANGUAGE", help=SPLIT_SENTENCES, **OPTIONAL)
+    parser.add_argument(
+        "--stream", action="store_true", help="write each answer as it grows, a few tokens with each request"
+    )
     options = parser.add_argument_group(
         "options of the search", "Without any of them, the export's own strategy answers.", **NO_DEFAULT
     )
@@ -81,6 +118,12 @@ def fill_load_test(parser):
     parser.add_argument("--batch-size", type=int, default=1, help="number of texts in a request")
     parser.add_argument("--seconds", type=float, default=10.0, help="no request begins after this time")
     parser.add_argument("--requests", type=int, metavar="N", help="largest number of requests")
+    parser.add_argument(
+        "--picture",
+        metavar="FILE",
+        help="file for a histogram of the latencies, such as latencies.png",
+        **OPTIONAL,
+    )
 
 
 def _add_server_options(parser, retries):

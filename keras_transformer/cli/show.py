@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from keras_transformer.cli.command_parser import OPTIONAL, Input
+from keras_transformer.cli.command_parser import OPTIONAL, InputPath
 
 
 def add_options(parser):
     """Adds the options of `show` to its parser, without those of the search."""
-    parser.add_argument("run", metavar="RUN", type=Input, help="folder of a run, or of a saved model")
+    parser.add_argument("run", metavar="RUN", type=InputPath, help="folder of a run, or of a saved model")
     parser.add_argument(
         "inputs", metavar="TEXT", nargs="+", help="text to read; for an image classifier an image file"
     )

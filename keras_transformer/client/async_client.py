@@ -1,6 +1,7 @@
 """A client for `asyncio`."""
 
 import asyncio
+import warnings
 
 from keras_transformer.checks import check_positive
 from keras_transformer.client.calls import Calls
@@ -48,6 +49,14 @@ class AsyncClient(Calls):
 
     def _run(self, coroutine):
         return coroutine
+
+    async def _pieces(self, stream):
+        while not stream.finished:
+            piece, notes = await self._next_piece(stream)
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
+            if piece:
+                yield piece
 
     async def _all(self, request, batches):
         tasks = [asyncio.ensure_future(request(rows)) for rows in batches]

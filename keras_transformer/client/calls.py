@@ -2,15 +2,14 @@
 
 import copy
 import re
-import ssl
 import warnings
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from keras_transformer.checks import check, check_count, check_positive, check_range, printable
+from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
 from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
+from keras_transformer.client.stream import RefusedOptions, Stream
 from keras_transformer.client.tensors import input_array
 from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
@@ -55,7 +54,7 @@ class Calls:
         client_certificate=None,
         client_key=None,
     ):
-        scheme = _scheme(url)
+        scheme = scheme_of(url)
         if not isinstance(model, str) or not model:
             raise ValueError(f"`model` must be the name of a model. Received: model={model!r}.")
         if version is not None:
@@ -74,7 +73,7 @@ class Calls:
             "client_certificate": client_certificate,
             "client_key": client_key,
         }
-        _check_certificates(scheme, **files)
+        check_certificates(scheme, **files)
         self.url = url
         self.model = model
         self.version = version
@@ -83,7 +82,7 @@ class Calls:
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
-        self.headers = _checked_headers(headers)
+        self.headers = checked_headers(headers)
         paths = [None if path is None else str(path) for path in files.values()]
         self._transport = self._connected(scheme, (url, model, version, label, *paths))
 
@@ -106,7 +105,7 @@ class Calls:
             ValueError: If `headers` is not a dict of printable ASCII.
         """
         other = copy.copy(self)
-        other.headers = {**self.headers, **_checked_headers(headers)}
+        other.headers = {**self.headers, **checked_headers(headers)}
         return other
 
     def translate(self, sentences, **options):
@@ -176,6 +175,70 @@ class Calls:
         """
         return self._run(self._written("continuation", "prompts", prompts, options))
 
+    def stream(self, text, *, tokens=8, max_length=512, **options):
+        """Translates a text, or continues a prompt, and gives the answer piece by piece as it grows.
+
+        ```python
+        for piece in client.stream("A dog runs."):
+            print(piece, end="", flush=True)
+        ```
+
+        Each piece is a request of its own, which goes on from the text that is written. So the server computes the
+        tokens of an answer once, and reads text and begin again for each request. Stop reading, and no further request
+        is sent. The search is that of the signature `options`: greedy, or drawn, and never a beam. The joined pieces
+        are the answer of one request, except where the tokenizer reads a written text as other tokens than the model
+        wrote; then the model may go on otherwise. A drawn continuation is not the one that a single request draws with
+        the same seed. Give the client a `version`: otherwise the next piece may come from another version, where the
+        server takes up a new one or a label moves.
+
+        Args:
+            text: A str, or UTF-8 bytes.
+            tokens: Number of tokens that a request adds. Fewer of them come sooner, and cost more requests.
+            max_length: Largest number of tokens of the answer. Each request may add up to the limit of its row, which
+                counts from the text so far.
+            **options: `temperature`, 0 for greedy search; `top_p`; `seed`, a new one if it is not given.
+
+        Returns:
+            An iterator of str, of an `AsyncClient` an asynchronous one.
+
+        Raises:
+            ValueError: If an argument is out of range. While reading: if the server refuses a request.
+            OSError: While reading, if there is no answer, as for `predict`, an answer does not go on from its begin, or
+                an older export does not say with `ended` whether its answer is complete.
+        """
+        options = {name: value for name, value in options.items() if value is not None}
+        if options.get("temperature") and "seed" not in options:
+            options["seed"] = int(np.random.default_rng().integers(2**31))
+        stream = Stream(text, tokens, max_length, options)
+        columns(1, **options)
+        return self._pieces(stream)
+
+    async def _next_piece(self, stream):
+        """Sends the next request of a `Stream`. Returns the text that it adds, and new warnings, a list of str."""
+        request, outputs = stream.request(), None
+        while outputs is None:
+            options = {**dict(zip(("prefix", "max_length"), request, strict=True)), **stream.options}
+            try:
+                outputs, notes = await self._answered("texts", [stream.text], None, options)
+            except RefusedOptions as error:
+                request = stream.request_after(request, error.option)
+                if request is None:
+                    raise
+        output = "continuation" if "continuation" in outputs else "translation"
+        if not {output, "ended"} <= outputs.keys():
+            raise OSError(
+                f"{self.url} must answer with a text and with `ended`, which an older export does not have. "
+                f"Received: {sorted(outputs)!r:.200}."
+            )
+        self._check_rows(output, 1, "texts", outputs, "O")
+        new = [note for note in notes if note not in stream.notes]
+        stream.notes.update(new)
+        return stream.add(outputs), new
+
+    def _pieces(self, stream):
+        """Returns the iterator of the pieces of a `Stream`."""
+        raise NotImplementedError
+
     def answer(self, texts, second=None, **options):
         """Asks any model that reads texts. Warns when it cut some of them, or cannot write text of them.
 
@@ -216,13 +279,16 @@ class Calls:
             if "seed" not in options:
                 inputs["seed"] = np.random.default_rng().integers(2**31, size=len(texts))
         outputs = await self._predict(signature, {"text": texts, **inputs})
-        for output, kind in (("error", "O"), ("truncated", "b"), ("unknown", "i")):
+        for output, kind in (("error", "O"), ("truncated", "b"), ("unknown", "i"), ("ended", "b")):
             if output in outputs:
                 self._check_rows(output, len(texts), name, outputs, kind)
         for row, error in enumerate(outputs.get("error", ())):
             if error:
                 reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
-                raise ValueError(f"{self.url} refuses the options of row {row} of `{name}`: {reason}")
+                option = re.match(r"`(\w+)`", reason)
+                raise RefusedOptions(
+                    f"{self.url} refuses the options of row {row} of `{name}`: {reason}", option and option[1]
+                )
         # An older export has no `unknown`, and a model that reads images has neither.
         cut, unknown = (np.count_nonzero(outputs.get(output, ())) for output in ("truncated", "unknown"))
         notes = {
@@ -404,61 +470,3 @@ class Calls:
     async def _sleep(self, seconds):
         """Waits between two attempts."""
         raise NotImplementedError
-
-
-def _checked_headers(headers):
-    """Returns headers as a dict with names in lower case, or raises `ValueError`."""
-    checked = {}
-    for name, value in dict(headers or {}).items():
-        is_text = all(
-            isinstance(part, str) and part.isascii() and part.isprintable() for part in (name, value)
-        )
-        if not is_text or not re.fullmatch("[0-9A-Za-z_.-]+", name):
-            # The value may be a secret, so the message does not show it.
-            raise ValueError(
-                f"`headers` must be a dict of printable ASCII, with names of letters, digits and -_. alone. Received: "
-                f"another {name!r}."
-            )
-        checked[name.lower()] = value.strip()
-    return checked
-
-
-def _check_certificates(scheme, **files):
-    """Raises `ValueError` for files of certificates that a client cannot use."""
-    for name, path in files.items():
-        if path is not None and not Path(path).is_file():
-            raise ValueError(f"`{name}` must be a PEM file. Received: {name}={str(path)!r}.")
-    certificate, key = files["client_certificate"], files["client_key"]
-    rule = "`client_key` must come with `client_certificate`."
-    check(certificate is not None or key is None, rule, client_key=key)
-    if certificate is None:
-        return
-    rule = "`client_certificate` must come with TLS, a `url` of https:// or grpcs://."
-    check(scheme in ("https", "grpcs"), rule, client_certificate=str(certificate))
-    try:
-        # An encrypted key would ask for its password on the terminal.
-        ssl.create_default_context().load_cert_chain(certificate, key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            "`client_certificate` and `client_key` must be a certificate and its key without a password, in PEM. "
-            f"Received: client_certificate={str(certificate)!r}, client_key={key and str(key)!r}: {error}"
-        ) from None
-
-
-def _scheme(url):
-    """Returns the scheme of a URL, or raises `ValueError` if a client cannot use it."""
-    if isinstance(url, str) and "@" in url:
-        raise ValueError("`url` must hold no password; use `headers`. Received: a URL with an @.")
-    try:
-        parts = urlsplit(url)
-        usable = parts.hostname and parts.port != 0 and not (parts.query or parts.fragment)
-        usable = usable and url.isprintable() and " " not in url
-        if parts.scheme in ("http", "https") and usable:
-            return parts.scheme
-        if parts.scheme in ("grpc", "grpcs") and usable and parts.port and not parts.path.strip("/"):
-            return parts.scheme
-    except (AttributeError, TypeError, ValueError):  # not a string, or the port is not a number
-        pass
-    raise ValueError(
-        f"`url` must be http[s]://host[:port][/path] or grpc[s]://host:port. Received: url={url!r}."
-    )

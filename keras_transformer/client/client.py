@@ -1,6 +1,7 @@
 """A client that waits for its answers."""
 
 import time
+import warnings
 
 from keras_transformer.client.attempts import finished
 from keras_transformer.client.calls import Calls
@@ -55,6 +56,14 @@ class Client(Calls):
 
     def _run(self, coroutine):
         return finished(coroutine)
+
+    def _pieces(self, stream):
+        while not stream.finished:
+            piece, notes = self._run(self._next_piece(stream))
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
+            if piece:
+                yield piece
 
     async def _all(self, request, batches):
         return [await request(rows) for rows in batches]

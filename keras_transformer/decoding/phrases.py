@@ -20,6 +20,8 @@ class _Candidates(NamedTuple):
     sums: float32 `(batch, n)`, log probabilities after penalties; -inf for an extension that is not allowed.
     met: bool `(batch, n, phrases)`, the phrases that the extended hypothesis holds.
     needed: int32 `(batch, n)`, the number of tokens that the extended hypothesis needs for the other phrases.
+    rest: float32 `(batch, n)`, an estimate of the log probability of these tokens: for each the highest that the
+        search has seen, 0 for one that it has not seen.
     """
 
     tokens: Any
@@ -27,6 +29,7 @@ class _Candidates(NamedTuple):
     sums: Any
     met: Any
     needed: Any
+    rest: Any
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -38,8 +41,13 @@ class PhraseBeam(Beam):
     many tokens of the phrases form a bank. The banks share the `width` open hypotheses evenly, the best hypothesis of
     the highest bank always keeps its place, and no hypothesis ends without its phrases. So an output holds every phrase
     of its row, in any order and once at least, unless the phrases together are longer than the row's limit or a
-    constraint forbids one of their tokens. A row whose phrases are too long is searched without them. A prefix does not
-    count: each phrase comes after it, or begins in it.
+    constraint forbids one of their tokens. A row whose phrases are too long is searched without them. A phrase that a
+    prefix holds is written already.
+
+    A row without phrases stops as in `Beam`. For a row with phrases the search keeps the highest probability
+    that each token of a phrase had so far. It assumes that an open hypothesis writes its missing phrases with these
+    probabilities and then ends. The row stops when no open hypothesis would then beat the `n_best`-th finished one. So
+    it can miss an output that is better because it is longer, or in which a token of a phrase is likelier than before.
 
     A `width` above the number of tokens of a row's phrases leaves a place for each bank. With fewer places the phrases
     come early in the output. Without `phrases` it is a `Beam`. With them each hypothesis goes on with its eight
@@ -62,11 +70,18 @@ class PhraseBeam(Beam):
         extra = super().begin(beams, search)
         if search.phrases is None:
             return extra
-        lengths = _phrase_lengths(search)
-        fit = ops.sum(lengths, axis=1) <= search.limits - beams.lengths[:, 0]
-        met = ops.logical_or(ops.equal(lengths, 0), ops.logical_not(fit)[:, None])
-        shape = (*ops.shape(beams.lengths), ops.shape(lengths)[1])
-        return (*extra, ops.broadcast_to(met[:, None], shape))
+        met = _held(beams.tokens[:, 0], beams.lengths[:, 0], search)
+        needed = ops.sum(ops.where(met, 0, _phrase_lengths(search)), axis=1)
+        fit = needed <= search.limits - beams.lengths[:, 0]
+        met = ops.logical_or(met, ops.logical_not(fit)[:, None])
+        shape = (*ops.shape(beams.lengths), ops.shape(met)[1])
+        best_log_probs = ops.full(ops.shape(search.phrases), NEVER, "float32")
+        return (
+            *extra,
+            ops.broadcast_to(met[:, None], shape),
+            best_log_probs,
+            ops.logical_not(ops.all(met, axis=1)),
+        )
 
     def advance(self, beams, extra, prediction, search):
         """Takes one step.
@@ -74,7 +89,9 @@ class PhraseBeam(Beam):
         Args:
             beams: `Beams`.
             extra: float32 `(batch, width)`, the log probabilities of the open hypotheses after penalties; `Finished`;
-                and bool `(batch, width, phrases)`, the phrases that each of them holds.
+                bool `(batch, width, phrases)`, the phrases that each of them holds; float32 `(batch, phrases, length)`,
+                the highest log probability of each token of the phrases so far, -inf at first; and bool
+                `(batch,)`, whether a row lacked a phrase when it began.
             prediction: `Prediction`.
             search: `Search`.
 
@@ -83,8 +100,8 @@ class PhraseBeam(Beam):
         """
         if search.phrases is None:
             return super().advance(beams, extra, prediction, search)
-        sums, finished, met = extra
-        candidates = self._extensions(beams, sums, met, prediction, search)
+        sums, finished, met, best_log_probs, lacked = extra
+        candidates, best_log_probs = self._extensions(beams, sums, met, best_log_probs, prediction, search)
         # Logits of NaN end the row with the score NaN, as in `Beam`.
         broken = ops.isnan(candidates.sums)
         candidates = candidates._replace(sums=ops.where(broken, math.inf, candidates.sums))
@@ -92,7 +109,8 @@ class PhraseBeam(Beam):
         candidates = _Candidates(*select(tuple(candidates), places))
         bank = ops.max(candidates.needed, axis=1, keepdims=True) - candidates.needed
         possible = candidates.sums > NEVER
-        lengths = beams.lengths[:, :1] + 1  # all open hypotheses of a row have one length
+        # All open hypotheses of a row have one length, and the first is open where any is.
+        lengths = beams.lengths[:, :1] + ops.cast(possible[:, :1], "int32")
         ends = ops.logical_or(one_of(candidates.tokens, search.eos_ids), lengths >= search.limits[:, None])
         ends = ops.logical_or(ends, ops.equal(candidates.sums, math.inf))
         ends = ops.logical_and(possible, ends)
@@ -110,17 +128,33 @@ class PhraseBeam(Beam):
             candidates.tokens,
             candidates.parents,
         )
-        beams, sums, tokens, parents = opened.closed_unless(self.can_win(opened, finished, search))
-        return beams, (sums, finished, candidates.met), tokens, parents
+        shortest = lengths + candidates.needed + 1  # with the end
+        longest = ops.where(lacked[:, None], shortest, search.limits[:, None])
+        highest = ops.where(is_open, (opened.sums + candidates.rest) / self.divisor(longest), NEVER)
+        can_win = ops.max(highest, axis=1) > finished.ranks[:, -1]
+        beams, sums, tokens, parents = opened.closed_unless(can_win)
+        return beams, (sums, finished, candidates.met, best_log_probs, lacked), tokens, parents
 
-    def _extensions(self, beams, sums, met, prediction, search):
-        """Returns the `_Candidates`: the likeliest tokens of each hypothesis, and the next token of each phrase."""
+    def _extensions(self, beams, sums, met, best_log_probs, prediction, search):
+        """Returns the `_Candidates`, the likeliest tokens of each hypothesis and the next token of each phrase.
+
+        The second result is `best_log_probs` after this step. The arguments are those of `advance` and parts of its
+        `extra`.
+        """
         batch_size, width = ops.shape(beams.lengths)
         vocab_size = prediction.allowed.shape[-1]
         phrases, lengths = search.phrases, _phrase_lengths(search)
         normalizer = prediction.allowed_normalizer
         normalizer = prediction.normalizer if normalizer is None else normalizer
-        offset = ops.where(beams.finished, NEVER, sums) - normalizer
+        offset = ops.where(beams.finished, NEVER, 0.0) - normalizer
+        allowed = ops.reshape(prediction.allowed, (-1, width * vocab_size))
+
+        def log_probs(tokens):
+            """Returns the log probability of each token `(batch, width, n)`, flat, and the hypothesis it follows."""
+            parents = ops.broadcast_to(ops.arange(width, dtype="int32")[:, None], ops.shape(tokens))
+            tokens, parents = (ops.reshape(x, (batch_size, -1)) for x in (tokens, parents))
+            return select(allowed, parents * vocab_size + tokens) + select(offset, parents), parents
+
         each = min(min(MOST_LIKELY, self.width) + len(search.eos_ids), vocab_size)
         likeliest = top_k(ops.reshape(prediction.allowed, (-1, vocab_size)), each)[1]
         likeliest = ops.reshape(likeliest, (batch_size, width, each))
@@ -149,21 +183,23 @@ class PhraseBeam(Beam):
         missing = ops.where(met, 0, lengths[:, None, None])
         needed = ops.sum(missing, axis=-1) - ops.max(ops.where(met, 0, held), axis=-1)
 
-        flat = (batch_size, -1)
-        parents = ops.broadcast_to(ops.arange(width, dtype="int32")[:, None], ops.shape(tokens))
-        tokens, parents, needed = (ops.reshape(x, flat) for x in (tokens, parents, needed))
-        allowed = ops.reshape(prediction.allowed, (-1, width * vocab_size))
-        sums = select(allowed, parents * vocab_size + tokens) + select(offset, parents)
+        seen = ops.reshape(log_probs(following)[0], ops.shape(following))
+        seen = ops.where(ops.equal(step[..., None], places), seen[..., None], NEVER)
+        best_log_probs = ops.maximum(best_log_probs, ops.max(seen, axis=1))
+        costs = ops.where(best_log_probs > NEVER, best_log_probs, 0.0)[:, None, None]
+        missing_costs = ops.where(met[..., None], 0.0, costs)
+        written_costs = ops.sum(ops.where(places < held[..., None], missing_costs, 0.0), axis=-1)
+        rest = ops.sum(missing_costs, axis=(-2, -1)) - ops.min(written_costs, axis=-1)
+
+        added, parents = log_probs(tokens)
+        tokens, needed, rest, usable = (
+            ops.reshape(x, (batch_size, -1)) for x in (tokens, needed, rest, usable)
+        )
         room = search.limits[:, None] - beams.lengths[:, :1] - 1
         fits = needed <= ops.where(one_of(tokens, search.eos_ids), 0, room)
-        usable = ops.logical_and(ops.reshape(usable, flat), fits)
-        return _Candidates(
-            tokens,
-            parents,
-            ops.where(usable, sums, NEVER),
-            ops.reshape(met, (batch_size, -1, ops.shape(phrases)[1])),
-            needed,
-        )
+        sums = ops.where(ops.logical_and(usable, fits), select(sums, parents) + added, NEVER)
+        met = ops.reshape(met, (batch_size, -1, ops.shape(phrases)[1]))
+        return _Candidates(tokens, parents, sums, met, needed, rest), best_log_probs
 
     def _with_ended(self, candidates, ended, lengths, beams, prediction, finished):
         """Returns `Finished` with the hypotheses that end, bool `(batch, n)`."""
@@ -179,6 +215,26 @@ def _phrase_lengths(search):
     """Returns the number of tokens of each phrase, int32 `(batch, phrases)`."""
     places = ops.arange(1, ops.shape(search.phrases)[2] + 1, dtype="int32")
     return ops.max(ops.where(ops.not_equal(search.phrases, search.pad_id), places, 0), axis=-1)
+
+
+def _held(tokens, lengths, search):
+    """Finds the phrases that outputs hold.
+
+    Args:
+        tokens: int32 `(batch, target_len)`.
+        lengths: int32 `(batch,)`.
+        search: `Search`.
+
+    Returns:
+        bool `(batch, phrases)`.
+    """
+    ends = lengths[:, None, None] - _phrase_lengths(search)[..., None]
+    target_len, longest = ops.shape(tokens)[1], ops.shape(search.phrases)[2]
+    starts, places = ops.arange(target_len, dtype="int32"), ops.arange(longest, dtype="int32")
+    parts = ops.take(tokens, ops.minimum(starts[:, None] + places, target_len - 1), axis=1)
+    phrases = search.phrases[:, :, None]
+    equal = ops.logical_or(ops.equal(parts[:, None], phrases), ops.equal(phrases, search.pad_id))
+    return ops.any(ops.logical_and(ops.all(equal, axis=-1), starts <= ends), axis=-1)
 
 
 def _begun(beams, phrases):

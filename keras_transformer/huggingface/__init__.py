@@ -32,6 +32,7 @@ from keras_transformer.huggingface import (
     qwen2,
     qwen3,
     roberta,
+    smollm3,
     t5,
     umt5,
     vit,
@@ -78,7 +79,7 @@ ENCODER_MODULES = (
     data2vec_text,
     ernie,
 )
-DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3, ministral)
+DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3, ministral, smollm3)
 ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus, mt5, umt5)
 MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit)
 ENCODERS, DECODERS, ENCODER_DECODERS = (

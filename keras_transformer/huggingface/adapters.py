@@ -23,6 +23,7 @@ from keras_transformer.huggingface.known_keys import check_keys
 from keras_transformer.huggingface.tensors import full_name, weight_ids
 
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+PICKLED = "adapter_model.bin"
 BEGINNING = "base_model.model."
 LOW, HIGH = re.compile(r"\.lora_(embedding_)?A(\.weight)?$"), re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 INITIALISED = (True, False, "gaussian", "eva", "orthogonal")  # the ways that leave the base model as it is
@@ -110,14 +111,16 @@ def joined(folder, base=None):
     if whole or not (folder / ADAPTER_CONFIG).is_file():
         rule = f"`base` is for a folder with {ADAPTER_CONFIG} and without a model of its own."
         check(base is None, rule, base=base, folder=str(folder))
-        both = (folder / ADAPTER_CONFIG).is_file() and (folder / ADAPTER).is_file()
         rule = (
             f"`folder` must hold a whole model or an adapter, not both. If the adapter is in the model, remove "
-            f"{ADAPTER_CONFIG} and {ADAPTER}. If it is not, move them to a folder of their own, and pass `base`."
+            f"{ADAPTER_CONFIG} and its weights. If it is not, move them to a folder of their own, and pass `base`."
         )
-        check(not both or (folder / JOINED).is_file(), rule, folder=str(folder))
+        alone = not (folder / ADAPTER_CONFIG).is_file() or (folder / JOINED).is_file()
+        check(alone, rule, folder=str(folder))
         yield folder
         return
+    rule = f"`folder` must hold {ADAPTER}: a .bin file is not read, because such a file can run code."
+    check((folder / ADAPTER).is_file() or not (folder / PICKLED).is_file(), rule, folder=str(folder))
     named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     given = base if base is not None else named
     rule = "`base` must be the folder of the adapter's base model, because nothing is downloaded."

@@ -31,7 +31,8 @@ def read_added_tokens(folder, pieces, *, roles=(), plain=(), finds_special=True)
         of `AddedToken`.
 
     Raises:
-        ValueError: If the ids are not those of the pieces and the ones after them, or a file is damaged.
+        ValueError: If the ids are not those of the pieces and the ones after them, a token of white space takes the
+            blanks around it, or a file is damaged.
     """
     from keras_transformer.text import AddedToken  # loads TensorFlow
 
@@ -66,6 +67,9 @@ def read_added_tokens(folder, pieces, *, roles=(), plain=(), finds_special=True)
         for token in made
         if token.content not in roles and token.content not in plain and (finds_special or not token.special)
     ]
+    rule = "An added token of white space alone must not take the blanks around it (`lstrip`, `rstrip`)."
+    for token in found:
+        check(token.content.strip() or not (token.lstrip or token.rstrip), rule, token=token.content)
     return [*pieces, *(tokens[token_id]["content"] for token_id in new)], found
 
 

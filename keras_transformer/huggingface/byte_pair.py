@@ -4,8 +4,9 @@ from keras_transformer.checks import check
 from keras_transformer.data import read_lines
 from keras_transformer.huggingface.added_tokens import read_added_tokens
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import read_if_there, read_json, write_json
-from keras_transformer.huggingface.post_processor import GENERIC, check_ends
+from keras_transformer.huggingface.files import CONFIG, read_if_there, read_json, write_json
+from keras_transformer.huggingface.post_processor import check_ends
+from keras_transformer.huggingface.tokenizer_classes import check_roles, class_of, reader_of, takes_file
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -44,6 +45,12 @@ PRE_TOKENIZERS = {
 # What `BytePairTokenizer` does, in the words of tokenizer.json.
 EXPECTED_MODEL = {"type": "BPE", "byte_fallback": False}
 EXPECTED_DECODER = {"type": "ByteLevel"}
+# The patterns of transformers' classes that do not take it from tokenizer.json, and the usual ones of families.
+OWN_PATTERNS = {
+    **dict.fromkeys(("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer"), "gpt2"),
+    **dict.fromkeys(("gpt2", "roberta", "bart", "data2vec-text"), "gpt2"),
+    **dict.fromkeys(("Qwen2Tokenizer", "qwen2", "qwen3"), "qwen2"),
+}
 
 
 def read_byte_pair(folder, names=None, finds_special=False, **default_tokens):
@@ -69,8 +76,10 @@ def read_byte_pair(folder, names=None, finds_special=False, **default_tokens):
     else:
         path, lines = folder / "vocab.json", read_lines(folder / "merges.txt")
         merges = [line for i, line in enumerate(lines) if line and (i or not line.startswith("#version"))]
-        model = {"vocab": read_json(path), "merges": merges}
-        parts = {"model": model, "pre_tokenizer": PRE_TOKENIZERS["gpt2"]}
+        pattern = _own_pattern(folder) or "gpt2"
+        normalizer = {"type": "NFC"} if pattern == "qwen2" else None
+        parts = {"model": {"vocab": read_json(path), "merges": merges}, "normalizer": normalizer}
+        parts["pre_tokenizer"] = PRE_TOKENIZERS[pattern]
     try:
         return BytePairTokenizer(**_arguments(parts, config, default_tokens, folder, finds_special))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -88,7 +97,7 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
         folder: A `pathlib.Path`.
         finds_special: As in `read_byte_pair`.
     """
-    model, normalizer = parts["model"], parts.get("normalizer")
+    model, normalizer = parts["model"], without_sequence(parts.get("normalizer"), "normalizers")
     check_config(model, FILE, **EXPECTED_MODEL)
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         check_config({key: model.get(key) or None}, FILE, **{key: None})
@@ -109,8 +118,19 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
     special = [token["content"] for token in added if token.get("special")]
     special += [token.content for token in found if token.special]
     pattern, prefix_space = _pattern(parts.get("pre_tokenizer"))
-    if config.get("tokenizer_class") not in GENERIC and config.get("add_prefix_space") is not None:
+    own = _own_pattern(folder)
+    if not takes_file(folder) and config.get("add_prefix_space") is not None:
         prefix_space = bool(config["add_prefix_space"])
+    if own is not None:
+        rule = f"{FILE} must have the parts of its class, or `tokenizer_class` must be 'PreTrainedTokenizerFast'."
+        # transformers 5 splits the digits of such a file in another way than the model was trained with.
+        same = pattern in (own, f"{own}_digits") and bool(normalizer) == (own == "qwen2")
+        asked = {
+            "pre_tokenizer": pattern,
+            "normalizer": normalizer,
+            "ignore_merges": model.get("ignore_merges"),
+        }
+        check(same and not model.get("ignore_merges"), rule, tokenizer_class=class_of(folder), **asked)
     rule = "`add_prefix_space` must be False where words are not those of GPT-2."
     check(not prefix_space or pattern == "gpt2", rule, add_prefix_space=prefix_space, pattern=pattern)
     return {
@@ -125,6 +145,20 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
         **_missing_bytes(model, pieces, names),
         **names,
     }
+
+
+def without_sequence(part, name):
+    """Returns the only part of a Sequence, None for an empty one, and any other part as it is."""
+    listed = part.get(name) if isinstance(part, dict) and part.get("type") == "Sequence" else None
+    return part if listed is None or len(listed) > 1 else next(iter(listed), None)
+
+
+def _own_pattern(folder):
+    """Returns the pattern of a class that does not take it from tokenizer.json; None for any other class."""
+    if takes_file(folder):
+        return None
+    model_type = read_if_there(folder, CONFIG).get("model_type")
+    return OWN_PATTERNS.get(class_of(folder) or model_type)
 
 
 def _missing_bytes(model, pieces, names):
@@ -149,7 +183,7 @@ def _content(token):
 
 def _pattern(pre_tokenizer):
     """Returns the name of the pattern that a part of tokenizer.json describes, and whether texts get a first blank."""
-    received = _without_offsets(pre_tokenizer)
+    received = _without_offsets(without_sequence(pre_tokenizer, "pretokenizers"))
     prefix_space = received == _without_offsets({**BYTE_LEVEL, "add_prefix_space": True})
     for name, expected in PRE_TOKENIZERS.items():
         if received == _without_offsets(expected) or (prefix_space and name == "gpt2"):
@@ -261,12 +295,13 @@ def byte_pair_kind(
     def read(folder):
         tokenizer = read_byte_pair(folder, names, ends is not None, **default_tokens)
         if ends is not None:
-            generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
             last = [tokenizer.eos_id]
-            check_ends(folder, [tokenizer.bos_id], last, last * separators, makes_own=not generic)
+            check_ends(folder, [tokenizer.bos_id], last, last * separators)
+            check_roles(folder, tokenizer, cls="bos_id", sep="eos_id")
         return (tokenizer,)
 
-    return TokenizerKind((files,), read, write, starts_with_bos)
+    classes = ("GPT2", "Qwen2", "Llama", "CodeLlama") if ends is None else ("Roberta", "Bart")
+    return TokenizerKind((files,), reader_of(read, *classes), write, starts_with_bos)
 
 
 # The tokenizer of RoBERTa and BART: `<s>` before each text, `</s>` after it.

@@ -15,6 +15,7 @@ ACTIVATIONS = {
 }
 POOLINGS = {"cls": "first", "mean": "mean"}
 OWN_VALUES = {"activation": ACTIVATIONS, "pooling": POOLINGS}
+SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"  # of `problem_type`
 # The ids of an encoder. BERT's config.json knows none of [CLS] and [SEP]; they are written at the keys of other models.
 ID_KEYS = {"pad_id": "pad_token_id", "cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 # Arguments that are sizes, which must be positive.
@@ -135,8 +136,8 @@ def add_token_ids(
 ):
     """Adds to a model's arguments the ids that the caller did not give, from config.json.
 
-    Without an id for padding, `pad_id` is `eos_id`: it is the only id that no text contains. Without an id to begin
-    with, `bos_id` is `eos_id` too, because texts followed one another in the training.
+    Without an id for padding, the `pad_id` of a language model is `eos_id`: it is the only id that no text contains.
+    Without an id to begin with, `bos_id` is `eos_id` too, because texts followed one another in the training.
 
     Args:
         config: The config.json, a dict.
@@ -144,14 +145,16 @@ def add_token_ids(
         bos_id: The caller's id, or None.
         eos_id: The caller's id, or None.
         bos_key: Key of `bos_id` in config.json.
-        several: Whether the model takes `stop_ids`. The first of several ids of an end is then its `eos_id`.
+        several: Whether the model is a language model and takes `stop_ids`. The first of several ids of an end is then
+            its `eos_id`.
         **kwargs: The other arguments of the model.
 
     Returns:
         A dict of `kwargs`, `pad_id`, `bos_id`, `eos_id` and, where there are several ids of an end, `stop_ids`.
 
     Raises:
-        ValueError: If config.json has no id of an end, or several for a model that stops at one.
+        ValueError: If config.json has no id of an end, or several for a model that stops at one; or if it has no id for
+            padding and the model is an encoder-decoder.
     """
     ends = config.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
@@ -169,6 +172,11 @@ def add_token_ids(
     if pad_id is None:
         pad_id = config.get("pad_token_id")
         pad_id = None if pad_id == -1 else pad_id  # early Llamas write -1 for none
+        if pad_id is None and not several:
+            raise ValueError(
+                "`pad_token_id` of config.json must be one id: say which with `pad_id=`. "
+                f"Received: pad_token_id={config.get('pad_token_id')!r}."
+            )
     bos_id, pad_id = (eos_id if token_id is None else token_id for token_id in (bos_id, pad_id))
     return {**kwargs, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
 
@@ -182,35 +190,44 @@ def token_id_keys(model, bos_key="bos_token_id"):
     }
 
 
-def labels_of(config):
+def labels_of(config, problem_types=()):
     """Returns the number of classes in config.json, and their names: a list of str, or None if they have only numbers.
 
+    Args:
+        config: The config.json, a dict.
+        problem_types: Values that `problem_type` may have where there are several classes, besides `SINGLE_LABEL`.
+
     Raises:
-        ValueError: If `id2label` does not number the names from 0 on, if a name is no str, or if a text may have
-            several of the classes at once.
+        ValueError: If `id2label` does not number the names from 0 on, if a name is no str, or if `problem_type` has
+            another value.
     """
     names = config.get("id2label")
     if names is None:
         count = config.get("num_labels")
         count = 2 if count is None else count  # transformers' default, which it does not write
-        _check_problem_type(config, count)
+        _check_problem_type(config, count, problem_types)
         return count, None
     names = {str(key): label for key, label in names.items()}
     if names.keys() != {str(i) for i in range(len(names))}:
         raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
     labels = [names[str(i)] for i in range(len(names))]
     check_labels(len(labels), id2label=labels)
-    _check_problem_type(config, len(labels))
+    _check_problem_type(config, len(labels), problem_types)
     return len(labels), None if labels == _default_labels(len(labels)) else labels
 
 
-def _check_problem_type(config, count):
-    """Raises `ValueError` where a text may have several classes at once: this library computes a softmax over them."""
-    allowed = (None, "single_label_classification", *(("regression",) if count == 1 else ()))
-    if config.get("problem_type") not in allowed:
+def is_multi_label(config):
+    """Whether config.json says that a text may have several of the classes at once."""
+    return config.get("problem_type") == MULTI_LABEL
+
+
+def _check_problem_type(config, count, allowed):
+    """Raises `ValueError` where `problem_type` asks for another function of the scores than a head computes."""
+    allowed = (SINGLE_LABEL, *allowed) if count > 1 else (SINGLE_LABEL, "regression")
+    if config.get("problem_type") not in (None, *allowed):
         raise ValueError(
-            "`problem_type` of config.json must be 'single_label_classification', or 'regression' with one label. "
-            f"Received: problem_type={config['problem_type']!r}, with {count} labels."
+            f"`problem_type` of config.json must be one of {list(allowed)} with {count} labels. "
+            f"Received: problem_type={config['problem_type']!r}."
         )
 
 

@@ -48,6 +48,7 @@ DEFAULTS = {
 MODEL = {"vocab_size": "vocab_size", "d_model": "hidden_size", "tie_embeddings": "tie_word_embeddings"}
 ATTENTION = {"num_heads": "num_attention_heads", "dropout": "attention_dropout"}
 ATTENTION |= {"num_key_value_heads": "num_key_value_heads"}
+ROTATED = "no_rope_layers"  # whose values are 1 for the layers with rotary positions
 SCORES = re.compile(r"(^|\.)lm_head\.weight$")  # which an `EncoderModel` does not have
 LAYER = LayerNames(
     tuple(f"self_attn.{letter}_proj" for letter in "qkvo"),
@@ -76,6 +77,7 @@ class DecoderFamily(Family):
         caps: Whether attention and logits have bounds.
         attention_caps: Whether attention may have one.
         biased: Names of the keys for the biases of attention and of the feed-forward network that config.json has.
+        rotated: `rotated(config)` tells of each layer whether it has rotary positions, a list; None where all have.
         bidirectional: Key of config.json that asks for an `EncoderModel`, in which each token sees the later ones too;
             "" for a family without such models. They are read, not written.
     """
@@ -96,6 +98,7 @@ class DecoderFamily(Family):
     caps: bool = False
     attention_caps: bool = True
     biased: tuple = ("attention_bias", "mlp_bias")
+    rotated: Callable | None = None
     bidirectional: str = ""
     more_keys: tuple = DECODER
 
@@ -183,7 +186,7 @@ class DecoderFamily(Family):
         attention = {
             **arguments_from(config, ATTENTION),
             "key_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            "use_bias": config.get("attention_bias") or False,
+            "use_bias": self._has_biases(config, "attention_bias"),
             "output_bias": None if self.output_bias else False,
             "query_key_norm": self.norm if self.query_key_norm else None,
             "norm_epsilon": config["rms_norm_eps"],
@@ -191,7 +194,7 @@ class DecoderFamily(Family):
             "soft_cap": config["attn_logit_softcapping"] if self.caps and self.attention_caps else None,
         }
         feed_forward = arguments_from(config, self._feed_forward_keys)
-        feed_forward["use_bias"] = config.get("mlp_bias") or False
+        feed_forward["use_bias"] = self._has_biases(config, "mlp_bias")
         return gated_layers(
             layer_class,
             config,
@@ -205,8 +208,13 @@ class DecoderFamily(Family):
             layer_norm_epsilon=config["rms_norm_eps"],
             norm=self.norm,
             sandwich_norm=len(self.names.norms) == 4,
+            rotated=self.rotated and self.rotated(config),
             **causal,
         )
+
+    def _has_biases(self, config, key):
+        """Whether config.json asks for biases by a key. Where a family has no such key, transformers ignores it."""
+        return bool((config if key in self.biased else self.defaults).get(key))
 
     @property
     def _feed_forward_keys(self):
@@ -276,7 +284,10 @@ class DecoderFamily(Family):
     def _layer_keys(self, decoder):
         """Returns the keys of config.json for the windows and positions of the layers."""
         max_length = self.defaults["max_position_embeddings"]
-        keys = layer_keys(self.model_type, decoder, self._window_keys, max_length, self.thetas)
+        rotates_all = self.rotated is None
+        keys = layer_keys(self.model_type, decoder, self._window_keys, max_length, self.thetas, rotates_all)
+        if not rotates_all:
+            keys[ROTATED] = [int(layer.self_attention.positions is not None) for layer in decoder.layers]
         return {key: keys[key] for key in keys if key != "layer_types" or self.writes_layer_types}
 
     def _check_made(self, model, config):
@@ -290,7 +301,7 @@ class DecoderFamily(Family):
         positions = layer.self_attention.positions
         return {
             **attention_options(layer.self_attention, d_model),
-            "positions": (positions.max_wavelength, positions.scaling),
+            "positions": positions and (positions.max_wavelength, positions.scaling),
             "feed_forward_dropout": layer.feed_forward.dropout,
         }
 

@@ -3,11 +3,14 @@
 import re
 from dataclasses import dataclass, field
 
+from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import (
     ID_KEYS,
+    MULTI_LABEL,
     arguments_from,
     check_config,
     check_divisible,
+    is_multi_label,
     keys_of,
     label_keys,
     labels_of,
@@ -117,6 +120,8 @@ class EncoderFamily(Family):
         )
         words = {"layer_norm_epsilon": EPSILON, **arguments_from(config, self.keys)}
         check_divisible(config, self.keys["d_model"], self.keys["num_heads"])
+        pad_id = config["pad_token_id"]
+        check(isinstance(pad_id, int), "`pad_token_id` of config.json must be one id.", pad_token_id=pad_id)
         dtype, width = kwargs.get("dtype"), words.get("embedding_dim", words["d_model"])
         epsilon = words["layer_norm_epsilon"]
         norm = LayerNormalization(epsilon=epsilon, center=self._norm_center(config), dtype=dtype, name="norm")
@@ -190,8 +195,12 @@ class EncoderFamily(Family):
         dropout = self._head_dropout(config, names)
         if names.kind in (MultipleChoiceHead, SpanHead):
             return names.kind(dropout, **arguments)
-        num_classes, labels = labels_of(config)
-        return names.kind(num_classes, dropout, labels, **arguments)
+        if names.kind is ClassificationHead:
+            num_classes, labels = labels_of(config, (MULTI_LABEL,))
+            return ClassificationHead(num_classes, dropout, labels, is_multi_label(config), **arguments)
+        # transformers ignores `problem_type` in a head for tags.
+        num_classes, labels = labels_of({**config, "problem_type": None})
+        return TaggingHead(num_classes, dropout, labels, **arguments)
 
     def make_config(self, model):
         """Makes the config.json of a model."""
@@ -260,6 +269,8 @@ class EncoderFamily(Family):
             keys[names.dropout[0]] = head.dropout
         if names.kind in (ClassificationHead, TaggingHead):
             keys |= label_keys(head.num_classes, head.labels)
+        if getattr(head, "multi_label", False):
+            keys["problem_type"] = MULTI_LABEL
         return keys
 
     def make_tensors(self, model):

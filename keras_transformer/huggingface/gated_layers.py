@@ -32,7 +32,7 @@ def kinds_from(config, default):
     return kinds
 
 
-def layer_keys(family, stack, window_keys, max_length, thetas=None):
+def layer_keys(family, stack, window_keys, max_length, thetas=None, rotates_all=True):
     """Returns the keys of config.json for the number and kinds of layers, their window and their rotary positions.
 
     Args:
@@ -41,15 +41,22 @@ def layer_keys(family, stack, window_keys, max_length, thetas=None):
         window_keys: `window_keys(window)` gives the keys for a window, an int or None.
         max_length: `max_position_embeddings` where the positions do not tell it.
         thetas: As `rope_of_kind` takes them; None for one wavelength.
+        rotates_all: Whether all layers must have rotary positions. If not, one at least has them.
 
     Raises:
         ValueError: If there are several windows, or a layer has other parts.
     """
+    ropes = [layer.self_attention.positions for layer in stack.layers]
+    ropes = ropes if rotates_all else [each for each in ropes if each is not None] or [None]
+    check_parts(family, attention_positions=(ropes[0], RotaryPositions))
     for layer in stack.layers:
         check_parts(family, layer=(layer, stack.layer_class))
         parts = {"feed_forward": (layer.feed_forward, GatedFeedForward)}
         check_parts(family, attention=(layer.self_attention, MultiHeadAttention), **parts)
-        check_parts(family, attention_positions=(layer.self_attention.positions, RotaryPositions))
+        positions = layer.self_attention.positions
+        check_parts(
+            family, attention_positions=(positions, type(ropes[0]) if rotates_all or positions else None)
+        )
     attentions = [layer.self_attention for layer in stack.layers]
     windows = [attention_options(attention)["sliding_window"] for attention in attentions]
     kinds = [FULL if window is None else SLIDING for window in windows]
@@ -57,7 +64,7 @@ def layer_keys(family, stack, window_keys, max_length, thetas=None):
     check_parts(family, number_of_windows=(len(widths), min(len(widths), 1)))
     by_kind = {kind: attention.positions for kind, attention in zip(kinds, attentions, strict=True)}
     if thetas is None:
-        rope = rope_keys(family, attentions[0].positions, max_length)
+        rope = rope_keys(family, ropes[0], max_length)
     else:
         rope = _rope_keys_by_kind(family, by_kind, max_length, thetas)
     kind_keys = {"num_hidden_layers": len(kinds), "layer_types": kinds}
@@ -73,6 +80,7 @@ def gated_layers(
     window,
     thetas=None,
     first_norm=True,
+    rotated=None,
     dtype=None,
     **options,
 ):
@@ -86,8 +94,9 @@ def gated_layers(
         feed_forward: The arguments of each `GatedFeedForward`, a dict.
         window: `sliding_window` of the layers with one.
         thetas: As `rope_of_kind` takes them; None for one wavelength.
-        dtype: The dtype of all parts.
         first_norm: Whether attention has a norm in the first layer too.
+        rotated: Whether each layer has rotary positions, a list; None where all have.
+        dtype: The dtype of all parts.
         **options: The other arguments of each layer.
     """
     return [
@@ -95,7 +104,7 @@ def gated_layers(
             attention=MultiHeadAttention(
                 **attention,
                 sliding_window=window if kind == SLIDING else None,
-                positions=rope_of_kind(config, kind, thetas) if thetas else positions_from(config),
+                positions=_positions(config, kind, thetas) if rotated is None or rotated[i] else None,
                 dtype=dtype,
                 name="self_attention",
             ),
@@ -108,6 +117,11 @@ def gated_layers(
         )
         for i, kind in enumerate(kinds)
     ]
+
+
+def _positions(config, kind, thetas):
+    """Makes the positions of a layer."""
+    return rope_of_kind(config, kind, thetas) if thetas else positions_from(config)
 
 
 def rope_of_kind(config, kind, theta_keys):

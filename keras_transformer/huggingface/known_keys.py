@@ -41,9 +41,9 @@ IGNORED = {
         *("cache_implementation", "embd_pdrop", "hidden_dropout", "_sliding_window_pattern"),
     ),
     "config.json of an encoder-decoder": (
-        *("num_hidden_layers", "classif_dropout", "add_bias_logits", "extra_pos_embeddings"),
+        *("classif_dropout", "add_bias_logits", "extra_pos_embeddings"),
         *("layer_norm_eps", "force_bos_token_to_be_generated", "do_blenderbot_90_layernorm"),
-        *("is_gated_act", "dense_act_fn", "n_positions", "encoder_layerdrop", "decoder_layerdrop"),
+        *("n_positions", "encoder_layerdrop", "decoder_layerdrop"),
     ),
     "config.json of an encoder": (
         *("tie_weights_", "generator_size", "generator_hidden_size", "task_type_vocab_size"),
@@ -113,7 +113,7 @@ DECODER = (
 SEQ2SEQ = (
     *IGNORED["config.json of an encoder-decoder"],
     *("normalize_before", "normalize_embedding", "add_final_layer_norm", "static_position_embeddings"),
-    *("feed_forward_proj", "scale_decoder_outputs"),
+    *("feed_forward_proj", "scale_decoder_outputs", "num_hidden_layers", "is_gated_act", "dense_act_fn"),
 )
 ENCODER = (*IGNORED["config.json of an encoder"], "position_embedding_type", "use_task_id", "qkv_bias")
 SENTENCE_TRANSFORMERS = {

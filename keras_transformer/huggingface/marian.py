@@ -7,6 +7,7 @@ from keras_transformer.huggingface.files import write_json
 from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.sentence_piece import vocabulary_tokenizer
 from keras_transformer.huggingface.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqFamily
+from keras_transformer.huggingface.tokenizer_classes import reader_of
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TokenizerKind,
@@ -103,7 +104,11 @@ def write_tokenizers(tokenizers, folder, model):
 FAMILY = MarianFamily(
     "marian",
     ("MarianMTModel",),
-    TokenizerKind((("source.spm",), ("target.spm",), ("vocab.json",)), read_tokenizers, write_tokenizers),
+    TokenizerKind(
+        (("source.spm",), ("target.spm",), ("vocab.json",)),
+        reader_of(read_tokenizers, "Marian"),
+        write_tokenizers,
+    ),
     defaults=MARIAN_DEFAULTS,
     guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
     embedding_norm=False,

@@ -2,25 +2,24 @@
 
 from keras_transformer.checks import check
 from keras_transformer.huggingface.files import read_if_there
+from keras_transformer.huggingface.tokenizer_classes import takes_file
 
 FILE = "tokenizer.json"
-# The classes of transformers that take tokenizer.json as it is. Others make the normalizer, and most of them the
-# post-processor, from tokenizer_config.json and their own defaults.
-GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def check_ends(folder, before=(), after=(), between=None, makes_own=False):
+def check_ends(folder, before=(), after=(), between=None):
     """Raises `ValueError` for a `post_processor` that puts other ids around texts than the model's family does.
+
+    A class of tokenizers that makes its own post-processor does not read the file's.
 
     Args:
         folder: A `pathlib.Path`.
         before: The ids before a text.
         after: The ids after a text.
         between: The ids between the texts of a pair, where the family reads pairs.
-        makes_own: Whether the class of the tokenizer makes its own post-processor, whatever the file says.
     """
     parts = read_if_there(folder, FILE)
-    if "post_processor" not in parts or makes_own:
+    if "post_processor" not in parts or not takes_file(folder):
         return
     single, pair = _templates(parts["post_processor"])
     rule = "`post_processor` of tokenizer.json must put the ids around a text that the model's family does."

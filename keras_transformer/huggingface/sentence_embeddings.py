@@ -57,16 +57,21 @@ def with_purpose(config, folder):
 
 
 def warn_of_activation(config):
-    """Warns where config.json of a cross-encoder names an activation of its score other than the identity.
+    """Warns where a cross-encoder's score is not the logit, but config.json or its default names another activation.
 
     Args:
         config: The config.json, a dict.
     """
     newer = config.get("sentence_transformers")  # it counts before the key of older versions
-    newer = newer.get("activation_fn") if isinstance(newer, dict) else None
-    name = newer or config.get("sbert_ce_default_activation_function")
+    name = newer.get("activation_fn") if isinstance(newer, dict) else None
+    name = name or config.get("sbert_ce_default_activation_function")
     if name is not None and str(name).rpartition(".")[2] != "Identity":
         log.warning("config.json names the activation %s, which is not computed: a score is the logit", name)
+    scores = len(config.get("id2label") or ()) == 1 or config.get("num_labels") == 1
+    if name is None and scores and "ForSequenceClassification" in str(config.get("architectures")):
+        log.warning(
+            "config.json names no activation, which means a sigmoid in sentence-transformers: here a score is the logit"
+        )
 
 
 def embedder_options(folder, prompt_name=None):

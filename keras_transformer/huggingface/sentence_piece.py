@@ -7,9 +7,16 @@ from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.languages import LANGUAGE, MASK, language_tokens
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.post_processor import GENERIC, check_ends
+from keras_transformer.huggingface.post_processor import check_ends
 from keras_transformer.huggingface.sentence_piece_json import BLANK, CONTROL, read_pieces
 from keras_transformer.huggingface.sentence_piece_json import FILE as JSON
+from keras_transformer.huggingface.tokenizer_classes import (
+    check_roles,
+    class_of,
+    has_own_file,
+    reader_of,
+    takes_file,
+)
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -70,15 +77,18 @@ def with_added_tokens(folder, model, pieces=None, blank=None, finds_special=True
     return sentence_piece(model if every == own else proto.SerializeToString(), None, found, blank)
 
 
-def json_tokenizer(folder, first):
+def json_tokenizer(folder, first, trims=True):
     """Makes a tokenizer of tokenizer.json, whose SentencePiece model has other ids.
 
     Args:
         folder: A `pathlib.Path`.
         first: The first pieces of the model.
+        trims: Whether the class of the tokenizer removes blanks, whatever the file says.
     """
     check_config(read_if_there(folder, TOKENIZER_CONFIG), TOKENIZER_CONFIG, add_prefix_space=True)
-    return with_added_tokens(folder, *read_pieces(folder, first))
+    own = {"add_dummy_prefix": True, "byte_fallback": False}
+    own |= {"remove_extra_whitespaces": True} if trims else {}
+    return with_added_tokens(folder, *read_pieces(folder, first, own))
 
 
 def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
@@ -109,16 +119,23 @@ def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
         write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=True)
 
     def read(folder):
+        own = {"remove_extra_whitespaces": False, "precompiled_charsmap": False, "byte_fallback": True}
+        own |= {} if add_dummy_prefix else {"add_dummy_prefix": False}
         path = folder / "tokenizer.model"
-        model, _, blank = (path, None, None) if path.is_file() else read_pieces(folder)
+        model, _, blank = (
+            (path, None, None) if has_own_file(folder, path.name) else read_pieces(folder, own=own)
+        )
         config = read_if_there(folder, TOKENIZER_CONFIG)
-        if add_dummy_prefix and config.get("tokenizer_class") not in GENERIC:
+        if add_dummy_prefix and not takes_file(folder):
             # As transformers' `LlamaTokenizer` does, whatever tokenizer.json says.
             blank = "always" if config.get("legacy") else "first"
             blank = blank if config.get("add_prefix_space") in (None, True) else "never"
-        return (with_added_tokens(folder, model, None, blank, finds_special=False),)
+        tokenizer = with_added_tokens(folder, model, None, blank, finds_special=False)
+        check_roles(folder, tokenizer, bos="bos_id")
+        return (tokenizer,)
 
-    return TokenizerKind((("tokenizer.model", JSON),), read, write)
+    classes = {"LlamaTokenizer": ("Llama", "CodeLlama")}.get(tokenizer_class, ("Gemma",))
+    return TokenizerKind((("tokenizer.model", JSON),), reader_of(read, *classes), write)
 
 
 def fairseq_tokenizer(model, languages=()):
@@ -163,17 +180,17 @@ def _encoder_kind(family, tokenizer_class, make):
         write_tokenizer_config(folder, tokenizer_class, tokens)
 
     def read(folder):
-        if not (folder / FILE).is_file():
+        if not has_own_file(folder, FILE):
             tokenizer = json_tokenizer(folder, FAIRSEQ)
         else:
             own = make(folder / FILE)
             tokenizer = with_added_tokens(folder, own.model, own.vocabulary)
-        generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
         last = [tokenizer.eos_id]
-        check_ends(folder, [tokenizer.bos_id], last, last * 2, makes_own=not generic)
+        check_ends(folder, [tokenizer.bos_id], last, last * 2)
+        check_roles(folder, tokenizer, bos="bos_id", eos="eos_id")
         return (tokenizer,)
 
-    return TokenizerKind(((FILE, JSON),), read, write)
+    return TokenizerKind(((FILE, JSON),), reader_of(read, tokenizer_class.removesuffix("Tokenizer")), write)
 
 
 FAIRSEQ_SENTENCE_PIECE = _encoder_kind("xlm-roberta", "XLMRobertaTokenizer", fairseq_tokenizer)
@@ -198,7 +215,10 @@ def vocabulary_tokenizer(folder, model, path, more=()):
 def _read_multilingual(folder):
     """Reads the tokenizer of mBART and NLLB, or of M2M-100, which has a vocab.json."""
     if not (folder / FILE).is_file():
-        return (json_tokenizer(folder, FAIRSEQ),)
+        trims = class_of(folder) in ("MBartTokenizer", "MBart50Tokenizer")
+        tokenizer = json_tokenizer(folder, FAIRSEQ, trims)
+        check_roles(folder, tokenizer, eos="eos_id")
+        return (tokenizer,)
     languages = language_tokens(folder)
     if (folder / "vocab.json").is_file():
         return (vocabulary_tokenizer(folder, folder / FILE, folder / "vocab.json", languages),)
@@ -207,9 +227,13 @@ def _read_multilingual(folder):
 
 
 def _read_pegasus(folder):
-    if not (folder / "spiece.model").is_file():
-        return (json_tokenizer(folder, PADDED),)
+    if not has_own_file(folder, "spiece.model"):
+        tokenizer = json_tokenizer(folder, PADDED)
+        check_ends(folder, (), [tokenizer.eos_id])
+        check_roles(folder, tokenizer, eos="eos_id")
+        return (tokenizer,)
     own = sentence_piece(folder / "spiece.model")
+    check_roles(folder, own, eos="eos_id")
     offset = read_if_there(folder, TOKENIZER_CONFIG).get("offset", PEGASUS_OFFSET)
     check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
     unused = [f"<unk_{i}>" for i in range(2, offset)]
@@ -224,5 +248,7 @@ def _refuse_to_write(tokenizers, folder, model):
     )
 
 
-MULTILINGUAL_SENTENCE_PIECE = TokenizerKind(((FILE, JSON),), _read_multilingual, _refuse_to_write)
-PEGASUS_SENTENCE_PIECE = TokenizerKind((("spiece.model", JSON),), _read_pegasus, _refuse_to_write)
+MULTILINGUAL = reader_of(_read_multilingual, "MBart", "MBart50", "M2M100", "Nllb", generic=False)
+MULTILINGUAL_SENTENCE_PIECE = TokenizerKind(((FILE, JSON),), MULTILINGUAL, _refuse_to_write)
+PEGASUS = reader_of(_read_pegasus, "Pegasus")
+PEGASUS_SENTENCE_PIECE = TokenizerKind((("spiece.model", JSON),), PEGASUS, _refuse_to_write)

@@ -5,9 +5,10 @@ transformers 5 writes no other file.
 
 import base64
 
+from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
-from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
+from keras_transformer.huggingface.tokenizer_classes import TOKENIZER_CONFIG, takes_file
 
 FILE = "tokenizer.json"
 BLANK = "\u2581"  # SentencePiece writes it instead of a space
@@ -32,12 +33,14 @@ UNREAD = ("split", "invert", "str_rep", "add_prefix_space")
 LONGEST_WAY = 10  # pieces that a merge may be moved over, on average
 
 
-def read_pieces(folder, first=()):
+def read_pieces(folder, first=(), own=None):
     """Makes a SentencePiece model of tokenizer.json.
 
     Args:
         folder: A `pathlib.Path`.
         first: The first pieces of the model, where its ids are not those of tokenizer.json.
+        own: Options of the model that the class of the tokenizer has, whatever the file says, a dict. They count only
+            where transformers does not take the file as it is.
 
     Returns:
         The bytes of the model; the pieces in the order of their ids, a list of str; and where a blank is put, as
@@ -48,14 +51,15 @@ def read_pieces(folder, first=()):
     """
     path = folder / FILE
     parts, config = read_json(path), read_if_there(folder, TOKENIZER_CONFIG)
+    own = {} if takes_file(folder) else own or {}
     try:
-        return _model(parts, config, first)
+        return _model(parts, config, first, own)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         reason = error if isinstance(error, ValueError) else f"Received: {error!r:.200}."
         raise ValueError(f"{path} must hold a tokenizer of SentencePiece. {reason}") from None
 
 
-def _model(parts, config, first):
+def _model(parts, config, first, own):
     from sentencepiece import sentencepiece_model_pb2
 
     stored = parts["model"]
@@ -68,7 +72,15 @@ def _model(parts, config, first):
     if kind == "BPE" and not fallback:  # SentencePiece writes one unknown piece for several characters
         check_config({"fuse_unk": stored.get("fuse_unk")}, FILE, fuse_unk=True)
     model = sentencepiece_model_pb2.ModelProto()
-    _set_normalizer(model.normalizer_spec, parts)
+    normalizer = model.normalizer_spec
+    _set_normalizer(normalizer, parts)
+    found = {name: getattr(normalizer, name) for name in ("add_dummy_prefix", "remove_extra_whitespaces")}
+    found |= {"precompiled_charsmap": bool(normalizer.precompiled_charsmap), "byte_fallback": fallback}
+    rule = (
+        "`normalizer`, `pre_tokenizer` and `model` must do what the class of the tokenizer does, or `tokenizer_class` "
+        "must be 'PreTrainedTokenizerFast'."
+    )
+    check(all(found[name] == value for name, value in own.items()), rule, **found)
     ids = stored["vocab"]
     if kind == "Unigram":
         ids = {piece: i for i, (piece, _) in enumerate(ids)}
@@ -81,7 +93,7 @@ def _model(parts, config, first):
         raise ValueError("`unk_token` of its model must be a piece: nothing else drops unknown characters.")
     unknown = stored.get("unk_token") or "<unk>" if kind == "BPE" else pieces[stored["unk_id"]]
     types = {piece: _type(piece, added, unknown, fallback) for piece in pieces}
-    _check_blanks(parts, types, model.normalizer_spec.remove_extra_whitespaces)
+    _check_blanks(parts, types, normalizer.remove_extra_whitespaces)
     scores = _scores(stored["merges"], types) if kind == "BPE" else dict(stored["vocab"])
     for piece in dict.fromkeys((*first, *pieces)):
         model.pieces.add(piece=piece, score=scores.get(piece, 0.0), type=types[piece])
@@ -91,7 +103,7 @@ def _model(parts, config, first):
         token = unknown if name == "unk" else config.get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token
         setattr(trainer, f"{name}_piece", token if token in ids else f"<no {name}>")
-    return model.SerializeToString(), pieces, _blank(parts, model.normalizer_spec)
+    return model.SerializeToString(), pieces, _blank(parts, normalizer)
 
 
 def _set_normalizer(normalizer, parts):

@@ -85,6 +85,11 @@ class Seq2SeqFamily(Family):
     stored_table: bool = False
     more_keys: tuple = SEQ2SEQ
 
+    @property
+    def begins_after_padding(self):
+        """Whether the first position is `pad_token_id` + 1, in sinusoids that begin at `OFFSET`."""
+        return self.positions is not None and "offset" in self.positions
+
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         dtype, config = kwargs.get("dtype"), {**self.defaults, **config}
@@ -105,6 +110,8 @@ class Seq2SeqFamily(Family):
             normalize_embedding=self.embedding_norm,
             add_final_layer_norm=self.normalize_first,
             static_position_embeddings=self.positions is not None,
+            num_hidden_layers=config["encoder_layers"],  # transformers writes it over the other
+            **({"pad_token_id": OFFSET - 1} if self.begins_after_padding else {}),
         )
         keys = {"source_vocab_size": "vocab_size", "d_model": "d_model", "dropout": "dropout"}
         return {
@@ -139,6 +146,8 @@ class Seq2SeqFamily(Family):
         """Makes the config.json of a model. Sinusoidal positions have no limit: it has the family's default then."""
         check_parts(self.model_type, model=(model, EncoderDecoder))
         check_parts(self.model_type, share_embeddings=(model.share_embeddings, True))
+        if self.begins_after_padding:
+            check_parts(self.model_type, pad_id=(model.pad_id, OFFSET - 1))
         return self.config_of_parts(model, dropout=model.dropout)
 
     def config_of_parts(self, model, **keys):

@@ -5,6 +5,7 @@ Transformer".
 import re
 from dataclasses import dataclass
 
+from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import (
     activation_from,
     activation_name,
@@ -19,7 +20,7 @@ from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.known_keys import SEQ2SEQ
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.post_processor import GENERIC, check_ends
+from keras_transformer.huggingface.post_processor import check_ends
 from keras_transformer.huggingface.sentence_piece import (
     PADDED,
     json_tokenizer,
@@ -27,6 +28,7 @@ from keras_transformer.huggingface.sentence_piece import (
     with_added_tokens,
 )
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
+from keras_transformer.huggingface.tokenizer_classes import check_roles, has_own_file, reader_of
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -87,8 +89,15 @@ class T5Family(Family):
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
-        check_config(config, is_encoder_decoder=True)
         activation, gated = _activation(config["feed_forward_proj"])
+        name = config["feed_forward_proj"]
+        # transformers writes these over the others.
+        name = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
+        again = {"num_hidden_layers": config["num_layers"], "dense_act_fn": name, "is_gated_act": gated}
+        check_config(config, is_encoder_decoder=True, **again)
+        near, far = config["relative_attention_num_buckets"] // 2, config["relative_attention_max_distance"]
+        rule = "`relative_attention_max_distance` must be above half of `relative_attention_num_buckets`."
+        check(far > near, rule, relative_attention_max_distance=far, half=near)
         scaled = config.get("scale_decoder_outputs", config["tie_word_embeddings"])
         return T5(
             **arguments_from(config, KEYS),
@@ -158,15 +167,16 @@ def _activation(feed_forward_proj):
 
 def read_tokenizers(folder):
     """Reads spiece.model with as many sentinels after its pieces as tokenizer_config.json says, or tokenizer.json."""
-    if not (folder / "spiece.model").is_file():
+    if not has_own_file(folder, "spiece.model"):
         tokenizer = json_tokenizer(folder, PADDED)
-        generic = read_if_there(folder, TOKENIZER_CONFIG).get("tokenizer_class") in GENERIC
-        check_ends(folder, (), [tokenizer.eos_id], makes_own=not generic)
+        check_ends(folder, (), [tokenizer.eos_id])
+        check_roles(folder, tokenizer, eos="eos_id")
         return (tokenizer,)
     tokenizer = sentence_piece(folder / "spiece.model")
     count = read_if_there(folder, TOKENIZER_CONFIG).get("extra_ids", DEFAULT_SENTINELS)
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(count))]
     pieces = tokenizer.pieces(range(tokenizer.vocab_size)) + sentinels
+    check_roles(folder, tokenizer, eos="eos_id")
     return (with_added_tokens(folder, tokenizer.model, pieces),)
 
 
@@ -188,7 +198,9 @@ def write_tokenizers(tokenizers, folder, model):
     write_tokenizer_config(folder, "T5Tokenizer", tokens, extra_ids=count)
 
 
-TOKENIZER = TokenizerKind((("spiece.model", "tokenizer.json"),), read_tokenizers, write_tokenizers)
+TOKENIZER = TokenizerKind(
+    (("spiece.model", "tokenizer.json"),), reader_of(read_tokenizers, "T5", "MT5"), write_tokenizers
+)
 FAMILY = T5Family(
     "t5",
     ("T5ForConditionalGeneration",),

@@ -7,9 +7,9 @@ from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, write_json
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.post_processor import ids_around, puts_first
+from keras_transformer.huggingface.post_processor import FILE, ids_around, puts_first
+from keras_transformer.huggingface.tokenizer_classes import TOKENIZER_CONFIG, takes_file
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 NO_LIMIT = 10**9  # transformers writes 10**30 for no limit
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
 WORD_PIECE_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -47,10 +47,14 @@ def starts_with_bos(folder, kind, bos_id):
     """
     config = read_if_there(folder, TOKENIZER_CONFIG)
     check_config(config, TOKENIZER_CONFIG, add_eos_token=False)
-    if config.get("add_bos_token") is not None:
-        return bool(config["add_bos_token"])
-    found = puts_first(folder, bos_id)
-    return kind.starts_with_bos if found is None else found
+    asked, found = config.get("add_bos_token"), puts_first(folder, bos_id)
+    if found is not None:
+        rule = f"`add_bos_token` of {TOKENIZER_CONFIG} must be what `post_processor` of {FILE} does."
+        check(asked in (None, found), rule, add_bos_token=asked, puts_bos_first=found)
+        return found
+    if takes_file(folder) and (folder / FILE).is_file():
+        return bool(asked)
+    return kind.starts_with_bos if asked is None else bool(asked)
 
 
 def tokenizer_limit(folder):

@@ -5,10 +5,12 @@ import logging
 from keras_transformer.checks import check
 from keras_transformer.data import read_lines
 from keras_transformer.huggingface.added_tokens import added_tokens_decoder, read_added_tokens
+from keras_transformer.huggingface.byte_pair import without_sequence
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.parts import check_parts
-from keras_transformer.huggingface.post_processor import GENERIC, check_ends
+from keras_transformer.huggingface.post_processor import check_ends
+from keras_transformer.huggingface.tokenizer_classes import reader_of, takes_file
 from keras_transformer.huggingface.tokenizers import (
     TOKENIZER_CONFIG,
     WORD_PIECE_TOKENS,
@@ -67,7 +69,7 @@ def read_word_piece(folder, tokens=WORD_PIECE_TOKENS, separators=1):
         **EXPECTED_CONFIG,
         **{f"{key}_token": token for key, token in tokens.items()},
     )
-    special, generic = tuple(tokens.values()), config.get("tokenizer_class") in GENERIC
+    special, generic = tuple(tokens.values()), takes_file(folder)
     options = {key: config.get(key, usual) for key, (_, usual) in OPTIONS.items()}
     path = folder / "tokenizer.json"
     if path.is_file():
@@ -88,7 +90,7 @@ def read_word_piece(folder, tokens=WORD_PIECE_TOKENS, separators=1):
     same = tokenizer.pieces(range(tokenizer.vocab_size)) == all_pieces
     check(same, "Added tokens with a role must be in the vocabulary.", added_tokens=all_pieces[len(pieces) :])
     ends = [tokenizer.cls_id], [tokenizer.sep_id], [tokenizer.sep_id] * separators
-    check_ends(folder, *ends, makes_own=not generic)
+    check_ends(folder, *ends)
     return tokenizer
 
 
@@ -102,7 +104,7 @@ def lowers_case(folder):
     if path.is_file():
         if (read_json(path).get("model") or {}).get("type") != "WordPiece":
             return False
-        if config.get("tokenizer_class") in GENERIC:
+        if takes_file(folder):
             return bool(_read_json(path)[1]["do_lower_case"])
     elif not (folder / "vocab.txt").is_file():
         return False
@@ -112,6 +114,8 @@ def lowers_case(folder):
 def _read_json(path):
     """Returns the pieces of tokenizer.json in the order of their ids, and its `OPTIONS`."""
     parts = read_json(path)
+    parts["normalizer"] = without_sequence(parts.get("normalizer"), "normalizers")
+    parts["pre_tokenizer"] = without_sequence(parts.get("pre_tokenizer"), "pretokenizers")
     for name, expected in EXPECTED_PARTS.items():
         part = parts.get(name)
         check_config({"type": "none", **(part if isinstance(part, dict) else {})}, path.name, **expected)
@@ -129,8 +133,8 @@ def _effect(options):
     return {**options, "strip_accents": options["do_lower_case"] if strip is None else strip}
 
 
-def _kind(family, tokenizer_class, tokens, separators=1):
-    """Makes the `TokenizerKind` of WordPiece with these special tokens."""
+def _kind(family, tokenizer_class, tokens, separators=1, classes=()):
+    """Makes the `TokenizerKind` of WordPiece with these special tokens, of these classes of transformers."""
 
     def write(tokenizers, folder, model):
         """Writes vocab.txt, with one piece in a line, and tokenizer_config.json."""
@@ -152,10 +156,11 @@ def _kind(family, tokenizer_class, tokens, separators=1):
 
     return TokenizerKind(
         (("tokenizer.json", "vocab.txt"),),
-        lambda folder: (read_word_piece(folder, tokens, separators),),
+        reader_of(lambda folder: (read_word_piece(folder, tokens, separators),), *classes),
         write,
     )
 
 
-WORD_PIECE = _kind("bert", "BertTokenizer", WORD_PIECE_TOKENS)
-MPNET_WORD_PIECE = _kind("mpnet", "MPNetTokenizer", MPNET_TOKENS, 2)
+ALIKE = ("Bert", "DistilBert", "Electra", "Ernie", "MobileBert", "ConvBert", "SqueezeBert", "RetriBert")
+WORD_PIECE = _kind("bert", "BertTokenizer", WORD_PIECE_TOKENS, classes=ALIKE)
+MPNET_WORD_PIECE = _kind("mpnet", "MPNetTokenizer", MPNET_TOKENS, 2, ("MPNet",))

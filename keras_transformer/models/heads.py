@@ -293,6 +293,8 @@ class ClassificationHead(_Scores):
         num_classes: Number of classes.
         dropout: Share of the linear layer's input dropped in training.
         labels: Names of the classes, a list of str, two of which may be the same; or None.
+        multi_label: Whether a text may have several of the classes at once. The probability of each is then the sigmoid
+            of its logit, not a softmax over all; train with `BinaryCrossentropy(from_logits=True)`.
 
     Call arguments:
         states: `(batch, length, d_model)`; the first position, `[CLS]`, is read where there is no pooler.
@@ -308,6 +310,10 @@ class ClassificationHead(_Scores):
     >>> ClassificationHead(5)(np.ones((2, 3, 4))).shape
     TensorShape([2, 5])
     """
+
+    def __init__(self, num_classes, dropout=0.1, labels=None, multi_label=False, **kwargs):
+        super().__init__(num_classes, dropout, labels, **kwargs)
+        self.multi_label = bool(multi_label)
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states[:, 0] if pooled is None else pooled, training)

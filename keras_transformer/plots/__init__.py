@@ -11,6 +11,7 @@ _HOMES = {
     "attention": "viewer",
     "attention_weights": "maps",
     "classified_images": "images",
+    "latencies": "histograms",
     "masks": "maps",
     "positions": "maps",
     "schedule": "curves",

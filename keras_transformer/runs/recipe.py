@@ -87,6 +87,7 @@ class Recipe:
         "tokenizers. Leave out the options above, or give its values; a Transformer takes other rates of dropout. With "
         "a file or a folder as `tokenizer`, the model keeps its rows for the pieces that it knows and gets new ones "
         "(default: none)",
+        is_path=True,
     )
     lora: int | None = _option(
         None,

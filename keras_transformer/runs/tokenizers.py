@@ -1,15 +1,64 @@
-"""Tokenizers that a run does not make, from a file or a folder; and the symbols of those that it makes."""
+"""The tokenizers of a run: trained on its pairs, or read from a file or a folder."""
 
 import re
 from pathlib import Path
 
+import numpy as np
+
 from keras_transformer.checks import check
 from keras_transformer.huggingface import tokenizers_from_huggingface
 from keras_transformer.serving import Translator
-from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
 NAMES = ("pad_id", "bos_id", "eos_id")
 MOST_SYMBOLS = 1000  # that `keep` may find
+
+
+def make_tokenizers(recipe, pairs):
+    """Trains the tokenizers of a recipe, or reads those that its `tokenizer` names.
+
+    Args:
+        recipe: The `Recipe`.
+        pairs: The training pairs, a sequence of (source, target) str.
+
+    Returns:
+        The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
+
+    Raises:
+        ValueError: If no vocabulary can be made from the pairs, or `tokenizer` names no tokenizers.
+    """
+    recipe = recipe.resolved()
+    if recipe.has_own_tokenizers:
+        return read_tokenizers(recipe.tokenizer)
+    if recipe.tokenizer == "byte":
+        shared = ByteTokenizer()
+        return shared, shared
+
+    # Of all pairs: a rare placeholder may be in none of the sample.
+    both = (
+        [[], []]
+        if recipe.keep is None
+        else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
+    )
+
+    def trained_on(sentences, symbols):
+        return SentencePieceTokenizer.train(
+            sentences,
+            recipe.vocab_size,
+            model_type=recipe.tokenizer,
+            character_coverage=recipe.character_coverage,
+            symbols=symbols,
+        )
+
+    if len(pairs) > recipe.vocab_sample:
+        rng = np.random.default_rng(recipe.seed)
+        numbers = rng.choice(len(pairs), recipe.vocab_sample, replace=False, shuffle=False)
+        pairs = [pairs[i] for i in np.sort(numbers)]
+    sources, targets = zip(*pairs, strict=True)
+    if recipe.separate_vocabularies:
+        return trained_on(sources, both[0]), trained_on(targets, both[1])
+    shared = trained_on([*sources, *targets], dict.fromkeys([*both[0], *both[1]]))
+    return shared, shared
 
 
 def read_tokenizers(path):

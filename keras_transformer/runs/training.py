@@ -18,9 +18,9 @@ from keras_transformer.execution.compiled import compiles
 from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.runs.averaging import average_in_locked_folder
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.parts import make_model, make_tokenizers
+from keras_transformer.runs.model import make_model
 from keras_transformer.runs.results import Results, ValidateAverage
-from keras_transformer.runs.tokenizers import ids_and_sizes
+from keras_transformer.runs.tokenizers import ids_and_sizes, make_tokenizers
 from keras_transformer.runs.vocabulary import change_vocabulary, table_of
 from keras_transformer.serving import Translator
 from keras_transformer.training import (

@@ -8,6 +8,7 @@ _HOMES = {
     "Glossary": "glossary",
     "ImageClassifier": "image_classifier",
     "Similarity": "embedder",
+    "Tagger": "tagger",
     "TermTranslator": "terms",
     "TextGenerator": "generator",
     "Translator": "translator",

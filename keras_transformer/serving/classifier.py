@@ -53,14 +53,16 @@ class ClassifierSignatures(TextEncoderSignatures):
         logits, notes = self.encode(
             texts, lambda inputs: self._model(inputs, training=False), len(self._servable.labels)
         )
-        return tf.nn.softmax(logits), notes
+        several = self._model.head.multi_label
+        return tf.sigmoid(logits) if several else tf.nn.softmax(logits), notes
 
 
 class Classifier(TextEncoder):
     """Classifies texts, or pairs of texts. The tokenizer and the model are one graph.
 
-    Each row is classified independently. An empty text has a class too, invalid UTF-8 is read as U+FFFD, and a long
-    text or pair is cut at `max_source_length`.
+    Each row is classified independently. The probabilities of a row are a softmax over its classes. With a head whose
+    `multi_label` is True each class has its own, the sigmoid of its logit. An empty text has a class too, invalid UTF-8
+    is read as U+FFFD, and a long text or pair is cut at `max_source_length`.
 
     Args:
         model: An `EncoderModel` with a `ClassificationHead` of at least two classes. If the head has no labels, the

@@ -2,31 +2,50 @@
 
 import json
 import re
+from typing import NamedTuple
 
 METRICS = "/monitoring/prometheus/metrics"
 LONGEST_REQUEST = 60  # seconds after which the server ends a request over REST
 
 
-def compose(name, image, xla, gpu=False):
+class Server(NamedTuple):
+    """A server of one model or of several.
+
+    name: Name of the server: that of its only model, or of the folder of its models.
+    folder: Path in the container of the folder with the server's files.
+    models: List of the names of the models.
+    image: Docker image of the server for CPUs.
+    xla: Whether the exports are compiled with XLA.
+    weights_bytes: Number of bytes that the weights take in memory: those of all versions that run, and at least those
+        of the largest version of each model and of the largest of all once more, for the version that a label moves to.
+    """
+
+    name: str
+    folder: str
+    models: list
+    image: str
+    xla: bool
+    weights_bytes: int
+
+
+def compose(server, gpu=False):
     """Returns the text of `docker-compose.yml`, or of `docker-compose.gpu.yml`.
 
     Args:
-        name: Name of the model.
-        image: Docker image of the server for CPUs.
-        xla: Whether the export is compiled with XLA.
+        server: A `Server`.
         gpu: Whether the server uses a GPU.
     """
     service = {
-        "image": _gpu_image(image) if gpu else image,
+        "image": _gpu_image(server.image) if gpu else server.image,
         "restart": "unless-stopped",
         # gRPC; then REST, with metrics. Both have no password, and the port of gRPC also takes new configurations, so
         # they are open to this machine only.
         "ports": [f"127.0.0.1:{port}:{port}" for port in (8500, 8501)],
-        "volumes": [f".:/models/{name}:ro"],
-        "command": command(name, xla, gpu),
+        "volumes": [f".:{server.folder}:ro"],
+        "command": command(server, gpu),
         "healthcheck": {
             # The image has bash and grep, but no client of HTTP.
-            "test": ["CMD", "bash", "-c", health(name)],
+            "test": ["CMD", "bash", "-c", health(server)],
             "interval": "10s",
             "timeout": "5s",
             "start_period": "5m",
@@ -35,44 +54,36 @@ def compose(name, image, xla, gpu=False):
     if gpu:
         device = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-    return text({"services": {label(name): service}})
+    return json_text({"services": {resource_name(server.name): service}})
 
 
-def prometheus(name):
-    """Returns the text of `prometheus.yml`, which reads the metrics of the server of `docker-compose.yml`."""
-    job = {
-        "job_name": label(name),
-        "metrics_path": METRICS,
-        "scrape_interval": "15s",
-        "static_configs": [{"targets": ["localhost:8501"]}],
-    }
-    return text({"scrape_configs": [job]})
+def health(server):
+    """Returns a command of bash that succeeds if a version of each model of a `Server` answers requests."""
+
+    def answers(name):
+        request = f"GET /v1/models/{name} HTTP/1.0\\r\\n\\r\\n"
+        return f"exec 3<>/dev/tcp/127.0.0.1/8501 && printf '{request}' >&3 && grep -q '\"AVAILABLE\"' <&3"
+
+    return " && ".join(map(answers, server.models))
 
 
-def health(name):
-    """Returns a command of bash that succeeds if a version of the model answers requests."""
-    request = f"GET /v1/models/{name} HTTP/1.0\\r\\n\\r\\n"
-    return f"exec 3<>/dev/tcp/127.0.0.1/8501 && printf '{request}' >&3 && grep -q '\"AVAILABLE\"' <&3"
-
-
-def command(name, xla, gpu=False):
+def command(server, gpu=False):
     """Returns the options of the server, a list of str.
 
     Args:
-        name: Name of the model.
-        xla: Whether the export is compiled with XLA.
+        server: A `Server`.
         gpu: Whether the server uses a GPU.
     """
-    files = f"/models/{name}"
+    folder = server.folder
     return [
-        f"--model_config_file={files}/models.config",
+        f"--model_config_file={folder}/models.config",
         "--model_config_file_poll_wait_seconds=30",
         "--allow_version_labels_for_unavailable_models=true",
         "--enable_batching=true",
-        f"--batching_parameters_file={files}/batching.config",
-        f"--monitoring_config_file={files}/monitoring.config",
+        f"--batching_parameters_file={folder}/batching.config",
+        f"--monitoring_config_file={folder}/monitoring.config",
         f"--rest_api_timeout_in_ms={1000 * LONGEST_REQUEST}",  # the server's default is half of the client's timeout
-        *([f"--xla_{'gpu' if gpu else 'cpu'}_compilation_enabled=true"] if xla else []),
+        *([f"--xla_{'gpu' if gpu else 'cpu'}_compilation_enabled=true"] if server.xla else []),
     ]
 
 
@@ -86,13 +97,13 @@ def _gpu_image(image):
     return image if tag.endswith("-gpu") else f"{name}:{tag}-gpu"
 
 
-def label(name):
+def resource_name(name):
     """Returns a name that Docker Compose and Kubernetes take: at most 63 characters, and the first is a letter."""
     label = re.sub("[^a-z0-9-]", "-", name.lower()).strip("-")
     label = label if label[:1].isalpha() else f"model-{label}"
     return label[:63].strip("-")
 
 
-def text(content):
+def json_text(content):
     """Returns the text of a file with this content, a str."""
     return json.dumps(content, indent=2) + "\n"

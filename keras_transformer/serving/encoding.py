@@ -38,6 +38,18 @@ class TextEncoderSignatures(Signatures):
             The features, float32 `(batch, features)`; and a dict of tensors `(batch,)`: `truncated`, bool, which rows
             were cut; `unknown`, int32, the number of tokens that replace text which the vocabulary cannot write.
         """
+        packed, notes = self.pack(texts)
+        return self.compute(packed, function, (features,)), notes
+
+    def pack(self, texts):
+        """Tokenizes texts and packs their ids.
+
+        Args:
+            texts: As in `encode`.
+
+        Returns:
+            The ids, int32 `(batch, length)`, and the dict that `encode` returns.
+        """
         servable, model = self._servable, self._model
         limit = servable.max_source_length
         texts, truncated = zip(*(readable(text, limit) for text in texts), strict=True)
@@ -48,15 +60,28 @@ class TextEncoderSignatures(Signatures):
         truncated = functools.reduce(tf.logical_or, truncated) | (
             sum(each.row_lengths() for each in ids) > room
         )
-        sep_id = servable.tokenizer.eos_id
         packed = pack_ids(
             *ids,
             max_length=limit,
             pad_id=model.pad_id,
             cls_id=servable.tokenizer.bos_id if model.starts_with_cls else None,
-            sep_id=sep_id,
+            sep_id=servable.tokenizer.eos_id,
             separators=separators,
         )["token_ids"]
+        return packed, {"truncated": truncated, "unknown": self._unknown(packed, servable.tokenizer)}
+
+    def compute(self, packed, function, shape):
+        """Applies the model to the ids that `pack` returns, a few rows at a time.
+
+        Args:
+            packed: int32 `(batch, length)`.
+            function: As in `encode`; it returns a tensor `(rows, *shape)`.
+            shape: The size of each axis of the result but the batch, ints or int32 scalars.
+
+        Returns:
+            float32 `(batch, *shape)`.
+        """
+        sep_id, separators = self._servable.tokenizer.eos_id, self._model.num_separators
 
         def step(token_ids):
             # Where two `[SEP]` stand between the texts of a pair, as in RoBERTa, there is one segment.
@@ -65,13 +90,13 @@ class TextEncoderSignatures(Signatures):
 
         with self._computing():
             (outputs,) = self._in_chunks(
-                self._compiled_step(step), [packed], [Output((features,), 0.0)], self._batch_sizes[-1]
+                self._compiled_step(step), [packed], [Output(shape, 0.0)], self._batch_sizes[-1]
             )
-        return outputs, {"truncated": truncated, "unknown": self._unknown(packed, servable.tokenizer)}
+        return outputs
 
 
 class TextEncoder(Servable):
-    """Base class of `Classifier`, `Embedder` and `Similarity`.
+    """Base class of `Classifier`, `Tagger`, `Embedder` and `Similarity`.
 
     Each row is answered independently. An empty text has an answer too, invalid UTF-8 is read as U+FFFD, and a long
     text or pair is cut at `max_source_length`.

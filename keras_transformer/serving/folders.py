@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
-from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead
+from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 from keras_transformer.serving.classifier import Classifier
 from keras_transformer.serving.embedder import Embedder, Similarity
 from keras_transformer.serving.generator import TextGenerator
 from keras_transformer.serving.image_classifier import ImageClassifier
+from keras_transformer.serving.tagger import Tagger
 from keras_transformer.serving.translator import Translator
 
-SERVABLES = (Translator, TextGenerator, Classifier, Embedder, Similarity, ImageClassifier)
+SERVABLES = (Translator, TextGenerator, Classifier, Tagger, Embedder, Similarity, ImageClassifier)
 
 
 def load(folder):
@@ -20,7 +21,7 @@ def load(folder):
         folder: Path of the folder, which the `save` of a servable or a training run wrote.
 
     Returns:
-        A `Translator`, `TextGenerator`, `Classifier`, `Similarity`, `Embedder` or `ImageClassifier`.
+        A `Translator`, `TextGenerator`, `Classifier`, `Tagger`, `Similarity`, `Embedder` or `ImageClassifier`.
 
     Raises:
         ValueError: If the folder holds no servable, a file is missing or damaged, or names a class that this library
@@ -48,7 +49,7 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
         **options: Other arguments of the servable.
 
     Returns:
-        A `Translator`, `TextGenerator`, `Classifier`, `Similarity`, `Embedder` or `ImageClassifier`.
+        A `Translator`, `TextGenerator`, `Classifier`, `Tagger`, `Similarity`, `Embedder` or `ImageClassifier`.
 
     Raises:
         ValueError: If no servable fits the model, or `pairs` is given for a model that does not classify texts.
@@ -71,9 +72,11 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
     if isinstance(model.head, MaskedLanguageHead):
         # The head was for the pretraining only; the encoder makes the vectors.
         return Embedder(model.with_head(None), *tokenizers, **options)
+    if isinstance(model.head, TaggingHead) and not isinstance(model.head, SpanHead):
+        return Tagger(model, *tokenizers, **options)
     if not classifies:
         raise ValueError(
-            "`model` must have no head, a `ClassificationHead` or a `MaskedLanguageHead`. "
+            "`model` must have no head, a `ClassificationHead`, a `TaggingHead` or a `MaskedLanguageHead`. "
             f"Received: head={model.head!r}."
         )
     return Similarity(model, *tokenizers, **options)

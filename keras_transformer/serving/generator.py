@@ -90,16 +90,16 @@ class TextGeneratorSignatures(SearcherSignatures):
 
         Returns:
             A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `unknown`, int32;
-            `error`, string, empty for a row whose options are used.
+            `error`, string, empty for a row whose options are used; `ended`, bool, whether the continuation is
+            complete: it was not cut at its `max_length`.
         """
         source, truncated = self._tokenize(tf.strings.join([text, prefix]))
-        tokens, score, error = self.search_with_options(
+        tokens, score, notes = self.search_with_options(
             source, None, max_length, min_length, temperature, top_p, seed
         )
         continuation = tf.strings.join([prefix, self._continuations(source, tokens)[:, 0]])
-        continuation = tf.where(error == "", continuation, "")
-        notes = self._notes(source, truncated)
-        return {"continuation": continuation, "score": score, **notes, "error": error}
+        continuation = tf.where(notes["error"] == "", continuation, "")
+        return {"continuation": continuation, "score": score, **self._notes(source, truncated), **notes}
 
     def _cut(self, source):
         limit, pad_id = self._servable.max_source_length, self._model.pad_id

@@ -60,13 +60,16 @@ class Glossary:
             A `Glossary`.
 
         Raises:
-            ValueError: If a line has no tab, a term has two translations, or the file cannot be read.
+            ValueError: If a line has no tab, or no text before or after it, a term has two translations, or the file
+                cannot be read. The message names the line.
         """
         terms = {}
-        for source, target in read_tsv(path):
-            source, target = source.strip(), target.strip()
-            rule = f"`glossary` must have one translation for each term of {path}."
+        for number, pair in enumerate(read_tsv(path), start=1):
+            source, target = map(str.strip, pair)
+            here = f"{path}, line {number}: `glossary` must have"
+            check(source and target, f"{here} a term and its translation.", term=source, translation=target)
             known = terms.setdefault(source, target)
+            rule = f"{here} one translation for each term."
             check(known == target, rule, term=source, translations=[known, target])
         return cls(terms, copy)
 

@@ -7,8 +7,8 @@ from keras_transformer.serving.containers import (
     METRICS,
     command,
     health,
-    label,
-    text,
+    json_text,
+    resource_name,
 )
 
 # CPUs of a container. A portable export answers more requests for each CPU with one (docs/serving.md).
@@ -17,7 +17,6 @@ XLA_CPUS = 4
 GIB = 2**30
 # Memory of the server itself, of its graphs and of the batches that it computes, in GiB.
 SERVER_GIB = 2
-VERSIONS = 2  # that run at the same time while a label moves
 # Seconds after which the server closes a connection of gRPC, give or take a tenth. Its client connects again, and so
 # finds new pods and leaves those that end.
 CONNECTION_AGE = 30
@@ -29,19 +28,13 @@ MONITORING = "monitoring"  # the namespace whose pods may read the metrics
 USER = 65534  # nobody; the server writes no file
 
 
-def kubernetes(name, image, xla, weights_bytes):
-    """Returns the text of `kubernetes.yml`.
+def kubernetes(server):
+    """Returns the text of `kubernetes.yml` for a `Server`.
 
     It holds a Deployment, two Services, a HorizontalPodAutoscaler, a PodDisruptionBudget and a NetworkPolicy. The pods
-    read the model's folder from the PersistentVolumeClaim with the name of the model.
-
-    Args:
-        name: Name of the model.
-        image: Docker image of the server.
-        xla: Whether the export is compiled with XLA.
-        weights_bytes: Number of bytes that the weights of the largest version take in memory.
+    read the server's folder from the PersistentVolumeClaim with the name of the server.
     """
-    app = label(name)
+    app = resource_name(server.name)
     selector, address = {"matchLabels": {"app": app}}, app[: 63 - len(HEADLESS)].strip("-") + HEADLESS
     ports = {"grpc": 8500, "rest": 8501}
     service = {
@@ -66,7 +59,7 @@ def kubernetes(name, image, xla, weights_bytes):
     deployment = {
         "selector": selector,
         "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-        "template": _pod(name, image, xla, weights_bytes),
+        "template": _pod(server),
     }
     clients = {"podSelector": {"matchLabels": {CLIENT: app}}}
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}}}
@@ -90,15 +83,15 @@ def kubernetes(name, image, xla, weights_bytes):
         {"apiVersion": version, "kind": kind, "metadata": {"name": each}, "spec": spec}
         for version, kind, each, spec in items
     ]
-    return text({"apiVersion": "v1", "kind": "List", "items": items})
+    return json_text({"apiVersion": "v1", "kind": "List", "items": items})
 
 
-def _pod(name, image, xla, weights_bytes):
-    """Returns the pods of the Deployment, a dict. The arguments are those of `kubernetes`."""
-    app = label(name)
-    probe = {"exec": {"command": ["bash", "-c", health(name)]}, "periodSeconds": 10, "timeoutSeconds": 5}
-    cpus = XLA_CPUS if xla else CPUS
-    resources = {"cpu": str(cpus), "memory": f"{SERVER_GIB + math.ceil(VERSIONS * weights_bytes / GIB)}Gi"}
+def _pod(server):
+    """Returns the pods of the Deployment of a `Server`, a dict."""
+    app = resource_name(server.name)
+    probe = {"exec": {"command": ["bash", "-c", health(server)]}, "periodSeconds": 10, "timeoutSeconds": 5}
+    cpus = XLA_CPUS if server.xla else CPUS
+    resources = {"cpu": str(cpus), "memory": f"{SERVER_GIB + math.ceil(server.weights_bytes / GIB)}Gi"}
     options = [
         # TensorFlow makes a thread for each core of the node, whatever the limit of the container.
         *(f"--tensorflow_{kind}_op_parallelism={cpus}" for kind in ("intra", "inter")),
@@ -106,8 +99,8 @@ def _pod(name, image, xla, weights_bytes):
     ]
     container = {
         "name": "server",
-        "image": image,
-        "args": [*command(name, xla), *options],
+        "image": server.image,
+        "args": [*command(server), *options],
         "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],
         "resources": {"requests": resources, "limits": resources},
         "startupProbe": {**probe, "failureThreshold": 60},  # ten minutes for the warm-up
@@ -116,7 +109,7 @@ def _pod(name, image, xla, weights_bytes):
         "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 20, "failureThreshold": 3},
         # TensorFlow Serving does not finish its requests when it is told to stop.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN)]}}},
-        "volumeMounts": [{"name": "model", "mountPath": f"/models/{name}", "readOnly": True}],
+        "volumeMounts": [{"name": "model", "mountPath": server.folder, "readOnly": True}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spread = [

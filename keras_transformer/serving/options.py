@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from keras_transformer.decoding import Sample
+from keras_transformer.decoding.hypotheses import one_of
 from keras_transformer.models.ids import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.rows import Output, Signatures
@@ -37,8 +38,9 @@ class OptionsSignatures(Signatures):
             seed: The same seed and source draw the same output, int64 `(batch,)`.
 
         Returns:
-            Tokens, int32 `(batch, 1, target_len)`; scores, float32 `(batch,)`; errors, string `(batch,)`, empty for a
-            row without an error.
+            Tokens, int32 `(batch, 1, target_len)`; scores, float32 `(batch,)`; a dict of `error`, string `(batch,)`,
+            empty for a row without an error, and `ended`, bool `(batch,)`, False for an output that was cut at the
+            largest length of its row and for a row with an error.
         """
         servable, model = self._servable, self._model
         options = {
@@ -101,13 +103,18 @@ class OptionsSignatures(Signatures):
             )
 
         with self._computing():
-            tokens, lengths, scores = self._in_chunks(
+            tokens, found_lengths, scores = self._in_chunks(
                 self._compiled_step(search),
                 list(inputs.values()),
                 [Output((1, longest), model.pad_id), Output((1,), 0), Output((1,), 0.0)],
                 self._batch_sizes[-1],
             )
-        return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], scores[:, 0], error
+        found_lengths = found_lengths[:, 0]
+        last = tf.gather(tokens[:, 0], tf.maximum(found_lengths - 1, 0), batch_dims=1)
+        # A constraint may end an output below its limit. A text without tokens gets its prefix alone.
+        ended = one_of(last, (model.eos_id, *model.stop_ids)) | (found_lengths < limits) | (lengths == 0)
+        notes = {"error": error, "ended": usable & ended}
+        return tokens[:, :, : tf.maximum(1, tf.reduce_max(found_lengths))], scores[:, 0], notes
 
 
 def options_request(texts):

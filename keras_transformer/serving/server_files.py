@@ -1,16 +1,18 @@
-"""Writes TensorFlow Serving's configuration files for the versions of a model."""
+"""Writes TensorFlow Serving's configuration files for the versions of a model, or of several."""
 
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.files import locked, remove_temporaries, replaced
-from keras_transformer.serving.containers import compose, prometheus
+from keras_transformer.serving.containers import Server, compose
 from keras_transformer.serving.kubernetes import kubernetes
+from keras_transformer.serving.monitoring import ALERTS, alerts, dashboard, prometheus
 
 MODELS = "models.config"
 IMAGE = "tensorflow/serving:2.20.0"
@@ -27,7 +29,7 @@ def versions_of(folder):
 
 
 def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE):
-    """Writes the configuration files of TensorFlow Serving, Docker, Kubernetes and Prometheus beside the versions.
+    """Writes the configuration files of TensorFlow Serving, Docker, Kubernetes, Prometheus and Grafana for exports.
 
     Run it again with other versions to roll a running server forward or back. The server reads `models.config` every 30
     seconds, loads and unloads versions, and moves the labels.
@@ -35,76 +37,150 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
     A server moves a label only to a version that runs already, and otherwise refuses the whole file. So a version that
     a label leaves still runs, until you call this once more with the same arguments.
 
+    One server can hold several models, such as the two directions of a pair of languages: `folder` is then the folder
+    of their base paths. A model that neither `stable` nor `canary` names keeps its labels; a new one gets its newest
+    version as `stable`; one whose folder is gone is removed.
+
     Args:
-        folder: The base path of the model, with at least one exported version.
-        name: Name of the model in the server; None for the folder's name.
-        stable: The version with the label `stable`; None for the newest.
-        canary: The version with the label `canary`, which runs beside the other; None for no such version.
+        folder: The base path of the model, with at least one exported version; or a folder of such base paths.
+        name: Name of the model in the server; None for the folder's name. Several models have the names of their
+            folders, and this is the name of the server.
+        stable: The version with the label `stable`; None for the newest. Of several models a dict from name to version.
+        canary: The version with the label `canary`, which runs beside the other; None for no such version. Of several
+            models a dict from name to version. A model that only one of the two dicts names gets the default of the
+            other.
         image: Docker image of the server, such as `tensorflow/serving:2.20.0`.
 
     Returns:
         A list of the `Path`s of the files.
 
     Raises:
-        ValueError: If a version does not exist, `name` or `image` holds other characters than a name of a model or of
-            an image may hold, the versions cannot run in one server, a label would move to a version that does not run
-            yet, or another process uses the folder.
+        ValueError: If a version or a model does not exist, `name` or `image` holds other characters than a name of a
+            model or of an image may hold, the versions cannot run in one server, a label would move to a version that
+            does not run yet, or another process uses the folder.
     """
     folder = Path(folder)
     name = folder.resolve().name if name is None else name
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or name in (".", ".."):
-        raise ValueError(
-            "`name` must hold only letters, digits, `_`, `.` and `-`, and must not be `.` or `..`. "
-            f"Received: name={name!r:.200}."
-        )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*", image):
         raise ValueError(f"`image` must be the name of a Docker image. Received: image={image!r:.200}.")
-    versions = versions_of(folder)
-    if not versions:
-        raise ValueError(f"`folder` must hold an exported version. Received: folder={str(folder)!r}.")
+    if versions_of(folder):
+        root, models = f"/models/{name}", {name: _Model(folder, f"/models/{name}")}
+        stable, canary = (each if isinstance(each, dict) else {name: each} for each in (stable, canary))
+    else:
+        root, models = "/models", _models_in(folder)
+        stable, canary = ({} if each is None else each for each in (stable, canary))
+    for label, versions in {"stable": stable, "canary": canary}.items():
+        check(
+            isinstance(versions, dict) and versions.keys() <= models.keys(),
+            f"`{label}` must be a dict from the name of a model to its version; the models are {', '.join(models)}.",
+            **{label: versions},
+        )
+    for each in (name, *models):
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", each) or each in (".", ".."):
+            rule = "only letters, digits, `_`, `.` and `-`, and must not be `.` or `..`."
+            check(each != name, f"`name` must hold {rule}", name=each)
+            check(False, f"`folder` must hold models whose names hold {rule}", name=each)
     with locked(folder):  # an export would remove the temporary files of this function
         remove_temporaries(folder)
-        return _write(folder, name, stable, canary, image, versions)
+        running = _running(folder / MODELS)
+        for each, model in models.items():
+            labels, versions = running.get(each, ({}, set()))
+            if each in stable or each in canary or not labels:
+                labels, versions = _moved(model, labels, versions, stable.get(each), canary.get(each))
+            models[each] = model._replace(labels=labels, versions=versions)
+        return _write(folder, name, root, models, image)
 
 
-def _write(folder, name, stable, canary, image, versions):
-    """Writes the files of `write_server_files`, in a locked folder, and returns their paths."""
+class _Model(NamedTuple):
+    """A model of a server: its base path here and in the container, its labels, and the versions that run."""
+
+    path: Path
+    base_path: str
+    labels: dict | None = None
+    versions: set | None = None
+
+
+def _models_in(folder):
+    """Returns the models whose base paths are in a folder: a dict from name to `_Model`."""
+    paths = sorted(path for path in folder.glob("*") if versions_of(path))
+    if not paths:
+        raise ValueError(
+            "`folder` must hold an exported version, or folders of models that hold one. "
+            f"Received: folder={str(folder)!r}."
+        )
+    return {path.name: _Model(path, f"/models/{path.name}") for path in paths}
+
+
+def _moved(model, old_labels, running, stable, canary):
+    """Moves the labels of a model.
+
+    Args:
+        model: A `_Model`.
+        old_labels: A dict from label to version.
+        running: The set of the versions that run.
+        stable: The version with the label `stable`, or None.
+        canary: The version with the label `canary`, or None.
+
+    Returns:
+        The new labels, a dict, and the set of the versions that run with them.
+
+    Raises:
+        ValueError: If a version does not exist, or does not run yet.
+    """
+    versions = versions_of(model.path)
     labels = {"stable": max(versions) if stable is None else stable, "canary": canary}
     labels = {label: version for label, version in labels.items() if version is not None}
     for label, version in labels.items():
         if version not in versions:
             raise ValueError(
-                f"`{label}` must be one of the versions {sorted(versions)}. Received: {label}={version}."
+                f"`{label}` must be one of the versions {sorted(versions)}. Received: {label}={version}, "
+                f"in {model.path}."
             )
-    old_labels, running = _running(folder / MODELS)
-    for label, version in labels.items():
         if old_labels.get(label, version) != version and version not in running:
             how = "make it the canary first" if label == "stable" else "leave `canary` out first"
             raise ValueError(
                 f"`{label}` must move to one of the versions that a server of {MODELS} runs, {sorted(running)}: {how}, "
-                f"or remove {MODELS} and start the server anew. Received: {label}={version}."
+                f"or remove {MODELS} and start the server anew. Received: {label}={version}, in {model.path}."
             )
     served = set(labels.values())
     if labels != old_labels:
         served |= set(old_labels.values()) & versions
-    described = {version: _description(folder / str(version)) for version in sorted(served)}
+    return labels, served
+
+
+def _write(folder, name, root, models, image):
+    """Writes the files of `write_server_files`, in a locked folder, and returns their paths."""
+    described = {
+        (each, version): _description(model.path / str(version))
+        for each, model in models.items()
+        for version in sorted(model.versions)
+    }
     for key in ("batch_sizes", "xla"):  # these settings apply to the whole server
         if len({str(each[key]) for each in described.values()}) > 1:
-            received = ", ".join(f"version {version}: {each[key]}" for version, each in described.items())
+            received = ", ".join(
+                f"{f'{model} ' if len(models) > 1 else ''}version {version}: {each[key]}"
+                for (model, version), each in described.items()
+            )
             raise ValueError(
                 f"The versions of one server must be exported with the same {key}. Received: {received}."
             )
-    stable = described[labels["stable"]]
+    first = next(iter(described.values()))
+    largest = [
+        max(described[each, version]["bytes"] for version in model.versions) for each, model in models.items()
+    ]
+    # A second version of a model runs while its label moves.
+    weights = max(sum(each["bytes"] for each in described.values()), sum(largest) + max(largest))
+    server = Server(name, root, list(models), image, first["xla"], weights)
     files = {
-        MODELS: _models(name, labels, served),
-        "batching.config": _batching(stable["batch_sizes"]),
+        MODELS: _models(models),
+        "batching.config": _batching(first["batch_sizes"]),
         "monitoring.config": 'prometheus_config {\n  enable: true\n  path: "/monitoring/prometheus/metrics"\n}\n',
-        "docker-compose.yml": compose(name, image, stable["xla"]),
-        "docker-compose.gpu.yml": compose(name, image, stable["xla"], gpu=True),
-        "kubernetes.yml": kubernetes(
-            name, image, stable["xla"], max(each["bytes"] for each in described.values())
-        ),
+        "docker-compose.yml": compose(server),
+        "docker-compose.gpu.yml": compose(server, gpu=True),
+        "kubernetes.yml": kubernetes(server),
         "prometheus.yml": prometheus(name),
+        ALERTS: alerts(name),
+        "dashboard.json": dashboard(name),
     }
     for file, text in files.items():
         with replaced(folder / file) as temporary:
@@ -132,34 +208,37 @@ def _description(version):
 
 
 def _running(file):
-    """Reads a `models.config`. Without a file both results are empty.
+    """Reads a `models.config`. Without a file the result is empty.
 
     Args:
         file: Path of the file.
 
     Returns:
-        A dict from label to version, and the set of the versions that run.
+        A dict from the name of a model to its labels, a dict from label to version, and its versions that run, a set.
     """
     try:
         config = text_format.Parse(
             file.read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
         )
     except FileNotFoundError:
-        return {}, set()
+        return {}
     except (OSError, ValueError, text_format.ParseError) as error:
         raise ValueError(f"{file} cannot be read: {error!s:.500}") from None
-    models = config.model_config_list.config
-    labels = {label: version for model in models for label, version in model.version_labels.items()}
-    return labels, {version for model in models for version in model.model_version_policy.specific.versions}
+    return {
+        model.name: (dict(model.version_labels), set(model.model_version_policy.specific.versions))
+        for model in config.model_config_list.config
+    }
 
 
-def _models(name, labels, versions):
+def _models(models):
+    """Returns the text of `models.config` for a dict from name to `_Model`."""
     config = model_server_config_pb2.ModelServerConfig()
-    model = config.model_config_list.config.add(
-        name=name, base_path=f"/models/{name}", model_platform="tensorflow"
-    )
-    model.model_version_policy.specific.versions.extend(sorted(versions))
-    model.version_labels.update(labels)
+    for name, model in models.items():
+        each = config.model_config_list.config.add(
+            name=name, base_path=model.base_path, model_platform="tensorflow"
+        )
+        each.model_version_policy.specific.versions.extend(sorted(model.versions))
+        each.version_labels.update(model.labels)
     return text_format.MessageToString(config)
 
 

@@ -108,9 +108,11 @@ class TermTranslator(Translator):
         self._unknown_words = UnknownWords(self) if replace_unknown else None
         self._by_width, self._phrases = {}, {}
         self._missing, self._missing_texts = 0, []
-        for term in self.glossary.terms.values():
-            rule = "`glossary` must hold translations that the vocabulary of the translator can write as they are."
-            check(self._ids_of(term), rule, translation=term)
+        unwritable = [term for term in dict.fromkeys(self.glossary.terms.values()) if not self._ids_of(term)]
+        rule = (
+            "`glossary` must hold translations that the vocabulary of the translator can write as they are."
+        )
+        check(not unwritable, rule, count=len(unwritable), translations=unwritable[:EXAMPLES])
 
     def answer(self, *inputs, signature="serving_default", jit_compile=None):
         """Answers one request, as `Translator.answer`. The first signature takes account of the terms.

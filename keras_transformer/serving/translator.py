@@ -149,15 +149,16 @@ class TranslatorSignatures(SearcherSignatures):
 
         Returns:
             A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `unknown`, int32;
-            `error`, string, empty for a row whose options are used.
+            `error`, string, empty for a row whose options are used; `ended`, bool, whether the translation is
+            complete: it was not cut at its `max_length`.
         """
         source, truncated = self._tokenize(text)
         prefix = self._target_ids(prefix, self._servable.max_source_length, frame_if_empty=True, end=())
-        tokens, score, error = self.search_with_options(
+        tokens, score, notes = self.search_with_options(
             source, prefix, max_length, min_length, temperature, top_p, seed
         )
         translation = self._translations(tokens[:, 0])
-        return {"translation": translation, "score": score, **self._notes(source, truncated), "error": error}
+        return {"translation": translation, "score": score, **self._notes(source, truncated), **notes}
 
     def _translations(self, tokens):
         """Returns the texts of outputs `(batch, target_len)`, without their `target_start`."""

@@ -194,7 +194,7 @@ def answering(backend, context):
 
 
 @contextlib.contextmanager
-def grpc_server(backend, tls=None, clients=None):
+def grpc_server(backend, tls=None, clients=None, port=0):
     """A server. `tls` are the paths of its key and certificate, `clients` that of the authority of its clients'."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Prediction(backend), server)
@@ -203,9 +203,9 @@ def grpc_server(backend, tls=None, clients=None):
         key, certificate = (path.read_bytes() for path in tls)
         roots = clients.read_bytes() if clients else None
         credentials = grpc.ssl_server_credentials([(key, certificate)], roots, clients is not None)
-        port = server.add_secure_port("127.0.0.1:0", credentials)
+        port = server.add_secure_port(f"127.0.0.1:{port}", credentials)
     else:
-        port = server.add_insecure_port("127.0.0.1:0")
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:
         yield f"{'grpcs' if tls else 'grpc'}://127.0.0.1:{port}"
@@ -263,11 +263,11 @@ def rest_handler(backend):
         def predict(self, request):
             *model, verb = self.asked()
             assert verb == ":predict"
-            function = backend.signature(*model, request["signature_name"])
+            function = backend.signature(*model, request.get("signature_name", "serving_default"))
             specs = input_specs(function)
             inputs = {
                 name: tf.constant(read(value), specs[name].dtype if name in specs else None)
-                for name, value in request["inputs"].items()
+                for name, value in columns(request, specs).items()
             }
             found = {name: np.asarray(tensor) for name, tensor in backend.run(function, inputs).items()}
             for name, array in found.items():
@@ -275,7 +275,10 @@ def rest_handler(backend):
                     found[name] = [{"b64": base64.b64encode(text)} for text in array.tolist()]
                 else:
                     found[name] = array.tolist() if array.dtype != np.float32 else Floats(array)
-            return written({"outputs": found if len(found) > 1 else next(iter(found.values()))})
+            found = found if len(found) > 1 else next(iter(found.values()))
+            if "instances" in request:
+                return written({"predictions": rows(found)})
+            return written({"outputs": found})
 
         def describe(self):
             *model, verb = self.asked()
@@ -305,6 +308,28 @@ class Floats:
 
     def __init__(self, array):
         self.array = array
+
+    def rows(self):
+        return [Floats(row) for row in self.array]
+
+
+def columns(request, specs):
+    """The inputs of a request by name. `instances` has a row for each text, `inputs` a list for each input."""
+    if "instances" not in request:
+        inputs = request["inputs"]
+        return inputs if isinstance(inputs, dict) else {next(iter(specs)): inputs}
+    instances = request["instances"]
+    if isinstance(instances[0], dict) and instances[0].keys() != {"b64"}:
+        return {name: [row[name] for row in instances] for name in instances[0]}
+    return {next(iter(specs)): instances}
+
+
+def rows(outputs):
+    """The rows of `predictions`: objects, or the values of an output that stands alone."""
+    if not isinstance(outputs, dict):
+        return outputs
+    columns = [values.rows() if isinstance(values, Floats) else values for values in outputs.values()]
+    return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def read(value):
@@ -336,9 +361,9 @@ def written(value):
 
 
 @contextlib.contextmanager
-def rest_server(backend, tls=None, clients=None):
+def rest_server(backend, tls=None, clients=None, port=0):
     """A server. `tls` are the paths of its key and certificate, `clients` that of the authority of its clients'."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler(backend))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), rest_handler(backend))
     server.daemon_threads = True
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -73,7 +73,7 @@ def test_the_sentences_of_a_line_are_translated_alone(backend, url, translator, 
     first, second = translator.translate([one, other])
     assert (code, err, out.decode()) == (0, "", f"{first} {second}\n\n{first}\n")
     assert backend.sizes == [[3]]
-    refused = "Give --pairs or --split-sentences, not both"
+    refused = "Give one of --pairs, --split-sentences and --stream"
     assert_refused("ask", url, "--split-sentences", "ko", "--pairs", stdin=b"a", named=refused)
 
 
@@ -150,7 +150,7 @@ def test_headers_come_from_the_command_line_a_file_and_the_environment(
     [
         (["--header", "secret"], "--header must hold a name, a colon and a value"),
         (["--header", ":secret"], "--header must hold a name, a colon and a value"),
-        (["--header", "a b:secret"], "with names of letters, digits and -_. alone. Received: another 'a b'"),
+        (["--header", "a b:secret"], "letters, digits, `-`, `_` and `.` only. Received: the header 'a b'"),
         (["--header-file", "nowhere"], "--header-file must be a file that can be read"),
         (["--header-variable", "X-Key:NO_SUCH_KEY"], "Received: 'NO_SUCH_KEY'"),
         (["--certificates", "nowhere.pem"], "certificates='nowhere.pem'"),

@@ -684,10 +684,12 @@ def test_a_header_for_bytes_is_sent(connect, backend):
         ({"url": "grpc://a"}, "url='grpc://a'"),
         ({"url": "grpc://a:1/b"}, "url='grpc://a:1/b'"),
         ({"url": "http://a:b"}, "url='http://a:b'"),
-        ({"url": "http://a?b"}, "url='http://a"),
+        ({"url": "http://a?b"}, "`url` must have no query: use `headers`. Received: a URL with one."),
+        ({"headers": [("a", "b")]}, "`headers` must be a dict .* Received: a list"),
+        ({"headers": ""}, "`headers` must be a dict .* Received: a str"),
         ({"url": "http://a /b"}, "url='http://a /b'"),
         ({"url": "http://a\t"}, "url='http://a"),
-        ({"headers": {"a b": "c"}}, "with names of letters, digits and -_. alone. Received: another 'a b'"),
+        ({"headers": {"a b": "c"}}, "letters, digits, `-`, `_` and `.` only. Received: the header 'a b'"),
         ({"url": None}, "url=None"),
         ({"model": ""}, "model=''"),
         ({"version": 0}, "version=0"),
@@ -707,7 +709,14 @@ def test_a_wrong_argument_is_named(arguments, said):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"url": "http://me:secret@a"}, {"headers": {"Authorization": "secret\n"}}]
+    "arguments",
+    [
+        {"url": "http://me:secret@a"},
+        {"url": "http://a/b?key=secret"},
+        {"url": "http://a#secret"},
+        {"headers": {"Authorization": "secret\n"}},
+        {"headers": "Authorization: secret"},
+    ],
 )
 def test_a_message_holds_no_secret(arguments):
     with pytest.raises(ValueError, match="Received") as raised:

@@ -98,6 +98,25 @@ def test_the_command_refuses_no_text_and_another_model(backend, url):
     assert_refused("load-test", url, "--model", "other", stdin=b"a", named="other")
 
 
+@pytest.mark.quick_cases(1)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_test(backend, url):
+    pytest.importorskip("matplotlib")
+    options = ["--text", "a", "--requests", "1", "--picture", "l.xyz"]
+    assert_refused("load-test", url, *options, named="`--picture` must be a file that ends with one of .")
+    assert backend.calls == 0
+
+
+@pytest.mark.slow
+def test_the_command_draws_the_latencies(url, tmp_path):
+    pytest.importorskip("matplotlib")
+    code, out, err = run("load-test", url, "--text", "a", "--requests", "5", "--picture", tmp_path / "l.png")
+    assert (code, err) == (0, "") and b"p99" in out
+    assert (tmp_path / "l.png").read_bytes().startswith(b"\x89PNG")
+    options = ["--text", "a", "--requests", "1", "--picture", tmp_path / "none.png"]
+    code, out, err = run("load-test", "grpc://127.0.0.1:1", *options)
+    assert code == 5 and "no request was answered: no picture" in err and not (tmp_path / "none.png").exists()
+
+
 def test_latencies_are_interpolated_percentiles():
     report = LoadReport(2.0, np.array([0.4, 0.1, 0.2, 0.3]), 8, {}, {})
     assert report.latency(50) == pytest.approx(0.25) and report.latency(100) == 0.4

@@ -3,7 +3,21 @@
 import numpy as np
 import pytest
 from contracts import as_numpy
-from test_beam import BOS, EOS, EVERY, LENGTH, PAD, assert_found, divisor, every_sequence, found_by, table
+from test_beam import (
+    BOS,
+    EOS,
+    EVERY,
+    LENGTH,
+    PAD,
+    assert_found,
+    counted,
+    divisor,
+    every_sequence,
+    found_by,
+    probabilities,
+    step_over,
+    table,
+)
 
 from keras_transformer.decoding import Beam, Greedy, PhraseBeam, SuppressTokens, decode
 from keras_transformer.layers import Decoder
@@ -101,6 +115,46 @@ def test_phrases_that_are_longer_than_a_row_may_be_are_left_out():
     expected = found_by(PhraseBeam(4), logits[:1], max_length=5)
     assert found.tokens[0].tolist() == expected.tokens[0].tolist()
     assert holds(found.tokens[1, 0], (4, 5))
+
+
+@pytest.mark.tensorflow
+def test_a_search_with_unlikely_phrases_ends_soon_after_the_best_output():
+    """A phrase costs 41 nats. An open hypothesis without it is likelier up to the limit, but never with it."""
+    logits = probabilities(*[{4: 0.9, EOS: 0.1}] * 4, *[{EOS: 0.99, 5: 0.01}] * 36)
+    steps = {}
+    for name, strategy, phrases in (
+        ("with", PhraseBeam(8), [(6, 6)]),
+        ("none", PhraseBeam(8), [()]),
+        ("beam", Beam(8), None),
+    ):
+        step, calls = counted(step_over(logits))
+        given = {} if phrases is None else {"phrases": phrases_of(phrases)}
+        found = as_numpy(decode(step, (), strategy, np.array([BOS]), 40, eos_id=EOS, pad_id=PAD, **given))
+        steps[name] = len(calls)
+        assert phrases != [(6, 6)] or found.tokens[0, 0, :8].tolist() == [4, 4, 4, 4, 6, 6, EOS, PAD]
+    assert steps["none"] == steps["beam"]
+    assert 7 <= steps["with"] < 12
+
+
+def test_a_phrase_that_the_prefix_holds_is_written_already():
+    model = Transformer(40, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    source = np.array([[5, 9, 7, 3], [11, 6, 8, 3], [4, 4, 8, 3]])
+    prefix = np.array([[30, 20, 21, 8], [20, 21, 0, 0], [20, 0, 0, 0]])
+    phrases = phrases_of([(20, 21)], [(20, 21), (22, 33)], [(20, 21)])
+    found, free = (
+        as_numpy(model.generate(source, PhraseBeam(6), prefix=prefix, jit_compile=False, **given)).tokens[
+            :, 0
+        ]
+        for given in ({"phrases": phrases}, {})
+    )
+    assert found[0].tolist() == free[0].tolist()
+    assert holds(found[1][2:], (22, 33)) and not holds(found[1][2:], (20, 21))
+    assert found[2][:2].tolist() == [20, 21] or holds(found[2][1:], (20, 21))
+    # The first row has one token of room: enough, as it lacks no phrase.
+    found = as_numpy(
+        model.generate(source, PhraseBeam(6), 5, prefix=prefix, phrases=phrases, jit_compile=False)
+    )
+    assert found.lengths[0, 0] <= 5 and found.scores[0, 0] > -np.inf
 
 
 def test_a_phrase_of_a_forbidden_token_leaves_no_output():

@@ -39,6 +39,13 @@ def table(tmp_path_factory):
     return path
 
 
+def test_examples_make_their_models():
+    """Quick: the other tests of this file train."""
+    words = WordPieceTokenizer.train(["밥 날씨 이별"], 30, lower_case=False)
+    for model in (classify_korean.build(30, ["a", "b"]), vision_shapes.build(), fine_tune.build(words)):
+        assert model.count_params() > 0
+
+
 def run(example, capsys, *arguments):
     """What an example prints, line by line."""
     example.main([str(argument) for argument in arguments])

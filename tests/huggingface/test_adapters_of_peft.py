@@ -144,10 +144,21 @@ def test_a_whole_model_with_the_files_of_an_adapter_is_refused(tmp_path):
     folder = written(tmp_path, LLAMA, pair(QUERY, 18, 60))
     for name in ("config.json", "model.safetensors"):
         (folder / name).write_bytes((tmp_path / "base" / name).read_bytes())
-    with pytest.raises(ValueError, match="a whole model or an adapter, not both"):
-        from_huggingface(folder)
+    weights, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a whole model or an adapter, not both"):
+            from_huggingface(folder)
+        weights.rename(pickled)
+        weights, pickled = pickled, weights
     (folder / "model.safetensors").unlink()
     from_huggingface(folder)
+
+
+def test_a_pickled_adapter_is_refused(tmp_path):
+    folder = written(tmp_path, LLAMA, pair(QUERY, 18, 60))
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(ValueError, match=r"must hold adapter_model\.safetensors: a \.bin file is not read"):
+        from_huggingface(folder)
 
 
 def test_files_without_pieces_are_no_tokenizer(tmp_path):

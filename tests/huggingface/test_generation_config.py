@@ -27,10 +27,15 @@ SEARCHES = {
     ),
     "gpt2": ("gpt2", {"max_new_tokens": 6, "min_new_tokens": 3, "suppress_tokens": [7]}),
     "gpt2-beam": ("gpt2", {**NEVER, "num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 6}),
+    "pegasus": ("pegasus", {**NEVER, "num_beams": 3, "length_penalty": 0.8, "max_length": 9}),
+    "mbart": ("mbart", {**NEVER, "num_beams": 2, "max_length": 9, "suppress_tokens": [6], "min_length": 4}),
+    "m2m_100": ("m2m_100", {"max_length": 9, "no_repeat_ngram_size": 2, "forced_eos_token_id": 2}),
+    "llama": ("llama", {**NEVER, "num_beams": 2, "max_new_tokens": 7, "no_repeat_ngram_size": 2}),
 }
 SMALL = {
     "t5": {"num_decoder_layers": 2},  # transformers: as many as the encoder has
     "gpt2": {"vocab_size": 13, "bos_token_id": 0, "eos_token_id": 11, "pad_token_id": 12},
+    "llama": {"vocab_size": 13, "bos_token_id": 0, "eos_token_id": 11, "pad_token_id": 12},
     "marian": {"vocab_size": 13, "pad_token_id": 12, "decoder_start_token_id": 12, "scale_embedding": False},
 }
 

@@ -147,6 +147,7 @@ def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path
         ({"sentence_transformers": {"activation_fn": "torch.nn.Identity", "version": "5"}}, ""),
         ({"sentence_transformers": {"activation_fn": "nn.Sigmoid"}}, "nn.Sigmoid, which is not computed"),
         ({"sbert_ce_default_activation_function": "nn.Sigmoid"}, "a score is the logit"),
+        ({}, "config.json names no activation, which means a sigmoid"),
     ],
 )
 @pytest.mark.quick_cases(2)

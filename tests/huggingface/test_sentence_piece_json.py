@@ -99,7 +99,7 @@ def with_a_first_blank_after_splitting(parts):
 @pytest.mark.parametrize(
     ("family", "change", "message"),
     [
-        ("llama", lambda parts: parts["model"].update(byte_fallback=False), "`unk_token` of its model"),
+        ("llama", lambda parts: parts["model"].update(byte_fallback=False), "byte_fallback=False"),
         ("xlm-roberta", with_a_first_blank_after_splitting, "`prepend_scheme` must be"),
         ("llama", without_a_merge, "merges must be those"),
         ("llama", with_merges_out_of_order, "merges must be those"),

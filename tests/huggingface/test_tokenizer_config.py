@@ -168,3 +168,105 @@ def test_prompts_begin_as_the_post_processor_says(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"add_eos_token": true}')
     with pytest.raises(ValueError, match="add_eos_token=True"):
         starts_with_bos(tmp_path, kind, 2)
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "BertJapaneseTokenizer", "T5TokenizerFast"])
+def test_another_class_of_tokenizers_is_refused(name, tmp_path):
+    folder = word_piece(tmp_path, {"tokenizer_class": name}, {})
+    with pytest.raises(
+        ValueError, match=f"`tokenizer_class` .*tokenizer_class='{name.removesuffix('Fast')}'"
+    ):
+        tokenizers_from_huggingface(folder)
+
+
+def byte_level(folder, model_type, **config):
+    """A folder with a tokenizer.json of GPT-2's pattern."""
+    vocabulary, merges = byte_pieces()
+    transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>").save_pretrained(folder)
+    return described(folder, model_type, **config)
+
+
+def test_parts_that_a_class_makes_otherwise_are_refused(tmp_path):
+    folder = byte_level(tmp_path, "qwen2", tokenizer_class="Qwen2Tokenizer")
+    with pytest.raises(
+        ValueError, match=r"parts of its class.*tokenizer_class='Qwen2Tokenizer', pre_tokenizer='gpt2'"
+    ):
+        tokenizers_from_huggingface(folder)
+    described(tmp_path, "qwen3", tokenizer_class="PreTrainedTokenizerFast")
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    assert tokenizer.get_config()["pattern"] == "gpt2"
+
+
+def test_qwens_older_files_are_split_as_its_class_does(tmp_path):
+    folder = byte_level(tmp_path, "qwen2", tokenizer_class="Qwen2Tokenizer")
+    parts = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(parts["vocab"]))
+    (folder / "merges.txt").write_text(
+        "\n".join(m if isinstance(m, str) else " ".join(m) for m in parts["merges"])
+    )
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    there = transformers.AutoTokenizer.from_pretrained(folder)
+    assert_same_ids(tokenizer, there, ["x12345 dog's", "e\u0301 the  dog"])
+
+
+def test_a_sequence_of_one_part_is_the_part(tmp_path):
+    folder = word_piece(tmp_path, GENERIC, {})
+    path = folder / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    for name, listed in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
+        parts[name] = {"type": "Sequence", listed: [parts[name]]}
+    path.write_text(json.dumps(parts))
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(folder), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        ({"bos_token": "<start>"}, {}, "`bos_token` of tokenizer_config.json must be a piece"),
+        (
+            {},
+            {"normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}},
+            "`normalizer`",
+        ),
+        ({}, {"model": {"byte_fallback": False}}, "`normalizer`, `pre_tokenizer` and `model` must do"),
+    ],
+    ids=["bos", "blanks", "bytes"],
+)
+def test_what_llamas_class_does_otherwise_is_refused(config, changes, message, tmp_path):
+    train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
+    described(tmp_path, "llama", tokenizer_class="LlamaTokenizer")
+    transformers.LlamaTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.model").unlink()
+    path = tmp_path / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    for name, part in changes.items():
+        parts[name] = {**(parts[name] or {}), **part}
+    path.write_text(json.dumps(parts))
+    described(tmp_path, "llama", tokenizer_class="LlamaTokenizer", **config)
+    with pytest.raises(ValueError, match=message):
+        tokenizers_from_huggingface(tmp_path)
+
+
+def test_tokenizer_json_counts_where_transformers_takes_it_as_it_is(tmp_path):
+    train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
+    described(tmp_path, "phi3", tokenizer_class="LlamaTokenizer")
+    transformers.LlamaTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    parts["pre_tokenizer"]["prepend_scheme"] = "never"
+    path.write_text(json.dumps(parts))
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path), ["the dog", " the dog"])
+
+
+def test_a_first_token_that_the_files_disagree_about_is_refused(tmp_path):
+    kind = FAMILIES["llama"].tokenizer
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": template("[CLS]", "$")}))
+    (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": false}')
+    with pytest.raises(ValueError, match=r"`add_bos_token` .*add_bos_token=False, puts_bos_first=True"):
+        starts_with_bos(tmp_path, kind, 2)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": None}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(GENERIC))
+    assert starts_with_bos(tmp_path, kind, 2) is False

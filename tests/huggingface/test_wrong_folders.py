@@ -15,6 +15,7 @@ from keras_transformer.huggingface import (
     to_huggingface,
     tokenizers_from_huggingface,
 )
+from keras_transformer.huggingface.added_tokens import read_added_tokens
 
 INDEX = "model.safetensors.index.json"
 HUGE = 10**12
@@ -62,6 +63,11 @@ WRONG_CONFIGS = [
     ("gpt2", {"activation_function": "mish"}, "activation_function='mish'"),
     ("gpt2", {"activation_function": ["relu"]}, "must describe a 'gpt2' model"),
     ("gpt2", {"n_head": 4}, "n_embd=15, n_head=4"),
+    ("marian", {"num_hidden_layers": 3}, "num_hidden_layers=3"),
+    ("t5", {"num_hidden_layers": 3}, "num_hidden_layers=3"),
+    ("t5", {"dense_act_fn": "gelu_new"}, "dense_act_fn='gelu_new'"),
+    ("t5", {"is_gated_act": True}, "is_gated_act=True"),
+    ("t5", {"relative_attention_max_distance": 4}, "relative_attention_max_distance=4"),
     ("gpt2", {"n_head": "two"}, "n_head"),
     ("gpt2", {"n_layer": 0}, "n_layer=0"),
     ("gpt2", {"n_layer": HUGE}, "`n_layer` of config.json must be at most"),
@@ -145,7 +151,11 @@ WRONG_CONFIGS = [
     ("bert-masked", CLASSIFIER, "'bert.pooler.dense.weight' is missing"),
     ("bert-masked", CLASSIFIER, "'cls.predictions.bias' is left over"),
     ("roberta-Model", {"pad_token_id": HUGE}, "max_length"),
-    ("roberta-Model", {"pad_token_id": [1]}, "another type"),
+    ("roberta-Model", {"pad_token_id": [1]}, "`pad_token_id` of config.json must be one id"),
+    ("m2m_100", {"pad_token_id": 0}, "`pad_token_id` of config.json must be 1"),
+    ("data2vec-text-Model", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
+    ("modernbert-Model", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
+    ("mbart", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
     ("roberta-Model", {"max_position_embeddings": HUGE}, "max_position_embeddings"),
     ("roberta-Model", {"architectures": ["RobertaForCausalLM"]}, "RobertaForCausalLM"),
     ("xlm-roberta-Model", {"vocab_size": HUGE}, "vocab_size"),
@@ -179,14 +189,14 @@ def test_wrong_configuration_is_named(folder_of, case, changes, expected, tmp_pa
 @pytest.mark.parametrize(
     "changes",
     [
-        {"problem_type": "multi_label_classification", "id2label": {"0": "a", "1": "b", "2": "c"}},
-        {"problem_type": "multi_label_classification", "num_labels": 3},
+        {"problem_type": "multi_label_classification", "num_labels": 1},
         {"problem_type": "regression", "num_labels": 3},
+        {"problem_type": "regression", "id2label": {"0": "a", "1": "b", "2": "c"}},
     ],
     ids=str,
 )
-def test_labels_that_do_not_exclude_one_another_are_refused(changes):
-    with pytest.raises(ValueError, match=f"`problem_type` .*={changes['problem_type']!r}, with 3 labels"):
+def test_another_problem_than_the_labels_fit_is_refused(changes):
+    with pytest.raises(ValueError, match=f"`problem_type` .* problem_type={changes['problem_type']!r}"):
         own_model({**CONFIGS["bert-classes"], **changes})
 
 
@@ -326,3 +336,15 @@ def test_folder_without_the_files_of_its_tokenizer_is_refused(family, missing, t
     with pytest.raises(ValueError, match="must have the files of the model's tokenizer") as caught:
         tokenizers_from_huggingface(tmp_path)
     assert missing in str(caught.value)
+
+
+def test_an_added_token_of_blanks_that_takes_more_blanks_is_refused(tmp_path):
+    token = {"content": "  ", "lstrip": False, "rstrip": True, "special": False}
+    config = {"added_tokens_decoder": {"2": token}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="white space alone must not take the blanks"):
+        read_added_tokens(tmp_path, ["a", "b"])
+    config["added_tokens_decoder"]["2"]["rstrip"] = False
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    pieces, found = read_added_tokens(tmp_path, ["a", "b"])
+    assert pieces == ["a", "b", "  "] and [each.content for each in found] == ["  "]

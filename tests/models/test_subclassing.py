@@ -167,6 +167,6 @@ def test_stacks_and_layers_of_ones_own_in_a_model(when, tmp_path):
     layer = LAYERS[EncoderLayer, when](
         attention=ATTENTIONS[when](HEADS, 2, name="self_attention"), d_ff=D_FF, dropout=0.0
     )
-    decoder = LAYERS[Decoder, when](1, HEADS, D_FF, 0.0)
+    decoder = LAYERS[Decoder, when](1, HEADS, D_FF, dropout=0.0)
     model = EncoderDecoder(VOCAB, None, D_MODEL, Encoder([layer]), decoder, PositionalEncoding(), dropout=0.0)
     check(model, 3, tmp_path)

@@ -53,6 +53,8 @@ ATTENTION = np.ones((2, 3, 7, 5)) / 5  # layers, heads, queries, keys
         ),
         (lambda: plots.training_curves({"loss": [1.0]}, ["bleu"]), r"which has loss\. Received: 'bleu'"),
         (lambda: plots.training_curves([]), "at least one epoch"),
+        (lambda: plots.latencies([]), r"at least one number above 0\. Received: seconds=\[\]"),
+        (lambda: plots.latencies([0.1, 0.0]), "at least one number above 0"),
         (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcd"), r"\(num_heads, 7, 4\)"),
         (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcde", heads=[4]), r"`heads`.*heads=4"),
         (lambda: plots.classified_images(np.ones((3, 4, 4, 1)), ["o"], ["o"]), "the same length, at least 1"),
@@ -87,6 +89,16 @@ def test_a_schedule_is_drawn_by_its_own_values():
     assert steps.tolist() == list(range(30)) and np.argmax(rates) == 4
     np.testing.assert_allclose(rates, [float(warmup(step)) for step in range(30)], rtol=1e-6)
     assert plots.schedule(warmup, 30).axes[0].get_legend() is None
+
+
+def test_latencies_are_counted_and_their_percentiles_marked():
+    seconds = np.geomspace(0.01, 1.0, 101)
+    (axes,) = plots.latencies(seconds).axes
+    assert sum(bar.get_height() for bar in axes.patches) == 101
+    lines = [line.get_xdata()[0] for line in axes.lines]
+    np.testing.assert_allclose(lines, 1000 * np.percentile(seconds, [50, 90, 99]))
+    assert numbers(axes) == [" p50 100 ms", " p90 631 ms", " p99 955 ms"]
+    assert sum(bar.get_height() for bar in plots.latencies([0.5]).axes[0].patches) == 1
 
 
 @pytest.mark.parametrize("form", ["dict", "rows", "fit"])

@@ -7,8 +7,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.runs import Recipe, train
-from keras_transformer.runs.parts import make_tokenizers
-from keras_transformer.runs.tokenizers import ids_and_sizes, read_tokenizers
+from keras_transformer.runs.tokenizers import ids_and_sizes, make_tokenizers, read_tokenizers
 from keras_transformer.serving import Translator
 from keras_transformer.text import SentencePieceTokenizer
 

@@ -19,9 +19,10 @@ from keras_transformer.models import Transformer
 from keras_transformer.optimizers import unwrapped
 from keras_transformer.runs import Recipe, average, read_history, train, training
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.parts import make_model, make_tokenizers
+from keras_transformer.runs.model import make_model
 from keras_transformer.runs.recipe import MODEL, VOCABULARY
 from keras_transformer.runs.results import Results
+from keras_transformer.runs.tokenizers import make_tokenizers
 from keras_transformer.serving import Translator
 from keras_transformer.serving.loading import load_model
 from keras_transformer.text import ByteTokenizer

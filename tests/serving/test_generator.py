@@ -130,6 +130,11 @@ def test_rows_of_prompts_have_options_of_their_own(generator):
         ].numpy()
 
     function = generator.signatures([4]).functions()["options"]
+    chosen = {"max_length": [2], "seed": [0]}
+    cut = function(
+        text=tf.constant(["one two"]), **{k: tf.constant(v) for k, v in columns(1, **chosen).items()}
+    )
+    assert not cut["ended"].numpy()[0]
     together, errors = asked(rows)
     assert together == [asked([row])[0][0] for row in rows]
     assert together[2] != together[3] and len(together[1]) < len(together[0])

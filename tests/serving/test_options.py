@@ -94,6 +94,16 @@ def test_an_unusable_option_leaves_its_row_empty_and_the_neighbours_as_they_are(
     named = [error.decode().split("`")[1] for error in found["error"][1::2]]
     assert named == [*WRONG, "temperature", "top_p", "max_length", "min_length"]
     assert not any(found["error"][::2])
+    assert found["ended"][::2].tolist() == mixed["ended"].tolist() and not found["ended"][1::2].any()
+
+
+def test_an_output_has_ended_where_a_longer_one_may_not_add_a_token(function, text):
+    rows = [{"max_length": length} for length in range(1, 17)]
+    found = call(function, **inputs_of(rows, text))
+    unchanged = np.isclose(
+        found["score"][1:], found["score"][:-1], rtol=1e-6
+    )  # a token has a log probability
+    assert found["ended"][:-1].tolist() == unchanged.tolist() and len(set(unchanged)) == 2
 
 
 def test_no_option_makes_an_answer_longer_than_the_text_may_have_without_options(function, translator, text):
@@ -121,8 +131,9 @@ def test_the_limit_of_the_export_is_the_limit_of_every_row(translator, text):
 
 
 def test_a_text_without_a_token_gets_its_prefix_back(function):
-    found = call(function, **inputs_of([{"prefix": "the"}, {}], " "))
-    assert found["translation"].tolist() == [b"the", b""] and not any(found["error"])
+    found = call(function, **inputs_of([{"prefix": "the"}, {}, {"max_length": 5}], " "))
+    assert found["translation"].tolist() == [b"the", b"", b""] and not any(found["error"])
+    assert found["ended"].all()
 
 
 def test_a_prefix_that_the_vocabulary_cannot_write_is_an_error_of_its_row(function, text):

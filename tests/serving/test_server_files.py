@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -14,8 +15,10 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "client"))
+from commands import assert_refused, run
 from servers import Backend, rest_server
 
+from keras_transformer.cli.main import main
 from keras_transformer.files import LOCK, locked
 from keras_transformer.serving.server_files import write_server_files
 
@@ -37,6 +40,7 @@ def base(tmp_path):
 
 
 def model_of(folder):
+    """The only model of a `models.config`."""
     text = (folder / "models.config").read_text()
     (model,) = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
     return model
@@ -52,6 +56,8 @@ def test_labels_name_the_versions_that_are_served(base):
         "docker-compose.gpu.yml",
         "kubernetes.yml",
         "prometheus.yml",
+        "alerts.yml",
+        "dashboard.json",
     ]
     model = model_of(base)
     assert (model.name, model.base_path, model.model_platform) == ("en_de", "/models/en_de", "tensorflow")
@@ -328,6 +334,211 @@ def test_prometheus_reads_the_path_that_the_server_writes(base):
     assert f'path: "{job["metrics_path"]}"' in (base / "monitoring.config").read_text()
 
 
+def test_alerts_and_dashboard_read_the_metrics_of_the_job_that_the_page_explains(base):
+    write_server_files(base)
+    prometheus = json.loads((base / "prometheus.yml").read_text())
+    (job,) = prometheus["scrape_configs"]
+    (alerts,) = prometheus["rule_files"]
+    (group,) = json.loads((base / alerts).read_text())["groups"]
+    panels = json.loads((base / "dashboard.json").read_text())["panels"]
+    expressions = [rule["expr"] for rule in group["rules"]]
+    expressions += [target["expr"] for panel in panels for target in panel["targets"]]
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    for expression in expressions:
+        for metric, selector in re.findall(r"([\w:]+)\{(.*?)\}", expression):
+            assert f'job="{job["job_name"]}"' in selector
+            assert metric == "up" or f"`{metric.removesuffix('_bucket')}`" in page
+    for rule in group["rules"]:
+        assert f"| `{rule['alert']}` |" in page
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus"
+)
+def test_prometheus_takes_its_files_and_the_alerts_fire(base):
+    write_server_files(base)
+    for command in (["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"]):
+        subprocess.run(["promtool", *command], cwd=base, check=True, timeout=60)
+    requests = ':tensorflow:serving:request_count{job="en-de", model_name="en_de", status='
+    latency = ':tensorflow:serving:request_latency_bucket{job="en-de", le='
+    queue = ':tensorflow:serving:batching_session:queuing_latency_bucket{job="en-de", le='
+    series = {
+        'up{job="en-de"}': "1x20 0x20",
+        f'{requests}"OK"}}': "0+60x40",
+        f'{requests}"INTERNAL"}}': "0+2x40",
+        f'{latency}"1000000"}}': "0+10x40",
+        f'{latency}"9000000"}}': "0+60x40",
+        f'{latency}"+Inf"}}': "0+60x40",
+        f'{queue}"1000"}}': "0+10x40",
+        f'{queue}"900000"}}': "0+60x40",
+        f'{queue}"+Inf"}}': "0+60x40",
+        ':tensorflow:cc:saved_model:load_attempt_count{job="en-de", status="fail"}': "_x30 1x10",
+    }
+    (group,) = json.loads((base / "alerts.yml").read_text())["groups"]
+    fired = [
+        {
+            "eval_time": "35m",
+            "alertname": rule["alert"],
+            "exp_alerts": [{"exp_labels": labels_of(rule), "exp_annotations": rule["annotations"]}],
+        }
+        for rule in group["rules"]
+    ]
+    quiet = [{"eval_time": "15m", "alertname": "ServerDown", "exp_alerts": []}]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [*fired, *quiet],
+    }
+    content = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (base / "test.yml").write_text(json.dumps(content))
+    done = subprocess.run(["promtool", "test", "rules", "test.yml"], cwd=base, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def labels_of(rule):
+    """The labels of an alert of these series. A sum has none but those of the rule."""
+    labels = rule["labels"]
+    if rule["alert"] == "ServerDown":
+        return {**labels, "job": "en-de"}
+    return {**labels, "job": "en-de", "status": "fail"} if rule["alert"] == "VersionNotLoaded" else labels
+
+
+@pytest.mark.slow
+def test_kubernetes_takes_the_file(base):
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    write_server_files(base, stable=1)
+    for item in json.loads((base / "kubernetes.yml").read_text())["items"]:
+        assert validate.validate(item, "1.32", strict=True)
+
+
+@pytest.fixture
+def several(base, tmp_path):
+    """A folder with the base paths of two models."""
+    shutil.rmtree(base / "11")
+    shutil.copytree(base, tmp_path / "de_en")
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def models_of(folder):
+    """A dict from the name of each model to its base path, the versions that run, and the labels."""
+    text = (folder / "models.config").read_text()
+    models = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
+    return {
+        model.name: (
+            model.base_path,
+            list(model.model_version_policy.specific.versions),
+            dict(model.version_labels),
+        )
+        for model in models
+    }
+
+
+def test_one_server_holds_several_models_whose_labels_move_alone(several):
+    write_server_files(several, "pair", stable={"en_de": 1})
+    assert models_of(several) == {
+        "de_en": ("/models/de_en", [2], {"stable": 2}),
+        "en_de": ("/models/en_de", [1], {"stable": 1}),
+    }
+    name, service = service_of(several)
+    assert name == "pair" and service["volumes"] == [".:/models:ro"]
+    assert "--model_config_file=/models/models.config" in service["command"]
+    (container,) = kubernetes_of(several)["Deployment", "pair"]["template"]["spec"]["containers"]
+    assert container["volumeMounts"][0]["mountPath"] == "/models"
+    write_server_files(several, "pair", stable={"en_de": 1}, canary={"en_de": 2})
+    assert models_of(several)["en_de"][1:] == ([1, 2], {"stable": 1, "canary": 2})
+    write_server_files(several, "pair", stable={"en_de": 2})
+    with pytest.raises(ValueError, match=r"runs, \[2\]: make it the canary first.*stable=1, in .*de_en"):
+        write_server_files(several, "pair", stable={"de_en": 1})
+    before = models_of(several)
+    assert before["en_de"][1:] == ([1, 2], {"stable": 2})
+    shutil.copytree(several / "en_de", several / "ko_en")
+    write_server_files(several, "pair")  # a new model; the others stay, and the way back is open
+    assert models_of(several) == {**before, "ko_en": ("/models/ko_en", [2], {"stable": 2})}
+
+
+def test_the_server_of_several_models_is_healthy_if_each_answers(several):
+    write_server_files(several)
+    *shell, command = service_of(several)[1]["healthcheck"]["test"][1:]
+    backend = Backend({"en_de": {1: None}, "de_en": {1: None}})
+    with rest_server(backend) as url:
+        command = command.replace("127.0.0.1/8501", url.removeprefix("http://").replace(":", "/"))
+        assert subprocess.run([*shell, command], timeout=60).returncode == 0
+        for name in backend.states:
+            backend.states[name][1] = "LOADING"
+            assert subprocess.run([*shell, command], timeout=60).returncode != 0
+            backend.states[name][1] = "AVAILABLE"
+
+
+def test_the_memory_of_several_models_is_that_of_each_and_of_one_that_moves(several):
+    for name, gigabytes in (("en_de", 3), ("de_en", 1)):
+        (several / name / "2" / "variables").mkdir()
+        with open(several / name / "2" / "variables" / "variables.data", "wb") as file:
+            file.truncate(gigabytes * 2**30 - 2**20)  # without a byte on the disk
+    write_server_files(several, "pair")
+    (container,) = kubernetes_of(several)["Deployment", "pair"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == f"{2 + 3 + 1 + 3}Gi"
+    for name in ("en_de", "de_en"):
+        shutil.copytree(several / name / "2", several / name / "3")
+    write_server_files(several, "pair", canary={"en_de": 3, "de_en": 3}, stable={"en_de": 2, "de_en": 2})
+    (container,) = kubernetes_of(several)["Deployment", "pair"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == f"{2 + 3 + 1 + 3 + 1}Gi"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"stable": 1},
+            r"`stable` must be a dict from .*; the models are de_en, en_de\. Received: stable=1\.",
+        ),
+        ({"canary": {"other": 1}}, r"`canary` must be a dict .* Received: canary={'other': 1}"),
+        ({"stable": {"de_en": 3}}, r"one of the versions \[1, 2\]\. Received: stable=3, in .*de_en"),
+    ],
+)
+def test_labels_of_several_models_are_refused_where_there_is_no_such_version(several, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        write_server_files(several, **arguments)
+    assert not (several / "models.config").exists()
+
+
+def test_a_folder_of_several_models_with_a_name_that_the_server_does_not_take_is_named(several):
+    (several / "de_en").rename(several / "de en")
+    with pytest.raises(ValueError, match=r"`folder` must hold models whose names hold .*name='de en'"):
+        write_server_files(several, "pair")
+
+
+def test_models_that_need_other_settings_are_no_server(several):
+    described = several / "de_en" / "2" / "assets.extra" / "export.json"
+    described.write_text(json.dumps({"batch_sizes": [1, 4], "xla": False}))
+    with pytest.raises(ValueError, match=r"same batch_sizes\. .* de_en version 2: \[1, 4\], en_de version 2"):
+        write_server_files(several)
+
+
+def test_the_command_moves_labels_of_one_model_or_of_several(base, several):
+    assert run("server-files", base, "--stable", "1", "--canary", "2")[0] == 0
+    assert dict(model_of(base).version_labels) == {"stable": 1, "canary": 2}
+    assert run("server-files", several, "--stable", "en_de=1", "--stable", "de_en=2")[0] == 0
+    assert {name: labels for name, (_, _, labels) in models_of(several).items()} == {
+        "en_de": {"stable": 1},
+        "de_en": {"stable": 2},
+    }
+    for options in (["1", "2"], ["en_de=1", "en_de=2"], ["1", "en_de=2"]):
+        options = [part for each in options for part in ("--stable", each)]
+        assert_refused(
+            "server-files", several, *options, named="--stable must be given once, or once for each"
+        )
+
+
+@pytest.mark.parametrize("wrong", ["abc", "en_de=", "=1", "en_de=-1"])
+def test_a_version_that_is_no_number_is_refused_by_the_rule(wrong, capsys):
+    with pytest.raises(SystemExit):
+        main(["server-files", "models", f"--stable={wrong}"])
+    assert "argument --stable: must be N, or NAME=N for one of several models" in capsys.readouterr().err
+
+
 NO_DESCRIPTIONS = ["{", "{}", "[]", '{"batch_sizes": [8], "xla": "no"}']
 NO_DESCRIPTIONS += [
     json.dumps({"batch_sizes": sizes, "xla": False})
@@ -345,8 +556,9 @@ def test_a_description_that_an_attacker_wrote_reaches_no_file(base, described):
 
 
 def test_folders_that_cannot_be_served_are_refused(base, tmp_path):
-    with pytest.raises(ValueError, match="`folder` must hold an exported version"):
-        write_server_files(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="`folder` must hold an exported version, or folders of models"):
+        write_server_files(tmp_path / "empty")
     write_server_files(base)
     assert dict(model_of(base).version_labels) == {"stable": 11}
     (base / "models.config").write_text("no config")

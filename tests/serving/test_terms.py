@@ -69,7 +69,24 @@ def test_a_file_with_two_translations_of_a_term_is_refused(tmp_path):
     (tmp_path / "terms.tsv").write_text("dog\tHund\ncat\tKatze\ndog\tHund\n")
     assert Glossary.read(tmp_path / "terms.tsv").terms == {"dog": "Hund", "cat": "Katze"}
     (tmp_path / "terms.tsv").write_text("dog\tHund\ndog\tDogge\n")
-    with pytest.raises(ValueError, match=r"one translation for each term of .*'dog'.*\['Hund', 'Dogge'\]"):
+    with pytest.raises(
+        ValueError, match=r"line 2: .*one translation for each term.*'dog'.*\['Hund', 'Dogge'\]"
+    ):
+        Glossary.read(tmp_path / "terms.tsv")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cat", r"terms\.tsv, line 2: expected source<TAB>target"),
+        ("", r"terms\.tsv, line 2: expected source<TAB>target"),
+        ("cat\t ", r"terms\.tsv, line 2: `glossary` must have a term and its translation.*term='cat'"),
+        ("\tKatze", r"line 2: `glossary` must have a term and its translation.*translation='Katze'"),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_named(line, message, tmp_path):
+    (tmp_path / "terms.tsv").write_text(f"dog\tHund\n{line}\ncow\tKuh\n")
+    with pytest.raises(ValueError, match=message):
         Glossary.read(tmp_path / "terms.tsv")
 
 
@@ -172,8 +189,10 @@ def test_a_limit_that_leaves_no_room_for_a_term_is_a_warning(translator, texts, 
 
 
 def test_a_term_that_the_vocabulary_cannot_write_is_refused(translator):
-    with pytest.raises(ValueError, match=r"can write as they are.*translation='🎉'"):
-        TermTranslator(translator, {"a": "🎉"})
+    with pytest.raises(
+        ValueError, match=r"can write as they are.*count=2, translations=\['🎉', 'two  blanks'\]"
+    ):
+        TermTranslator(translator, {"a": "🎉", "b": "two  blanks", "c": "Tunis"})
     with pytest.raises(ValueError, match="can write as they are"):
         TermTranslator(translator, {"a": "two  blanks"})
 

@@ -1,6 +1,4 @@
-"""The tokenizers and the compiled model of a recipe."""
-
-import numpy as np
+"""The compiled model of a recipe."""
 
 from keras_transformer.execution.compiled import compiles
 from keras_transformer.losses import MaskedCrossentropy
@@ -9,58 +7,10 @@ from keras_transformer.models import Transformer
 from keras_transformer.models.transformer import PRESETS
 from keras_transformer.runs.initial import continued
 from keras_transformer.runs.recipe import MODEL
-from keras_transformer.runs.tokenizers import ids_and_sizes, matches, read_tokenizers
+from keras_transformer.runs.tokenizers import ids_and_sizes
 from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
-from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 from keras_transformer.training import Adam, AdamW
 from keras_transformer.training.adapters import add_adapters
-
-
-def make_tokenizers(recipe, pairs):
-    """Trains the tokenizers of a recipe, or reads those that its `tokenizer` names.
-
-    Args:
-        recipe: The `Recipe`.
-        pairs: The training pairs, a sequence of (source, target) str.
-
-    Returns:
-        The source tokenizer and the target tokenizer; one object twice if they share a vocabulary.
-
-    Raises:
-        ValueError: If no vocabulary can be made from the pairs, or `tokenizer` names no tokenizers.
-    """
-    recipe = recipe.resolved()
-    if recipe.has_own_tokenizers:
-        return read_tokenizers(recipe.tokenizer)
-    if recipe.tokenizer == "byte":
-        shared = ByteTokenizer()
-        return shared, shared
-
-    # Of all pairs: a rare placeholder may be in none of the sample.
-    both = (
-        [[], []]
-        if recipe.keep is None
-        else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
-    )
-
-    def trained_on(sentences, symbols):
-        return SentencePieceTokenizer.train(
-            sentences,
-            recipe.vocab_size,
-            model_type=recipe.tokenizer,
-            character_coverage=recipe.character_coverage,
-            symbols=symbols,
-        )
-
-    if len(pairs) > recipe.vocab_sample:
-        rng = np.random.default_rng(recipe.seed)
-        numbers = rng.choice(len(pairs), recipe.vocab_sample, replace=False, shuffle=False)
-        pairs = [pairs[i] for i in np.sort(numbers)]
-    sources, targets = zip(*pairs, strict=True)
-    if recipe.separate_vocabularies:
-        return trained_on(sources, both[0]), trained_on(targets, both[1])
-    shared = trained_on([*sources, *targets], dict.fromkeys([*both[0], *both[1]]))
-    return shared, shared
 
 
 def make_model(recipe, tokenizers, steps, initial=None):

@@ -1,0 +1,115 @@
+"""A text that grows: successive requests, each of which goes on from the text that is written."""
+
+from keras_transformer.checks import check, check_positive
+
+OPTIONS = ("temperature", "top_p", "seed")
+INCOMPLETE = "\ufffd"  # stands at the end of an answer that was cut inside a character
+
+
+class RefusedOptions(ValueError):
+    """The server refuses the options of a row.
+
+    Args:
+        message: The message.
+        option: Name of the option that is wrong, as the server names it.
+    """
+
+    def __init__(self, message, option):
+        super().__init__(message)
+        self.option = option
+
+
+class Stream:
+    """The text of an answer that grows by a few tokens with each request.
+
+    A request has the text so far as its `prefix`, so the model computes only the tokens that are new. A translation's
+    `max_length` counts the prefix, that of a continuation does not. Draws depend on the place of a token in a
+    translation, so a stream draws what one request with the same seed draws.
+
+    Args:
+        text: A str, or UTF-8 bytes.
+        tokens: Number of tokens that a request adds.
+        max_length: Largest number of tokens of the whole answer.
+        options: A dict of the other options of the row.
+    """
+
+    def __init__(self, text, tokens, max_length, options):
+        check(isinstance(text, (str, bytes)), "`text` must be a str, or UTF-8 bytes.", text=text)
+        check_positive(tokens=tokens, max_length=max_length)
+        check(
+            options.keys() <= set(OPTIONS), f"The options must be {', '.join(OPTIONS)}.", options=[*options]
+        )
+        self.text = text
+        self.options = options
+        self.finished = False
+        self.written = ""
+        self.notes = set()  # the warnings that were given
+        self._tokens, self._max_length = tokens, max_length
+        self._length = 0  # tokens that were asked for
+        self._written_length = 0  # the same, when text was added for the last time
+        self._whole = False  # whether the request allows all tokens that the row may have
+        self._output = None  # the name of the output with the text: not known before the first answer
+
+    def request(self):
+        """Returns the next request: its `prefix` and its `max_length`."""
+        self._length, self._whole = min(self._length + self._tokens, self._max_length), False
+        # The tokens after the written text are computed again: they are no text yet.
+        begin = self._written_length if self._output == "continuation" else 0
+        return self.written, self._length - begin
+
+    def request_after(self, request, option):
+        """Returns the request in place of a refused one, or None.
+
+        Args:
+            request: The refused request, a pair of `prefix` and `max_length`.
+            option: Name of the option that the server refuses.
+        """
+        prefix, max_length = request
+        if option == "max_length" and max_length:  # it is above the limit of the row
+            self._whole = True
+            return prefix, 0
+        if option == "prefix" and prefix:
+            self._whole = True
+            # The tokenizer may read the text as more tokens than the model wrote.
+            if 0 < max_length < self._max_length:
+                return prefix, self._max_length
+            # No room is left, or no prefix may hold it: one request writes the whole answer again.
+            return "", self._max_length
+        return None
+
+    def add(self, outputs):
+        """Takes the outputs of a request, a dict of arrays of one row. Returns the text that it adds, a str."""
+        self._output = "continuation" if "continuation" in outputs else "translation"
+        text = outputs[self._output][0].decode("utf-8", "replace")
+        self.finished = bool(outputs["ended"][0]) or self._length >= self._max_length
+        self.finished |= self._whole and self._output == "translation"
+        new = _rest(self.written, text if self.finished else text.rstrip(INCOMPLETE))
+        if new:
+            self.written, self._written_length = self.written + new, self._length
+        # The limit of a continuation is that of one request, so the next request may add more, but only to new text.
+        self.finished |= self._whole and not new
+        return new
+
+
+def _rest(begin, text):
+    """Returns the part of a text after its begin. A tokenizer may write the blanks of the begin otherwise.
+
+    >>> _rest("a  b", "a b c")
+    ' c'
+
+    Raises:
+        OSError: If the text begins otherwise.
+    """
+    if text.startswith(begin):
+        return text[len(begin) :]
+    place = 0
+    for character in "".join(begin.split()):
+        while text[place : place + 1].isspace():
+            place += 1
+        if text[place : place + 1] != character:
+            raise OSError(
+                f"The server must answer with a text that begins with its prefix {begin!r:.200}. "
+                f"Received: {text!r:.200}."
+            )
+        place += 1
+    return text[place:]

@@ -1,0 +1,95 @@
+"""Heads that label tokens, or give a text several labels: served, and equal to the pipelines of transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from families import BERT, own_model
+
+from keras_transformer.cli.answers import line_of, rows_of
+from keras_transformer.cli.convert import convert
+from keras_transformer.huggingface import to_huggingface
+from keras_transformer.serving import Classifier, Tagger, load
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "##s", "lives", "in", "par", "##is", ".", "a"]
+TEXTS = ["Anna lives in Paris.", "", "a zebra lives", "Annas " * 20]
+TAGS = {"id2label": {"0": "O", "1": "PER", "2": "LOC"}}
+TOPICS = {"id2label": {"0": "news", "1": "sports", "2": "art"}, "problem_type": "multi_label_classification"}
+
+
+def folder_of(path, name, changes):
+    """Writes a BERT of the class `name` with a WordPiece tokenizer."""
+    config = {**BERT, "vocab_size": len(PIECES), "architectures": [name], **changes}
+    to_huggingface(own_model(config), path)
+    (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    return path
+
+
+def test_a_tagger_labels_the_tokens_of_a_text(tmp_path):
+    tagger = convert(folder_of(tmp_path / "model", "BertForTokenClassification", TAGS), tmp_path / "own")
+    assert isinstance(tagger, Tagger)
+    tagger = load(tmp_path / "own")
+    with pytest.warns(UserWarning, match="longer than"):
+        found = tagger.tag(TEXTS)
+    assert [token for token, _, _ in found[0]] == ["anna", "lives", "in", "par", "##is", "."]
+    assert found[1] == []
+    assert [token for token, _, _ in found[2]] == ["a", "[UNK]", "lives"]
+    assert len(found[3]) == tagger.max_source_length - 2
+    ids = np.array([[2, *map(PIECES.index, ["anna", "lives", "in", "par", "##is", "."]), 3]])
+    logits = np.asarray(tagger.model(ids))[0, 1:-1]
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    assert [label for _, label, _ in found[0]] == [TAGS["id2label"][str(i)] for i in shares.argmax(-1)]
+    np.testing.assert_allclose([share for _, _, share in found[0]], shares.max(-1), atol=1e-5)
+    row = next(rows_of(tagger.answer([b"Anna lives"])))
+    assert [tag[:2] for tag in json.loads(line_of(row))] == [
+        list(tag[:2]) for tag in tagger.tag(["Anna lives"])[0]
+    ]
+
+
+def test_each_of_several_labels_has_its_own_probability(tmp_path):
+    folder = folder_of(tmp_path / "model", "BertForSequenceClassification", TOPICS)
+    classifier = convert(folder, tmp_path / "own")
+    assert isinstance(classifier, Classifier)
+    logits = np.asarray(load(tmp_path / "own").model(np.array([[2, 12, 3]])))[0]
+    found = load(tmp_path / "own").answer([b"a"], signature="probabilities")["probabilities"][0]
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits)), atol=1e-6)
+    assert abs(found.sum() - 1) > 1e-3
+    to_huggingface(classifier.model, tmp_path / "new")
+    assert (
+        json.loads((tmp_path / "new" / "config.json").read_text())["problem_type"] == TOPICS["problem_type"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("xla", [False, True])
+def test_tags_and_labels_are_those_of_transformers(xla, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    folder = folder_of(tmp_path / "tags", "BertForTokenClassification", TAGS)
+    tagger = convert(folder, tmp_path / "tagger")
+    path = tagger.export(tmp_path / "export", xla=xla, check=False, warmup=False)
+    served = tf.saved_model.load(str(path)).signatures["serving_default"](tf.constant(TEXTS[:3]))
+    pipeline = transformers.pipeline(
+        "token-classification", model=str(folder), aggregation_strategy="none", ignore_labels=[]
+    )
+    for row, text in enumerate(TEXTS[:3]):
+        expected = pipeline(text) if text else []
+        labels = [label.decode() for label in served["labels"][row].numpy() if label]
+        assert labels == [each["entity"] for each in expected]
+        pieces = pipeline.tokenizer.tokenize(
+            text
+        )  # the pipeline has the word of the text for an unknown piece
+        assert [token.decode() for token in served["tokens"][row].numpy() if token] == pieces
+        shares = served["probabilities"][row].numpy()[: len(labels)]
+        np.testing.assert_allclose(shares, [each["score"] for each in expected], atol=1e-5)
+    folder = folder_of(tmp_path / "topics", "BertForSequenceClassification", TOPICS)
+    classifier = convert(folder, tmp_path / "classifier")
+    path = classifier.export(tmp_path / "topics_export", xla=xla, check=False, warmup=False)
+    served = tf.saved_model.load(str(path)).signatures["probabilities"](tf.constant(TEXTS[:3]))
+    pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None)
+    for row, text in enumerate(TEXTS[:3]):
+        expected = {each["label"]: each["score"] for each in pipeline(text)}
+        found = served["probabilities"][row].numpy()
+        np.testing.assert_allclose(found, [expected[name] for name in TOPICS["id2label"].values()], atol=1e-5)
