@@ -326,6 +326,7 @@ def loaded_without_warnings(folder, config, caplog):
 
     kind, options = torch_class(config)
     logging.getLogger("transformers").propagate = True
+    caplog.clear()  # what this library said before
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
         warnings.simplefilter("error")
         model, found = kind.from_pretrained(
