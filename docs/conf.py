@@ -109,8 +109,6 @@ class CommandHelp(SphinxDirective):
         parser = make_parser()
         sections = []
         for name, command in _commands(parser).items():
-            command.fill, fill = None, command.fill
-            fill(command)
             section = nodes.section(ids=[f"command-{name}"], names=[name])
             section += nodes.title(name, name)
             section += nodes.literal_block(command.format_help(), command.format_help(), language="text")
