@@ -551,6 +551,8 @@ def test_every_option_reaches_the_recipe(files, tmp_path, monkeypatch, left_out)
         kind = next(k for k in kinds if k.__name__ in str(field.type).replace("<class '", "").split("'")[0])
         expected[field.name] = choices[-1] if choices else kinds[kind]
         expected[field.name] = SPECIAL.get(field.name, expected[field.name])
+        if field.metadata.get("is_path"):
+            expected[field.name] = str(tmp_path)
         options += [name] if kind is bool else [name, expected[field.name]]
     code, _, err = run("train", "--pairs", files / "pairs.tsv.gz", "--output", tmp_path / "run", *options)
     assert code == 0, err

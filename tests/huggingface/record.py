@@ -27,7 +27,7 @@ RELATIVES = (
     *("bert-ForQuestionAnswering", "roberta-ForMaskedLM", "xlm-roberta-Model", "mpnet-ForSequenceClassification"),
     *("distilbert-ForQuestionAnswering", "electra-ForTokenClassification", "modernbert-mean", "modernbert-biases"),
     *("camembert-ForMaskedLM", "data2vec-text-Model", "ernie-ForSequenceClassification", "ministral"),
-    *("mistral", "qwen2-windows", "qwen3-biases", "phi3-window", "gemma2", "gemma3_text"),
+    *("mistral", "qwen2-windows", "qwen3-biases", "phi3-window", "gemma2", "gemma3_text", "smollm3"),
     *("bart", "mbart", "m2m_100", "pegasus", "mt5", "umt5"),
 )  # fmt: skip
 CASES = (*RELATIVES, *families.FIRST, *families.FIRST_ENCODERS)

@@ -90,6 +90,7 @@ def test_tags_and_labels_are_those_of_transformers(xla, tmp_path):
     served = tf.saved_model.load(str(path)).signatures["probabilities"](tf.constant(TEXTS[:3]))
     pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None)
     for row, text in enumerate(TEXTS[:3]):
-        expected = {each["label"]: each["score"] for each in pipeline(text)}
+        (scores,) = pipeline([text])
+        expected = {each["label"]: each["score"] for each in scores}
         found = served["probabilities"][row].numpy()
         np.testing.assert_allclose(found, [expected[name] for name in TOPICS["id2label"].values()], atol=1e-5)

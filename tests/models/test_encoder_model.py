@@ -268,7 +268,7 @@ def test_another_head_keeps_what_was_learnt():
             (3, 7),
         ),
         (SpanHead(0.3), SpanHead(), (3, 6, 2)),
-        (ClassificationHead(CLASSES, 0.3, list("abcde")), ClassificationHead(4), (3, CLASSES)),
+        (ClassificationHead(CLASSES, 0.3, list("abcde"), True), ClassificationHead(4), (3, CLASSES)),
         (MultipleChoiceHead(0.3), MultipleChoiceHead(), (3,)),
         (TaggingHead(CLASSES, 0.3, list("abcde")), TaggingHead(4), (3, 6, CLASSES)),
     ],
