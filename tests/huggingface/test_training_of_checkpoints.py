@@ -51,6 +51,9 @@ def checkpoint(family, folder):
     config = {**CONFIGS[family], "vocab_size": size, **changes(size)}
     config |= dict.fromkeys(["dropout_rate"] if family == "t5" else RATES, 0.0)
     torch_model(config, 3).save_pretrained(folder)
+    if family == "bart":  # as in published folders: each text begins with <s>, in transformers' labels too
+        path = folder / "generation_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "forced_bos_token_id": 0}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     return getattr(transformers, kind).from_pretrained(folder)
 
