@@ -9,7 +9,7 @@ import numpy as np
 from keras_transformer.checks import check, check_count, check_positive, check_range, printable
 from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
 from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
-from keras_transformer.client.stream import RefusedOptions, Stream
+from keras_transformer.client.stream import RefusedOptions, Stream, text_output
 from keras_transformer.client.tensors import input_array
 from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
@@ -224,7 +224,7 @@ class Calls:
                 request = stream.request_after(request, error.option)
                 if request is None:
                     raise
-        output = "continuation" if "continuation" in outputs else "translation"
+        output = text_output(outputs)
         if not {output, "ended"} <= outputs.keys():
             raise OSError(
                 f"{self.url} must answer with a text and with `ended`, which an older export does not have. "

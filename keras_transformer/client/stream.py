@@ -79,7 +79,7 @@ class Stream:
 
     def add(self, outputs):
         """Takes the outputs of a request, a dict of arrays of one row. Returns the text that it adds, a str."""
-        self._output = "continuation" if "continuation" in outputs else "translation"
+        self._output = text_output(outputs)
         text = outputs[self._output][0].decode("utf-8", "replace")
         self.finished = bool(outputs["ended"][0]) or self._length >= self._max_length
         self.finished |= self._whole and self._output == "translation"
@@ -89,6 +89,11 @@ class Stream:
         # The limit of a continuation is that of one request, so the next request may add more, but only to new text.
         self.finished |= self._whole and not new
         return new
+
+
+def text_output(outputs):
+    """Returns the name of the output that holds the text of an answer."""
+    return "continuation" if "continuation" in outputs else "translation"
 
 
 def _rest(begin, text):

@@ -12,6 +12,7 @@ from keras_transformer.huggingface.tokenizers import (
     TOKENIZER_CONFIG,
     TokenizerKind,
     check_tokenizers,
+    without_sequence,
     write_tokenizer_config,
 )
 
@@ -145,12 +146,6 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
         **_missing_bytes(model, pieces, names),
         **names,
     }
-
-
-def without_sequence(part, name):
-    """Returns the only part of a Sequence, None for an empty one, and any other part as it is."""
-    listed = part.get(name) if isinstance(part, dict) and part.get("type") == "Sequence" else None
-    return part if listed is None or len(listed) > 1 else next(iter(listed), None)
 
 
 def _own_pattern(folder):

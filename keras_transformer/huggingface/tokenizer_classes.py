@@ -28,7 +28,11 @@ def takes_file(folder):
     Args:
         folder: A `pathlib.Path`.
     """
-    return class_of(folder) in GENERIC or read_if_there(folder, CONFIG).get("model_type") in AS_IT_IS
+    return class_of(folder) in GENERIC or _is_of_family_as_it_is(folder)
+
+
+def _is_of_family_as_it_is(folder):
+    return read_if_there(folder, CONFIG).get("model_type") in AS_IT_IS
 
 
 def has_own_file(folder, name):
@@ -54,9 +58,9 @@ def reader_of(read, *classes, generic=True):
     names = [f"{name}Tokenizer" for name in classes] + (list(GENERIC) if generic else [])
 
     def checked(folder):
-        name, as_it_is = class_of(folder), read_if_there(folder, CONFIG).get("model_type") in AS_IT_IS
+        name = class_of(folder)
         rule = f"`tokenizer_class` of {TOKENIZER_CONFIG} or {CONFIG} must be one of {names} for these files."
-        check(name is None or name in names or as_it_is, rule, tokenizer_class=name)
+        check(name is None or name in names or _is_of_family_as_it_is(folder), rule, tokenizer_class=name)
         return read(folder)
 
     return checked

@@ -5,7 +5,6 @@ import logging
 from keras_transformer.checks import check
 from keras_transformer.data import read_lines
 from keras_transformer.huggingface.added_tokens import added_tokens_decoder, read_added_tokens
-from keras_transformer.huggingface.byte_pair import without_sequence
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.parts import check_parts
@@ -16,6 +15,7 @@ from keras_transformer.huggingface.tokenizers import (
     WORD_PIECE_TOKENS,
     TokenizerKind,
     check_tokenizers,
+    without_sequence,
     write_tokenizer_config,
 )
 
