@@ -17,6 +17,7 @@ from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
 from keras_transformer.serving.saved_model import write_saved_model
 from keras_transformer.serving.server_files import versions_of
+from keras_transformer.serving.server_graph import write_server_config
 from keras_transformer.serving.verify import DESCRIPTION, check_answers, hashes
 from keras_transformer.serving.warmup import MAX_REQUESTS, write_warmup
 from keras_transformer.serving.weights import PRECISIONS, fingerprint, quantized_copy, store_weights
@@ -109,8 +110,9 @@ def export(
         raise ValueError(
             f"`source_lengths` must end with max_source_length={longest}. Received: source_lengths={lengths}."
         )
-    # A graph that is not compiled needs no warm-up for each length: one is enough.
-    shapes = [(size, length) for length in (lengths if xla else lengths[:1]) for size in batch_sizes]
+    # A graph that is not compiled needs no warm-up for each shape: one is enough.
+    warm = (batch_sizes, lengths) if xla else (batch_sizes[:1], lengths[:1])
+    shapes = [(size, length) for length in warm[1] for size in warm[0]]
     if warmup and len(shapes) > MAX_REQUESTS:
         raise ValueError(
             f"`batch_sizes` times `source_lengths` must be at most {MAX_REQUESTS}: a server refuses more warm-up "
@@ -142,6 +144,8 @@ def export(
             bar.set_description("checking")
             extra = temporary / "assets.extra"
             extra.mkdir()
+            if not xla:
+                write_server_config(extra)
             description = _description(
                 servable, functions, xla, precision, batch_sizes, lengths if xla else None
             )

@@ -8,6 +8,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
+from keras_transformer.serving.server_graph import write_out_signatures
+
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # ops of TensorFlow, but a server runs no Python
 # The ops of tensorflow-text 2.20 that this library uses. TensorFlow Serving links them.
 TEXT_OPS = {
@@ -36,7 +38,7 @@ def write_saved_model(module, signatures, path, xla):
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # an export is not trained
     tf.saved_model.save(module, str(path), signatures=signatures, options=options)
-    _make_small(path)
+    _make_small(path, xla)
     compiled = compiled_parts(path)
     if compiled and not xla:
         raise ValueError(
@@ -88,8 +90,10 @@ def foreign_ops(path):
     return sorted(used - (known - PYTHON_OPS))
 
 
-def _make_small(path):
+def _make_small(path, xla):
     """Removes from a saved graph what no server needs, and writes the fingerprint of what is left.
+
+    Without `xla` it also does what each server would do when it starts.
 
     - The names of custom gradients. The gradients are not saved, and TensorFlow would warn of each that is missing.
     - The shapes that were found while tracing: a server finds them itself.
@@ -102,6 +106,8 @@ def _make_small(path):
             node.attr.pop("_output_shapes", None)
         for function in meta_graph.graph_def.library.function:
             _merge_constants(function)
+        if not xla:
+            write_out_signatures(meta_graph)
     (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
     write_fingerprint(str(path))
 

@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+# The public function of this loader warns that it is old. Servers load exports in this way.
+from tensorflow.python.saved_model.loader_impl import SavedModelLoader
+
 from keras_transformer.files import sha256_of
 from keras_transformer.serving.server_files import versions_of
+from keras_transformer.serving.server_graph import session_config
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +25,8 @@ TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
 def verify(folder):
     """Checks one exported version, or all versions of a model.
 
-    For each version: every file has the bytes that the export wrote, and there is no other file; TensorFlow loads it;
-    its signatures are those of its description; and each signature answers a request.
+    For each version: every file has the bytes that the export wrote, and there is no other file; a session loads it, as
+    in a server; its signatures are those of its description; and each signature answers a request.
 
     Args:
         folder: Path of a version, such as `models/en_de/1`, or the base path of a model, such as `models/en_de`.
@@ -82,23 +86,21 @@ def _verify_version(path):
             f"{path} must hold the files that the export wrote. Changed, missing or added: {', '.join(changed[:5])}."
         )
     try:
-        loaded = tf.saved_model.load(str(path))
+        served = _Served(path)
     except Exception as error:  # TensorFlow raises errors of many classes
         raise ValueError(f"{path} cannot be loaded: {str(error)[:200]}") from error
-    if loaded.signatures.keys() != signatures.keys():
+    if served.signatures.keys() != signatures.keys():
         raise ValueError(
-            f"{path} must have the signatures {sorted(signatures)}. Received: {sorted(loaded.signatures)}."
+            f"{path} must have the signatures {sorted(signatures)}. Received: {sorted(served.signatures)}."
         )
     for name, signature in signatures.items():
         try:
             expected = {key: spec["dtype"] for key, spec in signature["outputs"].items()}
-            outputs = loaded.signatures[name](
-                **{key: _sample(spec) for key, spec in signature["inputs"].items()}
-            )
+            outputs = served.answer(name, {key: _sample(spec) for key, spec in signature["inputs"].items()})
         except Exception as error:
             raise ValueError(f"{path}, signature {name!r}, does not answer: {str(error)[:200]}") from error
         for key, dtype in expected.items():
-            received = outputs[key].dtype.name if key in outputs else None
+            received = tf.as_dtype(outputs[key].dtype).name if key in outputs else None
             if received != dtype or outputs[key].shape[:1] != (1,):
                 raise ValueError(
                     f"{path}, signature {name!r}, must answer one row with {key!r} of dtype {dtype!r:.200}. "
@@ -124,9 +126,44 @@ def hashes(path):
 
 
 def _sample(spec):
-    """Makes an input with one row: the text "a", or zeros."""
+    """Makes an input with one row, a NumPy array: the text "a", or zeros."""
     shape = [1, *(size or 1 for size in spec["shape"][1:])]
-    return tf.fill(shape, "a" if spec["dtype"] == "string" else tf.zeros((), spec["dtype"]))
+    return np.full(shape, "a" if spec["dtype"] == "string" else 0, tf.as_dtype(spec["dtype"]).as_numpy_dtype)
+
+
+class _Served:
+    """An export in sessions, as a server has it in one.
+
+    Args:
+        path: Path of the version.
+    """
+
+    def __init__(self, path):
+        self._loader, self._graph, self._session = SavedModelLoader(str(path)), tf.Graph(), None
+        self._saver, _ = self._loader.load_graph(self._graph, ["serve"])
+        found = self._loader.get_meta_graph_def_from_tags(["serve"]).signature_def
+        self.signatures = {name: found[name] for name in found if not name.startswith("__")}
+
+    def answer(self, name, inputs, afresh=False):
+        """Returns what a signature answers, a dict of NumPy arrays.
+
+        Args:
+            name: Name of the signature.
+            inputs: A dict of arrays.
+            afresh: Whether to take a new session, which holds no copy of weights that an answer before made.
+        """
+        if afresh or self._session is None:
+            if self._session is not None:
+                self._session.close()
+            self._session = tf.compat.v1.Session(graph=self._graph, config=session_config())
+            with self._graph.as_default():
+                self._loader.restore_variables(self._session, self._saver)
+                self._loader.run_init_ops(self._session, ["serve"])
+        signature = self.signatures[name]
+        return self._session.run(
+            {key: info.name for key, info in signature.outputs.items()},
+            {signature.inputs[key].name: value for key, value in inputs.items()},
+        )
 
 
 def check_answers(path, functions, requests, draws=False, afresh=False):
@@ -137,33 +174,28 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         functions: A dict from a signature's name to its concrete function.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
-        afresh: Whether to take each function out of `functions` when it has answered, and to load the export anew for
-            each request. A function that has run holds a copy of the int8 weights; so there is one copy at a time.
+        afresh: Whether to take each function out of `functions` when it has answered, and to take a new session for
+            each request. What has run holds a copy of the int8 weights; so there is one copy at a time.
 
     Raises:
         ValueError: If an answer differs.
     """
-    requests = [
-        (name, {key: tf.constant(value) for key, value in inputs.items()}) for name, inputs in requests
-    ]
-    answers = []
+    requests, answers = list(requests), []
     for name, inputs in requests:
-        answers.append({key: value.numpy() for key, value in functions[name](**inputs).items()})
+        function = functions[name]
+        found = function(**{key: tf.constant(value) for key, value in inputs.items()})
+        answers.append({key: value.numpy() for key, value in found.items()})
         if afresh:
-            del functions[name]
+            del functions[name], function
             gc.collect()  # functions are in cycles
-    loaded = None
+    served = _Served(path)
     for (name, inputs), expected in zip(requests, answers, strict=True):
-        if afresh:
-            loaded = None
-            gc.collect()
-        loaded = loaded or tf.saved_model.load(str(path))
-        found = loaded.signatures[name](**inputs)
+        found = served.answer(name, inputs, afresh)
         for key in expected:
-            if not _equal(expected[key], found[key].numpy(), draws):
+            if not _equal(expected[key], found[key], draws):
                 raise ValueError(
                     f"The export must answer as the model does in Python. Received: {name!r}, output {key!r}: "
-                    f"{found[key].numpy()!r:.200}, in Python {expected[key]!r:.200}."
+                    f"{found[key]!r:.200}, in Python {expected[key]!r:.200}."
                 )
 
 

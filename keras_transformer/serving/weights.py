@@ -1,5 +1,7 @@
 """A model's weights in an export: their fingerprint, their precision, and how they are stored."""
 
+import contextlib
+import gc
 import hashlib
 import inspect
 import tempfile
@@ -45,8 +47,22 @@ def quantized_copy(model):
             warnings.filterwarnings("ignore", message=f".*{message}")
         # Keras 3.16 prints a report.
         silent = {"verbose": False} if "verbose" in inspect.signature(copy.quantize).parameters else {}
-        copy.quantize("int8", **silent)
+        with _garbage_of_before_kept():
+            copy.quantize("int8", **silent)
     return copy
+
+
+@contextlib.contextmanager
+def _garbage_of_before_kept():
+    """Lets collections of garbage look at new objects alone. Keras collects once for each layer that it quantizes."""
+    if gc.get_freeze_count():  # somebody else keeps objects out of them
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def store_weights(model, narrow):

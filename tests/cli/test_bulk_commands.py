@@ -34,7 +34,7 @@ def files(tmp_path):
     return tmp_path / "in", tmp_path / "out"
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_lines_that_fail_have_an_exit_code_of_their_own(tiny_run, files, mirrored, tmp_path):
     def fail(texts):
         if b"line 7" in texts:

@@ -362,6 +362,7 @@ def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
         np.testing.assert_allclose(own_scores, scores, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -57,9 +57,9 @@ def test_a_wide_beam_finds_the_best_outputs_that_hold_the_phrases():
         assert_found(found, row, best_with(logits[row], [ids for ids in phrases if ids], 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.quick_cases(2)
 def test_a_beam_of_any_width_finds_an_output_with_every_phrase(width, seed):
     rng = np.random.default_rng(seed)
     rows = [
@@ -100,6 +100,7 @@ def test_without_phrases_it_is_a_beam(width):
             np.testing.assert_allclose(part, other, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_phrases_of_a_row_change_no_other_row():
     logits = table(4, batch=3, length=9)
     rows = [[(4, 5, 6)], [()], [(6,), (5, 5)]]
@@ -136,6 +137,7 @@ def test_a_search_with_unlikely_phrases_ends_soon_after_the_best_output():
     assert 7 <= steps["with"] < 12
 
 
+@pytest.mark.slow
 def test_a_phrase_that_the_prefix_holds_is_written_already():
     model = Transformer(40, num_layers=1, d_model=8, num_heads=2, d_ff=16)
     source = np.array([[5, 9, 7, 3], [11, 6, 8, 3], [4, 4, 8, 3]])

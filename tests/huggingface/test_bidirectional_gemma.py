@@ -89,6 +89,7 @@ def folder_of(folder, **tokenizer_config):
 BOTH = {"add_bos_token": True, "add_eos_token": True}
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_an_embedder(tmp_path):
     matrix = folder_of(tmp_path / "model", **BOTH)
     embedder = convert(tmp_path / "model", tmp_path / "own")

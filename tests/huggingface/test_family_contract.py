@@ -114,7 +114,7 @@ def test_own_model_computes_the_same_in_transformers(case, transformers, tmp_pat
 
 
 @pytest.mark.parametrize("case", slow_but(QUICK, CONFIGS))
-@pytest.mark.quick_cases(6)
+@pytest.mark.quick_cases(3)
 def test_own_model_is_read_back_unchanged(case, tmp_path):
     config = CONFIGS[case]
     model, family = own_model(config), FAMILIES[config["model_type"]]

@@ -191,6 +191,7 @@ def folder_with_dense_modules(folder, activations=("activation.Tanh", "linear.Id
     return weights
 
 
+@pytest.mark.slow
 def test_dense_modules_are_computed(tmp_path):
     weights = folder_with_dense_modules(tmp_path / "model")
     embedder = convert(tmp_path / "model", tmp_path / "own")

@@ -55,8 +55,8 @@ def without_scores(tensors):
     return {name.removeprefix("model."): x for name, x in tensors.items() if name != "lm_head.weight"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["scores", "states"])
-@pytest.mark.quick_cases(1)
 def test_the_vector_is_the_state_of_the_last_token(kind, tmp_path):
     language_model = folder_of(tmp_path / "model", template("A", END))
     if kind == "states":  # saved without the scores of ids, and without the beginning of the names

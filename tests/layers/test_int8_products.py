@@ -167,6 +167,7 @@ def int8_model(seed=1):
 SOURCE = np.array([[5, 9, 17, 4], [8, 6, 0, 0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -205,6 +206,7 @@ def test_predict_follows_new_weights():
     np.testing.assert_allclose(model.predict(SOURCE, verbose=0), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_predict_follows_weights_that_the_fast_product_cannot_hold(tmp_path):
     """CPUs without VNNI add up such products wrongly; the run with AVX2 would see that."""
     model, other = (EncoderModel(VOCAB, 16, Encoder(1, 2, 32), dropout=0.0) for _ in range(2))
@@ -341,6 +343,7 @@ for parts, steps in STEPS.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "instructions",
     [

@@ -191,7 +191,7 @@ def test_attention_scores_are_distributions_over_what_may_be_seen(kind):
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, LENGTH)))
 @DECODING
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 def test_chunk_by_chunk_is_all_at_once(kind, chunk, padded, normalize_first):
     made, slots = built(kind, normalize_first=normalize_first), 7
     real = np.array([[True] * slots, [False, True, False] + [True] * (slots - 3)]) if padded else None

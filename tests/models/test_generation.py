@@ -163,6 +163,7 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
     assert rows == ([3, 2] if known else [None, None])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("mode", ["float", "int8"])
 def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
@@ -217,6 +218,7 @@ class CountsAndDrops(layers.FeedForward):
         return super().call(x, training=True)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("max_length", [6, 100])
 def test_a_layer_that_changes_in_a_search_keeps_its_changes(max_length):
@@ -300,6 +302,7 @@ def test_score_agrees_with_the_forward_pass(make, jit_compile):
     assert np.all(found.alignments[0, :, 4] == 0), "nothing attends to padding"
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_score_has_the_gradient_of_the_forward_pass(model):
     import tensorflow as tf

@@ -32,8 +32,8 @@ def adapted(layer, seed=0):
     return layer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.quick_cases(1)
 def test_it_trains(policy):
     keras.utils.set_random_seed(1)
     model = quantized(
@@ -49,9 +49,9 @@ def test_it_trains(policy):
     assert model.evaluate(inputs, IDS, verbose=0) < before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", ["inner", "gate", "outer", "query_dense"])
-@pytest.mark.quick_cases(1)
 def test_a_saved_model_computes_the_same_as_far_as_merged_weights_allow(policy, name, tmp_path):
     """Keras merges LoRA into the int8 kernel, which rounds again."""
     model = quantized(language_model(policy))
@@ -99,9 +99,9 @@ def test_layers_keep_the_compute_dtype(policy):
     assert dtypes == [projection.compute_dtype] * 2
 
 
+@pytest.mark.slow
 @needs_bfloat16
 @pytest.mark.parametrize("jit_compile", compilations())
-@pytest.mark.quick_cases(1)
 def test_int8_below_float32_writes_in_every_compilation(jit_compile):
     model = quantized(language_model("mixed_bfloat16"))
     found = model.generate(IDS, max_length=3, jit_compile=jit_compile)

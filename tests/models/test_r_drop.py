@@ -50,6 +50,7 @@ def test_the_loss_is_half_of_the_papers():
     assert_close(model.compute_loss(INPUTS, TARGETS, first, training=False), losses[0])
 
 
+@pytest.mark.slow
 def test_without_dropout_it_changes_nothing():
     losses = [
         model_of(0.0, r_drop).fit(INPUTS, TARGETS, verbose=0, epochs=2).history["loss"]

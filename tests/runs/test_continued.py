@@ -94,6 +94,7 @@ def first_loss(folder):
     return float(read_history(folder / "run")[0]["loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [*CASES[:1], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[1:])]
 )

@@ -89,6 +89,7 @@ def test_the_logits_of_known_pieces_stay(old, new):
     np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_side_has_a_vocabulary_of_its_own(old, new):
     other = SentencePieceTokenizer.train(NEW[::-1] * 2, 30, character_coverage=1.0)
     before = translator_of(old, other)

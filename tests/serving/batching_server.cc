@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "google/protobuf/unknown_field_set.h"
 #include "tensorflow/cc/saved_model/loader.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -298,6 +299,30 @@ absl::Status ReadOptions(const std::map<std::string, std::vector<int64_t>>& sett
   return absl::OkStatus();
 }
 
+// Reads assets.extra/saved_model_config.pb as TensorFlow Serving does (saved_model_config_util.cc). Its messages are in
+// no package: session_overrides is field 1, and disable_meta_optimizer is field 3 of that.
+absl::Status ReadModelConfig(const std::string& model, ConfigProto* config) {
+  std::string bytes;
+  const std::string path = model + "/assets.extra/saved_model_config.pb";
+  if (!Env::Default()->FileExists(path).ok()) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(ReadFileToString(Env::Default(), path, &bytes));
+  google::protobuf::UnknownFieldSet fields, overrides;
+  if (!fields.ParseFromString(bytes)) return absl::InvalidArgumentError("The model's config cannot be read.");
+  for (int i = 0; i < fields.field_count(); ++i) {
+    if (fields.field(i).number() != 1) continue;
+    if (!overrides.ParseFromString(std::string(fields.field(i).length_delimited()))) {
+      return absl::InvalidArgumentError("The model's config cannot be read.");
+    }
+    for (int j = 0; j < overrides.field_count(); ++j) {
+      if (overrides.field(j).number() == 3) {
+        config->mutable_graph_options()->mutable_rewrite_options()->set_disable_meta_optimizer(
+            overrides.field(j).varint());
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool ReadBytes(char* bytes, size_t count) {
   return std::cin.read(bytes, count).gcount() == static_cast<std::streamsize>(count);
 }
@@ -337,6 +362,7 @@ absl::Status Serve(int count, char** arguments) {
   }
   Options options;
   TF_RETURN_IF_ERROR(ReadOptions(settings, &options));
+  TF_RETURN_IF_ERROR(ReadModelConfig(arguments[1], &options.session.config));
   SavedModelBundle bundle;
   TF_RETURN_IF_ERROR(LoadSavedModel(options.session, RunOptions(), arguments[1], {"serve"}, &bundle));
   std::shared_ptr<Scheduler> scheduler;

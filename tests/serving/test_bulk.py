@@ -84,6 +84,7 @@ def test_a_window_of_long_lines_ends_early(monkeypatch):
     assert [[len(line) for line in window] for window in windows] == [[5, 15], [30], [1, 1, 1]]
 
 
+@pytest.mark.slow
 def test_a_line_of_a_million_characters_is_one_line(translator, pairs, tmp_path):
     long, short = "저는 " * 100_000 + "x" * 800_000, pairs[0][0]
     (tmp_path / "source").write_text(f"{short}\n{long}\n{short}\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text
 from alone import answers, run_alone
+from google.protobuf import empty_pb2, unknown_fields
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
@@ -111,6 +112,54 @@ def test_compiled_export_holds_a_compiled_function(compiled_export):
     nodes, functions = nodes_of(compiled_export)
     assert any(attributes["_XlaMustCompile"].b for attributes in [*functions, *(n.attr for n in nodes)])
     assert compiled_parts(compiled_export) != []
+
+
+def graph_of(export):
+    """The `MetaGraphDef` of a SavedModel."""
+    (meta_graph,) = saved_model_pb2.SavedModel.FromString(
+        (export / "saved_model.pb").read_bytes()
+    ).meta_graphs
+    return meta_graph
+
+
+def test_the_main_graph_holds_the_nodes_of_each_signature(exported):
+    """A server need not optimize a function of a signature, and is told so."""
+    meta_graph = graph_of(exported)
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    assert len(nodes) == len(meta_graph.graph_def.node)
+    calls = {
+        node.name for node in nodes.values() if "PartitionedCall" in node.op
+    }  # save, restore, initialize
+    for name in TranslatorSignatures.descriptions:
+        todo = [info.name.split(":")[0] for info in meta_graph.signature_def[name].outputs.values()]
+        seen = set()
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += [each.removeprefix("^").split(":")[0] for each in nodes[node].input]
+        assert {info.name.split(":")[0] for info in meta_graph.signature_def[name].inputs.values()} <= seen
+        assert len(seen) > 100, name
+        assert not seen & calls
+    config = fields_of((exported / "assets.extra" / "saved_model_config.pb").read_bytes())
+    assert config == {1: [{3: [1]}]}
+
+
+def fields_of(message):
+    """Reads a message of protobuf without its type: a dict from a field's number to ints, or to messages in it."""
+    fields = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))
+    found = {}
+    for field in fields:
+        value = field.data if field.wire_type == 0 else fields_of(field.data)
+        found.setdefault(field.field_number, []).append(value)
+    return found
+
+
+@pytest.mark.slow
+def test_a_compiled_export_leaves_the_optimizer_to_the_server(compiled_export):
+    assert not (compiled_export / "assets.extra" / "saved_model_config.pb").exists()
+    meta_graph = graph_of(compiled_export)
+    assert [node for node in meta_graph.graph_def.node if "PartitionedCall" in node.op]
 
 
 def test_a_function_of_an_export_holds_each_constant_once(exported):
@@ -342,6 +391,7 @@ def test_warmup_touches_every_shape_of_a_compiled_export(compiled_export, transl
     assert shapes == [(rows, length) for length in (16, 32, 64, 128, 256) for rows in (1, 8, 32)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("length", [2, 3, 16, 100])
 def test_a_warmup_text_has_the_length_asked_for(translator, length):
     for tokenizer in (translator.source_tokenizer, ByteTokenizer()):

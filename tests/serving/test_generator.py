@@ -41,6 +41,7 @@ def test_rows_stand_alone(generator):
     assert len(set(together)) > 3
 
 
+@pytest.mark.slow
 def test_what_follows_is_what_the_model_finds(generator):
     ids = [2, *generator.tokenizer.tokenize("ab").numpy()]
     found = generator.model.generate([ids], generator.strategy, 9, jit_compile=False)
@@ -83,7 +84,7 @@ def test_without_bos_only_an_empty_prompt_begins_with_it():
     assert source.numpy().tolist() == [ids.tolist(), [2, 0]]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_saves_and_loads_everything(generator, tmp_path):
     changed = generator.searching(Beam(2), [NoRepeatNgram(2)], max_length=7)
     assert generator.max_length == 9

@@ -122,6 +122,7 @@ def test_no_option_makes_an_answer_longer_than_the_text_may_have_without_options
     assert [bool(error) for error in empty["error"]] == [False, True]
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_export_is_the_limit_of_every_row(translator, text):
     limited = translator.searching(Greedy(), max_length=300)
     rows = [{"max_length": 300}, {"max_length": 301}, {"min_length": 301}]

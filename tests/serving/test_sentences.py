@@ -42,6 +42,7 @@ def test_a_language_without_blanks_gets_one_between_sentences():
     assert SentenceTranslator(Upper(), "zh").translate_batch([line.encode()])[0].count("> <") == 1
 
 
+@pytest.mark.slow
 def test_the_command_translates_the_sentences_of_a_line(tiny_run, translator, pairs):
     pytest.importorskip("sentencex")
     one, other = (source for source, _ in pairs[:2])

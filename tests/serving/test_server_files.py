@@ -117,6 +117,7 @@ def test_the_server_pads_nothing_and_takes_several_steps_at_once(base, stable, l
     }
 
 
+@pytest.mark.slow
 def test_the_batching_of_the_server_changes_no_row(base, loaded, pairs):
     """With TensorFlow's batch scheduler, which TensorFlow Serving uses too."""
     write_server_files(base, stable=2)
@@ -472,6 +473,7 @@ def test_the_server_of_several_models_is_healthy_if_each_answers(several):
             backend.states[name][1] = "AVAILABLE"
 
 
+@pytest.mark.slow
 def test_the_memory_of_several_models_is_that_of_each_and_of_one_that_moves(several):
     for name, gigabytes in (("en_de", 3), ("de_en", 1)):
         (several / name / "2" / "variables").mkdir()

@@ -68,6 +68,7 @@ def test_every_signature_is_there_and_documented(functions):
     assert all(about.endswith(".") for about in TranslatorSignatures.descriptions.values())
 
 
+@pytest.mark.slow
 def test_n_best_gives_all_that_the_strategy_finds_and_serving_default_the_best(functions, beam, texts, alone):
     found, first = call(functions["n_best"], text=texts), call(functions["serving_default"], text=texts)
     assert first["translation"].tolist() == found["translations"][:, 0].tolist()
@@ -105,6 +106,7 @@ def test_alignment_names_the_pieces_and_what_they_attend_to(functions, beam, tex
     assert found["translation"].tolist() == expected["translation"].tolist()
 
 
+@pytest.mark.slow
 def test_score_is_the_log_probability_of_a_given_translation(functions, beam, texts):
     targets = ["a", "", "I am a student.", "The", "\xff", "x", "long " * 20]
     found = call(functions["score"], text=texts, target=targets)

@@ -137,6 +137,7 @@ def assert_held(terms, plain, texts):
     assert not any(term in text for text in usual for term in terms.glossary.terms.values())
 
 
+@pytest.mark.slow
 def test_every_translation_holds_the_terms_of_its_text(terms, translator, texts):
     assert_held(terms, translator, texts)
     answers = terms.answer([text.encode() for text in texts])

@@ -60,10 +60,10 @@ def inputs_of(signature, texts, translator):
     return [texts, *more.get(signature, [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signature", ["serving_default", "n_best", "alignment", "score", "tokens", "options"]
 )
-@pytest.mark.quick_cases(1)
 def test_each_signature_of_a_translator_counts_them(translator, signature):
     texts = list(TEXTS)
     assert expected(translator.source_tokenizer, texts) == list(TEXTS.values())
@@ -82,8 +82,8 @@ def test_ids_that_the_model_does_not_know_count(translator):
     assert translator.answer(ids, signature="tokens")["unknown"].tolist() == [2, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["generator", "classifier", "embedder"])
-@pytest.mark.quick_cases(1)
 def test_the_other_servables_count_them(pieces, kind):
     model = {
         "generator": lambda: writer(pieces),

@@ -83,6 +83,7 @@ def watched(tmp_path_factory):
     return types.SimpleNamespace(model=model, batches=batches, history=history, folder=folder)
 
 
+@pytest.mark.slow
 def test_curves_say_what_fit_says_by_optimizer_step(watched):
     train, validation = (written(watched.folder / run) for run in ("train", "validation"))
     n = watched.batches.steps
