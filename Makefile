@@ -28,7 +28,7 @@ NEXT_KERAS ?= keras-nightly==3.16.0.dev2026102704
 # It lies in front of the environment's Keras, so that TensorFlow is not installed a second time.
 WITH_NEXT_KERAS := PYTHONPATH=$(abspath $(VENV))/next-keras
 
-.PHONY: demo course docs test test-core test-next-keras next-keras test-slow test-all lint format bench clean
+.PHONY: demo course docs docs-quick test test-core test-next-keras next-keras test-slow test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
@@ -40,6 +40,10 @@ course: $(VENV)/.course
 # The site, English and Korean, in docs/_build/html, with the chapters. Any warning, and any link inside the site that leads nowhere, is an error.
 docs: course $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
+
+# The same site with the chapters that are executed already: the others have a page that says so.
+docs-quick: $(VENV)/.docs
+	$(BIN)/python docs/build_site.py --quick
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
 test test-core test-next-keras test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true

@@ -1,13 +1,15 @@
 """Executes the chapters of the course into notebooks.
 
-    python course/execute.py [--only 04] [--processes 2]
+    python course/execute.py [--only 04] [--processes 2] [--seconds-per-cell 900]
 
-A chapter is a Jupytext percent script, `course/LANGUAGE/NN_name.py`. Its notebook with all outputs goes to
-`course/_build/LANGUAGE/NN_name.ipynb`. A chapter runs again only if its source, the package, this file, or a version
-of a library that it uses changed.
+A chapter is a Jupytext percent script, `course/LANGUAGE/NN_name.py`. Its notebook with all outputs and pictures goes to
+`course/_build/LANGUAGE/NN_name.ipynb`. A chapter runs again only if its source, a picture that it shows, the package,
+this file, or a version of a library that it uses changed. The notebook of a chapter that fails stays the old one.
 """
 
 import argparse
+import base64
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -28,7 +30,7 @@ ROOT = COURSE.parent
 BUILT = COURSE / "_build"
 LANGUAGES = ("en", "ko")
 LIBRARIES = ("keras", "tensorflow", "matplotlib", "nbclient", "jupytext")
-SECONDS_PER_CELL = 300
+PICTURE = re.compile(r"(?<=\]\()[^()\s]+\.svg(?=\))")
 LOG = re.compile(r"[IW]\d{4} [\d:.]+|WARNING: All log messages before absl")  # of TensorFlow's C++ code
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -38,6 +40,12 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="beginning of the names of the chapters to execute")
     parser.add_argument("--processes", type=int, default=2, help="chapters that run at a time")
+    parser.add_argument(
+        "--seconds-per-cell",
+        type=int,
+        default=900,
+        help="a cell that takes longer fails; more on a slow machine",
+    )
     options = parser.parse_args(arguments)
     began = time.perf_counter()
     sources = [file for language in LANGUAGES for file in sorted((COURSE / language).glob("*.py"))]
@@ -47,7 +55,7 @@ def main(arguments=None):
         parser.error(f"No chapter begins with {options.only!r}.")
     package = digest_of_package()
     with ThreadPoolExecutor(options.processes) as pool:
-        results = list(pool.map(lambda file: build(file, package), chosen))
+        results = list(pool.map(lambda file: build(file, package, options.seconds_per_cell), chosen))
     print(
         f"{len(results)} chapters in {BUILT}: {results.count('executed')} executed, "
         f"{results.count('unchanged')} unchanged, {results.count('failed')} failed, "
@@ -56,22 +64,23 @@ def main(arguments=None):
     return 1 if "failed" in results else 0
 
 
-def build(source, package):
+def build(source, package, seconds_per_cell):
     """Executes a chapter into its notebook, unless nothing changed; returns "executed", "unchanged" or "failed"."""
     began = time.perf_counter()
     name = f"{source.parent.name}/{source.stem}"
     target = notebook_of(source)
-    digest = hashlib.sha256(source.read_bytes() + package).hexdigest()
+    text = source.read_text(encoding="utf-8")
+    pictures = b"".join((source.parent / path).read_bytes() for path in PICTURE.findall(text))
+    digest = hashlib.sha256(text.encode() + pictures + package).hexdigest()
     if target.exists() and nbformat.read(target, 4).metadata.get("digest") == digest:
         print(f"{name}: unchanged", flush=True)
         return "unchanged"
-    target.unlink(missing_ok=True)  # an old notebook would look like a result
     notebook = jupytext.read(source)
     notebook.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as log:
         client = NotebookClient(
             notebook,
-            timeout=SECONDS_PER_CELL,
+            timeout=seconds_per_cell,
             coalesce_streams=True,
             kernel_name="python3",
             resources={"metadata": {"path": folder}},
@@ -81,10 +90,15 @@ def build(source, package):
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             log.seek(0)
             reason = str(error) if isinstance(error, CellExecutionError) else f"{log.read()[-2000:]}\n{error}"
-            print(f"{name}: failed after {time.perf_counter() - began:.0f} s", flush=True)
+            slow = isinstance(error, CellTimeoutError)
+            hint = ": a cell took too long, see --seconds-per-cell" if slow else ""
+            print(f"{name}: failed after {time.perf_counter() - began:.0f} s{hint}", flush=True)
             print(COLOURS.sub("", reason), file=sys.stderr, flush=True)
             return "failed"
     warned = remove_stderr(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = PICTURE.sub(functools.partial(inside, source.parent), cell.source)
     notebook.metadata["digest"] = digest
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_suffix(".unfinished")
@@ -92,6 +106,12 @@ def build(source, package):
     unfinished.replace(target)
     print(f"{name}: {time.perf_counter() - began:.0f} s{warned}", flush=True)
     return "executed"
+
+
+def inside(folder, match):
+    """Returns the address of a picture that holds the picture: a notebook is read anywhere."""
+    content = base64.b64encode((folder / match[0]).read_bytes()).decode()
+    return f"data:image/svg+xml;base64,{content}"
 
 
 def remove_stderr(notebook):

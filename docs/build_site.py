@@ -1,10 +1,11 @@
 """Builds the site of the documents and checks its links.
 
-    python docs/build_site.py [--languages en,ko] [--output docs/_build/html]
+    python docs/build_site.py [--languages en,ko] [--output docs/_build/html] [--quick]
 
 The English site is in the output folder, each other language in a folder of its own below it. A warning of Sphinx is an
 error, and so is a link inside the site that leads to no page or no anchor. Links to other sites are checked for their
-form only: nothing is loaded from the network. The chapters of the course are shown as `make course` executed them.
+form only: nothing is loaded from the network. The chapters of the course are shown as `make course` executed them; with
+`--quick` a chapter that was not executed has a page that says so.
 """
 
 import argparse
@@ -24,6 +25,10 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 COURSE = ROOT / "course"
 DOWNLOADS = {"en": "Download this chapter as a notebook", "ko": "이 장을 노트북으로 내려받기"}
+NOT_EXECUTED = {
+    "en": "This chapter is not executed here. `make docs` executes it, and shows its pictures and results.",
+    "ko": "이 장은 여기서 실행하지 않았습니다. `make docs`가 실행하고 그림과 결과를 보여 줍니다.",
+}
 HOST = re.compile(r"localhost(:\d+)?|[\w-]+(\.[\w-]+)+")
 FORWARD = (
     '<!doctype html><meta charset="utf-8"><title>keras_transformer</title>'
@@ -92,7 +97,10 @@ def missing_chapters(languages):
 
 
 def place_chapters(language):
-    """Copies the executed chapters of a language to docs/learn/course, each with a link to its notebook."""
+    """Copies the executed chapters of a language to docs/learn/course, each with a link to its notebook.
+
+    A chapter that was not executed becomes its first heading and a sentence.
+    """
     folder = DOCS / "learn" / "course"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -101,6 +109,11 @@ def place_chapters(language):
         link = f"{{download}}`{DOWNLOADS[language]} </{file.relative_to(ROOT).as_posix()}>`"
         notebook["cells"][0]["source"] = ["".join(notebook["cells"][0]["source"]), "\n\n", link]
         (folder / file.name).write_text(json.dumps(notebook, ensure_ascii=False), encoding="utf-8")
+    for name in missing_chapters([language]):
+        source = COURSE / f"{name}.py"
+        heading = re.search(r"(?m)^# (# .+)$", source.read_text(encoding="utf-8"))[1]
+        page = f"{heading}\n\n{NOT_EXECUTED[language]}\n"
+        (folder / f"{source.stem}.md").write_text(page, encoding="utf-8")
 
 
 def build(language, output):
@@ -127,10 +140,14 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--languages", default="en,ko", help="languages, the first one at the top")
     parser.add_argument("--output", default=DOCS / "_build" / "html", type=Path, help="folder of the site")
+    parser.add_argument(
+        "--quick", action="store_true", help="build it without the chapters that were not executed"
+    )
     options = parser.parse_args(arguments)
     first, *others = options.languages.split(",")
     began = time.perf_counter()
-    if missing := missing_chapters((first, *others)):
+    missing = missing_chapters((first, *others))
+    if missing and not options.quick:
         print(f"Not executed yet: {', '.join(missing)}. Run `make course` first.", file=sys.stderr)
         return 1
     # A page of the reference does not know that a docstring changed, so all pages are written anew.

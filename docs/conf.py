@@ -151,8 +151,15 @@ def _name_solutions(app, config):
     config.nb_code_prompt_show, config.nb_code_prompt_hide = SOLUTION[config.language]
 
 
+def _picture_in_its_language(app, document, source):
+    """Shows the picture of the front page in the language of the site."""
+    if app.config.language != "en":
+        source[0] = source[0].replace("architecture.html", f"architecture.{app.config.language}.html")
+
+
 def setup(app):
     """Connects this file's functions."""
+    app.connect("source-read", _picture_in_its_language)
     app.connect("config-inited", _name_solutions)
     app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500
     app.connect("autodoc-skip-member", _skip)

@@ -112,7 +112,10 @@ def test_a_chapter_that_fails_is_reported_and_a_good_one_runs_once(tmp_path, mon
     monkeypatch.setattr(execute, "COURSE", tmp_path)
     monkeypatch.setattr(execute, "BUILT", tmp_path / "_build")
     (tmp_path / "en").mkdir()
-    (tmp_path / "en" / "01_good.py").write_text(
+    (tmp_path / "en" / "shape.svg").write_text("<svg/>")
+    good = tmp_path / "en" / "01_good.py"
+    good.write_text(
+        "# %% [markdown]\n# ![a shape](shape.svg)\n\n"
         "# %%\nimport sys\nprint(6 * 7)\nprint('hm', file=sys.stderr)\n"
     )
     (tmp_path / "en" / "02_bad.py").write_text("# %%\n1 / 0\n")
@@ -125,7 +128,13 @@ def test_a_chapter_that_fails_is_reported_and_a_good_one_runs_once(tmp_path, mon
     assert built == {"01_good.ipynb"}
     notebook = (tmp_path / "_build" / "en" / "01_good.ipynb").read_text(encoding="utf-8")
     assert "42" in notebook and 'stderr"' not in notebook
+    assert "![a shape](data:image/svg+xml;base64,PHN2Zy8+)" in notebook
 
     (tmp_path / "en" / "02_bad.py").unlink()
     assert execute.main([]) == 0
     assert "0 executed, 1 unchanged, 0 failed" in capsys.readouterr().out
+
+    good.write_text("# %%\nimport time\ntime.sleep(60)\n")
+    assert execute.main(["--seconds-per-cell", "1"]) == 1
+    assert "en/01_good: failed" in (done := capsys.readouterr()).out and "--seconds-per-cell" in done.out
+    assert (tmp_path / "_build" / "en" / "01_good.ipynb").read_text(encoding="utf-8") == notebook

@@ -105,3 +105,20 @@ def test_the_site_is_built_without_a_warning(tmp_path):
         / "keras_transformer.layers.MultiHeadAttention.html"
     )
     assert "num_key_value_heads" in page.read_text(encoding="utf-8")
+
+
+def test_the_pictures_of_the_model_are_what_their_script_draws(tmp_path, monkeypatch):
+    import draw_transformer
+
+    pictures = {
+        path.name: path.read_text(encoding="utf-8") for path in draw_transformer.IMAGES.glob("transformer*")
+    }
+    pictures |= {
+        path.name: path.read_text(encoding="utf-8") for path in draw_transformer.IMAGES.glob("architecture*")
+    }
+    monkeypatch.setattr(draw_transformer, "IMAGES", tmp_path)
+    draw_transformer.main()
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == pictures
+    # Each Korean picture says all of its words in Korean.
+    korean = pictures["transformer.ko.svg"]
+    assert all(words in korean for words in draw_transformer.KOREAN.values())

@@ -8,6 +8,12 @@
 # **Before:** Python and NumPy, and what a neural network is. You need no knowledge of language models.
 
 # %% [markdown]
+# ![The Transformer, with the part of this chapter in colour](../../docs/images/transformer_1.svg)
+#
+# The whole model of this course, which chapters 9 and 10 build. In colour is the part that this chapter invents: the
+# decoder's attention to the source.
+
+# %% [markdown]
 # ## A translator that reads in order
 #
 # Take the Korean sentence 저는 학생입니다. It has three pieces: 저는 (I), 학생 (student) and 입니다 (am). The English

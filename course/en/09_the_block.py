@@ -8,6 +8,12 @@
 # **Before:** chapters 6 to 8 (heads, masks, positions).
 
 # %% [markdown]
+# ![The Transformer, with the part of this chapter in colour](../../docs/images/transformer_9.svg)
+#
+# The whole model. In colour is what this chapter builds: the layers, their sublayers and the connections round them.
+# `Q`, `K` and `V` are queries, keys and values.
+
+# %% [markdown]
 # ## The residual connection
 #
 # Attention replaces each vector by a mixture of others. After six layers little would be left of the word itself. So

@@ -8,6 +8,12 @@
 # **Before:** chapters 6 to 9.
 
 # %% [markdown]
+# ![The Transformer, with the part of this chapter in colour](../../docs/images/transformer_10.svg)
+#
+# The whole model. In colour is what this chapter adds: the way of one sentence from ids to the next token, and back
+# to the decoder for the turn after that.
+
+# %% [markdown]
 # ## A small translator
 #
 # To follow a real sentence we need a model that really translates. A few dozen sentences are enough for a small one:
