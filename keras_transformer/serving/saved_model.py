@@ -38,7 +38,9 @@ def write_saved_model(module, signatures, path, xla):
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # an export is not trained
     tf.saved_model.save(module, str(path), signatures=signatures, options=options)
-    _make_small(path, xla)
+    saved = _parsed(path)
+    _make_small(saved)
+    _write(saved, path)
     compiled = compiled_parts(path)
     if compiled and not xla:
         raise ValueError(
@@ -50,6 +52,10 @@ def write_saved_model(module, signatures, path, xla):
         raise ValueError(
             f"The export must run in a stock TensorFlow Serving, which has no {', '.join(foreign[:5])}."
         )
+    if not xla:
+        for meta_graph in saved.meta_graphs:
+            write_out_signatures(meta_graph)
+        _write(saved, path)
 
 
 def compiled_parts(path):
@@ -90,24 +96,23 @@ def foreign_ops(path):
     return sorted(used - (known - PYTHON_OPS))
 
 
-def _make_small(path, xla):
-    """Removes from a saved graph what no server needs, and writes the fingerprint of what is left.
-
-    Without `xla` it also does what each server would do when it starts.
+def _make_small(saved):
+    """Removes from the graphs of a `SavedModel` what no server needs.
 
     - The names of custom gradients. The gradients are not saved, and TensorFlow would warn of each that is missing.
     - The shapes that were found while tracing: a server finds them itself.
     - Constants of a function that are equal to another one: tracing makes three for each slice.
     """
-    saved = _parsed(path)
     for meta_graph in saved.meta_graphs:
         for node in _nodes(meta_graph.graph_def):
             node.attr.pop("_gradient_op_type", None)
             node.attr.pop("_output_shapes", None)
         for function in meta_graph.graph_def.library.function:
             _merge_constants(function)
-        if not xla:
-            write_out_signatures(meta_graph)
+
+
+def _write(saved, path):
+    """Writes a `SavedModel` and its fingerprint to its folder."""
     (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
     write_fingerprint(str(path))
 

@@ -8,20 +8,29 @@ seconds each time, and gives the same graph each time.
 import re
 
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties, NamedDevice
 
-# TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
+# TensorFlow has no public functions for these. setup.cfg allows one minor version of TensorFlow.
+from tensorflow.python.eager import context
+from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
 from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.grappler.cluster import Cluster
 
 SERVER_CONFIG = "saved_model_config.pb"  # in the folder `assets.extra`
 
-# What TensorFlow adds to the names of the nodes of a function that it writes out.
+# What TensorFlow adds to the names of the nodes of a function that it writes out. Without it the file is half as large.
 ADDED = re.compile(r"StatefulPartitionedCall(_\d+)?|PartitionedCall(_\d+)?|Func|while(_\d+)?|body|_\d+")
 
 
-def session_config():
-    """Returns the `ConfigProto` of a session that runs graphs as they are."""
+def session_config(folder):
+    """Returns the `ConfigProto` of a session that treats an export as a server does, on this process's devices.
+
+    Args:
+        folder: Path of the export's folder `assets.extra`.
+    """
     config = config_pb2.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.CopyFrom(context.context().config)
+    config.graph_options.rewrite_options.disable_meta_optimizer = (folder / SERVER_CONFIG).exists()
     return config
 
 
@@ -46,33 +55,41 @@ def write_out_signatures(meta_graph):
         meta_graph: The `MetaGraphDef` of a SavedModel, changed in place.
     """
     graph = meta_graph.graph_def
+    functions = {function.signature.name for function in graph.library.function}
     signatures = {
         name: signature for name, signature in meta_graph.signature_def.items() if not name.startswith("__")
     }
-    calls = {_node(info.name) for signature in signatures.values() for info in signature.outputs.values()}
-    calls -= {node.name for node in graph.node if "PartitionedCall" not in node.op}
+    outputs = {_node(info.name) for signature in signatures.values() for info in signature.outputs.values()}
+    calls = {node.name for node in graph.node if node.name in outputs and "PartitionedCall" in node.op}
     kept = [node for node in graph.node if node.name not in calls]
-    written = []
+    taken, written = {node.name for node in graph.node}, []
+    cpu = NamedDevice(
+        name="/job:localhost/replica:0/task:0/device:CPU:0", properties=DeviceProperties(type="CPU")
+    )
+    cluster = Cluster(devices=[cpu])  # without it TensorFlow would look at the devices of this machine
     for name, signature in signatures.items():
+        own = {_node(info.name) for info in signature.outputs.values()}
         part = meta_graph_pb2.MetaGraphDef()
         part.meta_info_def.CopyFrom(meta_graph.meta_info_def)
         part.signature_def[name].CopyFrom(signature)
-        own = {_node(info.name) for info in signature.outputs.values()}
         part.graph_def.versions.CopyFrom(graph.versions)
         part.graph_def.library.CopyFrom(graph.library)
         part.graph_def.node.extend(node for node in graph.node if node.name in own or node.name not in calls)
         optimized = tf_optimizer.OptimizeGraph(
-            _optimizer_config(), part, verbose=False, graph_id=name.encode(), strip_default_attributes=False
+            _optimizer_config(), part, verbose=False, graph_id=name.encode(), cluster=cluster
         )
-        names = _short_names(name, optimized.node, {node.name for node in kept})
+        names = _short_names(name, optimized.node, {node.name for node in kept}, taken)
         written += _renamed(optimized.node, names)
         for info in signature.outputs.values():
             node, *output = info.name.split(":")
             info.name = ":".join([names.get(node, node), *output])
-        known = {function.signature.name for function in graph.library.function}
-        graph.library.function.extend(f for f in optimized.library.function if f.signature.name not in known)
+        for function in optimized.library.function:
+            if function.signature.name not in functions:
+                functions.add(function.signature.name)
+                graph.library.function.append(function)
     del graph.node[:]
     graph.node.extend([*kept, *written])
+    meta_graph.meta_info_def.stripped_op_list.CopyFrom(stripped_op_list_for_graph(graph))
 
 
 def _optimizer_config():
@@ -87,9 +104,16 @@ def _optimizer_config():
     return config
 
 
-def _short_names(prefix, nodes, kept):
-    """Returns a dict from the name of each node that is not kept to a name that is short and says where it is from."""
-    names, taken = {}, set()
+def _short_names(prefix, nodes, kept, taken):
+    """Returns a dict from the name of each node that is not kept to a short one that says where it is from.
+
+    Args:
+        prefix: What each name begins with.
+        nodes: The nodes.
+        kept: The names of the nodes that keep theirs.
+        taken: A set of the names that the graph has. The new ones are added.
+    """
+    names = {}
     for node in nodes:
         if node.name not in kept:
             parts = [part for part in node.name.split("/") if not ADDED.fullmatch(part)]
@@ -110,6 +134,8 @@ def _renamed(nodes, names):
             continue
         node.name = names[node.name]
         node.input[:] = [_with_name(each, names) for each in node.input]
+        for notes in [key for key in node.attr if key.startswith("_grappler")]:
+            del node.attr[notes]
         places = node.attr["_class"].list.s if "_class" in node.attr else []
         for i, place in enumerate(places):
             prefix, _, name = place.decode().partition("@")

@@ -132,33 +132,31 @@ def _sample(spec):
 
 
 class _Served:
-    """An export in sessions, as a server has it in one.
+    """An export in a session, as a server has it.
 
     Args:
         path: Path of the version.
     """
 
     def __init__(self, path):
+        self._config = session_config(Path(path) / DESCRIPTION.parent)
         self._loader, self._graph, self._session = SavedModelLoader(str(path)), tf.Graph(), None
         self._saver, _ = self._loader.load_graph(self._graph, ["serve"])
         found = self._loader.get_meta_graph_def_from_tags(["serve"]).signature_def
         self.signatures = {name: found[name] for name in found if not name.startswith("__")}
+        self.start()
 
-    def answer(self, name, inputs, afresh=False):
-        """Returns what a signature answers, a dict of NumPy arrays.
+    def start(self):
+        """Starts a session, in place of the one that there is. A new one holds no packed copy of int8 weights."""
+        if self._session is not None:
+            self._session.close()
+        self._session = tf.compat.v1.Session(graph=self._graph, config=self._config)
+        with self._graph.as_default():
+            self._loader.restore_variables(self._session, self._saver)
+            self._loader.run_init_ops(self._session, ["serve"])
 
-        Args:
-            name: Name of the signature.
-            inputs: A dict of arrays.
-            afresh: Whether to take a new session, which holds no copy of weights that an answer before made.
-        """
-        if afresh or self._session is None:
-            if self._session is not None:
-                self._session.close()
-            self._session = tf.compat.v1.Session(graph=self._graph, config=session_config())
-            with self._graph.as_default():
-                self._loader.restore_variables(self._session, self._saver)
-                self._loader.run_init_ops(self._session, ["serve"])
+    def answer(self, name, inputs):
+        """Returns what a signature answers, a dict of NumPy arrays, for a dict of arrays."""
         signature = self.signatures[name]
         return self._session.run(
             {key: info.name for key, info in signature.outputs.items()},
@@ -174,8 +172,8 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         functions: A dict from a signature's name to its concrete function.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
-        afresh: Whether to take each function out of `functions` when it has answered, and to take a new session for
-            each request. What has run holds a copy of the int8 weights; so there is one copy at a time.
+        afresh: Whether to take each function out of `functions` when it has answered, and to start a new session for
+            each request. A function or a session that has run holds a copy of the int8 weights: so there is one copy.
 
     Raises:
         ValueError: If an answer differs.
@@ -190,7 +188,9 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
             gc.collect()  # functions are in cycles
     served = _Served(path)
     for (name, inputs), expected in zip(requests, answers, strict=True):
-        found = served.answer(name, inputs, afresh)
+        if afresh:
+            served.start()
+        found = served.answer(name, inputs)
         for key in expected:
             if not _equal(expected[key], found[key], draws):
                 raise ValueError(

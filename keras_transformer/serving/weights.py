@@ -47,15 +47,15 @@ def quantized_copy(model):
             warnings.filterwarnings("ignore", message=f".*{message}")
         # Keras 3.16 prints a report.
         silent = {"verbose": False} if "verbose" in inspect.signature(copy.quantize).parameters else {}
-        with _garbage_of_before_kept():
+        with _old_objects_kept():
             copy.quantize("int8", **silent)
     return copy
 
 
 @contextlib.contextmanager
-def _garbage_of_before_kept():
-    """Lets collections of garbage look at new objects alone. Keras collects once for each layer that it quantizes."""
-    if gc.get_freeze_count():  # somebody else keeps objects out of them
+def _old_objects_kept():
+    """Lets garbage collections look at new objects alone. Keras collects once for each layer that it quantizes."""
+    if gc.get_freeze_count():  # the program has its own old objects, and may want them so for longer
         yield
         return
     gc.freeze()

@@ -21,11 +21,14 @@ folder, with_xla, texts = sys.argv[1], sys.argv[2] == "xla", json.loads(sys.argv
 if not with_xla:  # what tensorflow_model_server does unless it is started with --xla_cpu_compilation_enabled
     library = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_cc.so.2")))
     library._ZN10tensorflow21DisableXlaCompilationEv()
-signatures, results = tf.saved_model.load(folder).signatures, {}
+session, results = tf.compat.v1.Session(graph=tf.Graph()), {}  # what a server has
+with session.graph.as_default():
+    signatures = tf.compat.v1.saved_model.load(session, ["serve"], folder).signature_def
 for signature in sys.argv[4:]:
+    outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
     try:
-        found = signatures[signature](text=tf.constant(texts))
-        result = {name: value.numpy().tolist() for name, value in found.items()}
+        found = session.run(outputs, {signatures[signature].inputs["text"].name: texts})
+        result = {name: value.tolist() for name, value in found.items()}
         result["translation"] = [text.decode() for text in result["translation"]]
     except tf.errors.OpError as error:
         result = {"error": str(error)}
@@ -46,7 +49,7 @@ def run_alone(folder, texts, xla, tmp_path, *signatures):
 
 def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
     """Returns what a signature of an export answers, a dict of nested lists: by TensorFlow's C++ runtime where
-    `CXX_RUN_DIR` is set, else by the loader of its Python."""
+    `CXX_RUN_DIR` is set, else by a session of its Python, which runs the same graph."""
     if CXX_RUN_DIR:
         program = str(pathlib.Path(CXX_RUN_DIR) / "cxx_run.py")
         command = [sys.executable, program, str(export), "--signature", signature, *["--xla"] * xla]
@@ -55,12 +58,11 @@ def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout.splitlines()[-1])["outputs"]
-    function = tf.saved_model.load(str(export)).signatures[signature]
-    specs = function.structured_input_signature[1]
-    found = function(
-        **{name: tf.constant(_bytes(value), specs[name].dtype) for name, value in inputs.items()}
-    )
-    return {name: _plain(value.numpy().tolist()) for name, value in found.items()}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        found = tf.compat.v1.saved_model.load(session, ["serve"], str(export)).signature_def[signature]
+        outputs = {name: info.name for name, info in found.outputs.items()}
+        given = {found.inputs[name].name: _bytes(value) for name, value in inputs.items()}
+        return {name: _plain(value.tolist()) for name, value in session.run(outputs, given).items()}
 
 
 def _bytes(value):

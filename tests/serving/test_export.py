@@ -155,6 +155,45 @@ def fields_of(message):
     return found
 
 
+class Adds(tf.Module):
+    """Two signatures, a variable whose name a node of the first one would get, and a function that is not inlined."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = tf.Variable(2.0, name="serve/add")
+        self.table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [3.0]), -1.0)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec((None,), tf.float32)], experimental_attributes={"_noinline": True}
+    )
+    def apart(self, x):
+        return x * self.number
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32, name="x")])
+    def serve(self, x):
+        return {"sum": tf.add(self.apart(x), self.number, name="add"), "same": x}
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="key")])
+    def look_up(self, key):
+        def grown(i, value):
+            return i + 1, value + self.number
+
+        return {"value": tf.while_loop(lambda i, _: i < 3, grown, (0, self.table.lookup(key)))[1]}
+
+
+def test_written_out_signatures_answer_as_their_functions_do(tmp_path):
+    module = Adds()
+    signatures = {"serve": module.serve, "serve/add": module.look_up}
+    write_saved_model(module, signatures, tmp_path / "1", xla=False)
+    assert answers(tmp_path / "1", tmp_path, "serve", x=[1.0, 5.0]) == {
+        "sum": [4.0, 12.0],
+        "same": [1.0, 5.0],
+    }
+    assert answers(tmp_path / "1", tmp_path, "serve/add", key=["a", "b"]) == {"value": [9.0, 5.0]}
+    loaded = tf.saved_model.load(str(tmp_path / "1"))
+    assert loaded.signatures["serve"](x=tf.constant([1.0]))["sum"].numpy().tolist() == [4.0]
+
+
 @pytest.mark.slow
 def test_a_compiled_export_leaves_the_optimizer_to_the_server(compiled_export):
     assert not (compiled_export / "assets.extra" / "saved_model_config.pb").exists()

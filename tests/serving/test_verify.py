@@ -48,8 +48,9 @@ def test_other_bytes_are_found(copy, damage, named):
         verify(copy)
 
 
-def test_a_graph_that_cannot_be_loaded_is_found(copy):
-    (copy / "saved_model.pb").write_bytes(b"no graph")
+@pytest.mark.parametrize("file", ["saved_model.pb", "variables/variables.data-00000-of-00001"])
+def test_an_export_that_cannot_be_loaded_is_found(copy, file):
+    (copy / file).write_bytes(b"no graph")
     described = json.loads((copy / DESCRIPTION).read_text())
     (copy / DESCRIPTION).write_text(json.dumps({**described, "files": hashes(copy)}))
     with pytest.raises(ValueError, match="1 cannot be loaded"):
