@@ -23,15 +23,15 @@ CHAPTERS = {
 }
 TITLE = "The Transformer: an encoder of N layers reads the source, a decoder of N layers writes the target"
 KOREAN = {
-    "source: token ids": "소스: 토큰 id",
-    "target so far, shifted right: token ids": "지금까지 쓴 타깃(한 칸 밀림): 토큰 id",
+    "source: token ids": "소스: 토큰 ID",
+    "target so far, shifted right: token ids": "지금까지 쓴 타깃(한 칸 밀림): 토큰 ID",
     "Embedding": "임베딩",
     "Positions": "위치",
     "Self-attention": "셀프 어텐션",
-    "Masked self-attention": "마스크드 셀프 어텐션",
-    "Cross-attention": "크로스 어텐션",
+    "Masked self-attention": "마스크가 있는 셀프 어텐션",
+    "Cross-attention": "교차 어텐션",
     "Add and norm": "잔차 연결과 정규화",
-    "Feed-forward network": "피드포워드 네트워크",
+    "Feed-forward network": "피드 포워드 신경망",
     "Logits": "로짓",
     "Softmax": "소프트맥스",
     "Next token": "다음 토큰",

@@ -13,7 +13,9 @@ NAMES = [file.stem for file in ENGLISH]
 HEADINGS = {"en": ("Exercise", "What to read next"), "ko": ("연습 문제", "더 읽을거리")}
 HANGUL = re.compile("[가-힣]")
 PLAIN_STYLE = re.compile(r"(?<![니시])다[.](?=[\s)]|$)")  # the course says -니다
-OTHER_TERMS = re.compile("에폭|케라스|파이썬|피드포워드|빔 탐색|그래디언트|레이블|부분층")
+OTHER_TERMS = re.compile(
+    "에폭|케라스|파이썬|피드포워드|빔 탐색|그래디언트|라벨|웜업|문맥 벡터|부분층|그림에서 볼 것"
+)
 
 
 def cells(text):

@@ -63,9 +63,15 @@ for i, word in enumerate(words):
     print(f"h{i}, after {word}: {h[i, :4].round(2)} ... ({width} numbers)")
 
 # %% [markdown]
-# The library's recurrent layer does the same with an LSTM, a better kind of cell. It returns all states, and the last
-# one once more. The classic translator (*sequence to sequence*, Sutskever et al., 2014) keeps only the last state. The
-# second network, the decoder, writes the whole translation from this one vector.
+# The library's recurrent layer does the same with an LSTM, a better kind of cell. An LSTM (long short-term memory,
+# Hochreiter and Schmidhuber, 1997) hands on a second vector, the *cell state*. At each step three gates, which give
+# numbers between 0 and 1, decide what is erased from the cell state, what is added to it, and what of it becomes the
+# hidden state. The cell state is only multiplied by a gate and added to, so information and gradients last longer than
+# in the simple cell above.
+#
+# The layer returns all states, and the last one once more. The classic translator (*sequence to sequence*, Sutskever et
+# al., 2014) keeps only the last state. The second network, the decoder, writes the whole translation from this one
+# vector.
 
 # %%
 sentence = embeddings[None, [0, 1, 2]].astype("float32")
@@ -115,7 +121,8 @@ assert with_last_state[0] > 0.99 and with_last_state[-1] < 0.15  # a blind guess
 #
 # The states were there! $h_0$ knew the first word very well. So we keep them all. For each word that it writes, the
 # decoder takes a mixture of all states, in which the useful states count most. Such a mixture is a **context**, and
-# choosing the shares is **attention**. Papers call the shares *attention weights*.
+# choosing the shares is **attention**. Papers call each share an *attention weight*, and all shares together the
+# *attention distribution*. The context is also called the *attention value*.
 #
 # To write "I", the decoder needs 저는. So let $h_0$ count 0.8, and let $h_1$ and $h_2$ count 0.1 each:
 
@@ -180,10 +187,10 @@ plt.show()
 # %% [markdown]
 # ## Where do the shares come from?
 #
-# We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state a **score**: any number,
-# larger for a more useful state. A function named *softmax* turns the scores into shares. The shares are positive, and
-# their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by
-# $\ln 8 \approx 2.08$, the share is 8 times as large.
+# We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state an **attention score**, in
+# short: a score. It is any number, larger for a more useful state. A function named *softmax* turns the scores into
+# shares. The shares are positive, and their sum is 1. The difference of two scores decides the ratio of their shares:
+# with a score larger by $\ln 8 \approx 2.08$, the share is 8 times as large.
 #
 # The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
 # is the number 1, and each key is a score, so that query times key is this score.
@@ -242,6 +249,7 @@ print(f"equal scores: {equal[0]}, needed: z = {z:.2f}. Seventeen times as many w
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 1
 # - Sutskever et al., 2014, ["Sequence to Sequence Learning with Neural Networks"](https://arxiv.org/abs/1409.3215): one
 #   state for a whole sentence
+# - Hochreiter and Schmidhuber, 1997, ["Long Short-Term Memory"](https://doi.org/10.1162/neco.1997.9.8.1735): the LSTM
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473): the first attention, with a figure of how quality falls with length
 # - The documents of this library: the reference of `LSTMStack` and `RecurrentSeq2Seq`

@@ -227,12 +227,17 @@ for hour, answer in zip(questions, mixed[0, 0, :, 0], strict=True):
 #    entry at 9:00. What does a very sharp look-up answer at 9:00? What would a `dict` do?
 
 # %% tags=["hide-cell"]
+# 1. The dot product of the zero vector with any key is 0. Times any sharpness it is still 0, so each share is 1/4,
+#    and the answer is the mean of the four temperatures, 16 degrees.
 for sharpness in (1, 1000):
     nowhere, shares = look_up(np.zeros(2), keys, values, sharpness)
     np.testing.assert_allclose(shares, 1 / 4)  # all scores are 0
     np.testing.assert_allclose(nowhere, values.mean())
 
-# Equal keys get equal shares, so the answer is the mean of 15 and 99. A dict would keep the later value only.
+# 2. The two entries at 9:00 have the same key, so they get the same score, and equal scores get equal shares.
+#    Sharpness only enlarges differences between scores, so it can never separate the two. Each gets 0.5, and the
+#    answer is the mean of 15 and 99, 57 degrees. Only different keys could separate them. A dict keeps one value for
+#    each key: the later 99 replaces the 15.
 more_keys, more_values = np.concatenate([keys, hand([9])]), np.concatenate([values, [[99.0]]])
 answer, shares = look_up(hand(9), more_keys, more_values, 1000)
 np.testing.assert_allclose(answer, (15 + 99) / 2)

@@ -192,8 +192,8 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 #
 # A model could learn the factor: it only has to make its query matrix smaller. But first it must learn this with those
 # small gradients. So the division adds no new ability. It makes a good start. The paper found that for large $d_k$
-# attention without it does worse than additive attention, the older kind that has a small network in place of the dot
-# product (section 3.2.1).
+# attention without it does worse than additive attention (Bahdanau et al., 2015), the older kind that has a small
+# network in place of the dot product (section 3.2.1).
 
 # %% [markdown]
 # ## Exercise

@@ -133,7 +133,7 @@ for count in (1, 8, 64):
     assert layer.count_params() == 4 * 512 * 512
 
 # %% [markdown]
-# ## Two heads learn two questions
+# ## A task that needs two heads
 #
 # Do heads really learn to look at different places? Here is a task that needs two of them. A sequence holds eight
 # random numbers. The answer for each position is the *first* number of the sequence minus the number *just before* the
@@ -208,7 +208,12 @@ assert before_two > 3 * before_one
 # 3. How many of the $4 \cdot 512 \cdot 512$ weights could you delete, if you deleted the head altogether?
 
 # %% tags=["hide-cell"]
-third = slice(2 * d_k, 3 * d_k)  # rows 129 to 192, counted from 1
+# 1. Of the 512 numbers of `joined`, the first 64 come from head 1, the next 64 from head 2, and the next 64
+#    from head 3. So these are rows 129 to 192.
+third = slice(2 * d_k, 3 * d_k)
+# 2. Yes. A row of W^O is multiplied by one number of `joined` only. The product is 0 if the row is 0, and also
+#    if the number is 0. If all values are 0, their weighted sum is 0 whatever the attention weights are, so all
+#    numbers of head 3 are 0.
 without_rows = w_output.copy()
 without_rows[third] = 0
 silent = heads.copy()
@@ -216,7 +221,9 @@ silent[2] = 0
 np.testing.assert_allclose(
     joined @ without_rows, silent.transpose(1, 0, 2).reshape(length, d_model) @ w_output
 )
-# 64 columns of three matrices and 64 rows of the fourth: an eighth of all.
+# 3. You can delete 64 columns of each of W^Q, W^K and W^V, and 64 rows of W^O. Without its values the attention
+#    weights of the head are not used either, so the columns that make its queries and keys are not needed. These are
+#    131,072 weights, an eighth of all.
 deleted = 3 * 512 * 64 + 64 * 512
 assert deleted == 4 * 512 * 512 // 8
 print("rows", third.start + 1, "-", third.stop, "weights:", f"{deleted:,}")

@@ -9,9 +9,10 @@
 # %% [markdown]
 # ## Shifted right
 #
-# A decoder writes one word after another. It starts from a mark, `<SOS>`, and each word that it has written becomes
-# its next input. In training we know the whole target, so we can show it all at once. The input is the target,
-# *shifted right* by one place. At each place the model must guess the next word:
+# A decoder writes one word after another. It starts from a mark, `<SOS>`, and each word that it has written becomes its
+# next input. In training we know the whole target, so we can show it all at once. The input is the target, *shifted
+# right* by one place. At each place the model must guess the next word. Even where it guesses wrong, the next input is
+# the right word. This way of training is called *teacher forcing*.
 #
 # | input | `<SOS>` | I | am | a | student |
 # | --- | --- | --- | --- | --- | --- |
@@ -108,7 +109,7 @@ padding = kt.masks.padding_mask(ids)
 print("shape (batch, heads, queries, keys):", tuple(padding.shape))
 print(padding.numpy()[:, 0, 0])
 
-both = kt.masks.combine(padding, kt.masks.look_ahead_mask(4))  # the decoder needs both
+both = kt.masks.combine(padding, kt.masks.look_ahead_mask(4))  # a cell is open where both are True
 names = "padding mask, second sentence", "both masks"
 kt.plots.masks({names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}, ["I", "am", "0", "0"])
 
@@ -118,8 +119,14 @@ kt.plots.masks({names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both
 # | attention | padding mask | look-ahead mask |
 # | --- | --- | --- |
 # | encoder, self-attention | of the source | no |
-# | decoder, self-attention | of the target | yes |
+# | decoder, self-attention | of the target, if it is padded on the left | yes |
 # | decoder, cross-attention | of the source | no: the whole source may be read |
+#
+# When does the self-attention of a decoder need both masks? If the padding stands on the right, as here, the look-ahead
+# mask alone is enough: all padding comes after the last word, so no word sees it. The outputs at the places of the
+# padding are useless, but they do not count in the loss. If padding stands *before* words, as in prompts that are
+# padded on the left, the padding mask is needed, too. If several sentences are packed into one row, another mask must
+# keep them from seeing each other.
 #
 # ## A test that cannot be fooled
 #

@@ -7,12 +7,12 @@
 # **Before:** chapters 4 to 7.
 
 # %% [markdown]
-# ## A bag of words
+# ## Without positions there is no order
 #
 # A recurrent model reads one word after another, so it knows the order. Attention takes all words at once. A score
-# compares the *contents* of two words. It does not depend on where they stand. So attention cannot tell {home, go, I}
-# from {I, go, home}. We exchange the words of an input, and the outputs are exchanged in the same way. Nothing else
-# changes.
+# compares the *contents* of two words. It does not depend on where they stand. Words without their order are called a
+# *bag of words*. Attention cannot tell {home, go, I} from {I, go, home}. We exchange the words of an input, and the
+# outputs are exchanged in the same way. Nothing else changes.
 
 # %%
 import os
@@ -66,6 +66,11 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 # Think of clocks. The first pair is a quick hand: it goes round once in $2\pi \approx 6.3$ positions. The next one is a
 # little slower. With $d = 128$, the last pair needs about 54,000 positions for one round (the limit is
 # $2\pi \cdot 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name each position.
+#
+# Why added, and not concatenated? The paper gives no reason. If you concatenate the vector $x$ of a word and the vector
+# $p$ of its position, and multiply by a matrix, you get $[x; p]\, W = x W_1 + p W_2$: this is a sum, too. Adding is the
+# case $W_1 = W_2$, and it needs no wider vectors. Embeddings are learned, so a word can keep to directions that the
+# positions hardly use.
 
 # %%
 length, d_model, longest = 50, 128, 10_000
@@ -99,9 +104,10 @@ kt.plots.positions(encoding, length=50, d_model=128)
 # ## Why sines? A step is a rotation
 #
 # Let two hands show position $p$: $(\sin \omega p, \cos \omega p)$. Position $p + k$ is the same pair, turned by the
-# angle $\omega k$. The turn depends on $k$ alone, not on $p$. So one matrix moves *every* position by $k$. An
-# attention layer can learn this matrix in its queries, and then it looks $k$ steps back from wherever it is (section
-# 3.5 of the paper).
+# angle $\omega k$. The turn depends on $k$ alone, not on $p$. So one matrix moves *every* position by $k$. If the
+# matrix that makes the queries learns this rotation, the attention layer can look $k$ steps back from wherever it is.
+# The paper *hypothesised* that this makes it easy to learn to attend by relative positions (section 3.5). It did not
+# check whether trained models do so.
 
 # %%
 k = 3
@@ -145,8 +151,8 @@ plt.show()
 # start with numbers of standard deviation $1 / \sqrt{d_{model}}$. Let $d_{model} = 128$.
 #
 # 1. How long is the vector of a position? (Each pair has length 1.)
-# 2. How long is a word's vector about, before and after the factor? Which of the two, word or position, would win
-#    without the factor?
+# 2. How long is a word's vector about, before and after the factor? Which of the two, word or position, would count
+#    more without the factor?
 
 # %% tags=["hide-cell"]
 np.testing.assert_allclose(

@@ -137,6 +137,11 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 # *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up. Most language models since
 # GPT-2 use it.
 #
+# In training there is *dropout*, too. Dropout sets numbers of a vector to 0, each with a fixed probability, 0.1 in the
+# paper, and scales the others up to make up for it. It sits at two places (section 5.4). One is the output of each
+# sublayer, before it is added to the input: $\text{LayerNorm}(x + \text{Dropout}(\text{Sublayer}(x)))$. The other is
+# the sum of embeddings and positions. After training dropout does nothing, so the calculation above does not show it.
+#
 # ## The decoder layer
 #
 # A decoder layer has three sublayers. The first is *masked* self-attention over what is written so far. The second is

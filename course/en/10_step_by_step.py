@@ -68,8 +68,8 @@ print("loss: first, last epoch", [round(history.history["loss"][i], 3) for i in 
 # %% [markdown]
 # ## Step 1: text becomes ids
 #
-# The tokenizer cuts the sentence into pieces that it knows. `▁` marks where a word begins. Each piece has a number,
-# and `</s>` says that the sentence ends.
+# The tokenizer cuts the sentence into pieces that it knows. `▁` marks where a word begins. Each piece has an id, a
+# whole number, and `</s>` says that the sentence ends.
 
 # %%
 sentence = "저는 학생입니다."
@@ -110,8 +110,10 @@ np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 #
 # The target so far is `<s>` alone: it is the output shifted right (chapter 7, where the mark was called `<SOS>`). The
 # decoder embeds it, looks at itself with the look-ahead mask, asks the memory by cross-attention, and gives one vector
-# for each position. The product with the embedding gives a score for each of the ids, and a softmax makes
-# probabilities.
+# for each position. The product with the embedding matrix gives a logit for each of the ids, and a softmax makes
+# probabilities. The output layer has no matrix of its own: it uses the embedding matrix again. This is called *weight
+# tying* (section 3.4; Press and Wolf, 2017). In the paper and in this model the source embedding, the target embedding
+# and the output layer are one matrix.
 
 # %%
 encoded = model.encode(source)
@@ -121,7 +123,7 @@ for i, layer in enumerate(model.decoder.layers):
     y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
     print(f"decoder layer {i + 1}: {tuple(y.shape)}, cross-attention {tuple(cross.shape)}")
 logits = model.output_embedding(y, reverse=True)
-print("scores of all ids", tuple(logits.shape))
+print("logits of all ids", tuple(logits.shape))
 probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[0, -1]))
 best = probabilities.argsort()[::-1][:3]
 for i in best:
@@ -175,11 +177,20 @@ np.testing.assert_allclose(mean.sum(axis=-1), 1, rtol=1e-4)
 kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title="cross-attention")
 
 # %% [markdown]
-# ## The beam: several drafts at once
+# ## Beam search: several hypotheses at once
 #
-# Greedy search cannot take a word back. A *beam* of width 4 keeps the four best drafts, called *hypotheses*, at each
-# step. At the end it returns the one whose whole probability is best, with a small bonus for longer sentences (the
-# length penalty, chapter 12). The score is the sum of the log probabilities.
+# Greedy search cannot take a word back. A *beam search* of width 4 keeps the four best drafts, called *hypotheses*, at
+# each step. The score of a hypothesis is the sum of the log probabilities of its pieces, $\log P$. Each further piece
+# multiplies by a probability below 1, so the score alone would favour short sentences. At the end the scores are
+# therefore corrected for length: hypotheses are ordered by the score divided by the *length penalty* (Wu et al., 2016,
+# equation 14):
+#
+# $$\text{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha} \qquad
+# \text{normalised score}(y) = \frac{\log P(y \mid x)}{\text{lp}(y)}$$
+#
+# $|y|$ is the number of pieces, with `</s>`. The paper takes $\alpha = 0.6$ (section 6.1), and so does `kt.Beam` by
+# default. With $\alpha = 0$ nothing is corrected; a larger $\alpha$ favours longer sentences. The numbers printed below
+# are the scores before this correction.
 
 # %%
 beams = model.generate(source, kt.Beam(4, n_best=4))
@@ -218,6 +229,10 @@ print(without_cache, with_cache, f"{size:,}")
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 3.1, and section 6.1
 #   on the beam
+# - Press and Wolf, 2017, ["Using the Output Embedding to Improve Language
+#   Models"](https://arxiv.org/abs/1608.05859): weight tying
+# - Wu et al., 2016, ["Google's Neural Machine Translation System"](https://arxiv.org/abs/1609.08144), section 7: the
+#   length penalty
 # - In this library: the pages "Decoding" and "Attention viewer", which shows all heads and steps of your own
 #   translator
 # - The next chapter: **11. Why self-attention**

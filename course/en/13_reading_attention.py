@@ -25,7 +25,7 @@ from keras_transformer.fonts import font_families
 keras.utils.set_random_seed(13)
 
 # %% [markdown]
-# ## "making ... more difficult"
+# ## The paper's picture: "making ... more difficult"
 #
 # The paper prints a famous picture (its figure 3): in the sentence "... making the registration or voting process
 # more difficult", many heads connect *making* with *more* and *difficult*. These words stand far apart, but they
@@ -150,12 +150,14 @@ draw_heads(axes, example, looks, place, title)
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The thick lines go from *making* (the model sees only `[MASK]` there) to *more* and *difficult*,
-# over the words in between. The heads share the work: in our run three of them read *difficult*, and one reads *more*.
-# Thin lines go to all words.
+# **What to look at.** Find the thickest lines. They go from *making* (the model sees only `[MASK]` there) to
+# *difficult* or *more*, over the words in between. The heads differ. Some give nearly all of their weight to such a
+# word. Others give a little to every word, so their lines are thin and pale. Which head reads which word depends on the
+# random numbers that the training started from.
 #
 # One picture proves little, so we measure it on all test sentences: which share of the attention of the hidden word
-# falls on the two words that decide? If it were spread evenly, it would be a quarter at most.
+# falls on the two words that decide? The next cell prints the mean for each head. If attention were spread evenly, it
+# would be a quarter at most.
 
 # %%
 deciding = np.isin(ids[800:], [number[word] for word in ("more", "too", *sum(ADJECTIVES.values(), ()))])

@@ -36,7 +36,7 @@ keras.utils.set_random_seed(14)
 # | T5, BART (2019) | both | encoder: all; decoder: the past and the source | repairing a text | text in, text out |
 # | Vision Transformer (2020) | the encoder | all patches of an image | naming the image | images |
 #
-# The layers are the same. The mask makes the difference.
+# The layers are the same, but for details such as the place of the normalisation. The mask makes the difference.
 
 # %%
 tokens = ["my", "dog", "is", "cute"]
@@ -223,9 +223,10 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 # %% [markdown]
 # ## The Vision Transformer: patches are words
 #
-# An image is cut into patches, and each patch becomes a vector by one matrix. From then on everything is BERT: a
-# class token in front, positions, an encoder that sees everything (Dosovitskiy et al., 2021). By hand: cut,
-# flatten, multiply.
+# An image is cut into patches, and each patch becomes a vector by one matrix. From then on nearly everything is as in
+# BERT: a class token in front, positions, an encoder that sees everything (Dosovitskiy et al., 2021). The place of the
+# normalisation differs. BERT's layers are post-norm, as in the paper, and those of the Vision Transformer are pre-norm
+# (chapter 9). That is why the code below says `normalize_first=True`. By hand: cut, flatten, multiply.
 
 # %%
 image = np.random.default_rng(1).normal(size=(1, 16, 16, 1)).astype("float32")

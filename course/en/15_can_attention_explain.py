@@ -330,6 +330,12 @@ for name, values in measures.items():
     print(f"{name}: {np.mean(found):.2f}")
     assert np.mean(found) > by_chance
 print(f"chance: {by_chance:.2f}")
+# It agrees. All three measures do far better than chance. In our run leave-one-out was first with 0.85, then came
+# attention with 0.78, gradient × input with 0.73, and chance with 0.26. Leave-one-out is an experiment on the model,
+# so it is no surprise that it leads. That attention comes before gradient × input means that it is a fair start for a
+# guess. It does not make attention an explanation. This task only asks whether the deciding words are among the top k.
+# It does not ask whether the words are in the right order (Kendall's τ stayed below 0.4), nor whether the model needs
+# these weights: the model with uniform weights solved the same task.
 
 # %% [markdown]
 # ## What to read next

@@ -2,20 +2,21 @@
 # # 2. 루옹의 닷 프로덕트 어텐션
 #
 # 이 장을 마치면 트랜스포머 이전의 순환 신경망 번역기가 쓰던 어텐션을 직접 쓸 수 있습니다. 네 줄이면 되고, 그중 세 줄은
-# 지금도 모든 트랜스포머 안에 있습니다. 어느 단어를 보아야 하는지 모델이 스스로 알아내는 모습도 봅니다.
+# 지금도 모든 트랜스포머에서 쓰입니다. 어느 단어를 보아야 하는지 모델이 스스로 알아내는 모습도 봅니다.
 #
 # **먼저 읽을 것:** 1장(왜 어텐션인가). 두 벡터의 내적과 $e^x$를 알면 됩니다.
 
 # %% [markdown]
-# ## 0.8은 어디서 왔을까요?
+# ## 어텐션 가중치 0.8은 어떻게 구할까요?
 #
-# 1장은 상태를 섞는 데서 끝났습니다. 단어 "I"를 쓸 때 인코더의 상태 $h_0$(저는)의 비율이 0.8이고, $h_1$과 $h_2$의 비율은
-# 각각 0.1이었습니다. 그때는 이 비율을 우리가 정했습니다. 이제 모델이 단어를 쓸 때마다 스스로 계산하게 합니다.
+# 1장은 상태의 가중합을 구하는 데서 끝났습니다. 단어 "I"를 쓸 때 인코더의 상태 $h_0$(저는)의 어텐션 가중치가 0.8이고,
+# $h_1$과 $h_2$의 어텐션 가중치는 각각 0.1이었습니다. 그때는 이 가중치를 우리가 정했습니다. 이제 모델이 단어를 쓸 때마다
+# 스스로 계산하게 합니다.
 #
 # 루옹(Luong) 등이 2015년에 내놓은 어텐션은 두 벡터를 비교합니다. $s$는 디코더의 상태로, 모델이 지금 무엇을 쓰려는지
 # 나타냅니다. $h_0, h_1, h_2$는 인코더의 상태로, 원문에 무엇이 있는지 나타냅니다. 둘이 잘 맞는 곳을 보면 됩니다.
 #
-# 여기서는 상태 하나가 수 세 개입니다. 한눈에 알아볼 수 있도록 값을 골랐습니다. $h$는 저마다 방향이 다르고, $s$는
+# 여기서는 상태를 3차원 벡터로 둡니다. 한눈에 알아볼 수 있도록 값을 골랐습니다. $h$는 저마다 방향이 다르고, $s$는
 # 자기에게 필요한 $h$ 쪽을 가리킵니다. 실제 모델에서는 LSTM이 둘을 계산합니다.
 
 # %%
@@ -41,41 +42,43 @@ s = np.array(
 )  # 디코더의 상태, 번역문의 단어마다 한 행
 
 # %% [markdown]
-# ## 1단계: 점수
+# ## 1단계: 어텐션 스코어를 구합니다
 #
-# 점수(score)는 내적입니다. $\mathrm{score}(s, h_j) = s^\top h_j$. 두 벡터의 방향이 같으면 커집니다.
+# 어텐션 스코어(attention score)는 두 상태의 내적입니다. $\mathrm{score}(s, h_j) = s^\top h_j$. 두 벡터의 방향이 같으면
+# 커집니다.
 
 # %%
 scores = s[0] @ h.T
-print("'I'의 점수:", scores)
+print("'I'의 어텐션 스코어:", scores)
 np.testing.assert_allclose(scores, [np.log(8), 0, 0], atol=0.01)
 
 # %% [markdown]
-# ## 2단계: 소프트맥스
+# ## 2단계: 소프트맥스로 어텐션 분포를 구합니다
 #
-# 소프트맥스(softmax)는 점수를 비율로 바꿉니다. $e^{2.08} = 8$이고 $e^0 = 1$이므로 비율은 $8/10$, $1/10$, $1/10$입니다.
-# (왜 소프트맥스인지는 3장에서 설명합니다.)
+# 소프트맥스(softmax)는 스코어를 어텐션 가중치로 바꿉니다. 한 쿼리의 가중치를 모은 것이 어텐션 분포입니다.
+# $e^{2.08} = 8$이고 $e^0 = 1$이므로 가중치는 $8/10$, $1/10$, $1/10$입니다. (왜 소프트맥스인지는 3장에서 설명합니다.)
 
 
 # %%
 def softmax(scores):
-    """점수의 행마다 합이 1인 비율로 바꿉니다."""
+    """스코어의 행마다 합이 1인 어텐션 가중치로 바꿉니다."""
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
 weights = softmax(scores)
-print("'I'의 비율:", weights.round(2))
+print("'I'의 어텐션 분포:", weights.round(2))
 np.testing.assert_allclose(weights, [0.8, 0.1, 0.1], atol=0.005)
 
 # %% [markdown]
-# ## 3단계: 문맥 벡터
+# ## 3단계: 컨텍스트 벡터를 구합니다
 #
-# 문맥 벡터(context vector) $a$는 인코더의 상태를 비율대로 섞은 것입니다. $a = \sum_j w_j h_j$.
+# 컨텍스트 벡터(context vector) $a$는 인코더의 상태에 어텐션 가중치를 곱해 더한 가중합, 곧 어텐션 값입니다.
+# $a = \sum_j w_j h_j$.
 
 # %%
 context = weights @ h
-print("'I'의 문맥 벡터:", context.round(2))
+print("'I'의 컨텍스트 벡터:", context.round(2))
 np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0.01)
 
 # %% [markdown]
@@ -90,13 +93,13 @@ np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0
 # 난수이고 $b_c$는 0입니다.)
 
 # %%
-w_c = random.normal(size=(6, 3)) / np.sqrt(6)  # 수 3 + 3개에서 3개로
+w_c = random.normal(size=(6, 3)) / np.sqrt(6)  # 3 + 3차원에서 3차원으로
 b_c = np.zeros(3)
 s_tilde = np.tanh(np.concatenate([context, s[0]]) @ w_c + b_c)
 print("'I'의 s̃:", s_tilde.round(3))
 
 # %% [markdown]
-# ## 모든 단어를 한꺼번에
+# ## 모든 단어를 한꺼번에 계산합니다
 #
 # 학습할 때는 번역문의 단어를 모두 알고 있으므로 모든 행을 한꺼번에 계산할 수 있습니다. 한국어와 영어는 어순이 다릅니다.
 # "am"은 마지막 단어 "입니다"를 보고, "student"는 가운데 단어를 봅니다. "a"는 한국어에 짝이 없어서 두 단어를 봅니다.
@@ -116,11 +119,11 @@ for word, row in zip(target, alignment.round(2), strict=True):
     print(f"{word:8}", dict(zip(source, row.tolist(), strict=True)))
 
 # %% [markdown]
-# ## 라이브러리로 똑같이
+# ## 라이브러리로 확인하기
 #
-# `kt.layers.LuongAttention`이 이 층입니다. 루옹 등의 논문처럼 $b_c$는 없습니다. Keras는 비율을 *어텐션 점수*(attention
-# scores)라고 부르며, `return_attention_scores=True`를 주면 층이 비율도 돌려줍니다. 곧 Keras의 이 말은 소프트맥스를 지난
-# 값입니다. 이 강의에서 점수는 소프트맥스를 지나기 전의 값입니다.
+# `kt.layers.LuongAttention`이 이 층입니다. 루옹 등의 논문처럼 $b_c$는 없습니다. Keras는 어텐션 가중치를 *attention
+# scores*라고 부르며, `return_attention_scores=True`를 주면 층이 어텐션 가중치도 돌려줍니다. 즉 Keras에서 말하는
+# attention scores는 소프트맥스를 통과한 값입니다. 이 강의에서 어텐션 스코어는 소프트맥스를 통과하기 전의 값입니다.
 
 # %%
 layer = kt.layers.LuongAttention()
@@ -132,11 +135,11 @@ np.testing.assert_allclose(result[0], outputs, atol=1e-5)
 np.testing.assert_allclose(shares[0, 0], alignment, atol=1e-5)
 
 # %% [markdown]
-# ## 오늘날의 이름
+# ## 오늘날에는 쿼리, 키, 밸류라고 부릅니다
 #
 # 트랜스포머 논문의 용어로 $s$는 **쿼리**(query)입니다. $h$는 저마다 **키**(key)이면서 동시에 **밸류**(value)입니다.
-# $s$와 비교할 때는 키이고, 섞을 때는 밸류입니다. 이 이름을 쓰면 1단계부터 3단계까지가 함수 호출 하나입니다.
-# `scale=1.0`은 점수를 그대로 쓰라는 뜻입니다(5장).
+# $s$와 비교할 때는 키이고, 가중합을 구할 때는 밸류입니다. 이 용어로 쓰면 1~3단계는 함수 호출 한 번으로 끝납니다.
+# `scale=1.0`은 스코어를 그대로 쓰라는 뜻입니다(5장).
 
 # %%
 by_names, _ = kt.layers.dot_product_attention(queries[:, None], memory[:, None], memory[:, None], scale=1.0)
@@ -182,7 +185,7 @@ assert (mean_alignment.argmax(axis=-1) == np.arange(length)[::-1]).all()
 
 
 def draw(axes, table, rows, columns, title, labels):
-    """비율을 표로 그립니다. 쓰는 단어마다 한 행입니다."""
+    """어텐션 가중치를 표로 그립니다. 쓰는 단어마다 한 행입니다."""
     axes.imshow(table, cmap="Blues", vmin=0, vmax=1)
     for (row, column), share in np.ndenumerate(table):
         axes.text(
@@ -193,7 +196,7 @@ def draw(axes, table, rows, columns, title, labels):
     axes.set_yticks(range(len(rows)), rows)
 
 
-titles = ["직접 고른 비율: 번역", "학습한 비율: 거꾸로 쓰기"]
+titles = ["직접 정한 가중치: 번역", "학습한 가중치: 거꾸로 쓰기"]
 labels = ["원문의 단어 (키, 밸류)", "번역문의 단어 (쿼리)", "원문의 자리", "번역문의 자리"]
 places = [str(place) for place in range(1, length + 1)]
 plt.rcParams["font.family"] = font_families(*source, *target, *titles, *labels)
@@ -203,13 +206,13 @@ draw(right, mean_alignment, places, places, titles[1], labels[2:])
 plt.show()
 
 # %% [markdown]
-# **그림에서 볼 것.** 한 행이 쓰는 단어 하나이고, 행마다 비율의 합이 1입니다. 왼쪽에서는 진한 칸이 대각선에 있지
-# 않습니다. 한국어는 서술어가 끝에 오기 때문입니다. 오른쪽은 문장 200개의 평균이고, 데이터를 세 번 훑어 학습한
-# 결과입니다. 진한 칸이 오른쪽 위에서 왼쪽 아래로 이어집니다. 가장 먼저 쓰는 단어가 마지막에 읽은 단어를 봅니다. 아무도
-# 알려 주지 않았습니다. 이런 그림을 *정렬*(alignment)이라고 합니다.
+# **그림 읽기.** 한 행이 쓰는 단어 하나의 어텐션 분포이고, 행마다 어텐션 가중치의 합이 1입니다. 왼쪽에서는 진한 칸이
+# 대각선에 있지 않습니다. 한국어는 서술어가 끝에 오기 때문입니다. 오른쪽은 문장 200개의 평균이고, 데이터를 세 번 훑어
+# 학습한 결과입니다. 진한 칸이 오른쪽 위에서 왼쪽 아래로 이어집니다. 가장 먼저 쓰는 단어가 마지막에 읽은 단어를 봅니다.
+# 아무도 알려 주지 않았습니다. 이런 그림을 *정렬*(alignment)이라고 합니다.
 
 # %% [markdown]
-# ## 아직 남은 것
+# ## 아직 남은 문제가 있습니다
 #
 # 정렬은 훌륭하지만, 상태는 여전히 LSTM이 만듭니다. 학습할 때도 하나씩 차례로 계산합니다. 어텐션이 어떤 단어든 곧바로
 # 가져올 수 있다면 LSTM이 꼭 필요할까요? 트랜스포머의 대답은 "아니요"입니다. 그러면 쿼리와 키와 밸류를 다른 데서
@@ -218,16 +221,16 @@ plt.show()
 # %% [markdown]
 # ## 연습 문제
 #
-# 디코더의 상태는 수가 **네 개**이고 인코더의 상태는 세 개입니다. 이 둘은 내적할 수 없습니다.
+# 디코더의 상태는 **4차원**, 인코더의 상태는 3차원입니다. 이 둘은 내적할 수 없습니다.
 #
-# 1. 점수의 식을 되도록 조금만 고쳐서 계산할 수 있게 만드십시오. (도움말: $s$와 $h$ 사이에 행렬 $W_a$를 넣습니다.)
-#    행렬의 모양은 무엇이어야 합니까?
-# 2. 네 번째 수를 무시하도록 $W_a$를 고르고, 정렬이 앞과 같은지 확인해 보십시오.
-# 3. 트랜스포머에서는 $W_a$가 어디에 있습니까?
+# 1. 스코어의 식을 되도록 조금만 고쳐서 계산할 수 있게 만들어 봅시다. (도움말: $s$와 $h$ 사이에 행렬 $W_a$를 넣습니다.)
+#    행렬의 모양은 무엇이어야 할까요?
+# 2. 네 번째 성분을 무시하도록 $W_a$를 고르고, 정렬이 앞과 같은지 확인해 봅시다.
+# 3. 트랜스포머에서는 $W_a$가 어디에 있을까요?
 
 # %% tags=["hide-cell"]
-wide = np.concatenate([s, random.normal(size=(4, 1))], axis=1)  # (4, 4): 수가 하나 더 많은 디코더
-w_a = np.eye(4, 3)  # 앞의 수 세 개만 고릅니다
+wide = np.concatenate([s, random.normal(size=(4, 1))], axis=1)  # (4, 4): 한 차원 더 큰 디코더의 상태
+w_a = np.eye(4, 3)  # 앞의 세 성분만 고릅니다
 general = softmax(wide @ w_a @ h.T)
 np.testing.assert_allclose(general.sum(axis=-1), 1)
 np.testing.assert_allclose(general, alignment)
@@ -239,7 +242,7 @@ print("정렬:", general.shape)
 # ## 더 읽을거리
 #
 # - Luong, Pham, Manning, 2015, ["Effective Approaches to Attention-based Neural Machine
-#   Translation"](https://arxiv.org/abs/1508.04025), 3절: 네 줄의 식과 다른 점수들
+#   Translation"](https://arxiv.org/abs/1508.04025), 3절: 네 줄의 식과 다른 스코어들
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473): 최초의 어텐션. 그림 3에 정렬이 있습니다
 # - 이 라이브러리의 문서: `LuongAttention`과 `RecurrentSeq2Seq`의 레퍼런스

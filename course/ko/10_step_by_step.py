@@ -1,20 +1,20 @@
 # %% [markdown]
 # # 10. 한 문장을 따라 한 걸음씩
 #
-# 이 장을 마치면 "저는 학생입니다."라는 문장 하나를 따라 트랜스포머 전체를 지나가게 됩니다. 번호, 임베딩, 위치, 인코더,
-# 마스크가 있는 어텐션, 교차 어텐션, 그리고 다음 단어까지입니다. 단계마다 텐서의 모양이 어떤지, 캐시(cache)가 왜 계산을
-# 줄여 주는지, 빔 서치(beam search)가 무엇을 하는지 알게 됩니다.
+# 이 장을 마치면 "저는 학생입니다."라는 문장 하나를 따라 트랜스포머 전체를 지나가게 됩니다. 토큰 ID, 임베딩, 위치,
+# 인코더, 마스크가 있는 어텐션, 교차 어텐션, 그리고 다음 단어까지입니다. 단계마다 텐서의 모양이 어떤지, 캐시(cache)가 왜
+# 계산을 줄여 주는지, 빔 서치(beam search)가 무엇을 하는지 알게 됩니다.
 #
 # **먼저 읽을 것:** 6장부터 9장까지.
 
 # %% [markdown]
 # ![트랜스포머. 이 장의 부분에 색이 있습니다](../../docs/images/transformer_10.ko.svg)
 #
-# 모델 전체입니다. 색이 있는 부분이 이 장에서 더하는 것입니다. 문장 하나가 id에서 다음 토큰까지 가고, 그다음 차례를 위해
-# 디코더로 돌아오는 길입니다.
+# 모델 전체입니다. 색이 있는 부분이 이 장에서 더하는 것입니다. 문장 하나가 토큰 ID에서 다음 토큰까지 가고,
+# 그다음 차례를 위해 디코더로 돌아오는 길입니다.
 
 # %% [markdown]
-# ## 작은 번역기
+# ## 작은 번역기를 학습합니다
 #
 # 진짜 문장을 따라가려면 정말로 번역하는 모델이 필요합니다. 작은 모델에는 문장 수십 개면 충분합니다. 누가 무엇인지, 또는
 # 무엇이 아닌지를 말하는 문장들입니다. 몇 초 만에 학습합니다. 학습은 12장에서 설명하므로 여기서는 도구로만 씁니다.
@@ -66,10 +66,10 @@ history = model.fit(batches.dataset(), steps_per_epoch=batches.steps, epochs=60,
 print("손실: 처음, 마지막 에포크", [round(history.history["loss"][i], 3) for i in (0, -1)])
 
 # %% [markdown]
-# ## 1단계: 텍스트가 번호(id)가 됩니다
+# ## 1단계: 텍스트를 토큰 ID로 바꿉니다
 #
-# 토크나이저(tokenizer)는 문장을 자기가 아는 조각으로 자릅니다. `▁`는 단어가 시작되는 곳입니다. 조각마다 번호가 있고,
-# `</s>`는 문장의 끝을 나타냅니다.
+# 토크나이저(tokenizer)는 문장을 자기가 아는 조각으로 자릅니다. `▁`는 단어가 시작되는 곳입니다. 조각마다 정수인 ID가
+# 있습니다. 교과서에서 정수 인코딩(integer encoding)이라고 부르는 단계입니다. `</s>`는 문장의 끝을 나타냅니다.
 
 # %%
 sentence = "저는 학생입니다."
@@ -80,9 +80,9 @@ source = np.array([ids], "int32")
 n, d_model = len(ids), model.d_model
 
 # %% [markdown]
-# ## 2단계: 번호가 벡터가 되고, 위치가 더해집니다
+# ## 2단계: ID를 벡터로 바꾸고 위치를 더합니다
 #
-# 번호마다 임베딩에서 행을 하나 고르고 $\sqrt{d_{model}}$을 곱합니다. 그다음 조각의 위치를 더합니다(8장).
+# ID마다 임베딩에서 행을 하나 고르고 $\sqrt{d_{model}}$을 곱합니다. 그다음 조각의 위치를 더합니다(8장).
 
 # %%
 x = model.source_embedding(source)
@@ -93,10 +93,10 @@ print("위치를 더한 임베딩", tuple(x.shape))
 assert x.shape == (1, n, d_model)
 
 # %% [markdown]
-# ## 3단계: 인코더, 한 층씩
+# ## 3단계: 인코더를 한 층씩 지나갑니다
 #
 # 층마다 조각들이 서로를 보고(6장), 이어서 조각 하나하나를 따로 다룹니다(9장). 모양은 변하지 않습니다. 그 결과가
-# *메모리*(memory)입니다. 조각마다 벡터가 하나씩 있고, 이 벡터에는 문장 전체의 정보가 담겨 있습니다.
+# *메모리*(memory)입니다. 조각마다 벡터가 하나씩 있고, 이 벡터에는 문장 전체의 정보가 섞여 있습니다.
 
 # %%
 memory = x
@@ -110,8 +110,10 @@ np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 #
 # 지금까지 쓴 것은 `<s>`뿐입니다. 출력을 오른쪽으로 한 칸 민 것입니다(7장에서는 이 표시를 `<SOS>`로 썼습니다). 디코더는
 # 이것을 임베딩으로 바꿉니다. 이어서 룩어헤드 마스크가 있는 셀프 어텐션으로 앞자리를 보고, 교차 어텐션으로 메모리에
-# 묻고, 자리마다 벡터를 하나 내놓습니다. 이 벡터를 임베딩과 곱하면 번호마다 점수가 나오고, 소프트맥스가 그 점수를 확률로
-# 바꿉니다.
+# 묻고, 자리마다 벡터를 하나 내놓습니다. 이 벡터를 임베딩 행렬과 곱하면 ID마다 로짓(logit)이 나오고, 소프트맥스가 로짓을
+# 확률로 바꿉니다. 출력층에 행렬을 따로 두지 않고 임베딩 행렬을 다시 쓰는 것을 *가중치 공유*(weight tying)라고
+# 합니다(3.4절; Press, Wolf, 2017). 논문과 이 모델에서는 원문의 임베딩, 번역문의 임베딩, 출력층이 행렬 하나를 함께
+# 씁니다.
 
 # %%
 encoded = model.encode(source)
@@ -121,7 +123,7 @@ for i, layer in enumerate(model.decoder.layers):
     y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
     print(f"디코더 층 {i + 1}: {tuple(y.shape)}, 교차 어텐션 {tuple(cross.shape)}")
 logits = model.output_embedding(y, reverse=True)
-print("모든 번호의 점수", tuple(logits.shape))
+print("모든 ID의 로짓", tuple(logits.shape))
 probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[0, -1]))
 best = probabilities.argsort()[::-1][:3]
 for i in best:
@@ -129,7 +131,7 @@ for i in best:
 np.testing.assert_allclose(model.decode(target, encoded), logits, atol=1e-4)
 
 # %% [markdown]
-# ## 5단계: 문장이 끝날 때까지 다시
+# ## 5단계: 문장이 끝날 때까지 되풀이합니다
 #
 # 가장 그럴듯한 조각을 뒤에 붙이고, 자리가 하나 늘어난 채로 디코더를 다시 돌립니다. 조각이 `</s>`이면 문장이 끝난
 # 것입니다. 이것이 *그리디*(greedy) 탐색입니다.
@@ -161,10 +163,10 @@ assert found.tokens[0, 0].numpy()[: len(written) - 1].tolist() == written[1:]
 print("generate도 캐시를 써서 같은 결과를 찾습니다")
 
 # %% [markdown]
-# ## 어느 단어가 어디를 보았습니까?
+# ## 어느 단어가 어디를 보았을까요?
 #
-# 마지막 디코더 층의 교차 어텐션을 헤드끼리 평균한 것입니다. 행은 모델이 쓴 조각, 열은 읽은 조각입니다. `student`를
-# 쓰는 행은 어디가 가장 진합니까?
+# 마지막 디코더 층의 교차 어텐션 가중치를 헤드끼리 평균한 것입니다. 행은 모델이 쓴 조각, 열은 읽은 조각입니다.
+# `student`를 쓰는 행은 어디가 가장 진할까요?
 
 # %%
 inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
@@ -174,11 +176,19 @@ np.testing.assert_allclose(mean.sum(axis=-1), 1, rtol=1e-4)
 kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title="교차 어텐션")
 
 # %% [markdown]
-# ## 빔: 초안을 여러 개 함께
+# ## 빔 서치: 후보 여러 개를 함께 유지하기
 #
-# 그리디 탐색은 한번 쓴 단어를 되돌리지 못합니다. 폭이 4인 *빔*은 단계마다 가장 좋은 초안 네 개를 남깁니다. 이 초안을
-# *가설*(hypothesis)이라고 합니다. 마지막에는 전체 확률이 가장 높은 것을 돌려주되, 긴 문장에 조금 유리하게 셉니다(길이
-# 페널티, 12장). 점수는 로그 확률의 합입니다.
+# 그리디 탐색은 한번 쓴 단어를 되돌리지 못합니다. 폭이 4인 *빔 서치*는 단계마다 가장 좋은 후보 네 개를 남깁니다. 이
+# 후보를 *가설*(hypothesis)이라고 합니다. 가설의 점수(score)는 조각들의 로그 확률을 더한 값 $\log P$입니다. 조각이 하나
+# 늘 때마다 1보다 작은 확률을 곱하므로, 점수만 비교하면 짧은 문장이 유리합니다. 그래서 마지막에는 긴 문장이 불리하지
+# 않도록 점수를 보정합니다. 점수를 *길이 페널티*(length penalty)로 나눈 값으로 순서를 정합니다(Wu et al., 2016, 식 14).
+#
+# $$\text{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha} \qquad
+# \text{보정한 점수}(y) = \frac{\log P(y \mid x)}{\text{lp}(y)}$$
+#
+# $|y|$는 `</s>`를 포함한 조각의 수입니다. 논문은 $\alpha = 0.6$을 쓰고(6.1절), `kt.Beam`도 따로 지정하지 않으면
+# 그렇습니다. $\alpha = 0$이면 보정하지 않고, $\alpha$가 클수록 긴 문장이 유리합니다. 아래에 출력하는 값은 보정하기 전의
+# 점수입니다.
 
 # %%
 beams = model.generate(source, kt.Beam(4, n_best=4))
@@ -199,9 +209,9 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 # `base`가 조각 20개짜리 문장을 조각 20개로 번역합니다. 디코더는 6층입니다. 디코더 층을 지나가는 자리의 수를 세어
 # 봅시다.
 #
-# 1. 캐시가 없어서 단계마다 지금까지의 자리를 모두 계산한다면 몇 개입니까?
-# 2. 캐시가 있으면 몇 개입니까?
-# 3. 셀프 어텐션의 캐시는 자리와 층마다 수 512개짜리 키와 밸류를 float32로 저장합니다. 번역이 끝났을 때 몇 바이트입니까?
+# 1. 캐시가 없어서 단계마다 지금까지의 자리를 모두 계산한다면 몇 개일까요?
+# 2. 캐시가 있으면 몇 개일까요?
+# 3. 셀프 어텐션의 캐시는 자리와 층마다 512차원 키와 밸류를 float32로 저장합니다. 번역이 끝났을 때 몇 바이트일까요?
 
 # %% tags=["hide-cell"]
 without_cache = 6 * sum(range(1, 21))
@@ -216,5 +226,8 @@ print(without_cache, with_cache, f"{size:,}")
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.1절, 그리고 빔에 관한
 #   6.1절
+# - Press, Wolf, 2017, ["Using the Output Embedding to Improve Language
+#   Models"](https://arxiv.org/abs/1608.05859): 가중치 공유
+# - Wu et al., 2016, ["Google's Neural Machine Translation System"](https://arxiv.org/abs/1609.08144), 7절: 길이 페널티
 # - 이 라이브러리의 문서: "Decoding"과 "Attention viewer". 뷰어는 여러분이 만든 번역기의 모든 헤드와 단계를 보여 줍니다
 # - 다음 장: **11. 왜 셀프 어텐션인가**

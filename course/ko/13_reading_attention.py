@@ -25,7 +25,7 @@ from keras_transformer.fonts import font_families
 keras.utils.set_random_seed(13)
 
 # %% [markdown]
-# ## "making ... more difficult"
+# ## 논문의 그림: "making ... more difficult"
 #
 # 논문에는 유명한 그림이 있습니다(그림 3). "... making the registration or voting process more difficult"라는 문장에서
 # 여러 헤드가 *making*을 *more*, *difficult*와 잇습니다. 이 단어들은 멀리 떨어져 있지만 뜻으로는 이어져 있습니다.
@@ -70,7 +70,7 @@ longest = max(len(words) for words, _ in sentences)
 
 
 def hidden(words, place):
-    """`place`의 단어를 가리고 번호(id)를 돌려줍니다."""
+    """`place`의 단어를 가리고 토큰 ID를 돌려줍니다."""
     row = [number[word] for word in words]
     row[place] = MASK
     return row + [0] * (longest - len(row))
@@ -103,8 +103,8 @@ print(f"테스트 문장의 동사를 {accuracy:.0%} 맞혔습니다.")
 assert accuracy > 0.9
 
 # %% [markdown]
-# 이제 안을 들여다봅니다. `return_attention_scores=True`는 층마다 `(batch, num_heads, length, length)` 모양의
-# 가중치를 줍니다. 쿼리 하나를 그립니다. 위에는 보는 단어, 아래에는 볼 수 있는 단어가 있고, 헤드마다 색이
+# 이제 안을 들여다봅니다. `return_attention_scores=True`는 층마다 `(batch, num_heads, length, length)` 모양의 어텐션
+# 가중치를 줍니다. 쿼리 하나의 어텐션 분포를 그립니다. 위에는 보는 단어, 아래에는 볼 수 있는 단어가 있고, 헤드마다 색이
 # 다릅니다. 가중치가 클수록 선이 굵습니다.
 
 # %%
@@ -149,12 +149,13 @@ draw_heads(axes, example, looks, place, title)
 plt.show()
 
 # %% [markdown]
-# **그림에서 볼 것.** 굵은 선이 *making*(모델에게는 `[MASK]`로만 보입니다)에서 사이의 단어들을 건너 *more*와
-# *difficult*로 갑니다. 헤드들은 일을 나누어 합니다. 우리가 실행했을 때는 헤드 셋이 *difficult*를, 하나가 *more*를
-# 읽었습니다. 가는 선은 모든 단어로 갑니다.
+# **그림 읽기.** 가장 굵은 선을 찾아봅시다. *making*(모델에게는 `[MASK]`로만 보입니다)에서 사이의 단어들을 건너
+# *difficult*나 *more*로 갑니다. 헤드마다 모습이 다릅니다. 어떤 헤드는 이 단어에 거의 모든 가중치를 주고, 어떤 헤드는
+# 모든 단어에 조금씩 나누어 주어 선이 가늘고 옅습니다. 어느 헤드가 어느 단어를 읽는지는 학습을 시작한 난수에 따라
+# 달라집니다.
 #
-# 그림 하나로는 부족하므로 모든 테스트 문장에서 재어 봅시다. 가려진 단어의 어텐션 가운데 얼마가 동사를 정하는 두 단어에
-# 갈까요? 고르게 나누어진다면 많아야 4분의 1입니다.
+# 그림 하나로는 부족하므로 모든 테스트 문장에서 측정해 봅시다. 가려진 단어의 어텐션 가중치 가운데 얼마가 동사를 정하는
+# 두 단어에 갈까요? 다음 셀은 헤드마다 그 합의 평균을 출력합니다. 고르게 나누어진다면 많아야 4분의 1입니다.
 
 # %%
 deciding = np.isin(ids[800:], [number[word] for word in ("more", "too", *sum(ADJECTIVES.values(), ()))])
@@ -164,7 +165,7 @@ places = np.array([place for _, place in sentences[800:]])
 from_hidden = np.array(scores[0])[rows, :, places]  # (sentences, num_heads, length)
 shares = (from_hidden * deciding[:, None]).sum(-1).mean(0)
 even = (2 / (ids[800:] != 0).sum(-1)).mean()
-print(f"두 단어의 비율, 헤드별: {np.round(shares, 2)}, 고르게 나눈 경우: {even:.2f}")
+print(f"두 단어에 준 어텐션 가중치의 합, 헤드별: {np.round(shares, 2)}, 고르게 나눈 경우: {even:.2f}")
 assert shares.mean() > 2 * even
 
 # %% [markdown]
@@ -175,7 +176,7 @@ assert shares.mean() > 2 * even
 
 # %%
 def guesses(rows_of_ids):
-    """가려진 자리에 모델이 넣는 번호입니다."""
+    """가려진 자리에 모델이 넣는 토큰 ID입니다."""
     return np.argmax(guesser(rows_of_ids), -1)[rows, places]
 
 
@@ -259,9 +260,9 @@ text = "의사는 아침에 도서관에서 편지를 썼습니다 ."
 kt.plots.translation_attention(translator, text)
 
 # %% [markdown]
-# **그림에서 볼 것.** 행은 모델이 쓰는 단어이고 열은 한국어 단어입니다. *wrote*의 행을 따라가면 오른쪽 끝의 "썼습니다"를
+# **그림 읽기.** 행은 모델이 쓰는 단어이고 열은 한국어 단어입니다. *wrote*의 행을 따라가면 오른쪽 끝의 "썼습니다"를
 # 봅니다. *letter*의 행은 그 앞의 "편지를"을 봅니다. 진한 칸이 오른쪽에서 왼쪽으로 이어집니다. 어순이 뒤집혔기
-# 때문입니다. *뚜렷하지 않은* 것도 보십시오. 어떤 헤드는 마침표를 보고, 어떤 헤드는 이웃 단어를 봅니다.
+# 때문입니다. *뚜렷하지 않은* 것도 봅시다. 어떤 헤드는 마침표를 보고, 어떤 헤드는 이웃 단어를 봅니다.
 #
 # 이 라이브러리는 같은 것을 브라우저용 페이지로도 보여 줍니다. 헤드를 끄고 켜거나, 단계를 옮겨 가거나, 가중치
 # 하나가 어떻게 나오는지 볼 수 있습니다. 노트북에서는 바로 아래에 페이지가 나타나고, 메서드 `save("page.html")`은
@@ -282,7 +283,7 @@ kt.plots.attention(translator, [text, test[0][0]], live=False)
 
 # %%
 def padded(rows):
-    """번호의 행들을 0으로 채워 배열로 만듭니다."""
+    """ID의 행들을 0으로 채워 배열로 만듭니다."""
     length = max(map(len, rows))
     return np.array([row + [0] * (length - len(row)) for row in rows], "int32")
 
@@ -314,7 +315,7 @@ print(f"우연 {chance:.2f}")
 assert best > 2 * chance
 
 # %% [markdown]
-# 이 수에서 세 가지를 배웁니다.
+# 이 결과에서 세 가지를 알 수 있습니다.
 #
 # - 아무도 어떤 단어가 어떤 단어의 짝인지 알려 주지 않았는데도, 우연보다 훨씬 정확한 정렬이 생겼습니다.
 # - 헤드 하나가 곧 정렬인 경우는 없습니다. 헤드 하나는 자주 틀리고, 한 층의 헤드를 평균하면 대개 더 낫습니다. Garg et
@@ -327,8 +328,8 @@ assert best > 2 * chance
 #
 # 함정이 하나 더 있습니다. 헤드의 출력은 $\sum_j \alpha_j v_j$입니다. 가중치 $\alpha_j$가 커도 밸류 $v_j$가 아주 작으면
 # 더해지는 것은 거의 없습니다. 학습한 모델은 이것을 이용합니다. 어떤 문장에서 할 일이 없는 헤드는 밸류가 0에 가까운
-# 마침표나 첫 토큰에 가중치를 둡니다. 그러므로 $\alpha_j$와 함께 $\lVert \alpha_j v_j \rVert$도 보십시오(Kobayashi et
-# al., 2020). 손으로 계산해 봅시다.
+# 마침표나 첫 토큰에 가중치를 둡니다. 그러므로 $\alpha_j$와 함께 $\lVert \alpha_j v_j \rVert$도 보아야 합니다(Kobayashi
+# et al., 2020). 손으로 계산해 봅시다.
 
 # %%
 alphas = np.array([0.8, 0.2])
@@ -339,13 +340,13 @@ np.testing.assert_allclose(contributions, [0.008, 0.6])
 assert alphas.argmax() == 0 and contributions.argmax() == 1
 
 # %% [markdown]
-# ## 읽을 수 있는 것과 읽을 수 없는 것
+# ## 어텐션 그림에서 읽을 수 있는 것과 읽을 수 없는 것
 #
 # | 보이는 것 | 말할 수 있는 것 | 말할 수 없는 것 |
 # | --- | --- | --- |
 # | 굵은 선 | 이 층에서 이 헤드는 이 자리를 읽습니다 | 이 단어가 출력의 이유입니다 |
 # | 선이 없음 | 이 헤드는 그 자리를 읽지 않습니다 | 그 단어는 영향이 없습니다 (다른 헤드나 층을 거칠 수 있습니다) |
-# | 여러 문장에서 같은 선 | 이 헤드에는 습관이 있습니다. 얼마나 잦은지 세어 보십시오 | 이 헤드는 "문법 헤드"입니다 |
+# | 여러 문장에서 같은 선 | 이 헤드에는 습관이 있습니다. 얼마나 잦은지 세어 봅시다 | 이 헤드는 "문법 헤드"입니다 |
 # | 다시 학습하면 사라지는 선 | 같은 답에 이르는 방법이 여럿입니다 | 어텐션은 의미가 없습니다 |
 #
 # 그 이상을 주장하려면 *more*와 *too*처럼 입력을 바꾸고 출력을 보아야 합니다. `kt.explain`은 번역기에서 이 일을
@@ -355,8 +356,8 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 # ## 연습 문제
 #
 # 모든 곳을 똑같이 보는 헤드의 엔트로피는 $\log n$이고, 한 단어만 보는 헤드의 엔트로피는 0입니다. 테스트 문장의 가려진
-# 단어에 대해(`from_hidden`), 앞에서 동사를 맞힌 모델의 헤드마다 엔트로피의 평균을 구하십시오. 어느 헤드가 가장
-# 날카롭습니까? 모든 헤드가 고르게 보는 것보다 날카롭습니까?
+# 단어에 대해(`from_hidden`), 앞에서 동사를 맞힌 모델의 헤드마다 엔트로피의 평균을 구해 봅시다. 어느 헤드가 가장
+# 날카로울까요? 모든 헤드가 고르게 보는 것보다 날카로울까요?
 
 # %% tags=["hide-cell"]
 entropies = -(from_hidden * np.log(np.maximum(from_hidden, 1e-12))).sum(-1).mean(0)

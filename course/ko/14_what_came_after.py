@@ -36,7 +36,7 @@ keras.utils.set_random_seed(14)
 # | T5, BART (2019) | 둘 다 | 인코더: 모두, 디코더: 과거와 원문 | 망가진 글 고치기 | 글을 받아 글을 쓰는 일 |
 # | 비전 트랜스포머 (2020) | 인코더 | 이미지의 모든 패치 | 이미지 분류하기 | 이미지 |
 #
-# 층은 모두 같습니다. 차이는 마스크에 있습니다.
+# 정규화의 자리 같은 세부를 빼면 층은 모두 같습니다. 차이는 마스크에 있습니다.
 
 # %%
 tokens = ["my", "dog", "is", "cute"]
@@ -45,10 +45,10 @@ past = kt.masks.look_ahead_mask(4)
 kt.plots.masks({"BERT: 인코더": everything, "GPT: 디코더": past}, tokens)
 
 # %% [markdown]
-# **그림에서 볼 것.** *dog*의 행을 보십시오. BERT에서는 *is*와 *cute*도 보지만, GPT에서는 *my*와 자신만 봅니다.
+# **그림 읽기.** *dog*의 행을 봅시다. BERT에서는 *is*와 *cute*도 보지만, GPT에서는 *my*와 자신만 봅니다.
 #
-# 정말 마스크뿐일까요? 인코더 층과 교차 어텐션이 없는 디코더 층에 같은 가중치를 넣습니다. 룩어헤드 마스크를 준
-# 인코더 층은 디코더 층과 똑같이 계산합니다.
+# 정말 마스크뿐일까요? 인코더 층과 교차 어텐션이 없는 디코더 층에 같은 파라미터를 넣습니다. 룩어헤드 마스크를 준 인코더
+# 층은 디코더 층과 똑같이 계산합니다.
 
 # %%
 x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype("float32")
@@ -130,11 +130,11 @@ figure.colorbar(image, ax=panels, label="값 (최댓값 = 1)")
 plt.show()
 
 # %% [markdown]
-# **그림에서 볼 것.** 첫째 그림에서 두 `[SEP]`의 행은 같습니다. 같은 단어 조각이기 때문입니다. 둘째 그림에는 A와 B, 두
-# 가지 행만 있습니다. 합에서는 어느 두 행도 같지 않습니다.
+# **그림 읽기.** 첫째 그림에서 두 `[SEP]`의 행은 같습니다. 같은 단어 조각이기 때문입니다. 둘째 그림에는 A와 B, 두 가지
+# 행만 있습니다. 합에서는 어느 두 행도 같지 않습니다.
 
 # %% [markdown]
-# ## 인코더 하나로 여러 가지 일을
+# ## 인코더 하나로 여러 가지 과제를 풉니다
 #
 # BERT는 먼저 보통의 글로 한 번 학습합니다. 가려진 단어를 맞히고(13장의 첫 모델이 한 일입니다), 글 B가 글 A에
 # 이어지는지도 맞힙니다. 이것이 사전 학습(pre-training)입니다. 그다음 과제마다 작은 *헤드*(head)를 얹고 모델 전체를 조금
@@ -142,10 +142,10 @@ plt.show()
 #
 # | 과제 | 입력 | 헤드 | 출력 |
 # | --- | --- | --- | --- |
-# | 분류: 좋은 평입니까? | A | `ClassificationHead(2)` | 클래스마다 점수 하나 |
-# | 함의: A에서 B가 따라 나옵니까? | A와 B | `ClassificationHead(3)` | 예, 아니요, 알 수 없음 |
-# | 유사도: A와 B는 얼마나 비슷합니까? | A와 B | `ClassificationHead(1)` | 수 하나 |
-# | 객관식: A에 이어지는 B는 무엇입니까? | A와 각각의 B | `MultipleChoiceHead()` | 선택지마다 점수 하나 |
+# | 분류: 좋은 평일까요? | A | `ClassificationHead(2)` | 클래스마다 점수 하나 |
+# | 함의: A에서 B가 따라 나올까요? | A와 B | `ClassificationHead(3)` | 예, 아니요, 알 수 없음 |
+# | 유사도: A와 B는 얼마나 비슷할까요? | A와 B | `ClassificationHead(1)` | 값 하나 |
+# | 객관식: A에 이어지는 B는 무엇일까요? | A와 각각의 B | `MultipleChoiceHead()` | 선택지마다 점수 하나 |
 
 # %%
 one_text = kt.text.pack(tokenizer, ["My dog is cute"])
@@ -160,14 +160,14 @@ tasks = {
     "multiple choice": (kt.models.MultipleChoiceHead(), choices, (1, 2)),
 }
 for name, (head, inputs, shape) in tasks.items():
-    model = bert.with_head(head, kt.models.Pooler())  # 같은 인코더 가중치에 다른 헤드
+    model = bert.with_head(head, kt.models.Pooler())  # 같은 인코더 파라미터에 다른 헤드
     assert tuple(model(inputs).shape) == shape
     print(f"{name:16}{shape}")
 
 # %% [markdown]
-# ## GPT: 다음 단어
+# ## GPT는 다음 단어를 맞힙니다
 #
-# GPT는 단어를 가리지 않습니다. 다음 단어를 거듭 맞힙니다. 그래서 라벨이 필요 없고, 글만 있으면 됩니다.
+# GPT는 단어를 가리지 않습니다. 다음 단어를 거듭 맞힙니다. 그래서 레이블이 필요 없고, 글만 있으면 됩니다.
 # `LanguageModel`은 메모리가 없는 디코더입니다.
 #
 # 우리의 글은 영어의 수 일치를 다룹니다. "the dogs that chased the cat are tired"에서 동사는 가까운 *cat*이 아니라
@@ -195,7 +195,7 @@ gpt = kt.models.LanguageModel(
     len(words), 32, kt.layers.Decoder(2, num_heads=4, d_ff=64, dropout=0.0), kt.layers.LearnedPositions(16)
 )
 gpt.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
-# 토큰마다 라벨은 다음 토큰입니다.
+# 토큰마다 레이블은 다음 토큰입니다.
 history = gpt.fit(texts[:, :-1], texts[:, 1:], batch_size=32, epochs=6, verbose=0)
 
 # %% [markdown]
@@ -223,9 +223,10 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 # %% [markdown]
 # ## 비전 트랜스포머: 패치가 곧 단어입니다
 #
-# 이미지를 패치(patch)로 자르고, 패치마다 행렬 하나를 곱해 벡터로 만듭니다. 그다음은 BERT와 같습니다. 앞에 클래스
-# 토큰이 있고, 위치를 더하고, 모든 것을 보는 인코더를 지나갑니다(Dosovitskiy et al., 2021). 손으로 해 봅시다. 자르고,
-# 펴고, 곱합니다.
+# 이미지를 패치(patch)로 자르고, 패치마다 행렬 하나를 곱해 벡터로 만듭니다. 그다음은 BERT와 거의 같습니다. 앞에 클래스
+# 토큰이 있고, 위치를 더하고, 모든 것을 보는 인코더를 지나갑니다(Dosovitskiy et al., 2021). 다른 점은 정규화의
+# 자리입니다. BERT의 층은 논문처럼 사후 정규화(post-norm)이고, 비전 트랜스포머의 층은 사전 정규화(pre-norm)입니다(9장).
+# 그래서 아래 코드에 `normalize_first=True`가 있습니다. 손으로 해 봅시다. 자르고, 펴고, 곱합니다.
 
 # %%
 image = np.random.default_rng(1).normal(size=(1, 16, 16, 1)).astype("float32")
@@ -246,7 +247,7 @@ SHAPES = ("가로줄", "세로줄", "십자", "네모")
 
 
 def drawn(count, seed):
-    """무작위 자리에 모양을 그립니다. 이미지와 그 번호를 돌려줍니다."""
+    """무작위 자리에 모양을 그립니다. 이미지와 모양의 레이블을 돌려줍니다."""
     draw = np.random.default_rng(seed)
     labels = draw.integers(len(SHAPES), size=count)
     images = draw.normal(-0.7, 0.25, size=(count, 16, 16))
@@ -283,9 +284,10 @@ names = np.array(SHAPES)
 kt.plots.classified_images(images[:16], names[labels[:16]], names[guessed[:16]])
 
 # %% [markdown]
-# **그림에서 볼 것.** 이미지 위의 이름이 모델의 답입니다. 주황색이면 틀린 것이고, 괄호 안의 이름이 정답입니다.
+# **그림 읽기.** 이미지 위의 이름이 모델의 답입니다. 주황색이면 틀린 것이고, 괄호 안의 이름이 정답입니다.
 #
-# 클래스 토큰은 무엇을 볼까요? 16개 패치에 대한 가중치를 작은 맵으로 그립니다. 마지막 층에서 헤드를 평균한 것입니다.
+# 클래스 토큰은 무엇을 볼까요? 16개 패치에 대한 어텐션 가중치를 작은 맵으로 그립니다. 마지막 층에서 헤드를 평균한
+# 것입니다.
 
 # %%
 plt.rcParams["font.family"] = font_families(*SHAPES)
@@ -303,15 +305,15 @@ panels[1, 0].set_ylabel("어텐션")
 plt.show()
 
 # %% [markdown]
-# **그림에서 볼 것.** 맵을 위의 이미지와 비교하십시오. 진한 칸은 모양 위나 모양이 서로 다른 끝부분에 있는 경우가
-# 많습니다. 그렇지 않을 때도 있습니다. 맵에 너무 많은 의미를 두면 안 되는 이유는 13장에 있습니다.
+# **그림 읽기.** 맵을 위의 이미지와 비교해 봅시다. 진한 칸은 모양 위나 모양이 서로 다른 끝부분에 있는 경우가 많습니다.
+# 그렇지 않을 때도 있습니다. 맵에 너무 많은 의미를 두면 안 되는 이유는 13장에 있습니다.
 
 # %% [markdown]
 # ## 연습 문제
 #
-# T5의 디코더에는 원문이 있습니다. *프리픽스*(prefix) 언어 모델에는 원문이 없지만, 글의 앞부분을 원문처럼
-# 다룹니다. 앞의 세 토큰은 서로 양쪽을 다 보고, 그 뒤의 토큰은 과거만 봅니다. `kt.masks.look_ahead_mask`로 여섯
-# 토큰의 이 마스크를 만드십시오. 이 장의 어느 두 마스크가 그 안에 들어 있습니까?
+# T5의 디코더에는 원문이 있습니다. *프리픽스*(prefix) 언어 모델에는 원문이 없지만, 글의 앞부분을 원문처럼 다룹니다. 앞의
+# 세 토큰은 서로 양쪽을 다 보고, 그 뒤의 토큰은 과거만 봅니다. `kt.masks.look_ahead_mask`로 여섯 토큰의 이 마스크를
+# 만들어 봅시다. 이 장의 어느 두 마스크가 그 안에 들어 있을까요?
 
 # %% tags=["hide-cell"]
 causal = np.array(kt.masks.look_ahead_mask(6))[0, 0]

@@ -131,7 +131,11 @@ class Proxy:
         return set(children.split())
 
     def log(self):
-        return [json.loads(line) for line in (self.folder / "requests.log").read_text().splitlines()]
+        """Returns the entries of the log. nginx writes an entry after the answer, so the last ones may come late."""
+        file, written = self.folder / "requests.log", -1
+        while written != (written := file.stat().st_size):
+            time.sleep(1)
+        return [json.loads(line) for line in file.read_text().splitlines()]
 
     def close(self):
         self.process.send_signal(signal.SIGQUIT)

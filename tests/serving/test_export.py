@@ -448,7 +448,7 @@ def test_narrowed_weights_take_fewer_bytes_and_answer_alike(
     ]
     assert sizes[1] / sizes[0] < bits / 32 + 0.1
     assert json.loads((narrowed / "assets.extra" / "export.json").read_text())["precision"] == precision
-    assert names(narrowed / "assets.extra") == ["export.json"]
+    assert names(narrowed / "assets.extra") == ["export.json", "saved_model_config.pb"]
     both = (loaded, tf.saved_model.load(str(narrowed)))
     results = [each.signatures["serving_default"](text=tf.constant(sources)) for each in both]
     translations = [each["translation"].numpy().tolist() for each in results]
