@@ -9,7 +9,6 @@ this file, or a version of a library that it uses changed. The notebook of a cha
 
 import argparse
 import base64
-import functools
 import hashlib
 import importlib.metadata
 import os
@@ -98,7 +97,7 @@ def build(source, package, seconds_per_cell):
     warned = remove_stderr(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = PICTURE.sub(functools.partial(inside, source.parent), cell.source)
+            attach_pictures(cell, source.parent)
     notebook.metadata["digest"] = digest
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_suffix(".unfinished")
@@ -108,10 +107,13 @@ def build(source, package, seconds_per_cell):
     return "executed"
 
 
-def inside(folder, match):
-    """Returns the address of a picture that holds the picture: a notebook is read anywhere."""
-    content = base64.b64encode((folder / match[0]).read_bytes()).decode()
-    return f"data:image/svg+xml;base64,{content}"
+def attach_pictures(cell, folder):
+    """Puts the pictures that a cell shows into it, so that a reader needs the notebook alone."""
+    for path in PICTURE.findall(cell.source):
+        file = folder / path
+        cell.source = cell.source.replace(f"]({path})", f"](attachment:{file.name})")
+        content = base64.b64encode(file.read_bytes()).decode()
+        cell.setdefault("attachments", {})[file.name] = {"image/svg+xml": content}
 
 
 def remove_stderr(notebook):

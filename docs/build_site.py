@@ -108,6 +108,9 @@ def place_chapters(language):
         notebook = json.loads(file.read_text(encoding="utf-8"))
         link = f"{{download}}`{DOWNLOADS[language]} </{file.relative_to(ROOT).as_posix()}>`"
         notebook["cells"][0]["source"] = ["".join(notebook["cells"][0]["source"]), "\n\n", link]
+        for cell in notebook["cells"]:
+            if cell.pop("attachments", None):  # the site has the pictures as files
+                cell["source"] = "".join(cell["source"]).replace("](attachment:", "](../../images/")
         (folder / file.name).write_text(json.dumps(notebook, ensure_ascii=False), encoding="utf-8")
     for name in missing_chapters([language]):
         source = COURSE / f"{name}.py"

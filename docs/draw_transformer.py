@@ -71,7 +71,7 @@ def style():
         ".t .frame{fill:var(--frame);stroke:var(--frame-line)}"
         ".t path{fill:none;stroke:var(--line);stroke-width:1.5}.t .head{fill:var(--line);stroke:none}"
         ".t .skip{stroke-width:2.5}.t .again{stroke-dasharray:5 4}.t .pale{opacity:.22}"
-        ".t a:hover .box,.t a:focus .box{stroke-width:3}"
+        ".t a{text-decoration:none}.t a:hover .box,.t a:focus .box{stroke-width:3}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -130,7 +131,9 @@ def test_a_chapter_that_fails_is_reported_and_a_good_one_runs_once(tmp_path, mon
     assert built == {"01_good.ipynb"}
     notebook = (tmp_path / "_build" / "en" / "01_good.ipynb").read_text(encoding="utf-8")
     assert "42" in notebook and 'stderr"' not in notebook
-    assert "![a shape](data:image/svg+xml;base64,PHN2Zy8+)" in notebook
+    shown = json.loads(notebook)["cells"][0]
+    assert "".join(shown["source"]) == "![a shape](attachment:shape.svg)"
+    assert "".join(shown["attachments"]["shape.svg"]["image/svg+xml"]) == "PHN2Zy8+"
 
     (tmp_path / "en" / "02_bad.py").unlink()
     assert execute.main([]) == 0
