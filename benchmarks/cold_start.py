@@ -53,7 +53,7 @@ def main():
                     path = os.pathsep.join([str(checkout), str(ROOT / "tests" / "serving")])
                     environment = {**os.environ, "PYTHONPATH": path, "BATCHING_SERVER": str(program)}
                     lines = subprocess.run(
-                        command, env=environment, capture_output=True, text=True, check=True
+                        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
                     )
                     for line in lines.stdout.splitlines():
                         if "\t" in line:

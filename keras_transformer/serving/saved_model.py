@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
-from keras_transformer.serving.server_graph import write_out_signatures
+from keras_transformer.serving.server_graph import with_name, write_out_signatures
 
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # ops of TensorFlow, but a server runs no Python
 # The ops of tensorflow-text 2.20 that this library uses. TensorFlow Serving links them.
@@ -38,9 +38,6 @@ def write_saved_model(module, signatures, path, xla):
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # an export is not trained
     tf.saved_model.save(module, str(path), signatures=signatures, options=options)
-    saved = _parsed(path)
-    _make_small(saved)
-    _write(saved, path)
     compiled = compiled_parts(path)
     if compiled and not xla:
         raise ValueError(
@@ -52,10 +49,13 @@ def write_saved_model(module, signatures, path, xla):
         raise ValueError(
             f"The export must run in a stock TensorFlow Serving, which has no {', '.join(foreign[:5])}."
         )
-    if not xla:
-        for meta_graph in saved.meta_graphs:
+    saved = _parsed(path)
+    for meta_graph in saved.meta_graphs:
+        _make_small(meta_graph.graph_def)
+        if not xla:
             write_out_signatures(meta_graph)
-        _write(saved, path)
+    (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
+    write_fingerprint(str(path))
 
 
 def compiled_parts(path):
@@ -96,25 +96,18 @@ def foreign_ops(path):
     return sorted(used - (known - PYTHON_OPS))
 
 
-def _make_small(saved):
-    """Removes from the graphs of a `SavedModel` what no server needs.
+def _make_small(graph):
+    """Removes from a `GraphDef` what no server needs.
 
     - The names of custom gradients. The gradients are not saved, and TensorFlow would warn of each that is missing.
     - The shapes that were found while tracing: a server finds them itself.
     - Constants of a function that are equal to another one: tracing makes three for each slice.
     """
-    for meta_graph in saved.meta_graphs:
-        for node in _nodes(meta_graph.graph_def):
-            node.attr.pop("_gradient_op_type", None)
-            node.attr.pop("_output_shapes", None)
-        for function in meta_graph.graph_def.library.function:
-            _merge_constants(function)
-
-
-def _write(saved, path):
-    """Writes a `SavedModel` and its fingerprint to its folder."""
-    (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
-    write_fingerprint(str(path))
+    for node in _nodes(graph):
+        node.attr.pop("_gradient_op_type", None)
+        node.attr.pop("_output_shapes", None)
+    for function in graph.library.function:
+        _merge_constants(function)
 
 
 def _merge_constants(function):
@@ -132,16 +125,11 @@ def _merge_constants(function):
     for i in reversed(others):
         del function.node_def[i]
 
-    def merged(name):  # "node:output:0"; "^node" is a node that must run before
-        before = "^" * name.startswith("^")
-        node, *output = name.removeprefix("^").split(":", 1)
-        return before + ":".join([same.get(node, node), *output])
-
     for node in function.node_def:
-        node.input[:] = map(merged, node.input)
+        node.input[:] = [with_name(each, same) for each in node.input]
     for names in (function.ret, function.control_ret):
         for key in names:
-            names[key] = merged(names[key])
+            names[key] = with_name(names[key], same)
 
 
 def _parsed(path):

@@ -81,8 +81,7 @@ def write_out_signatures(meta_graph):
         names = _short_names(name, optimized.node, {node.name for node in kept}, taken)
         written += _renamed(optimized.node, names)
         for info in signature.outputs.values():
-            node, *output = info.name.split(":")
-            info.name = ":".join([names.get(node, node), *output])
+            info.name = with_name(info.name, names)
         for function in optimized.library.function:
             if function.signature.name not in functions:
                 functions.add(function.signature.name)
@@ -133,7 +132,7 @@ def _renamed(nodes, names):
         if node.name not in names:
             continue
         node.name = names[node.name]
-        node.input[:] = [_with_name(each, names) for each in node.input]
+        node.input[:] = [with_name(each, names) for each in node.input]
         for notes in [key for key in node.attr if key.startswith("_grappler")]:
             del node.attr[notes]
         places = node.attr["_class"].list.s if "_class" in node.attr else []
@@ -143,7 +142,13 @@ def _renamed(nodes, names):
         yield node
 
 
-def _with_name(tensor, names):
+def with_name(tensor, names):
+    """Returns an input, such as "node:output:0" or "^node" for a node that must run before, with a node's new name.
+
+    Args:
+        tensor: A str.
+        names: A dict from the names of nodes to new ones; the others keep theirs.
+    """
     before = "^" * tensor.startswith("^")
     node, *output = tensor.removeprefix("^").split(":")
     return before + ":".join([names.get(node, node), *output])
