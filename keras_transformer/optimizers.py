@@ -15,6 +15,16 @@ def unwrapped(optimizer):
 class _OnePass:
     """Replaces Keras's update, which reads each weight about ten times, by TensorFlow's single operation."""
 
+    def finalize_variable_values(self, var_list):
+        """Gives the weights their moving average, if there is one, in memory of their own.
+
+        Keras's weights and averages share an array on JAX. The next step frees it with the weight, and the average is
+        gone.
+        """
+        super().finalize_variable_values(var_list)
+        for weight in var_list if self.use_ema else ():
+            weight.assign(ops.copy(weight))
+
     def update_step(self, gradient, variable, learning_rate):
         update = None if self.amsgrad else native.adam_in_one_pass()
         if update is None:

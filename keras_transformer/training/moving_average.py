@@ -2,6 +2,8 @@
 
 import contextlib
 
+from keras import ops
+
 from keras_transformer.optimizers import unwrapped
 
 
@@ -24,7 +26,7 @@ def assign_average(model, optimizer):
     # numbers on TensorFlow.
     averages = [v for v in unwrapped(optimizer).variables if v.name.endswith("_average")]
     for weight, average in zip(model.trainable_variables, averages, strict=True):
-        weight.assign(average)
+        weight.assign(ops.copy(average))  # on JAX they would share one array, which a step frees
 
 
 @contextlib.contextmanager

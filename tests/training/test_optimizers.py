@@ -45,6 +45,17 @@ def test_results_are_kerass(ours, kerass, options):
         np.testing.assert_allclose(one, other, rtol=4e-5, atol=4e-6)
 
 
+def test_the_average_of_weights_outlives_an_evaluation():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(Adam(0.1, use_ema=True), "mse")
+    data = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+    model.fit(*data, verbose=0)
+    model.evaluate(*data, verbose=0)
+    averages = [v for v in model.optimizer.variables if v.name.endswith("_average")]
+    for average, weight in zip(averages, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(as_numpy(average), weight)
+
+
 @pytest.mark.parametrize("kind", [Adam, AdamW])
 def test_config_and_state_come_back(kind):
     optimizer = kind(0.1, beta_2=0.98, epsilon=1e-8)
