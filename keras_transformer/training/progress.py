@@ -6,12 +6,14 @@ import time
 import keras
 import tqdm
 
+LINE_SECONDS = 60  # between lines, where there is no bar
+
 
 class Progress(keras.callbacks.Callback):
     """Shows one progress bar for the whole training, and writes one line after each epoch.
 
     The bar shows the loss and metrics, target tokens a second, and the time left. A file that is no terminal gets
-    the lines only.
+    lines only, and within an epoch one each minute.
 
     Args:
         steps: Number of steps in an epoch.
@@ -19,7 +21,7 @@ class Progress(keras.callbacks.Callback):
         file: Where to write, a text file; standard error when None.
         first_step: Number of steps of the first epoch that an earlier call of `fit` did.
         epochs: Number of epochs of the whole training; the `epochs` of `fit` when None.
-        say: A function that is called with the line after each epoch, a str. None to write it to `file`.
+        say: A function that is called with each line, a str. None to write it to `file`.
 
     Example:
 
@@ -52,20 +54,29 @@ class Progress(keras.callbacks.Callback):
                 disable=None,  # no bar where there is no terminal
                 leave=False,
             )
+            self.line_time = time.perf_counter()
+        self.epoch = epoch
         self.start_time = time.perf_counter()
         self.training_seconds = None
 
     def on_train_batch_end(self, batch, logs=None):
         self.bar.update()
+        now = time.perf_counter()
+        speed = f"{self.tokens * (batch + 1) / self.steps / (now - self.start_time):,.0f} tokens/s"
         if not self.bar.disable and logs:
-            tokens_done = self.tokens * (batch + 1) / self.steps
-            speed = tokens_done / (time.perf_counter() - self.start_time)
-            self.bar.set_postfix_str(f"{speed:,.0f} tokens/s  {_format(logs)}", refresh=False)
+            self.bar.set_postfix_str(f"{speed}  {_format(logs)}", refresh=False)
+        elif self.bar.disable and now - self.line_time >= LINE_SECONDS and batch < self.epoch_steps - 1:
+            self.line_time = now
+            done = (self.epoch + 1) * self.steps - self.epoch_steps + batch + 1
+            (self.say or self._write)(
+                f"step {done:,}/{self.epochs * self.steps:,}  {_format(logs or {})}  {speed}"
+            )
         if batch == self.epoch_steps - 1:
             self.training_seconds = time.perf_counter() - self.start_time  # without the validation
 
     def on_epoch_end(self, epoch, logs=None):
-        total_seconds = time.perf_counter() - self.start_time
+        self.line_time = time.perf_counter()
+        total_seconds = self.line_time - self.start_time
         seconds = self.training_seconds or total_seconds
         line = (
             f"epoch {epoch + 1}/{self.epochs}  {_format(logs or {})}  "

@@ -1,10 +1,13 @@
 """Each example as a user runs it: a process of its own, in another folder, without this project's path."""
 
+import gzip
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import korean_corpus
+import korean_help
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -49,9 +52,31 @@ def test_a_demo_that_learned_too_little_says_how_to_go_on(tmp_path):
     assert "go on training with --epochs 2" in done.stderr
 
 
+@pytest.mark.slow
+def test_the_translator_of_help_texts_takes_any_pairs(tmp_path):
+    train, held_out = korean_corpus.write(tmp_path, train=100, held_out=30)
+    lines = Path(held_out).read_text(encoding="utf-8").splitlines(keepends=True)
+    parts = {
+        "train": Path(train).read_text(encoding="utf-8"),
+        "val": "".join(lines[:20]),
+        "test": "".join(lines[20:]),
+    }
+    for part, text in parts.items():
+        (tmp_path / f"{part}.ko-en.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    done = run("korean_help.py", "--data", str(tmp_path), "--epochs", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "20 sentences of other pages: BLEU" in done.stdout and done.stdout.count("reference: ") == 20
+    assert done.stdout.splitlines()[-1].startswith("Exported to ")
+
+
+def test_the_translator_of_help_texts_says_which_file_is_missing(tmp_path, capsys):
+    assert korean_help.main(["--data", str(tmp_path)]) == 1
+    assert f"Missing: {tmp_path / 'train.ko-en.tsv.gz'}" in capsys.readouterr().err
+
+
 def test_every_example_has_a_run():
     """Those that need a run, an export or a server of the user have tests of their own."""
-    named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py"}
+    named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py", "korean_help.py"}
     helpers = {"korean_corpus.py"}
     found = {file.name for file in EXAMPLES.glob("*.py")}
     assert found == {*RUNS, "demo.py", *named, *helpers}

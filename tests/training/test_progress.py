@@ -70,6 +70,19 @@ def test_the_bar_shows_the_time_left_and_tokens_a_second(monkeypatch):
     callback.on_train_end()
 
 
+def test_a_log_file_gets_a_line_each_minute_within_an_epoch(monkeypatch):
+    clock = itertools.count(step=25)
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    file = io.StringIO()
+    callback = Progress(6, 600, file)
+    callback.set_params({"epochs": 3})
+    callback.on_epoch_begin(1)
+    for batch in range(6):
+        callback.on_train_batch_end(batch, {"loss": 2.0})
+    # Each look at the clock is 25 seconds after the one before. The last batch leaves its line to the epoch.
+    assert file.getvalue().splitlines() == ["step 8/18  loss 2  4 tokens/s", "step 11/18  loss 2  4 tokens/s"]
+
+
 def test_without_a_file_it_writes_to_standard_error(capsys):
     fit(None, epochs=1)
     captured = capsys.readouterr()
