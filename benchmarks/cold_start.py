@@ -33,6 +33,10 @@ def main():
     parser.add_argument("--preset", default="base")
     parser.add_argument("--compare", type=Path, help="a checkout of another commit")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of the server, of each kind; 0: one for each core"
+    )
+    parser.add_argument("--signatures", nargs="+", help="of the export; default: all")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
@@ -50,6 +54,8 @@ def main():
                 for work in ("python", "server"):
                     command = [sys.executable, __file__, str(export), "--work", work]
                     command += ["--precision", options.precision, "--preset", options.preset]
+                    command += ["--threads", str(options.threads)]
+                    command += ["--signatures", *options.signatures] if options.signatures else []
                     path = os.pathsep.join([str(checkout), str(ROOT / "tests" / "serving")])
                     environment = {**os.environ, "PYTHONPATH": path, "BATCHING_SERVER": str(program)}
                     lines = subprocess.run(
@@ -64,6 +70,11 @@ def main():
     for row in found["here"]:
         medians = [[statistics.median(x) for x in zip(*found[name][row], strict=True)] for name in found]
         print(f"| {row} |", " | ".join(f"{cpu:.1f} / {wall:.1f}" for cpu, wall in medians), "|", flush=True)
+
+
+def own_cpu():
+    """Returns the CPU seconds of this process."""
+    return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 
 
 class Clock:
@@ -83,7 +94,7 @@ class Clock:
 
 def in_python(options):
     """Imports, generates and exports."""
-    clock = Clock(lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+    clock = Clock(own_cpu)
     import keras
     import numpy as np
 
@@ -99,7 +110,7 @@ def in_python(options):
         model.generate(source[:, :length], max_length=24)
         clock.row(f"`generate`, {name} length")
     translator = kt.serving.Translator(model, tokenizer, max_source_length=64, max_length=MAX_LENGTH)
-    translator.export(options.folder, precision=options.precision)
+    translator.export(options.folder, precision=options.precision, signatures=options.signatures)
     clock.row("`export`")
 
 
@@ -130,7 +141,9 @@ def in_server(options):
 
     clock = Clock(cpu)
     started = clock.last[1]
-    server = batching.BatchingServer(os.environ["BATCHING_SERVER"], path, "")
+    server = batching.BatchingServer(
+        os.environ["BATCHING_SERVER"], path, "", intra_op=options.threads, inter_op=options.threads
+    )
     processes.append(server.process.pid)
     clock.row("server: load")
     inputs = next(inputs for name, inputs in requests if name == SIGNATURE)

@@ -29,7 +29,7 @@ def fill_verify(parser):
         "folder",
         metavar="FOLDER",
         type=InputPath,
-        help="folder of a version, or base path of a model with all its versions",
+        help="folder of a version, base path of a model with all its versions, or a folder of several models",
     )
 
 

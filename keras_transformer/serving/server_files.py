@@ -67,7 +67,7 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
         root, models = f"/models/{name}", {name: _Model(folder, f"/models/{name}")}
         stable, canary = (each if isinstance(each, dict) else {name: each} for each in (stable, canary))
     else:
-        root, models = "/models", _models_in(folder)
+        root, models = "/models", models_in(folder)
         stable, canary = ({} if each is None else each for each in (stable, canary))
     for label, versions in {"stable": stable, "canary": canary}.items():
         check(
@@ -100,7 +100,7 @@ class _Model(NamedTuple):
     versions: set | None = None
 
 
-def _models_in(folder):
+def models_in(folder):
     """Returns the models whose base paths are in a folder: a dict from name to `_Model`."""
     paths = sorted(path for path in folder.glob("*") if versions_of(path))
     if not paths:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text  # noqa: F401  # the operations of the tokenizers, which a server has
 
 # The public function of this loader warns that it is old. Servers load exports in this way.
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from keras_transformer.files import sha256_of
-from keras_transformer.serving.server_files import versions_of
+from keras_transformer.serving.server_files import models_in, versions_of
 from keras_transformer.serving.server_graph import session_config
 
 log = logging.getLogger(__name__)
@@ -23,13 +24,14 @@ TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
 
 
 def verify(folder):
-    """Checks one exported version, or all versions of a model.
+    """Checks one exported version, all versions of a model, or those of several models.
 
     For each version: every file has the bytes that the export wrote, and there is no other file; a session loads it, as
     in a server; its signatures are those of its description; and each signature answers a request.
 
     Args:
-        folder: Path of a version, such as `models/en_de/1`, or the base path of a model, such as `models/en_de`.
+        folder: Path of a version, such as `models/en_de/1`; the base path of a model, such as `models/en_de`; or a
+            folder of such base paths.
 
     Returns:
         The paths of the checked versions, a list of `Path`.
@@ -38,11 +40,11 @@ def verify(folder):
         ValueError: If the folder holds no export, or a check fails.
     """
     folder = Path(folder)
-    paths = [folder / str(version) for version in sorted(versions_of(folder))]
     if (folder / "saved_model.pb").is_file():
         paths = [folder]
-    if not paths:
-        raise ValueError(f"`folder` must hold an exported version. Received: folder={str(folder)!r}.")
+    else:
+        models = [folder] if versions_of(folder) else [model.path for model in models_in(folder).values()]
+        paths = [model / str(version) for model in models for version in sorted(versions_of(model))]
     for path in paths:
         _verify_version(path)
         log.info("verified", extra={"folder": str(path)})
@@ -86,7 +88,7 @@ def _verify_version(path):
             f"{path} must hold the files that the export wrote. Changed, missing or added: {', '.join(changed[:5])}."
         )
     try:
-        served = _Served(path)
+        served = Served(path)
     except Exception as error:  # TensorFlow raises errors of many classes
         raise ValueError(f"{path} cannot be loaded: {str(error)[:200]}") from error
     if served.signatures.keys() != signatures.keys():
@@ -131,7 +133,7 @@ def _sample(spec):
     return np.full(shape, "a" if spec["dtype"] == "string" else 0, tf.as_dtype(spec["dtype"]).as_numpy_dtype)
 
 
-class _Served:
+class Served:
     """An export in a session, as a server has it.
 
     Args:
@@ -186,7 +188,7 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         if afresh:
             del functions[name], function
             gc.collect()  # functions are in cycles
-    served = _Served(path)
+    served = Served(path)
     for (name, inputs), expected in zip(requests, answers, strict=True):
         if afresh:
             served.start()

@@ -3,6 +3,15 @@
 import pytest
 
 
+@pytest.fixture(scope="session")
+def served_model(exported):
+    """The translator's export, as a server holds it."""
+    pytest.importorskip("tensorflow_serving")
+    from servers import ServedModel
+
+    return ServedModel(exported)
+
+
 @pytest.fixture(scope="module", params=["http", "grpc"])
 def served(request, models):
     """A backend and the URL where it answers."""

@@ -30,6 +30,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from keras_transformer.serving.verify import Served
+
 HTTP = {
     "INVALID_ARGUMENT": 400,
     "UNAUTHENTICATED": 401,
@@ -72,6 +74,34 @@ def served_function(function):
     text = tf.TensorSpec((None,), tf.string, name="text")
     concrete = tf.function(function).get_concrete_function(text=text)
     return types.SimpleNamespace(signatures={"serving_default": concrete})
+
+
+class ServedModel:
+    """An export as a server holds it: a session runs the nodes of its signatures.
+
+    Args:
+        folder: Folder of an exported version.
+    """
+
+    def __init__(self, folder):
+        self.served = Served(folder)
+        self.signatures = {name: ServedSignature(self.served, name) for name in self.served.signatures}
+
+
+class ServedSignature:
+    """A signature of such a model: tensors in, a dict of tensors out, as of a function of `tf.saved_model.load`."""
+
+    def __init__(self, served, name):
+        self.served, self.name = served, name
+        inputs, outputs = (
+            {key: tf.TensorSpec(info.tensor_shape, info.dtype, key) for key, info in infos.items()}
+            for infos in (served.signatures[name].inputs, served.signatures[name].outputs)
+        )
+        self.structured_input_signature, self.structured_outputs = ((), inputs), outputs
+
+    def __call__(self, **inputs):
+        found = self.served.answer(self.name, {key: value.numpy() for key, value in inputs.items()})
+        return {key: tf.constant(value) for key, value in found.items()}
 
 
 def input_specs(function):

@@ -14,8 +14,8 @@ from keras_transformer.client import Client
 
 
 @pytest.fixture(scope="module")
-def models(loaded):
-    return {"model": {1: loaded}, "ko_en": {1: loaded, 2: loaded}}
+def models(served_model):
+    return {"model": {1: served_model}, "ko_en": {1: served_model, 2: served_model}}
 
 
 def ask(stream, *arguments):

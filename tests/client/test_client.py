@@ -17,7 +17,16 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
-from servers import SERVERS, Backend, answer, make_certificate, refuse, rest_server, served_function
+from servers import (
+    SERVERS,
+    Backend,
+    ServedModel,
+    answer,
+    make_certificate,
+    refuse,
+    rest_server,
+    served_function,
+)
 
 from keras_transformer.client import AsyncClient, Client, attempts, rpc
 from keras_transformer.serving.saved_model import write_saved_model
@@ -77,13 +86,16 @@ def kinds(number, folder):
         "pieces": pieces, "pair": pair, "tokens": tokens, "single": single, "whole": whole, "empty": empty
     }  # fmt: skip
     write_saved_model(tf.Module(), signatures, folder / str(number), xla=False)
-    return tf.saved_model.load(str(folder / str(number)))
+    return ServedModel(folder / str(number))
 
 
 @pytest.fixture(scope="module")
-def models(loaded, tmp_path_factory):
+def models(served_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    return {"ko_en": {1: loaded}, "kinds": {number: kinds(number, folder / "kinds") for number in (1, 3)}}
+    return {
+        "ko_en": {1: served_model},
+        "kinds": {number: kinds(number, folder / "kinds") for number in (1, 3)},
+    }
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def blocks(language):
 @pytest.fixture(scope="module")
 def urls(request):
     """The addresses of a server of the export, over both protocols, without their schemes."""
-    backend = Backend({"en_de": {1: request.getfixturevalue("loaded")}}, {"stable": 1})
+    backend = Backend({"en_de": {1: request.getfixturevalue("served_model")}}, {"stable": 1})
     with SERVERS["http"](backend) as rest, SERVERS["grpc"](backend) as rpc:
         yield {"8501": rest.partition("//")[2], "8500": rpc.partition("//")[2]}
 
@@ -94,9 +94,9 @@ def shape_of(value):
 
 
 @pytest.mark.slow
-def test_each_signature_answers_as_the_page_says(urls, loaded):
+def test_each_signature_answers_as_the_page_says(urls, served_model):
     shown = [[json.loads(line) for line in block.splitlines()] for block in blocks("json")]
-    assert {request["signature_name"] for request, _ in shown} == set(loaded.signatures)
+    assert {request["signature_name"] for request, _ in shown} == set(served_model.signatures)
     for request, answer in shown:
         url = f"http://{urls['8501']}/v1/models/en_de:predict"
         with urllib.request.urlopen(urllib.request.Request(url, json.dumps(request).encode())) as response:

@@ -242,8 +242,8 @@ def test_a_translation_that_grows_is_that_of_one_request(url_of_export, pairs):
 
 
 @pytest.fixture
-def url_of_export(loaded):
+def url_of_export(served_model):
     from servers import SERVERS, Backend
 
-    with SERVERS["grpc"](Backend({"ko_en": {1: loaded}})) as url:
+    with SERVERS["grpc"](Backend({"ko_en": {1: served_model}})) as url:
         yield url

@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-import tensorflow as tf
+from keras_transformer.serving.verify import Served
 
 # Folder of `cxx_run.py`, a loader for TensorFlow's C++ runtime that is no part of this repository; or None.
 CXX_RUN_DIR = os.environ.get("CXX_RUN_DIR")
@@ -21,7 +21,10 @@ folder, with_xla, texts = sys.argv[1], sys.argv[2] == "xla", json.loads(sys.argv
 if not with_xla:  # what tensorflow_model_server does unless it is started with --xla_cpu_compilation_enabled
     library = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_cc.so.2")))
     library._ZN10tensorflow21DisableXlaCompilationEv()
-session, results = tf.compat.v1.Session(graph=tf.Graph()), {}  # what a server has
+config = tf.compat.v1.ConfigProto()  # TensorFlow Serving reads this file from 2.19 on
+config_file = pathlib.Path(folder, "assets.extra", "saved_model_config.pb")
+config.graph_options.rewrite_options.disable_meta_optimizer = config_file.exists()
+session, results = tf.compat.v1.Session(graph=tf.Graph(), config=config), {}  # what a server has
 with session.graph.as_default():
     signatures = tf.compat.v1.saved_model.load(session, ["serve"], folder).signature_def
 for signature in sys.argv[4:]:
@@ -49,7 +52,7 @@ def run_alone(folder, texts, xla, tmp_path, *signatures):
 
 def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
     """Returns what a signature of an export answers, a dict of nested lists: by TensorFlow's C++ runtime where
-    `CXX_RUN_DIR` is set, else by a session of its Python, which runs the same graph."""
+    `CXX_RUN_DIR` is set, else by a session in this process, which runs the same graph."""
     if CXX_RUN_DIR:
         program = str(pathlib.Path(CXX_RUN_DIR) / "cxx_run.py")
         command = [sys.executable, program, str(export), "--signature", signature, *["--xla"] * xla]
@@ -58,11 +61,8 @@ def answers(export, tmp_path, signature="serving_default", xla=False, **inputs):
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout.splitlines()[-1])["outputs"]
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        found = tf.compat.v1.saved_model.load(session, ["serve"], str(export)).signature_def[signature]
-        outputs = {name: info.name for name, info in found.outputs.items()}
-        given = {found.inputs[name].name: _bytes(value) for name, value in inputs.items()}
-        return {name: _plain(value.tolist()) for name, value in session.run(outputs, given).items()}
+    given = {name: _bytes(value) for name, value in inputs.items()}
+    return {name: _plain(value.tolist()) for name, value in Served(export).answer(signature, given).items()}
 
 
 def _bytes(value):

@@ -44,8 +44,9 @@ def change(path):
 def test_other_bytes_are_found(copy, damage, named):
     (copy / "assets").mkdir(exist_ok=True)
     damage(copy)
-    with pytest.raises(ValueError, match=f"must hold the files that the export wrote.* {named}"):
-        verify(copy)
+    for folder in (copy, copy.parent, copy.parent.parent):  # a version, a model, a folder of models
+        with pytest.raises(ValueError, match=f"must hold the files that the export wrote.* {named}"):
+            verify(folder)
 
 
 @pytest.mark.parametrize("file", ["saved_model.pb", "variables/variables.data-00000-of-00001"])
@@ -58,8 +59,9 @@ def test_an_export_that_cannot_be_loaded_is_found(copy, file):
 
 
 def test_a_folder_without_an_export_is_refused(copy, tmp_path):
-    with pytest.raises(ValueError, match="`folder` must hold an exported version"):
-        verify(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="`folder` must hold an exported version, or folders of models"):
+        verify(tmp_path / "empty")
     (copy / DESCRIPTION).unlink()
     with pytest.raises(ValueError, match="1 is not an export of this library"):
         verify(copy.parent)
