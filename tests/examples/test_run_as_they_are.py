@@ -58,8 +58,8 @@ def test_the_translator_of_help_texts_takes_any_pairs(tmp_path):
     lines = Path(held_out).read_text(encoding="utf-8").splitlines(keepends=True)
     parts = {
         "train": Path(train).read_text(encoding="utf-8"),
-        "val": "".join(lines[:20]),
-        "test": "".join(lines[20:]),
+        "val": "".join(lines[:10]),
+        "test": "".join(lines[10:]),
     }
     for part, text in parts.items():
         (tmp_path / f"{part}.ko-en.tsv.gz").write_bytes(gzip.compress(text.encode()))
