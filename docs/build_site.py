@@ -25,6 +25,10 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 COURSE = ROOT / "course"
 DOWNLOADS = {"en": "Download this chapter as a notebook", "ko": "이 장을 노트북으로 내려받기"}
+DRAWING = {  # on the fold over code that only draws
+    "en": ("Show the code of the picture", "Hide the code of the picture"),
+    "ko": ("그림을 그리는 코드 보기", "그림을 그리는 코드 숨기기"),
+}
 NOT_EXECUTED = {
     "en": "This chapter is not executed here. `make docs` executes it, and shows its pictures and results.",
     "ko": "이 장은 여기서 실행하지 않았습니다. `make docs`가 실행하고 그림과 결과를 보여 줍니다.",
@@ -97,7 +101,7 @@ def missing_chapters(languages):
 
 
 def place_chapters(language):
-    """Copies the executed chapters of a language to docs/learn/course, each with a link to its notebook.
+    """Copies the executed chapters of a language, and the plan, to docs/learn/course; a chapter links to its notebook.
 
     A chapter that was not executed becomes its first heading and a sentence.
     """
@@ -109,9 +113,13 @@ def place_chapters(language):
         link = f"{{download}}`{DOWNLOADS[language]} </{file.relative_to(ROOT).as_posix()}>`"
         notebook["cells"][0]["source"] = ["".join(notebook["cells"][0]["source"]), "\n\n", link]
         for cell in notebook["cells"]:
+            if "hide-input" in cell["metadata"].get("tags", ()):
+                show, hide = DRAWING[language]
+                cell["metadata"]["mystnb"] = {"code_prompt_show": show, "code_prompt_hide": hide}
             if cell.pop("attachments", None):  # the site has the pictures as files
                 cell["source"] = "".join(cell["source"]).replace("](attachment:", "](../../images/")
         (folder / file.name).write_text(json.dumps(notebook, ensure_ascii=False), encoding="utf-8")
+    shutil.copy(COURSE / language / "plan.md", folder)
     for name in missing_chapters([language]):
         source = COURSE / f"{name}.py"
         heading = re.search(r"(?m)^# (# .+)$", source.read_text(encoding="utf-8"))[1]

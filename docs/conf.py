@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import posixpath
 import sys
 from pathlib import Path
 
@@ -57,6 +58,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "off"  # `make course` executes them
 nb_merge_streams = True
 nb_output_stderr = "remove"
+IN_ENGLISH = {"ko": " (영어)"}  # after a link to a page that is not translated
 SOLUTION = {"en": ("Show a solution", "Hide the solution"), "ko": ("풀이 보기", "풀이 숨기기")}
 
 autosummary_generate = True
@@ -78,6 +80,7 @@ html_theme = "furo"
 html_title = "keras_transformer"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("motion.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}
@@ -157,8 +160,29 @@ def _picture_in_its_language(app, document, source):
         source[0] = source[0].replace("architecture.html", f"architecture.{app.config.language}.html")
 
 
+def _is_translated(app, name):
+    """Returns whether a page is in the language of the site."""
+    catalog = DOCS / "locale" / app.config.language / "LC_MESSAGES" / f"{name}.po"
+    return app.config.language == "en" or name.startswith("docs/learn/course/") or catalog.exists()
+
+
+def _mark_links(app, document, name):
+    """Marks links from a translated page to an English one."""
+    if app.config.language == "en" or not _is_translated(app, name):
+        return
+    for link in document.findall(nodes.reference):
+        address = link.get("refuri", "").partition("#")[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), address.removesuffix(".html")))
+        mark = IN_ENGLISH[app.config.language]
+        is_toc = link.get("anchorname") is not None
+        leads_to_page = link.get("internal") and address and not is_toc
+        if leads_to_page and not _is_translated(app, target) and not link.astext().endswith(mark):
+            link += nodes.Text(mark)
+
+
 def setup(app):
     """Connects this file's functions."""
+    app.connect("doctree-resolved", _mark_links)
     app.connect("source-read", _picture_in_its_language)
     app.connect("config-inited", _name_solutions)
     app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500

@@ -11,7 +11,16 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = ("index", "installation", "quickstart", "troubleshooting", "learn/index")
+PAGES = (
+    "index",
+    "installation",
+    "quickstart",
+    "troubleshooting",
+    "masks",
+    "viewer",
+    "learn/index",
+    "learn/terms",
+)
 LANGUAGES = ("ko",)
 
 

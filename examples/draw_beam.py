@@ -50,7 +50,7 @@ class Node:
 
     tokens: tuple
     score: float
-    rank: float | None = None  # what finished hypotheses are ordered by
+    rank: float | None = None  # the normalised score, by which finished hypotheses are ordered
     best: float = -np.inf  # the best rank of the finished hypotheses it led to
     children: list = dataclasses.field(default_factory=list)
     row: int = 0
@@ -233,7 +233,7 @@ def draw_beam(search, path):
             sheet.write(left + width + 0.08, y, text, color=colors[0], fontsize=11)
     x = MARGIN
     for (edge, face, _), line, room, text in (
-        (WINNER, "solid", 3.2, "the best: its score, log probability\nnormalised by length, is the highest"),
+        (WINNER, "solid", 3.2, "the best: its normalised score, shown\nat its end, is the highest"),
         (OTHER, "solid", 1.9, "led to other\nfinished hypotheses"),
         (DEAD, "solid", 1.9, "fell out of the beam:\nothers were likelier"),
         (DEAD, "dashed", 0, "open when the search\nstopped: can no longer win"),

@@ -99,6 +99,21 @@ def test_chapter_is_complete(name, language):
     assert "](https://" in pages[-1][1]
 
 
+def test_the_plan_has_a_quiz_with_answers_for_each_week():
+    plans = [(COURSE / language / "plan.md").read_text(encoding="utf-8") for language in ("en", "ko")]
+    weeks = [re.split(r"^## (?:Week )?(\d+)(?:주)?: .*$", plan, flags=re.MULTILINE)[1:] for plan in plans]
+    for plan, mark in zip(weeks, ("**Answer.**", "**답.**"), strict=True):
+        assert plan[::2] == [str(week) for week in range(1, 14)]
+        for week in plan[1::2]:
+            questions = re.findall(r"^\d\. ", week, re.MULTILINE)
+            assert 3 <= len(questions) <= 5 and week.count(mark) == len(questions)
+    chapters = [re.findall(r"^\| \d+ \| ([^|]+) \|", plan, re.MULTILINE) for plan in plans]
+    taught = [sorted(int(number) for number in re.findall(r"\d+", " ".join(rows))) for rows in chapters]
+    assert taught[0] == taught[1] == list(range(1, 16))
+    points = [re.findall(r"^\|[^|]+\| (\d+) \|[^|]+\|[^|]+\|$", plan, re.MULTILINE) for plan in plans]
+    assert points[0] == points[1] and sum(map(int, points[0])) == 100
+
+
 def test_a_changed_program_is_seen():
     assert program('print("a", 1)') == program('print("b", 1)')
     assert program('f"{x} of {y:3}"') == program('f"{y:3}개 중 {x}개"')

@@ -165,6 +165,8 @@ texts = {
     "left": "One state forgets, attention does not",
     "right": 'To write "I"',
 }
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*texts.values(), *words)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained", width_ratios=[2.2, 1])
 left.plot(lengths, with_attention, "o-", color="#3a6ea5", label=texts["attention"])

@@ -200,6 +200,8 @@ def draw(axes, table, rows, columns, title, labels):
 titles = ["Chosen by hand: translation", "Learned: words in reverse order"]
 labels = ["source word (key, value)", "target word (query)", "place in the source", "place in the target"]
 places = [str(place) for place in range(1, length + 1)]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*source, *target, *titles, *labels)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
 draw(left, alignment, target, source, titles[0], labels[:2])

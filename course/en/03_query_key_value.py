@@ -154,6 +154,8 @@ texts = [
     "The shares, sharpness 4",
 ]
 names = ["sharpness", "table", "value at"]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*texts, *names)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
 for (sharpness, (answer, _)), colour in zip(answers.items(), ["#9bb8d3", "#3a6ea5", "#d1603d"], strict=True):

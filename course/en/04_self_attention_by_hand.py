@@ -157,6 +157,8 @@ def draw(axes, table, title, columns, rows):
 names = ["token 1", "token 2", "token 3"]
 titles = ["scores: queries times keys", "softmax: each row sums to 1", "outputs: shares times values"]
 labels = ["asks (query)", "is asked (key)", "channel of the output"]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names, *titles, *labels)
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3), layout="constrained")
 draw(left, scores, titles[0], names, names)

@@ -108,6 +108,8 @@ names, axis_labels = (
     ["d_k, dimension of a query", "largest of 16 shares", "size of the gradient"],
 )
 titles = ["How much one key takes", "How much flows back"]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names, *axis_labels, *titles)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
 for name, colour in zip(names, ["#d1603d", "#3a6ea5", "#707070"], strict=True):
@@ -129,6 +131,12 @@ plt.show()
 # the right goes towards zero. Division by $d_k$ (grey) goes too far: all keys get nearly the same share, close to the
 # dotted line at $1/16$, whatever the query asks. The gradient is not small there, but attention cannot tell the keys
 # apart.
+
+# %% [markdown]
+# ![Five bars: with d_k = 64 and no division one key takes nearly all](../../docs/images/motion_softmax.svg)
+#
+# On the site this picture has sliders. Raise $d_k$: one key takes all. Then divide by its root: the weights are those
+# of $d_k = 1$ again. The temperature $T$ does the same by hand, as chapter 14 will need it.
 
 # %%
 not_divided, by_root, by_length = (dict(zip(widths, measured[name], strict=True)) for name in names)

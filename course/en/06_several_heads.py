@@ -183,6 +183,8 @@ assert error_two < 0.5 * error_one
 tables = [*maps_one, *maps_two]
 titles = ["the only head", "two heads: head 1", "two heads: head 2"]
 axis_names = "position that is read", "position that asks"
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*titles, *axis_names)
 figure, panels = plt.subplots(1, 3, figsize=(10, 3.5), layout="constrained", sharey=True)
 for axes, table, title in zip(panels, tables, titles, strict=True):
@@ -192,6 +194,7 @@ for axes, table, title in zip(panels, tables, titles, strict=True):
 panels[0].set_ylabel(axis_names[1])
 plt.show()
 
+# %%
 rows = range(2, steps)
 before_one = np.mean([tables[0][i, i - 1] for i in rows])
 before_two = np.mean([max(table[i, i - 1] for table in tables[1:]) for i in rows])

@@ -89,7 +89,8 @@ assert (wrong[0, 1:] > 0).all()
 title = "look-ahead mask"
 mask = kt.masks.look_ahead_mask(5)
 np.testing.assert_array_equal(mask[0, 0], may_see)
-kt.plots.masks({title: mask}, tokens, scores=scores)
+axis_names = {"xlabel": "key: attended to", "ylabel": "query: attends"}
+kt.plots.masks({title: mask}, tokens, scores=scores, **axis_names)
 
 # %% [markdown]
 # ## The padding mask
@@ -111,7 +112,14 @@ print(padding.numpy()[:, 0, 0])
 
 both = kt.masks.combine(padding, kt.masks.look_ahead_mask(4))  # a cell is open where both are True
 names = "padding mask, second sentence", "both masks"
-kt.plots.masks({names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}, ["I", "am", "0", "0"])
+tables = {names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}
+kt.plots.masks(tables, ["I", "am", "0", "0"], **axis_names)
+
+# %% [markdown]
+# ![A table of scores with two masks, and the weights of one row](../../docs/images/motion_masks.svg)
+#
+# On the site you can switch both masks on and off, and choose a row. Hidden cells have −∞, and the softmax of the row
+# makes a 0 of it.
 
 # %% [markdown]
 # Which mask goes where?

@@ -98,7 +98,15 @@ assert nearest > 1  # no two positions are alike
 # to row, on the right they hardly change: the cosines stay near 1, the sines near 0.
 
 # %%
-kt.plots.positions(encoding, length=50, d_model=128)
+title = "Positional encoding: sine on even channels, cosine on odd ones. Waves get longer to the right."
+kt.plots.positions(encoding, length=50, d_model=128, title=title, xlabel="channel", ylabel="position")
+
+# %% [markdown]
+# ![Four clocks, each with a hand for position 3 and one for position 5](../../docs/images/motion_clocks.svg)
+#
+# Four clocks for $d = 8$: the blue hand is the position, the dashed one stands $k$ positions further. On the site,
+# move the position: all hands turn, the left one quickly. Then look at the angle between the two hands of a clock. It
+# does not change.
 
 # %% [markdown]
 # ## Why sines? A step is a rotation
@@ -128,6 +136,8 @@ products = table @ table.T
 np.testing.assert_allclose(products[10, 15], products[30, 35])
 np.testing.assert_allclose(np.diag(products), d_model / 2)
 names = ("distance from position 25", "dot product")
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names)
 figure, axes = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
 axes.plot(np.arange(length) - 25, products[25], color="#3a6ea5")

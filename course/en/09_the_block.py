@@ -87,6 +87,8 @@ assert np.abs(batch_norm(rows)[:1] - batch_norm(rows[:2])[:1]).max() > 0.1  # ne
 
 names = ("batch norm: each column", "layer norm: each row")
 labels = ("channels", "tokens", "layers passed", "size of the gradient")
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names, *labels, *slopes)
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3), layout="constrained")
 for name, values in slopes.items():
@@ -187,6 +189,8 @@ assert counts["feed-forward"] == 512 * 2048 + 2048 + 2048 * 512 + 512
 #
 # 1. How many weights has the encoder layer of `base` in all? Add what the table above leaves out.
 # 2. And a decoder layer? Compute first, then check with the library.
+# 3. Table 3 of the paper says that `base` has 65 million weights. It has 6 + 6 layers and one matrix of 37,000 tokens,
+#    which embeds the source and the target and gives the logits, too. How many do you count?
 
 # %% tags=["hide-cell"]
 norm = 2 * 512  # γ and β
@@ -198,6 +202,18 @@ other = kt.DecoderLayer(8, 2048)
 other.build((None, None, 512), (None, None, 512))
 assert base.count_params() == encoder_layer and other.count_params() == decoder_layer
 print(f"{encoder_layer:,} {decoder_layer:,}")
+embedding = 37_000 * 512  # one matrix for both embeddings and the output
+total = 6 * encoder_layer + 6 * decoder_layer + embedding
+print(f"{total:,}")
+assert 62e6 < total < 65e6
+small = kt.Transformer(30, num_layers=2, d_model=512, num_heads=8, d_ff=2048)
+assert small.count_params() == 2 * encoder_layer + 2 * decoder_layer + 30 * 512
+
+# %% [markdown]
+# The count is 63 million. The paper rounds, and says only "about 37,000 tokens" and "65 million"; a vocabulary of
+# 41,000 would give its number. Two things are worth remembering. Nearly a third of the weights are in the one
+# embedding matrix. And the number of positions, heads or words of a sentence changes nothing: the same matrices serve
+# each position.
 
 # %% [markdown]
 # ## What to read next

@@ -24,10 +24,15 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import collections
+import itertools
+
 import keras
+import matplotlib.pyplot as plt
 import numpy as np
 
 import keras_transformer as kt
+from keras_transformer.fonts import font_families
 
 keras.utils.set_random_seed(10)
 
@@ -57,7 +62,7 @@ for who, is_english in subjects.items():
 print(len(pairs), "pairs, such as", pairs[1])
 
 tokenizer = kt.text.SentencePieceTokenizer.train(
-    [text for pair in pairs for text in pair], 200, model_type="bpe"
+    [text for pair in pairs for text in pair], 160, model_type="bpe"
 )
 model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=32, num_heads=4, d_ff=64, dropout=0.0)
 model.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
@@ -70,12 +75,55 @@ print("loss: first, last epoch", [round(history.history["loss"][i], 3) for i in 
 #
 # The tokenizer cuts the sentence into pieces that it knows. `▁` marks where a word begins. Each piece has an id, a
 # whole number, and `</s>` says that the sentence ends.
+#
+# How does it know pieces? *Byte-pair encoding* (BPE; Sennrich et al., 2016) learns them from words that are counted.
+# At first each letter is a piece. Then the pair of neighbours that occurs most often becomes one piece, again and
+# again. Frequent words end whole, and a word that never occurred falls into pieces that did:
+
+
+# %%
+def joined(pieces, pair):
+    """Joins this pair of pieces wherever it occurs in a word."""
+    made = []
+    for piece in pieces:
+        if made and (made[-1], piece) == pair:
+            made[-1] += piece
+        else:
+            made.append(piece)
+    return made
+
+
+def learn_merges(counts, number):
+    """Learns which pairs to join from words and how often each occurs."""
+    words, merges = {word: list(word) for word in counts}, []
+    for _ in range(number):
+        pairs = collections.Counter()
+        for word, pieces in words.items():
+            for pair in itertools.pairwise(pieces):
+                pairs[pair] += counts[word]
+        merges.append(max(pairs, key=pairs.get))
+        words = {word: joined(pieces, merges[-1]) for word, pieces in words.items()}
+        print(f"{''.join(merges[-1]):6}{pairs[merges[-1]]}")
+    return merges
+
+
+merges = learn_merges({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 4)
+assert ["".join(pair) for pair in merges] == ["es", "est", "lo", "low"]
+unseen = list("lowest")
+for pair in merges:
+    unseen = joined(unseen, pair)
+print("lowest ->", unseen)
+assert unseen == ["low", "est"]
+
+# %% [markdown]
+# In our corpus, `학생` occurs with `입니다` and with `이 아닙니다`, so it is a piece, and `입니다` is another.
 
 # %%
 sentence = "저는 학생입니다."
 ids = [*tokenizer.tokenize([sentence])[0].numpy().tolist(), model.eos_id]
 pieces = tokenizer.pieces(ids)
 print(pieces, ids, sep="\n")
+assert pieces == ["▁저는", "▁학생", "입니다", ".", "</s>"]
 source = np.array([ids], "int32")
 n, d_model = len(ids), model.d_model
 
@@ -163,18 +211,57 @@ found = model.generate(source, kt.Greedy())
 assert found.tokens[0, 0].numpy()[: len(written) - 1].tolist() == written[1:]
 print("generate finds the same, with a cache")
 
+# %% tags=["hide-input"]
+names = (
+    "without a cache",
+    "with a cache",
+    "position",
+    "step",
+    "new",
+    "kept",
+)
+plt.rcParams["font.family"] = font_families(*names)
+figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+steps = len(written) - 1
+computed = np.tril(np.ones((steps, steps)))
+for axes, table, title in zip(panels, (computed, computed / 2 + np.eye(steps) / 2), names, strict=False):
+    axes.imshow(table, cmap="Blues", vmin=0, vmax=1.4)
+    axes.set(title=title, xlabel=names[2], ylabel=names[3])
+    axes.set_xticks(range(steps), tokenizer.pieces(written[:-1]))
+    axes.set_yticks(range(steps), range(1, steps + 1))
+    for (row, column), value in np.ndenumerate(table):
+        axes.text(
+            column, row, {1: names[4], 0.5: names[5], 0: ""}[value], ha="center", va="center", fontsize=8
+        )
+plt.show()
+
+# %% [markdown]
+# A row is a step, a column the position of a token. Without the cache each step computes the keys and values of its
+# whole row. With the cache it computes those on the diagonal and takes the others as they are. The longer the text, the
+# more this saves: for 1,000 tokens 1,000 columns instead of about 500,000.
+
 # %% [markdown]
 # ## Which word looked where?
 #
 # The cross-attention of the last decoder layer, the mean of its heads. Each row is a piece that the model wrote, each
-# column a piece that it read. Look at the row that writes `student`: where is it darkest?
+# column a piece that it read. Look at the row that writes `student`: where is it darkest? The rows are pale: in the
+# memory each vector holds something of the whole sentence already, so the decoder need not look at one piece alone.
+# The translators of chapters 12 and 13 learn from more sentences, and look more sharply.
 
 # %%
 inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
 _, attention = model(inputs, return_attention_scores=True)
 mean = attention["cross"][-1].numpy().mean(axis=1)
 np.testing.assert_allclose(mean.sum(axis=-1), 1, rtol=1e-4)
-kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title="cross-attention")
+kt.plots.attention_weights(
+    attention["cross"][-1:],
+    tokenizer.pieces(written[1:]),
+    pieces,
+    title="cross-attention",
+    heads="mean",
+    panel="layer 2, mean of heads",
+    label="attention weight",
+)
 
 # %% [markdown]
 # ## Beam search: several hypotheses at once
@@ -191,6 +278,13 @@ kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title=
 # $|y|$ is the number of pieces, with `</s>`. The paper takes $\alpha = 0.6$ (section 6.1), and so does `kt.Beam` by
 # default. With $\alpha = 0$ nothing is corrected; a larger $\alpha$ favours longer sentences. The numbers printed below
 # are the scores before this correction.
+
+# %% [markdown]
+# ![A tree of three steps: with a width of 2 the beam finds A dog barks](../../docs/images/motion_beam.svg)
+#
+# On the site you can change the width and go from step to step. The probabilities are made up. With a width of 1,
+# greedy search takes *The*, because it is likelier than *A*, and ends with a sentence of probability 0.100. With a
+# width of 2 the beam finds *A dog barks* with 0.252.
 
 # %%
 beams = model.generate(source, kt.Beam(4, n_best=4))
@@ -229,6 +323,8 @@ print(without_cache, with_cache, f"{size:,}")
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 3.1, and section 6.1
 #   on the beam
+# - Sennrich et al., 2016, ["Neural Machine Translation of Rare Words with Subword
+#   Units"](https://arxiv.org/abs/1508.07909): byte-pair encoding
 # - Press and Wolf, 2017, ["Using the Output Embedding to Improve Language
 #   Models"](https://arxiv.org/abs/1608.05859): weight tying
 # - Wu et al., 2016, ["Google's Neural Machine Translation System"](https://arxiv.org/abs/1609.08144), section 7: the

@@ -339,6 +339,8 @@ labels = {
     "recurrent": "recurrent (LSTM)",
     "convolutional": "convolution",
 }
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*labels.values())
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
 for name, values in times.items():

@@ -54,7 +54,7 @@ np.testing.assert_allclose(paper_rate(4000, 512, 4000), (512 * 4000) ** -0.5)  #
 
 # %%
 widths = {f"d_model {d_model}": kt.WarmupSchedule(d_model) for d_model in (128, 256, 512, 1024)}
-kt.plots.schedule(widths)
+kt.plots.schedule(widths, xlabel="step", ylabel="learning rate")
 
 # %% [markdown]
 # **What to look at.** All four curves have their peak at step 4,000. A wider model gets smaller rates, because it
@@ -99,6 +99,7 @@ assert abs(best - 0.92) < 1e-3
 entropy = -(smoothed * np.log(smoothed)).sum()
 np.testing.assert_allclose(smooth.min(), entropy, rtol=1e-5)
 
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families("probability")
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
 axes.plot(certainty, plain, color="#707070", label="plain")
@@ -287,6 +288,7 @@ high, low = 0.9 + 0.1 / vocab_size, 0.1 / vocab_size
 floor = -high * np.log(high) - (vocab_size - 1) * low * np.log(low)
 epochs = range(1, len(bleu_by_epoch) + 1)
 
+# %% tags=["hide-input"]
 figure, (left, right_axes) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
 left.plot(epochs, history["loss"], "o-", color="#3a6ea5", label="training")
 left.plot(epochs, history["val_loss"], "o-", color="#d1603d", label="test")
@@ -328,6 +330,8 @@ def short_training(learning_rate):
 
 with_warmup = short_training(kt.WarmupSchedule.from_peak(0.01, 60, 64))
 without = short_training(0.01)
+
+# %% tags=["hide-input"]
 figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 axes.plot(range(20, 140, 20), with_warmup, "o-", color="#3a6ea5", label="with warm-up")
 axes.plot(range(20, 140, 20), without, "o-", color="#d1603d", label="0.01 in every step")

@@ -144,6 +144,8 @@ looks = np.array(scores[0])[0, :, place, : len(example)]
 assert vocabulary[int(np.argmax(logits[0, place]))] == "making"
 
 title = "What the hidden word looks at"
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(title)
 figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
 draw_heads(axes, example, looks, place, title)
@@ -259,7 +261,10 @@ assert exact > 0.8
 
 # %%
 text = "의사는 아침에 도서관에서 편지를 썼습니다 ."
-kt.plots.translation_attention(translator, text)
+title = "Cross-attention: which source tokens each written token reads"
+kt.plots.translation_attention(
+    translator, text, title=title, panel="layer {layer}, head {head}", label="attention weight"
+)
 
 # %% [markdown]
 # **What to look at.** Each row is a word that the model writes, each column a Korean word. Follow the row
@@ -273,7 +278,7 @@ kt.plots.translation_attention(translator, text)
 # page itself.)
 
 # %%
-kt.plots.attention(translator, [text, test[0][0]], live=False)
+kt.plots.attention(translator, [text, test[0][0]], live=False, language="en")
 
 # %% [markdown]
 # ## How good is the alignment?

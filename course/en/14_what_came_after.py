@@ -42,7 +42,12 @@ keras.utils.set_random_seed(14)
 tokens = ["my", "dog", "is", "cute"]
 everything = np.ones((4, 4), bool)
 past = kt.masks.look_ahead_mask(4)
-kt.plots.masks({"BERT: encoder": everything, "GPT: decoder": past}, tokens)
+kt.plots.masks(
+    {"BERT: encoder": everything, "GPT: decoder": past},
+    tokens,
+    xlabel="key: attended to",
+    ylabel="query: attends",
+)
 
 # %% [markdown]
 # **What to look at.** The row of *dog*: in BERT it sees *is* and *cute*, in GPT only *my* and itself.
@@ -120,6 +125,7 @@ centred = total - total.mean(-1, keepdims=True)
 normalised = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-12)  # gamma is 1, beta 0
 np.testing.assert_allclose(bert.encoder(normalised[None]), bert(packed), atol=1e-4)
 
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families("".join(parts), "sum")
 figure, panels = plt.subplots(1, 4, figsize=(11, 3.6), sharey=True, layout="constrained")
 for axes, (name, table) in zip(panels, {**parts, "sum": total}.items(), strict=True):
@@ -219,6 +225,99 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 # %% [markdown]
 # The last check is the look-ahead mask at work: no token depends on its future. So one pass over a text trains
 # all its places at once.
+#
+# ## Sampling and temperature
+#
+# The likeliest word is right where there is one right answer. A story, or an answer in a chat, would be the same each
+# time, and dull. So language models *draw* the next word with its probability. The logits are divided by a
+# *temperature* $T$ before the softmax:
+#
+# $$p_i = \text{softmax}(z / T)_i$$
+#
+# It is the sharpness of chapter 3 again. Below 1 the likely words get likelier, above 1 the unlikely ones come up;
+# near 0 it is greedy search. *Top-k* draws from the $k$ likeliest words only, *top-p* from the fewest words that hold
+# the probability $p$ together (Holtzman et al., 2020). Both cut off the long tail of words that are each unlikely,
+# but together likely enough to spoil a text.
+
+# %%
+prompt = np.array([[2, *(number[word] for word in ["the", "dogs", "that"])]])
+logits = np.array(gpt(prompt))[0, -1]
+shares = {}
+for temperature in (0.3, 1.0, 3.0):
+    powers = np.exp((logits - logits.max()) / temperature)
+    shares[temperature] = powers / powers.sum()
+    likely = shares[temperature].argsort()[::-1][:4]
+    print(temperature, {words[i]: round(float(shares[temperature][i]), 2) for i in likely})
+assert shares[0.3].max() > shares[1.0].max() > shares[3.0].max()
+
+for strategy in (
+    kt.Greedy(),
+    kt.Sample(seed=1),
+    kt.Sample(temperature=3.0, seed=1),
+    kt.Sample(top_p=0.9, seed=1),
+):
+    tokens = np.array(gpt.generate(prompt, strategy, max_length=5).tokens)[0, 0]
+    print(f"{type(strategy).__name__}: the dogs that {' '.join(words[i] for i in tokens)}")
+
+# %% tags=["hide-input"]
+names = ("temperature", "probability")
+plt.rcParams["font.family"] = font_families(*names)
+shown = shares[1.0].argsort()[::-1][:8]
+figure, panels = plt.subplots(1, 3, figsize=(10, 2.8), sharey=True, layout="constrained")
+for axes, (temperature, share) in zip(panels, shares.items(), strict=True):
+    axes.bar(range(8), share[shown], color="#3a6ea5")
+    axes.set(title=f"{names[0]} {temperature}", ylim=(0, 1))
+    axes.set_xticks(range(8), [words[i] for i in shown], rotation=90)
+panels[0].set_ylabel(names[1])
+plt.show()
+
+# %% [markdown]
+# **What to look at.** The bars are the same eight words. Three verbs can follow, and in the middle they share nearly
+# all of the probability. A low temperature takes from the third and gives to the first. A high one gives a share to
+# words that cannot follow: with a temperature of 3 a sentence may break its grammar at each step.
+#
+# ## From 2017 to today's language models
+#
+# The models behind today's chats are GPT's: decoders without cross-attention. Their layers differ from the paper's in
+# five places. In each line stands first how this library calls it:
+#
+# - `normalize_first=True`: normalise after the sum → before the sublayer (chapter 9). Deep stacks train without care.
+# - `norm="rms"`: layer normalisation → RMS normalisation: no mean, no shift. As good, cheaper.
+# - `RotaryPositions`: positions are added once → each query and key is *rotated* by its position, in every layer. A
+#   score depends on the distance.
+# - `GatedFeedForward`: two dense layers and a ReLU → a third one as a *gate*: $(\text{SiLU}(xW) \odot xV)\,W_2$.
+#   Better for the same number of weights.
+# - `num_key_value_heads`: each head has its own keys and values → several heads of queries share them (*grouped
+#   queries*). A smaller cache (chapter 10).
+
+
+# %%
+def block(kind):
+    """A layer of the paper, or one of a language model of today."""
+    if kind == 2017:
+        return kt.layers.DecoderLayer(8, 256, dropout=0.0)
+    attention = kt.layers.MultiHeadAttention(
+        8, 8, num_key_value_heads=2, positions=kt.layers.RotaryPositions(), use_bias=False
+    )
+    feed_forward = kt.layers.GatedFeedForward(168)
+    return kt.layers.DecoderLayer(
+        attention=attention, feed_forward=feed_forward, norm="rms", normalize_first=True, dropout=0.0
+    )
+
+
+sizes = {}
+for kind in (2017, 2024):
+    layer = block(kind)
+    layer(np.zeros((1, 5, 64), "float32"))
+    cache = layer.empty_cache(1, 1000)
+    numbers = sum(int(np.prod(part.shape)) for part in keras.tree.flatten(cache) if len(part.shape) == 4)
+    sizes[kind] = numbers
+    print(kind, f"{layer.count_params():,} weights, cache of 1,000 positions: {numbers:,} numbers")
+assert sizes[2017] == 4 * sizes[2024]
+
+# %% [markdown]
+# Both layers take a `(batch, length, 64)` and return one. With two heads of keys and values in place of eight the cache
+# holds a quarter. Everything else in this course is as it was: queries, keys, values, the softmax, the mask.
 
 # %% [markdown]
 # ## The Vision Transformer: patches are words
@@ -281,7 +380,9 @@ guessed = np.argmax(logits, -1)
 print(f"{np.mean(guessed == labels):.0%} of the new images are named right.")
 assert np.mean(guessed == labels) > 0.7
 names = np.array(SHAPES)
-kt.plots.classified_images(images[:16], names[labels[:16]], names[guessed[:16]])
+kt.plots.classified_images(
+    images[:16], names[labels[:16]], names[guessed[:16]], wrong="{prediction} (is {label})"
+)
 
 # %% [markdown]
 # **What to look at.** The name above each image is the model's answer. An orange one is wrong and has the right
@@ -290,7 +391,7 @@ kt.plots.classified_images(images[:16], names[labels[:16]], names[guessed[:16]])
 # What does the class token look at? Its weights over the 16 patches are a small map, the mean of the heads of the
 # last layer:
 
-# %%
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*SHAPES)
 figure, panels = plt.subplots(2, 6, figsize=(9, 3.6), layout="constrained")
 maps = np.array(scores[-1]).mean(1)[:, 0, 1:].reshape(-1, 4, 4)
@@ -332,6 +433,8 @@ print(prefix.astype(int))
 # - Radford et al., 2019, ["Language Models are Unsupervised Multitask
 #   Learners"](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
 #   (GPT-2)
+# - Holtzman et al., 2020, ["The Curious Case of Neural Text Degeneration"](https://arxiv.org/abs/1904.09751): top-p
+# - Touvron et al., 2023, ["LLaMA"](https://arxiv.org/abs/2302.13971), section 2.2: what changed since 2017
 # - Dosovitskiy et al., 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), section 3.1
 # - Documents of this library: *Model families* (which checkpoints it reads), *Building blocks*, *Fine-tuning*
 # - Next chapter: **15. Can attention explain?**

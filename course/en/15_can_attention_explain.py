@@ -177,6 +177,7 @@ measures = {
 shown = int(np.argmax((test == number["not"]).sum(-1)))  # the review with the most "not"
 words = [vocabulary[i] for i in test[shown] if i]
 
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*measures)
 colours = ("#3a6ea5", "#d1603d", "#2a9d8f")
 figure, panels = plt.subplots(3, 1, figsize=(9, 5), sharex=True, layout="constrained")

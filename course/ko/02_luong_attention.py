@@ -199,6 +199,8 @@ def draw(axes, table, rows, columns, title, labels):
 titles = ["직접 정한 가중치: 번역", "학습한 가중치: 거꾸로 쓰기"]
 labels = ["원문의 단어 (키, 밸류)", "번역문의 단어 (쿼리)", "원문의 자리", "번역문의 자리"]
 places = [str(place) for place in range(1, length + 1)]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*source, *target, *titles, *labels)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
 draw(left, alignment, target, source, titles[0], labels[:2])

@@ -149,6 +149,8 @@ day = np.linspace(0, 24, 289)
 answers = {sharpness: look_up(hand(day), keys, values, sharpness) for sharpness in (1, 4, 1000)}
 texts = ["묻는 시각 (쿼리)", "답, °C", "밸류의 가중치", "조회의 답", "어텐션 가중치, 날카로움 4"]
 names = ["날카로움", "표의 값", "밸류"]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*texts, *names)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
 for (sharpness, (answer, _)), colour in zip(answers.items(), ["#9bb8d3", "#3a6ea5", "#d1603d"], strict=True):

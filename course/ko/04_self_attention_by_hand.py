@@ -156,6 +156,8 @@ def draw(axes, table, title, columns, rows):
 names = ["토큰 1", "토큰 2", "토큰 3"]
 titles = ["스코어: 쿼리와 키의 내적", "소프트맥스: 행마다 합이 1", "출력: 밸류의 가중합"]
 labels = ["묻는 토큰(쿼리)", "답하는 토큰(키)", "출력의 채널"]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names, *titles, *labels)
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3), layout="constrained")
 draw(left, scores, titles[0], names, names)

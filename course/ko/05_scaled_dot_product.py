@@ -105,6 +105,8 @@ measured = {
 }
 names, axis_labels = list(measured), ["d_k, 쿼리의 차원", "어텐션 가중치 16개 중 가장 큰 값", "기울기의 크기"]
 titles = ["키 하나가 받는 가중치", "뒤로 전달되는 기울기"]
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names, *axis_labels, *titles)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
 for name, colour in zip(names, ["#d1603d", "#3a6ea5", "#707070"], strict=True):
@@ -125,6 +127,12 @@ plt.show()
 # 차원이 커질수록 키 하나가 점점 더 많이 차지하고, 오른쪽 그림의 기울기는 0에 가까워집니다. $d_k$로 나누면(회색)
 # 스코어가 지나치게 작아집니다. 쿼리가 무엇을 묻든 모든 키가 거의 같은 어텐션 가중치를 받아, 점선으로 표시한 $1/16$에
 # 가까워집니다. 이때 기울기는 작지 않지만, 어텐션이 키를 구별하지 못합니다.
+
+# %% [markdown]
+# ![막대 다섯 개: d_k가 64이면 키 하나가 거의 다 가져갑니다](../../docs/images/motion_softmax.ko.svg)
+#
+# 사이트에서는 이 그림에 슬라이더가 있습니다. $d_k$를 키우면 키 하나가 모두 가져갑니다. 그다음 제곱근으로 나누면 $d_k
+# = 1$일 때의 가중치로 돌아옵니다. 온도 $T$는 같은 일을 손으로 하는 것으로, 14장에서 씁니다.
 
 # %%
 not_divided, by_root, by_length = (dict(zip(widths, measured[name], strict=True)) for name in names)

@@ -185,6 +185,8 @@ assert error_two < 0.5 * error_one
 tables = [*maps_one, *maps_two]
 titles = ["하나뿐인 헤드", "헤드 둘: 헤드 1", "헤드 둘: 헤드 2"]
 axis_names = "읽히는 자리", "묻는 자리"
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*titles, *axis_names)
 figure, panels = plt.subplots(1, 3, figsize=(10, 3.5), layout="constrained", sharey=True)
 for axes, table, title in zip(panels, tables, titles, strict=True):
@@ -194,6 +196,7 @@ for axes, table, title in zip(panels, tables, titles, strict=True):
 panels[0].set_ylabel(axis_names[1])
 plt.show()
 
+# %%
 rows = range(2, steps)
 before_one = np.mean([tables[0][i, i - 1] for i in rows])
 before_two = np.mean([max(table[i, i - 1] for table in tables[1:]) for i in rows])

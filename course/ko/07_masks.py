@@ -89,7 +89,8 @@ assert (wrong[0, 1:] > 0).all()
 title = "룩어헤드 마스크"
 mask = kt.masks.look_ahead_mask(5)
 np.testing.assert_array_equal(mask[0, 0], may_see)
-kt.plots.masks({title: mask}, tokens, scores=scores)
+axis_names = {"xlabel": "키: 보이는 토큰", "ylabel": "쿼리: 보는 토큰"}
+kt.plots.masks({title: mask}, tokens, scores=scores, **axis_names)
 
 # %% [markdown]
 # ## 패딩 마스크
@@ -110,7 +111,14 @@ print(padding.numpy()[:, 0, 0])
 
 both = kt.masks.combine(padding, kt.masks.look_ahead_mask(4))  # 두 마스크가 모두 True인 칸만 열립니다
 names = "패딩 마스크, 둘째 문장", "두 마스크를 합치면"
-kt.plots.masks({names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}, ["I", "am", "0", "0"])
+tables = {names[0]: np.broadcast_to(padding[1], (1, 4, 4)), names[1]: both[1]}
+kt.plots.masks(tables, ["I", "am", "0", "0"], **axis_names)
+
+# %% [markdown]
+# ![룩어헤드 마스크와 패딩 토큰 하나가 있는 스코어 표, 그리고 한 행의 가중치](../../docs/images/motion_masks.ko.svg)
+#
+# 사이트에서는 두 마스크를 켜고 끄고, 행을 고를 수 있습니다. 가린 칸은 −∞이고, 그 행의 소프트맥스는 이것을 0으로
+# 만듭니다.
 
 # %% [markdown]
 # 어느 마스크가 어디에 쓰일까요?

@@ -98,7 +98,14 @@ assert nearest > 1  # 똑같은 자리는 없습니다
 # 머뭅니다.
 
 # %%
-kt.plots.positions(encoding, length=50, d_model=128)
+title = "포지셔널 인코딩: 짝수 채널은 사인, 홀수 채널은 코사인. 오른쪽으로 갈수록 파장이 길어집니다."
+kt.plots.positions(encoding, length=50, d_model=128, title=title, xlabel="채널", ylabel="자리")
+
+# %% [markdown]
+# ![시계 네 개. 파란 바늘은 자리 3, 점선 바늘은 자리 5](../../docs/images/motion_clocks.ko.svg)
+#
+# $d = 8$일 때의 시계 네 개입니다. 파란 바늘은 그 자리, 점선 바늘은 $k$만큼 뒤의 자리입니다. 사이트에서 자리를 옮기면
+# 바늘이 모두 돌고, 왼쪽 바늘이 가장 빨리 돕니다. 한 시계의 두 바늘 사이의 각도를 봅시다. 변하지 않습니다.
 
 # %% [markdown]
 # ## 왜 사인일까요? 자리를 옮기는 것은 회전입니다
@@ -128,6 +135,8 @@ products = table @ table.T
 np.testing.assert_allclose(products[10, 15], products[30, 35])
 np.testing.assert_allclose(np.diag(products), d_model / 2)
 names = ("25번 자리와의 거리", "내적")
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names)
 figure, axes = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
 axes.plot(np.arange(length) - 25, products[25], color="#3a6ea5")

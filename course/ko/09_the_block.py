@@ -87,6 +87,8 @@ assert np.abs(batch_norm(rows)[:1] - batch_norm(rows[:2])[:1]).max() > 0.1  # �
 
 names = ("배치 정규화: 열마다", "층 정규화: 행마다")
 labels = ("채널", "토큰", "지나간 층", "기울기의 크기")
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*names, *labels, *slopes)
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3), layout="constrained")
 for name, values in slopes.items():
@@ -185,6 +187,8 @@ assert counts["feed-forward"] == 512 * 2048 + 2048 + 2048 * 512 + 512
 #
 # 1. `base`의 인코더 층에는 파라미터가 모두 몇 개 있을까요? 위에서 빠진 것을 더해 봅시다.
 # 2. 디코더 층에는 몇 개일까요? 먼저 계산하고 라이브러리로 확인해 봅시다.
+# 3. 논문의 표 3에 따르면 `base`의 파라미터는 6,500만 개입니다. 6 + 6층이고, 토큰 37,000개의 행렬 하나로 원문과 번역문을
+#    임베딩하고 로짓도 계산합니다. 세어 보면 몇 개일까요?
 
 # %% tags=["hide-cell"]
 norm = 2 * 512  # γ와 β
@@ -196,6 +200,17 @@ other = kt.DecoderLayer(8, 2048)
 other.build((None, None, 512), (None, None, 512))
 assert base.count_params() == encoder_layer and other.count_params() == decoder_layer
 print(f"{encoder_layer:,} {decoder_layer:,}")
+embedding = 37_000 * 512  # 두 임베딩과 출력층이 함께 쓰는 행렬
+total = 6 * encoder_layer + 6 * decoder_layer + embedding
+print(f"{total:,}")
+assert 62e6 < total < 65e6
+small = kt.Transformer(30, num_layers=2, d_model=512, num_heads=8, d_ff=2048)
+assert small.count_params() == 2 * encoder_layer + 2 * decoder_layer + 30 * 512
+
+# %% [markdown]
+# 세어 보면 6,300만 개입니다. 논문은 어림수로 "약 37,000개의 토큰"과 "6,500만"만 말합니다. 어휘가 41,000개쯤이면
+# 논문의 수가 됩니다. 두 가지를 기억해 둡시다. 파라미터의 3분의 1 가까이가 임베딩 행렬 하나에 있습니다. 그리고 문장의
+# 단어 수나 헤드의 수는 파라미터 수를 바꾸지 않습니다. 같은 행렬을 모든 자리에서 쓰기 때문입니다.
 
 # %% [markdown]
 # ## 더 읽을거리

@@ -24,10 +24,15 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import collections
+import itertools
+
 import keras
+import matplotlib.pyplot as plt
 import numpy as np
 
 import keras_transformer as kt
+from keras_transformer.fonts import font_families
 
 keras.utils.set_random_seed(10)
 
@@ -57,7 +62,7 @@ for who, is_english in subjects.items():
 print(len(pairs), "쌍, 예를 들면", pairs[1])
 
 tokenizer = kt.text.SentencePieceTokenizer.train(
-    [text for pair in pairs for text in pair], 200, model_type="bpe"
+    [text for pair in pairs for text in pair], 160, model_type="bpe"
 )
 model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=32, num_heads=4, d_ff=64, dropout=0.0)
 model.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
@@ -70,12 +75,57 @@ print("손실: 처음, 마지막 에포크", [round(history.history["loss"][i], 
 #
 # 토크나이저(tokenizer)는 문장을 자기가 아는 조각으로 자릅니다. `▁`는 단어가 시작되는 곳입니다. 조각마다 정수인 ID가
 # 있습니다. 교과서에서 정수 인코딩(integer encoding)이라고 부르는 단계입니다. `</s>`는 문장의 끝을 나타냅니다.
+#
+# 조각은 어떻게 알게 될까요? *바이트 쌍 인코딩*(byte-pair encoding, BPE; Sennrich et al., 2016)은 단어와 그 횟수에서
+# 조각을 배웁니다. 처음에는 글자 하나가 조각 하나입니다. 그다음에는 가장 자주 나란히 나오는 두 조각을 하나로 합치는
+# 일을 되풀이합니다. 자주 나오는 단어는 통째로 한 조각이 되고, 한 번도 나오지 않은 단어는 나온 적이 있는 조각으로
+# 나뉩니다.
+
+
+# %%
+def joined(pieces, pair):
+    """단어에 이 조각 쌍이 나올 때마다 합칩니다."""
+    made = []
+    for piece in pieces:
+        if made and (made[-1], piece) == pair:
+            made[-1] += piece
+        else:
+            made.append(piece)
+    return made
+
+
+def learn_merges(counts, number):
+    """단어와 그 횟수를 보고 어떤 쌍을 합칠지 배웁니다."""
+    words, merges = {word: list(word) for word in counts}, []
+    for _ in range(number):
+        pairs = collections.Counter()
+        for word, pieces in words.items():
+            for pair in itertools.pairwise(pieces):
+                pairs[pair] += counts[word]
+        merges.append(max(pairs, key=pairs.get))
+        words = {word: joined(pieces, merges[-1]) for word, pieces in words.items()}
+        print(f"{''.join(merges[-1]):6}{pairs[merges[-1]]}")
+    return merges
+
+
+merges = learn_merges({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 4)
+assert ["".join(pair) for pair in merges] == ["es", "est", "lo", "low"]
+unseen = list("lowest")
+for pair in merges:
+    unseen = joined(unseen, pair)
+print("lowest ->", unseen)
+assert unseen == ["low", "est"]
+
+# %% [markdown]
+# 우리 말뭉치에서 `학생`은 `입니다`와도 나오고 `이 아닙니다`와도 나옵니다. 그래서 `학생`이 한 조각이고 `입니다`는 다른
+# 조각입니다.
 
 # %%
 sentence = "저는 학생입니다."
 ids = [*tokenizer.tokenize([sentence])[0].numpy().tolist(), model.eos_id]
 pieces = tokenizer.pieces(ids)
 print(pieces, ids, sep="\n")
+assert pieces == ["▁저는", "▁학생", "입니다", ".", "</s>"]
 source = np.array([ids], "int32")
 n, d_model = len(ids), model.d_model
 
@@ -162,18 +212,57 @@ found = model.generate(source, kt.Greedy())
 assert found.tokens[0, 0].numpy()[: len(written) - 1].tolist() == written[1:]
 print("generate도 캐시를 써서 같은 결과를 찾습니다")
 
+# %% tags=["hide-input"]
+names = (
+    "캐시가 없을 때",
+    "캐시가 있을 때",
+    "자리",
+    "단계",
+    "계산",
+    "저장",
+)
+plt.rcParams["font.family"] = font_families(*names)
+figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+steps = len(written) - 1
+computed = np.tril(np.ones((steps, steps)))
+for axes, table, title in zip(panels, (computed, computed / 2 + np.eye(steps) / 2), names, strict=False):
+    axes.imshow(table, cmap="Blues", vmin=0, vmax=1.4)
+    axes.set(title=title, xlabel=names[2], ylabel=names[3])
+    axes.set_xticks(range(steps), tokenizer.pieces(written[:-1]))
+    axes.set_yticks(range(steps), range(1, steps + 1))
+    for (row, column), value in np.ndenumerate(table):
+        axes.text(
+            column, row, {1: names[4], 0.5: names[5], 0: ""}[value], ha="center", va="center", fontsize=8
+        )
+plt.show()
+
+# %% [markdown]
+# 행은 단계, 열은 토큰의 자리입니다. 캐시가 없으면 단계마다 행 전체의 키와 밸류를 계산합니다. 캐시가 있으면 대각선만
+# 계산하고 나머지는 저장한 것을 그대로 씁니다. 글이 길수록 더 많이 줄어듭니다. 토큰이 1,000개이면 계산할 자리가 약
+# 500,000개에서 1,000개로 줄어듭니다.
+
 # %% [markdown]
 # ## 어느 단어가 어디를 보았을까요?
 #
 # 마지막 디코더 층의 교차 어텐션 가중치를 헤드끼리 평균한 것입니다. 행은 모델이 쓴 조각, 열은 읽은 조각입니다.
-# `student`를 쓰는 행은 어디가 가장 진할까요?
+# `student`를 쓰는 행은 어디가 가장 진할까요? 색이 모두 옅은 까닭은 메모리의 벡터마다 이미 문장 전체의 정보가 섞여
+# 있어서, 디코더가 조각 하나만 볼 필요가 없기 때문입니다. 더 많은 문장으로 학습하는 12장과 13장의 번역기는 더 뚜렷하게
+# 봅니다.
 
 # %%
 inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
 _, attention = model(inputs, return_attention_scores=True)
 mean = attention["cross"][-1].numpy().mean(axis=1)
 np.testing.assert_allclose(mean.sum(axis=-1), 1, rtol=1e-4)
-kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title="교차 어텐션")
+kt.plots.attention_weights(
+    attention["cross"][-1:],
+    tokenizer.pieces(written[1:]),
+    pieces,
+    title="교차 어텐션",
+    heads="mean",
+    panel="2층, 헤드의 평균",
+    label="어텐션 가중치",
+)
 
 # %% [markdown]
 # ## 빔 서치: 후보 여러 개를 함께 유지하기
@@ -189,6 +278,12 @@ kt.plots.attention_weights([mean], tokenizer.pieces(written[1:]), pieces, title=
 # $|y|$는 `</s>`를 포함한 조각의 수입니다. 논문은 $\alpha = 0.6$을 쓰고(6.1절), `kt.Beam`도 따로 지정하지 않으면
 # 그렇습니다. $\alpha = 0$이면 보정하지 않고, $\alpha$가 클수록 긴 문장이 유리합니다. 아래에 출력하는 값은 보정하기 전의
 # 점수입니다.
+
+# %% [markdown]
+# ![세 단계의 트리: 폭이 2이면 그리디 탐색이 놓치는 A dog barks를 찾습니다](../../docs/images/motion_beam.ko.svg)
+#
+# 사이트에서는 폭을 바꾸고 단계를 옮겨 볼 수 있습니다. 확률은 지어낸 것입니다. 폭이 1이면 그리디 탐색은 *A*보다 확률이
+# 큰 *The*를 고르고, 확률이 0.100인 문장으로 끝납니다. 폭이 2이면 확률이 0.252인 *A dog barks*를 찾습니다.
 
 # %%
 beams = model.generate(source, kt.Beam(4, n_best=4))
@@ -226,6 +321,8 @@ print(without_cache, with_cache, f"{size:,}")
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.1절, 그리고 빔에 관한
 #   6.1절
+# - Sennrich et al., 2016, ["Neural Machine Translation of Rare Words with Subword
+#   Units"](https://arxiv.org/abs/1508.07909): 바이트 쌍 인코딩
 # - Press, Wolf, 2017, ["Using the Output Embedding to Improve Language
 #   Models"](https://arxiv.org/abs/1608.05859): 가중치 공유
 # - Wu et al., 2016, ["Google's Neural Machine Translation System"](https://arxiv.org/abs/1609.08144), 7절: 길이 페널티

@@ -331,6 +331,8 @@ labels = {
     "recurrent": "순환층(LSTM)",
     "convolutional": "합성곱층",
 }
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*labels.values())
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
 for name, values in times.items():

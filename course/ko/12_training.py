@@ -52,7 +52,7 @@ np.testing.assert_allclose(paper_rate(4000, 512, 4000), (512 * 4000) ** -0.5)  #
 
 # %%
 widths = {f"d_model {d_model}": kt.WarmupSchedule(d_model) for d_model in (128, 256, 512, 1024)}
-kt.plots.schedule(widths)
+kt.plots.schedule(widths, xlabel="스텝", ylabel="학습률")
 
 # %% [markdown]
 # **그림 읽기.** 네 곡선 모두 4,000스텝에서 가장 높습니다. 폭이 넓은 모델일수록 학습률이 작습니다. 더 많은 항을
@@ -97,6 +97,7 @@ assert abs(best - 0.92) < 1e-3
 entropy = -(smoothed * np.log(smoothed)).sum()
 np.testing.assert_allclose(smooth.min(), entropy, rtol=1e-5)
 
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families("확률")
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
 axes.plot(certainty, plain, color="#707070", label="스무딩 없음")
@@ -286,6 +287,7 @@ high, low = 0.9 + 0.1 / vocab_size, 0.1 / vocab_size
 floor = -high * np.log(high) - (vocab_size - 1) * low * np.log(low)
 epochs = range(1, len(bleu_by_epoch) + 1)
 
+# %% tags=["hide-input"]
 figure, (left, right_axes) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
 left.plot(epochs, history["loss"], "o-", color="#3a6ea5", label="학습")
 left.plot(epochs, history["val_loss"], "o-", color="#d1603d", label="테스트")
@@ -326,6 +328,8 @@ def short_training(learning_rate):
 
 with_warmup = short_training(kt.WarmupSchedule.from_peak(0.01, 60, 64))
 without = short_training(0.01)
+
+# %% tags=["hide-input"]
 figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 axes.plot(range(20, 140, 20), with_warmup, "o-", color="#3a6ea5", label="워밍업 있음")
 axes.plot(range(20, 140, 20), without, "o-", color="#d1603d", label="모든 스텝에서 0.01")

@@ -143,6 +143,8 @@ looks = np.array(scores[0])[0, :, place, : len(example)]
 assert vocabulary[int(np.argmax(logits[0, place]))] == "making"
 
 title = "가려진 단어가 보는 곳"
+
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(title)
 figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
 draw_heads(axes, example, looks, place, title)
@@ -257,7 +259,10 @@ assert exact > 0.8
 
 # %%
 text = "의사는 아침에 도서관에서 편지를 썼습니다 ."
-kt.plots.translation_attention(translator, text)
+title = "교차 어텐션: 번역문의 단어를 쓸 때 원문의 어느 단어를 보는가"
+kt.plots.translation_attention(
+    translator, text, title=title, panel="{layer}층, 헤드 {head}", label="어텐션 가중치"
+)
 
 # %% [markdown]
 # **그림 읽기.** 행은 모델이 쓰는 단어이고 열은 한국어 단어입니다. *wrote*의 행을 따라가면 오른쪽 끝의 "썼습니다"를
@@ -270,7 +275,7 @@ kt.plots.translation_attention(translator, text)
 # 안에서 직접 실행할 수 있습니다.)
 
 # %%
-kt.plots.attention(translator, [text, test[0][0]], live=False)
+kt.plots.attention(translator, [text, test[0][0]], live=False, language="ko")
 
 # %% [markdown]
 # ## 정렬은 얼마나 정확할까요?

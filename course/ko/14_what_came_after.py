@@ -42,7 +42,12 @@ keras.utils.set_random_seed(14)
 tokens = ["my", "dog", "is", "cute"]
 everything = np.ones((4, 4), bool)
 past = kt.masks.look_ahead_mask(4)
-kt.plots.masks({"BERT: 인코더": everything, "GPT: 디코더": past}, tokens)
+kt.plots.masks(
+    {"BERT: 인코더": everything, "GPT: 디코더": past},
+    tokens,
+    xlabel="키: 보이는 토큰",
+    ylabel="쿼리: 보는 토큰",
+)
 
 # %% [markdown]
 # **그림 읽기.** *dog*의 행을 봅시다. BERT에서는 *is*와 *cute*도 보지만, GPT에서는 *my*와 자신만 봅니다.
@@ -120,6 +125,7 @@ centred = total - total.mean(-1, keepdims=True)
 normalised = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-12)  # γ는 1, β는 0입니다
 np.testing.assert_allclose(bert.encoder(normalised[None]), bert(packed), atol=1e-4)
 
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families("".join(parts), "합")
 figure, panels = plt.subplots(1, 4, figsize=(11, 3.6), sharey=True, layout="constrained")
 for axes, (name, table) in zip(panels, {**parts, "합": total}.items(), strict=True):
@@ -219,6 +225,98 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 # %% [markdown]
 # 마지막 검사는 룩어헤드 마스크의 효과를 보여 줍니다. 어느 토큰도 자신의 미래에 의존하지 않습니다. 그래서 글을 한 번
 # 지나가면서 모든 자리를 동시에 학습할 수 있습니다.
+#
+# ## 샘플링과 온도
+#
+# 정답이 하나일 때는 가장 그럴듯한 단어를 고르면 됩니다. 하지만 이야기나 대화의 대답이 매번 똑같다면 지루할 것입니다.
+# 그래서 언어 모델은 다음 단어를 그 확률대로 *뽑습니다*(sampling). 소프트맥스에 넣기 전에 로짓을 *온도*(temperature)
+# $T$로 나눕니다.
+#
+# $$p_i = \text{softmax}(z / T)_i$$
+#
+# 3장에서 본 날카로움과 같습니다. 1보다 작으면 그럴듯한 단어의 확률이 더 커지고, 1보다 크면 드문 단어도 나옵니다. 0에
+# 가까우면 그리디 탐색과 같습니다. *top-k*는 가장 그럴듯한 단어 $k$개 가운데서, *top-p*는 확률을 더해 $p$가 되는 가장
+# 적은 수의 단어 가운데서 뽑습니다(Holtzman et al., 2020). 하나하나는 드물지만 모두 더하면 글을 망칠 만큼 많은 단어들을
+# 잘라 내는 것입니다.
+
+# %%
+prompt = np.array([[2, *(number[word] for word in ["the", "dogs", "that"])]])
+logits = np.array(gpt(prompt))[0, -1]
+shares = {}
+for temperature in (0.3, 1.0, 3.0):
+    powers = np.exp((logits - logits.max()) / temperature)
+    shares[temperature] = powers / powers.sum()
+    likely = shares[temperature].argsort()[::-1][:4]
+    print(temperature, {words[i]: round(float(shares[temperature][i]), 2) for i in likely})
+assert shares[0.3].max() > shares[1.0].max() > shares[3.0].max()
+
+for strategy in (
+    kt.Greedy(),
+    kt.Sample(seed=1),
+    kt.Sample(temperature=3.0, seed=1),
+    kt.Sample(top_p=0.9, seed=1),
+):
+    tokens = np.array(gpt.generate(prompt, strategy, max_length=5).tokens)[0, 0]
+    print(f"{type(strategy).__name__}: the dogs that {' '.join(words[i] for i in tokens)}")
+
+# %% tags=["hide-input"]
+names = ("온도", "확률")
+plt.rcParams["font.family"] = font_families(*names)
+shown = shares[1.0].argsort()[::-1][:8]
+figure, panels = plt.subplots(1, 3, figsize=(10, 2.8), sharey=True, layout="constrained")
+for axes, (temperature, share) in zip(panels, shares.items(), strict=True):
+    axes.bar(range(8), share[shown], color="#3a6ea5")
+    axes.set(title=f"{names[0]} {temperature}", ylim=(0, 1))
+    axes.set_xticks(range(8), [words[i] for i in shown], rotation=90)
+panels[0].set_ylabel(names[1])
+plt.show()
+
+# %% [markdown]
+# **그림 읽기.** 막대는 같은 단어 여덟 개입니다. 뒤에 올 수 있는 동사는 세 개이고, 가운데 그림에서는 이 셋이 확률을
+# 거의 다 나누어 가집니다. 온도가 낮으면 셋째의 몫이 줄고 첫째의 몫이 늘어납니다. 온도가 높으면 뒤에 올 수 없는
+# 단어에도 확률이 갑니다. 온도가 3이면 단계마다 문법이 깨질 수 있습니다.
+#
+# ## 2017년부터 오늘날의 언어 모델까지
+#
+# 오늘날의 대화 모델은 GPT와 같은, 교차 어텐션이 없는 디코더입니다. 층은 다섯 군데가 논문과 다릅니다.
+# 줄마다 이 라이브러리에서 쓰는 이름을 먼저 적었습니다.
+#
+# - `normalize_first=True`: 더한 뒤에 정규화 → 서브층 앞에서 정규화(9장). 층이 많아도 쉽게 학습됩니다.
+# - `norm="rms"`: 층 정규화 → RMS 정규화: 평균도 이동도 없음. 성능이 비슷하고 계산이 적습니다.
+# - `RotaryPositions`: 위치를 한 번 더함 → 층마다 쿼리와 키를 위치만큼 *회전*. 스코어가 거리에 따라 정해집니다.
+# - `GatedFeedForward`: 밀집 층 두 개와 ReLU → 셋째 층이 *게이트*: $(\text{SiLU}(xW) \odot xV)\,W_2$. 같은 파라미터
+#   수에서 더 낫습니다.
+# - `num_key_value_heads`: 헤드마다 키와 밸류가 따로 있음 → 쿼리 헤드 여럿이 키와 밸류를 공유(*그룹 쿼리*). 캐시가
+#   작아집니다(10장).
+
+
+# %%
+def block(kind):
+    """논문의 층, 또는 오늘날 언어 모델의 층입니다."""
+    if kind == 2017:
+        return kt.layers.DecoderLayer(8, 256, dropout=0.0)
+    attention = kt.layers.MultiHeadAttention(
+        8, 8, num_key_value_heads=2, positions=kt.layers.RotaryPositions(), use_bias=False
+    )
+    feed_forward = kt.layers.GatedFeedForward(168)
+    return kt.layers.DecoderLayer(
+        attention=attention, feed_forward=feed_forward, norm="rms", normalize_first=True, dropout=0.0
+    )
+
+
+sizes = {}
+for kind in (2017, 2024):
+    layer = block(kind)
+    layer(np.zeros((1, 5, 64), "float32"))
+    cache = layer.empty_cache(1, 1000)
+    numbers = sum(int(np.prod(part.shape)) for part in keras.tree.flatten(cache) if len(part.shape) == 4)
+    sizes[kind] = numbers
+    print(kind, f"{layer.count_params():,}개의 파라미터, 자리 1,000개의 캐시에 수 {numbers:,}개")
+assert sizes[2017] == 4 * sizes[2024]
+
+# %% [markdown]
+# 두 층 모두 `(배치, 길이, 64)`를 받아 같은 모양을 돌려줍니다. 키와 밸류의 헤드가 8개에서 2개로 줄어서 캐시는 4분의 1이
+# 됩니다. 쿼리, 키, 밸류, 소프트맥스, 마스크는 이 강의에서 배운 그대로입니다.
 
 # %% [markdown]
 # ## 비전 트랜스포머: 패치가 곧 단어입니다
@@ -281,7 +379,9 @@ guessed = np.argmax(logits, -1)
 print(f"새 이미지의 {np.mean(guessed == labels):.0%}를 맞혔습니다.")
 assert np.mean(guessed == labels) > 0.7
 names = np.array(SHAPES)
-kt.plots.classified_images(images[:16], names[labels[:16]], names[guessed[:16]])
+kt.plots.classified_images(
+    images[:16], names[labels[:16]], names[guessed[:16]], wrong="{prediction} (정답: {label})"
+)
 
 # %% [markdown]
 # **그림 읽기.** 이미지 위의 이름이 모델의 답입니다. 주황색이면 틀린 것이고, 괄호 안의 이름이 정답입니다.
@@ -289,7 +389,7 @@ kt.plots.classified_images(images[:16], names[labels[:16]], names[guessed[:16]])
 # 클래스 토큰은 무엇을 볼까요? 16개 패치에 대한 어텐션 가중치를 작은 맵으로 그립니다. 마지막 층에서 헤드를 평균한
 # 것입니다.
 
-# %%
+# %% tags=["hide-input"]
 plt.rcParams["font.family"] = font_families(*SHAPES)
 figure, panels = plt.subplots(2, 6, figsize=(9, 3.6), layout="constrained")
 maps = np.array(scores[-1]).mean(1)[:, 0, 1:].reshape(-1, 4, 4)
@@ -330,6 +430,8 @@ print(prefix.astype(int))
 # - Radford et al., 2019, ["Language Models are Unsupervised Multitask
 #   Learners"](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
 #   (GPT-2)
+# - Holtzman et al., 2020, ["The Curious Case of Neural Text Degeneration"](https://arxiv.org/abs/1904.09751): top-p
+# - Touvron et al., 2023, ["LLaMA"](https://arxiv.org/abs/2302.13971), 2.2절: 2017년 이후에 달라진 것
 # - Dosovitskiy et al., 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), 3.1절
 # - 이 라이브러리의 문서: *Model families*(읽을 수 있는 체크포인트), *Building blocks*, *Fine-tuning*
 # - 다음 장: **15. 어텐션은 설명인가?**

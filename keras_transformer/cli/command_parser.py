@@ -1,6 +1,7 @@
 """The parser of a command, and what its options have in common."""
 
 import argparse
+import difflib
 import errno
 import os
 
@@ -20,6 +21,17 @@ class CommandParser(argparse.ArgumentParser):
                     f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
                 )
         return options, unknown
+
+    def refuse(self, unknown):
+        """Ends with an error for words that are no options, and names the options that are spelt alike."""
+        message = f"unrecognized arguments: {' '.join(unknown)}"
+        for word in unknown:
+            name = word.partition("=")[0].replace("_", "-")
+            alike = (
+                difflib.get_close_matches(name, self._option_string_actions, n=1) if name[:1] == "-" else ()
+            )
+            message += "".join(f". Did you mean {option}?" for option in alike)
+        self.error(message)
 
 
 class InputPath(str):

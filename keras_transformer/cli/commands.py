@@ -252,7 +252,7 @@ def show(options):
     inputs = options.inputs
     if isinstance(servable, serving.ImageClassifier):
         inputs = [read_image(path, servable.model.channels) for path in inputs]
-    page = plots.attention(servable, inputs, live=options.live, **_given(options, "precision"))
+    page = plots.attention(servable, inputs, live=options.live, **_given(options, "precision", "language"))
     page.save(options.output)
     if page.reason:
         progress.info(

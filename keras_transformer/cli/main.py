@@ -41,7 +41,7 @@ def main(arguments=None):
         try:
             options, unknown = make_parser().parse_known_args(arguments)
             if unknown:  # the command's own parser reports them, because it prints the usage of the command
-                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+                options.parser.refuse(unknown)
             configure_log(getattr(options, "log_level", None), options.log_format)
             warnings.showwarning = lambda message, *_: log.warning("%s", message)
             command = options.parser.prog.split()[-1]

@@ -25,7 +25,8 @@ SEARCH_OPTIONS = (*BEAM_OPTIONS, *SAMPLE_OPTIONS, *CONSTRAINT_OPTIONS)
 
 def add_search_options(parser):
     """Adds the options of the search, and returns their group. An option that is not given keeps its saved value."""
-    group = parser.add_argument_group("search", **NO_DEFAULT)
+    saved = "An option that is left out keeps the value that is saved with the model: after `train`, greedy search."
+    group = parser.add_argument_group("search", saved, **NO_DEFAULT)
     group.add_argument(
         "--beam-width", type=int, help="number of open hypotheses at each step; 1 for greedy search"
     )

@@ -25,6 +25,9 @@ def add_options(parser):
         help="how the page stores matrices (default: float16, or int8 if the page would be too large)",
         **OPTIONAL,
     )
+    parser.add_argument(
+        "--language", choices=("en", "ko"), default="en", help="language of the page's own words"
+    )
 
 
 def read_image(path, channels):

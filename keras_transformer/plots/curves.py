@@ -11,12 +11,14 @@ LOGARITHMIC = {"loss": "nats per token", "perplexity": "per token"}
 
 
 @styled
-def schedule(schedules, steps=20_000):
+def schedule(schedules, steps=20_000, xlabel="step", ylabel="learning rate"):
     """Draws learning rates against the optimizer's step.
 
     Args:
         schedules: A `keras.optimizers.schedules.LearningRateSchedule`, or a dict from a label to one.
         steps: Number of steps to draw.
+        xlabel: The text below the steps, str.
+        ylabel: The text beside the rates, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -32,13 +34,13 @@ def schedule(schedules, steps=20_000):
     import matplotlib
 
     colours = matplotlib.colormaps["viridis"](np.linspace(0.1, 0.8, len(schedules)))
-    figure = new_figure(7, 3.8, *schedules)
+    figure = new_figure(7, 3.8, *schedules, xlabel, ylabel)
     axes = figure.subplots()
     numbers = np.unique(np.linspace(0, steps - 1, min(steps, 2000)).astype("int64"))
     for (label, each), colour in zip(schedules.items(), colours, strict=True):
         rates = [float(ops.convert_to_numpy(each(int(number)))) for number in numbers]
         axes.plot(numbers, rates, color=colour, label=label)
-    axes.set(xlabel="step", ylabel="learning rate", xlim=(0, steps), ylim=(0, None))
+    axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, steps), ylim=(0, None))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     if labelled:
         axes.legend()

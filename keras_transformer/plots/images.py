@@ -6,7 +6,7 @@ from keras_transformer.plots.style import BLUE, ORANGE, new_figure, styled
 
 
 @styled
-def classified_images(images, labels, predictions, columns=8):
+def classified_images(images, labels, predictions, columns=8, wrong="{prediction} (is {label})"):
     """Draws images with the classes that a model gives them; under a wrong one the right class.
 
     Args:
@@ -14,9 +14,10 @@ def classified_images(images, labels, predictions, columns=8):
         labels: The `count` names of the right classes, str.
         predictions: The `count` names that the model gives, str.
         columns: Number of images in a row.
+        wrong: Title of an image with a wrong class, str, in which `{prediction}` and `{label}` become the two classes.
 
     Returns:
-        A `matplotlib.figure.Figure`. A wrong class is orange and has the right one in brackets.
+        A `matplotlib.figure.Figure`. The title of an image with a wrong class is orange.
 
     Raises:
         ValueError: If there are no images, or not one label and one prediction for each.
@@ -33,7 +34,7 @@ def classified_images(images, labels, predictions, columns=8):
         )
     columns = min(columns, len(images))
     rows = -(-len(images) // columns)
-    figure = new_figure(1.25 * columns, 1.5 * rows, *labels, *predictions)
+    figure = new_figure(1.25 * columns, 1.5 * rows, *labels, *predictions, wrong)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in panels:
         axes.set_axis_off()
@@ -42,6 +43,6 @@ def classified_images(images, labels, predictions, columns=8):
             (np.squeeze(image, -1) if image.shape[-1] == 1 else image) / 2 + 0.5, "gray", vmin=0, vmax=1
         )
         right = label == prediction
-        title = prediction if right else f"{prediction} (is {label})"
+        title = prediction if right else wrong.format(prediction=prediction, label=label)
         axes.set_title(title, color=BLUE if right else ORANGE, fontsize=9)
     return figure

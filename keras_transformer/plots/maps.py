@@ -5,9 +5,10 @@ from keras import ops
 
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.plots.style import GREY, new_figure, styled
+from keras_transformer.plots.style import GREY, is_wide, new_figure, styled, upright
 
 ALLOWED, HIDDEN = "#cfe0f1", "#f4f4f4"
+PANEL, MEAN_PANEL = "layer {layer}, head {head}", "layer {layer}, mean of heads"
 KINDS = {
     "encoder": "Encoder: what each source token reads",
     "decoder": "Decoder: which earlier tokens each written token reads",
@@ -16,7 +17,7 @@ KINDS = {
 
 
 @styled
-def masks(masks, queries, keys=None, scores=None):
+def masks(masks, queries, keys=None, scores=None, xlabel="key: attended to", ylabel="query: attends"):
     """Draws masks as tables: a row for each query, a column for each key, a 1 where the query may attend to the key.
 
     Args:
@@ -26,6 +27,8 @@ def masks(masks, queries, keys=None, scores=None):
         keys: List of `source_len` str, the tokens that are attended to; the queries if None.
         scores: `(target_len, source_len)`: attention scores to write into the cells in place of 1. A hidden cell
             gets −∞.
+        xlabel: The text below the columns, str.
+        ylabel: The text beside the rows, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -46,9 +49,9 @@ def masks(masks, queries, keys=None, scores=None):
         scores = np.asarray(scores)
         if scores.shape != shape:
             raise ValueError(f"`scores` must have the shape {shape}. Received: {scores.shape}.")
-    beside, below = (0.12 * max(map(len, tokens)) for tokens in (queries, keys))
+    beside, below = (0.12 * _longest(tokens) for tokens in (queries, keys))
     size = (1 + len(tables) * (0.5 * len(keys) + 0.6 + beside), 1.3 + below + 0.42 * len(queries))
-    figure = new_figure(*size, *queries, *keys, *tables)
+    figure = new_figure(*size, *queries, *keys, *tables, xlabel, ylabel)
     from matplotlib.colors import ListedColormap
 
     for axes, (title, table) in zip(_row(figure, len(tables)), tables.items(), strict=True):
@@ -58,13 +61,13 @@ def masks(masks, queries, keys=None, scores=None):
             if scores is not None:
                 text = f"{scores[row, column]:g}" if allowed else "−∞"
             axes.text(column, row, text, ha="center", va="center", color="black" if allowed else GREY)
-        axes.set(title=title, xlabel="key: attended to", ylabel="query: attends")
+        axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
         _label(axes, queries, keys)
     return figure
 
 
 @styled
-def positions(layer=None, length=50, d_model=128):
+def positions(layer=None, length=50, d_model=128, title=None, xlabel="channel", ylabel="position"):
     """Draws what a layer of positions adds to embeddings: a row for each position, a column for each channel.
 
     Args:
@@ -72,6 +75,9 @@ def positions(layer=None, length=50, d_model=128):
             `(batch, length, d_model)`.
         length: Number of positions.
         d_model: Number of channels.
+        title: Title of the figure, str; in English the layer and what to see if None.
+        xlabel: The text below the channels, str.
+        ylabel: The text beside the positions, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -83,26 +89,27 @@ def positions(layer=None, length=50, d_model=128):
     layer = PositionalEncoding() if layer is None else layer
     table = ops.convert_to_numpy(layer(np.zeros((1, length, d_model), "float32")))[0]
     largest = np.abs(table).max()
-    figure = new_figure(9, 4.4)
+    if title is None and isinstance(layer, PositionalEncoding) and layer.interleaved:
+        title = (
+            "Positional encoding: sine on even channels, cosine on odd ones. Waves get longer to the right."
+        )
+    elif title is None:
+        title = f"{type(layer).__name__}: what is added to an embedding"
+    figure = new_figure(9, 4.4, title, xlabel, ylabel)
     (axes,) = _row(figure, 1)
     image = axes.imshow(
         table, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
     )
-    axes.set(xlabel="channel", ylabel="position")
-    if isinstance(layer, PositionalEncoding) and layer.interleaved:
-        title = (
-            "Positional encoding: sine on even channels, cosine on odd ones. Waves get longer to the right."
-        )
-    else:
-        title = f"{type(layer).__name__}: what is added to an embedding"
-    axes.set_title(title)
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.grid(False)
     figure.colorbar(image, ax=axes, pad=0.02)
     return figure
 
 
 @styled
-def attention_weights(weights, queries, keys, title="", layers=None, heads=None):
+def attention_weights(
+    weights, queries, keys, title="", layers=None, heads=None, panel=None, label="attention weight"
+):
     """Draws attention weights: a map for each layer and head, a row for each query, a column for each key.
 
     Args:
@@ -112,7 +119,10 @@ def attention_weights(weights, queries, keys, title="", layers=None, heads=None)
         keys: List of `source_len` str, the tokens that are attended to.
         title: Title of the figure, str.
         layers: List of the layers to draw, numbers from 1; all if None.
-        heads: List of the heads to draw, numbers from 1; all if None.
+        heads: List of the heads to draw, numbers from 1; all if None. "mean" draws the mean of all heads.
+        panel: Title of each map, str, in which `{layer}` and `{head}` become the numbers of its layer and head; in
+            English if None.
+        label: The text beside the colours, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -124,28 +134,43 @@ def attention_weights(weights, queries, keys, title="", layers=None, heads=None)
     >>> figure = attention_weights([uniform], ["a", "b", "c"], ["가", "나", "다", "라"])
     >>> [axes.get_title() for axes in figure.axes[:2]]
     ['layer 1, head 1', 'layer 1, head 2']
+    >>> attention_weights([uniform], ["a", "b", "c"], list("wxyz"), heads="mean").axes[0].get_title()
+    'layer 1, mean of heads'
     """
     tables = [_weights_of_layer(each, (len(queries), len(keys)), i) for i, each in enumerate(weights)]
+    if heads == "mean":
+        tables, heads = [table.mean(axis=0, keepdims=True) for table in tables], None
+        panel = MEAN_PANEL if panel is None else panel
+    panel = PANEL if panel is None else panel
     layers = _numbers(len(tables), layers=layers)
     heads = _numbers(min(map(len, tables)), heads=heads)
-    beside, below = (0.1 * max(map(len, tokens)) for tokens in (queries, keys))
-    width = 1 + beside + len(heads) * max(1.6, 0.3 * len(keys))
+    beside, below = (0.1 * _longest(tokens) for tokens in (queries, keys))
+    width = max(0.1 * _longest(title.split("\n")), 1 + beside + len(heads) * max(1.6, 0.3 * len(keys)))
     height = 0.9 + len(layers) * (0.55 + below + 0.26 * len(queries))
-    figure = new_figure(width, height, title, *queries, *keys)
+    figure = new_figure(width, height, title, *queries, *keys, panel, label)
     figure.suptitle(title, fontsize=13)
     panels = figure.subplots(len(layers), len(heads), squeeze=False)
     for (row, column), axes in np.ndenumerate(panels):
         layer, head = layers[row], heads[column]
         image = axes.imshow(tables[layer - 1][head - 1], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_title(f"layer {layer}, head {head}", fontsize=9)
+        axes.set_title(panel.format(layer=layer, head=head), fontsize=9)
         _label(axes, queries if column == 0 else [""] * len(queries), keys, fontsize=9)
     bar = figure.colorbar(image, ax=panels, ticks=(0, 0.5, 1), shrink=0.8, aspect=30, pad=0.01)
-    bar.set_label("attention weight")
+    bar.set_label(label)
     bar.outline.set_visible(False)
     return figure
 
 
-def translation_attention(translator, text, kind="cross", layers=None, heads=None):
+def translation_attention(
+    translator,
+    text,
+    kind="cross",
+    layers=None,
+    heads=None,
+    title=None,
+    panel=None,
+    label="attention weight",
+):
     """Draws which tokens each head attends to while a translator translates a text.
 
     Args:
@@ -153,7 +178,11 @@ def translation_attention(translator, text, kind="cross", layers=None, heads=Non
         text: The source, str.
         kind: "cross" for the decoder's attention to the source, "encoder" or "decoder" for self-attention.
         layers: List of the layers to draw, numbers from 1; all if None.
-        heads: List of the heads to draw, numbers from 1; all if None.
+        heads: List of the heads to draw, numbers from 1; all if None. "mean" draws the mean of all heads.
+        title: The line of the title below the two texts, str; in English what the rows read if None.
+        panel: Title of each map, str, in which `{layer}` and `{head}` become the numbers of its layer and head; in
+            English if None.
+        label: The text beside the colours, str.
 
     Returns:
         A `matplotlib.figure.Figure`. A row is the token that is about to be written, or in the encoder the token that
@@ -175,8 +204,8 @@ def translation_attention(translator, text, kind="cross", layers=None, heads=Non
     before = _pieces(translator.target_tokenizer, [model.bos_id, *target])
     written = _pieces(translator.target_tokenizer, [*target, model.eos_id])
     rows, columns = {"encoder": (read, read), "decoder": (written, before), "cross": (written, read)}[kind]
-    title = f"{text}  →  {translation}\n{KINDS[kind]}"
-    return attention_weights(scores[kind], rows, columns, title, layers, heads)
+    title = f"{text}  →  {translation}\n{KINDS[kind] if title is None else title}"
+    return attention_weights(scores[kind], rows, columns, title, layers, heads, panel, label)
 
 
 def _pieces(tokenizer, ids):
@@ -190,12 +219,22 @@ def _row(figure, count):
 
 
 def _label(axes, rows, columns, **style):
-    """Names the rows and columns of a map."""
-    axes.set_xticks(range(len(columns)), columns, rotation=90 if max(map(len, columns)) > 3 else 0, **style)
+    """Names the rows and columns of a map. Hangul stands upright, one letter below the other."""
+    turned = max(map(len, columns)) > 3
+    changed = [upright(text) if turned else {} for text in columns]
+    texts = [each.pop("text", text) for each, text in zip(changed, columns, strict=True)]
+    axes.set_xticks(range(len(columns)), texts, rotation=90 if turned else 0, **style)
+    for tick, each in zip(axes.get_xticklabels(), changed, strict=True):
+        tick.set(**each)
     axes.set_yticks(range(len(rows)), rows, **style)
     axes.tick_params(length=0)
     axes.grid(False)
     axes.spines[:].set(visible=True, color="#cccccc")
+
+
+def _longest(tokens):
+    """The length of the longest token in Latin letters; a letter of Hangul is as wide and high as two."""
+    return max(sum(2 if is_wide(letter) else 1 for letter in token) for token in tokens)
 
 
 def _numbers(count, **given):

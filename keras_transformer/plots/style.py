@@ -1,6 +1,7 @@
 """The look that all figures share, and figures that do without `pyplot`'s global state."""
 
 import functools
+import unicodedata
 import warnings
 
 from keras_transformer.fonts import font_families
@@ -36,10 +37,24 @@ def styled(function):
         with matplotlib.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # `font_families` has warned
             figure = function(*args, **kwargs)
+            for axes in figure.axes:
+                label, side = axes.yaxis.label, axes.yaxis.get_label_position()
+                if changed := upright(label.get_text()):
+                    label.set(**changed, va="center", ha="left" if side == "right" else "right")
             figure.draw_without_rendering()  # matplotlib makes ticks late, by the settings of that moment
         return figure
 
     return draw
+
+
+def upright(text):
+    """Returns the properties that make turned Hangul stand upright, one letter below the other; none for other text."""
+    return {"text": "\n".join(text), "rotation": 0, "linespacing": 1} if is_wide(text) else {}
+
+
+def is_wide(text):
+    """Whether a text has a letter of a script that is written in squares, such as Hangul or hanja."""
+    return any(unicodedata.east_asian_width(character) in "WF" for character in text)
 
 
 def new_figure(width, height, *texts):

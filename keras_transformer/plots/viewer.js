@@ -3,15 +3,25 @@
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const quoted = (text) => `\u201c${shortened(text, 24)}\u201d`;
-const number = (x, digits = 3) => x.toFixed(digits).replace("-", "\u2212");
+
+// Puts the texts of the page into its language.
+function translatePage() {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const { currentNode: node } = walker, text = node.data.trim();
+    if (text && !node.parentElement.closest("script")) node.data = node.data.replace(text, () => say(text));
+  }
+  for (const each of document.querySelectorAll("[aria-label]")) each.ariaLabel = say(each.ariaLabel);
+}
 
 class Viewer {
   constructor() {
     this.page = data.live ? new LivePage(data.live, bytesOf(byId("weights").textContent.trim())) : null;
-    this.state = { group: 0, layer: 0, head: 0, row: 0, column: 0, heads: new Set() };
+    this.state = { group: 0, layer: 0, head: MEAN, row: 0, column: 0, heads: new Set() };
     this.map = new HeadMap(byId("map"));
     this.job = 0; // counts translations, so that an older one ends when a newer one begins
     this.busy = false;
+    translatePage();
     this.describe();
     this.listen();
     if (this.page) this.ask();
@@ -22,22 +32,24 @@ class Viewer {
     const { live } = data;
     if (live) {
       const { config } = live;
-      byId("about").textContent =
-        `${config.num_layers} encoder and ${config.num_decoder_layers} decoder layers, ${config.num_heads} heads, ` +
-        `d_model ${config.d_model}, ${config.parameters.toLocaleString("en")} weights, stored as ${live.precision}. ` +
-        "The model runs in this page: nothing that you type leaves it.";
+      byId("about").textContent = say(
+        "{0} encoder and {1} decoder layers, {2} heads, d_model {3}, {4} weights, stored as {5}. " +
+          "The model runs in this page: nothing that you type leaves it.",
+        config.num_layers, config.num_decoder_layers, config.num_heads, config.d_model,
+        config.parameters.toLocaleString("en"), live.precision,
+      );
       byId("text").hidden = byId("go").hidden = byId("width-label").hidden = false;
       byId("text").value = data.texts[0];
       byId("texts").replaceChildren(...data.texts.map((value) => element("option", { value })));
       const widths = [...new Set([1, 2, 3, 4, 5, config.search.width])].sort((a, b) => a - b);
-      byId("width").append(...widths.map((n) => element("option", { value: n }, n === 1 ? "1 (greedy)" : String(n))));
+      byId("width").append(...widths.map((n) => element("option", { value: n }, n === 1 ? say("1 (greedy)") : String(n))));
       byId("width").value = config.search.width;
     } else {
       byId("record").hidden = false;
       byId("record").append(...data.records.map(({ text }, i) => element("option", { value: i }, text)));
-      byId("text-label").textContent = data.records[0]?.image ? "Image" : "Text";
-      byId("about").textContent = "Recorded: the page shows the inputs that it was made for." +
-        (data.reason ? ` The model cannot run in a page, because ${data.reason}.` : "");
+      byId("text-label").textContent = data.records[0]?.image ? say("Image") : say("Text");
+      byId("about").textContent = say("Recorded: the page shows the inputs that it was made for.") +
+        (data.reason ? ` ${say("The model cannot run in a page, because {0}.", data.reason)}` : "");
     }
   }
 
@@ -91,7 +103,7 @@ class Viewer {
   ask() {
     this.translate().catch((error) => {
       this.busy = false;
-      byId("notice").textContent = `The page could not translate this text: ${error.message}`;
+      byId("notice").textContent = say("The page could not translate this text: {0}", error.message);
       throw error;
     });
   }
@@ -100,7 +112,7 @@ class Viewer {
   async translate() {
     const job = ++this.job, text = byId("text").value;
     this.busy = true;
-    byId("notice").textContent = "Translating …";
+    byId("notice").textContent = say("Translating …");
     const steps = this.page.translate(text, Number(byId("width").value));
     for (let step = { done: false }; ;) {
       const end = performance.now() + 20;
@@ -108,10 +120,10 @@ class Viewer {
       if (step.done) {
         this.busy = false;
         byId("notice").textContent = step.value?.truncated
-          ? `The text is longer than ${data.live.config.max_source_length} tokens; the rest of it is not read.` : "";
+          ? say("The text is longer than {0} tokens; the rest of it is not read.", data.live.config.max_source_length) : "";
         if (step.value) return this.show(liveView(step.value, step.value.finished[0], this.page), step.value);
         byId("answer").textContent = "";
-        byId("notice").textContent = "There is nothing to translate.";
+        byId("notice").textContent = say("There is nothing to translate.");
         byId("views").hidden = true;
         return undefined;
       }
@@ -125,11 +137,11 @@ class Viewer {
     const before = this.view;
     this.view = view;
     byId("views").hidden = false;
-    const score = view.score == null ? "" : ` (log probability ${number(view.score, 2)})`;
+    const score = view.score == null ? "" : ` ${say("(log probability {0})", number(view.score, 2))}`;
     byId("answer").textContent = view.answer == null ? "" : view.answer + score;
     if (!before) {
       this.state.group = view.groups.length - 1;
-      this.state.layer = view.groups.at(-1).layers - 1;
+      this.state.layer = alignedLayer(view.groups.at(-1));
     }
     this.makeControls();
     byId("search").hidden = !view.hypotheses;
@@ -138,11 +150,11 @@ class Viewer {
       const best = finished.reduce((a, b) => (b.rank > a.rank ? b : a), finished[0]);
       const choose = found && ((each) => this.show(liveView(found, each, this.page), found));
       drawTree(byId("tree"), view.hypotheses, view.shown ?? best, choose);
-      byId("tree-title").textContent = finished.length > 1 || !found ? "Beam search" : "Greedy search";
-      byId("tree-help").textContent =
-        "A box is a token, with its probability after all that stands to its left, and the sum of log probabilities so " +
-        "far. Results have a number and a score, the sum normalised by length." +
-        (choose && finished.length > 1 ? " Choose a result to see its attention." : "");
+      byId("tree-title").textContent = say(finished.length > 1 || !found ? "Beam search" : "Greedy search");
+      byId("tree-help").textContent = say(
+        "A box is a token, with its probability after all that stands to its left, and the score so far: the sum of log " +
+          "probabilities. A result has a number and its normalised score, the score divided by the length penalty.",
+      ) + (choose && finished.length > 1 ? ` ${say("Choose a result to see its attention.")}` : "");
     }
     this.layOut();
   }
@@ -162,16 +174,17 @@ class Viewer {
         this.makeControls();
         this.layOut();
       });
-      return element("label", {}, input, ` ${TITLES[name]}`);
+      return element("label", {}, input, ` ${say(TITLES[name])}`);
     });
     byId("groups").replaceChildren(byId("groups").firstElementChild, ...choices);
     const { layers, heads, rows, columns, name } = this.group;
     state.layer = Math.min(state.layer, layers - 1);
     state.head = Math.min(state.head, heads - 1);
     const numbers = (count) => Array.from({ length: count }, (_, i) => i);
-    byId("layer").replaceChildren(...numbers(layers).map((i) => element("option", { value: i }, `${i + 1} of ${layers}`)));
-    if (state.heads.size === 0) numbers(heads).forEach((head) => state.heads.add(head));
-    const boxes = numbers(heads).map((head) => {
+    byId("layer").replaceChildren(...numbers(layers).map((i) => element("option", { value: i }, say("{0} of {1}", i + 1, layers))));
+    const choicesOfHeads = [MEAN, ...numbers(heads)];
+    if (state.heads.size === 0) state.heads = new Set(this.view.image ? choicesOfHeads : [MEAN]);
+    const boxes = choicesOfHeads.map((head) => {
       const input = element("input", { type: "checkbox", checked: state.heads.has(head) });
       input.addEventListener("change", () => {
         if (input.checked) state.heads.add(head);
@@ -180,23 +193,23 @@ class Viewer {
       });
       const swatch = element("span", { className: "swatch" });
       swatch.style.borderTopColor = headColour(head);
-      swatch.style.borderTopStyle = head >= 8 ? "dashed" : "solid";
-      return element("label", {}, input, swatch, ` ${head + 1}`);
+      swatch.style.borderTopStyle = isDashed(head) ? "dashed" : "solid";
+      return element("label", {}, input, swatch, ` ${head === MEAN ? headName(head) : head + 1}`);
     });
     byId("heads").replaceChildren(byId("heads").firstElementChild, ...boxes);
     const writes = name !== "encoder", { image } = this.view;
     byId("step").max = rows.length - 1;
-    byId("step-name").textContent = writes ? "Step" : image ? "Patch" : "Token";
-    byId("every-text").textContent = writes ? "all steps" : "all tokens";
+    byId("step-name").textContent = say(writes ? "Step" : image ? "Patch" : "Token");
+    byId("every-text").textContent = say(writes ? "all steps" : "all tokens");
     byId("every").checked = rows.length * columns.length <= 2500;
     byId("every").parentElement.hidden = byId("lines").hidden = Boolean(image);
     byId("pictures").hidden = !image;
     byId("lines-help").textContent = image
-      ? "Each picture is a head. It is light where the chosen patch attends. Choose another patch in a picture."
-      : { encoder: "Above, the tokens that attend; below, the tokens that they attend to.",
+      ? say("Each picture is a head. It is light where the chosen patch attends. Choose another patch in a picture.")
+      : say({ encoder: "Above, the tokens that attend; below, the tokens that they attend to.",
           decoder: "Above, what each step writes; below, the tokens that the step reads: those before it.",
-          cross: "Above, what each step writes; below, the source that the step attends to." }[name] +
-        " A thick line is a high weight.";
+          cross: "Above, what each step writes; below, the source that the step attends to." }[name]) +
+        ` ${say("A thick line is a high weight.")}`;
     const press = (i) => () => this.change({ row: i });
     byId("queries").replaceChildren(...(image ? [] : rows.map((label, i) => {
       const button = element("button", { type: "button" }, label);
@@ -210,7 +223,7 @@ class Viewer {
 
   makeGrid() {
     const { layers, heads } = this.group, grid = byId("grid"), { group } = this;
-    grid.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(38px, 92px))`;
+    grid.style.gridTemplateColumns = `max-content repeat(${heads + 1}, minmax(38px, 92px))`;
     this.watcher?.disconnect();
     this.watcher = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) {
@@ -220,11 +233,12 @@ class Viewer {
       }
     }, { rootMargin: "200px" });
     grid.replaceChildren(element("span", {}, ""));
-    for (let head = 0; head < heads; head++) grid.append(element("span", {}, `head ${head + 1}`));
+    for (let head = MEAN; head < heads; head++) grid.append(element("span", {}, head === MEAN ? say("mean") : headName(head)));
     for (let layer = 0; layer < layers; layer++) {
-      grid.append(element("span", {}, `layer ${layer + 1}`));
-      for (let head = 0; head < heads; head++) {
-        const button = element("button", { type: "button", "aria-label": `Layer ${layer + 1}, head ${head + 1}` }, element("canvas"));
+      grid.append(element("span", {}, say("layer {0}", layer + 1)));
+      for (let head = MEAN; head < heads; head++) {
+        const name = say("layer {0}, {1}", layer + 1, headName(head));
+        const button = element("button", { type: "button", "aria-label": name }, element("canvas"));
         Object.assign(button.dataset, { layer, head });
         button.addEventListener("click", () => this.change({ layer, head }));
         grid.append(button);
@@ -235,14 +249,14 @@ class Viewer {
 
   makePictures() {
     const { image } = this.view;
-    byId("pictures").replaceChildren(...Array.from({ length: this.group.heads }, (_, head) => {
-      const canvas = element("canvas", { role: "img", "aria-label": `Head ${head + 1}` });
+    byId("pictures").replaceChildren(...Array.from({ length: this.group.heads + 1 }, (_, place) => {
+      const head = place + MEAN, canvas = element("canvas", { role: "img", "aria-label": headName(head) });
       canvas.addEventListener("click", (event) => {
         const part = (place, size, count) => Math.min(count - 1, Math.floor((place / size) * count));
         const row = part(event.offsetY, canvas.clientHeight, image.rows), column = part(event.offsetX, canvas.clientWidth, image.columns);
         this.change({ row: 1 + row * image.columns + column, head });
       });
-      return element("figure", {}, element("figcaption", {}, `head ${head + 1}`), canvas);
+      return element("figure", {}, element("figcaption", {}, headName(head)), canvas);
     }));
   }
 
@@ -258,6 +272,8 @@ class Viewer {
     const middles = (id) => [...byId(id).children].map((each) => each.offsetLeft + each.offsetWidth / 2);
     this.middles = { queries: middles("queries"), keys: middles("keys") };
     for (const button of byId("grid").querySelectorAll("button")) this.watcher.observe(button);
+    const tree = byId("tree");
+    byId("tree-more").hidden = tree.scrollWidth <= tree.clientWidth;
     this.state.column = null;
     this.draw();
   }
@@ -273,17 +289,21 @@ class Viewer {
     byId("step").value = state.row;
     byId("back").disabled = state.row === 0;
     byId("forward").disabled = state.row === rows.length - 1;
-    const verb = group.name === "encoder" ? "" : "writes ";
-    byId("step-text").textContent = `${state.row + 1} of ${rows.length}: ${verb}${shortened(rows[state.row], 24)}`;
+    const text = group.name === "encoder" ? "{0} of {1}: {2}" : "{0} of {1}: writes {2}";
+    byId("step-text").textContent = say(text, state.row + 1, rows.length, shortened(rows[state.row], 24));
     for (const button of byId("grid").querySelectorAll("button")) {
       const chosen = Number(button.dataset.layer) === state.layer && Number(button.dataset.head) === state.head;
       button.setAttribute("aria-pressed", chosen);
     }
     if (this.view.image) this.drawPictures();
     else this.drawLines(reveal);
-    byId("map-title").textContent = `${TITLES[group.name]}, layer ${state.layer + 1}, head ${state.head + 1}`;
-    byId("map").setAttribute("aria-label", `Weights of ${byId("map-title").textContent}. Arrow keys choose a cell.`);
-    byId("highest").textContent = number(highestOf(group, state.layer, state.head), 2);
+    const title = say("{0}, layer {1}, {2}", say(TITLES[group.name]), state.layer + 1, headName(state.head));
+    byId("map-title").textContent = title;
+    byId("map").setAttribute("aria-label", say("Weights of {0}. Arrow keys choose a cell.", title));
+    byId("map-help").textContent = say(
+      "Choose a cell with the mouse, or with the arrow keys. The strongest colour is a weight of {0}.",
+      number(highestOf(group, state.layer, state.head), 2),
+    );
     if (reveal) this.map.reveal(state.row, state.column);
     this.map.draw(group, state.layer, state.head, state.row, state.column);
     this.drawPair();
@@ -304,7 +324,8 @@ class Viewer {
 
   drawPictures() {
     const { group, state, view } = this;
-    [...byId("pictures").children].forEach((figure, head) => {
+    [...byId("pictures").children].forEach((figure, place) => {
+      const head = place + MEAN;
       figure.hidden = !state.heads.has(head);
       const weights = [...group.weights(state.layer, head, state.row)].slice(1); // without the class token
       if (!figure.hidden) drawPicture(figure.lastElementChild, view.image, weights, state.row - 1);
@@ -320,7 +341,7 @@ class Viewer {
   drawPair() {
     const { group, state } = this, { layer, head, row, column } = state;
     const weights = [...group.weights(layer, head, row)], count = group.causal ? row + 1 : weights.length;
-    byId("pair-title").textContent = `From ${quoted(group.rows[row])} to ${quoted(group.columns[column])}`;
+    byId("pair-title").textContent = say("From {0} to {1}", quoted(group.rows[row]), quoted(group.columns[column]));
     const said = this.sentence(row, column);
     if (byId("said").textContent !== said) byId("said").textContent = said; // a screen reader reads each change
     const items = [];
@@ -329,30 +350,33 @@ class Viewer {
       items.push([element("li", {}, ...title, canvas), canvas, values, chosen]);
     };
     const strong = (text) => element("b", {}, text);
-    byId("numbers").hidden = !group.query;
-    if (group.query) {
+    byId("numbers").hidden = head === MEAN || !group.query;
+    const ofHeads = Array.from({ length: group.heads }, (_, h) => group.weights(layer, h, row));
+    if (head === MEAN) {
+      item([say("The weight of each head. Their mean: "), strong(number(weights[column]))], ofHeads.map((each) => each[column]));
+      item([say("The means of this row")], weights.slice(0, count), column);
+    } else if (group.query) {
       const q = [...group.query(layer, head, row)], k = [...group.key(layer, head, column)];
       const v = [...group.value(layer, head, column)], products = q.map((x, i) => x * k[i]), root = Math.sqrt(q.length);
       const scores = weights.slice(0, count).map((_, j) => dot(q, group.key(layer, head, j)) / root);
-      item([`1. Query q of ${quoted(group.rows[row])}`], q);
-      item([`2. Key k of ${quoted(group.columns[column])}`], k);
-      item(["3. Their products, whose sum is q\u00b7k = ", strong(number(dot(q, k)))], products);
-      item([`4. Score: q\u00b7k / \u221a${q.length} = `, strong(number(scores[column])), ", beside all scores"], scores, column);
-      item(["5. Softmax of all scores: weight ", strong(number(weights[column]))], weights.slice(0, count), column);
-      item([`6. Weight \u00b7 value v of ${quoted(group.columns[column])}`], v.map((x) => x * weights[column]));
+      item([say("1. Query q of {0}", quoted(group.rows[row]))], q);
+      item([say("2. Key k of {0}", quoted(group.columns[column]))], k);
+      item([say("3. Their products, whose sum is q·k = "), strong(number(dot(q, k)))], products);
+      item([say("4. Among all scores, that of this key: q·k / √{0} = ", q.length), strong(number(scores[column]))], scores, column);
+      item([say("5. Softmax of all scores: weight "), strong(number(weights[column]))], weights.slice(0, count), column);
+      item([say("6. Weight · value v of {0}", quoted(group.columns[column]))], v.map((x) => x * weights[column]));
       if (byId("numbers").open) {
         const lines = q.map((x, i) => [i + 1, ...[x, k[i], products[i], v[i], weights[column] * v[i]].map((each) => number(each))]);
-        this.fillTable("numbers", ["channel", "q", "k", "q \u00b7 k", "v", "weight \u00b7 v"], lines);
+        this.fillTable("numbers", [say("channel"), "q", "k", "q \u00b7 k", "v", say("weight · v")], lines);
       }
     } else {
-      item(["Weight ", strong(number(weights[column])), ". The page has no queries and keys of this attention."], weights.slice(0, count), column);
+      item([say("The page has no queries and keys of this attention. Weight: "), strong(number(weights[column]))], weights.slice(0, count), column);
     }
     byId("pair").replaceChildren(...items.map(([line]) => line));
     for (const [, canvas, values, chosen] of items) drawBars(canvas, values, chosen);
     if (!byId("table").open) return;
-    const rows = Array.from({ length: group.heads }, (_, h) => group.weights(layer, h, row));
-    const lines = group.columns.slice(0, count).map((label, j) => [label, ...rows.map((each) => number(each[j]))]);
-    this.fillTable("table", ["token", ...rows.map((_, h) => `head ${h + 1}`)], lines);
+    const lines = group.columns.slice(0, count).map((label, j) => [label, ...ofHeads.map((each) => number(each[j]))]);
+    this.fillTable("table", [say("token"), ...ofHeads.map((_, h) => headName(h))], lines);
   }
 
   fillTable(id, header, lines) {

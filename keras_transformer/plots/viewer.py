@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_transformer.checks import check
 from keras_transformer.files import replaced
 from keras_transformer.models import EncoderDecoder, EncoderModel, VisionTransformer
 from keras_transformer.plots.viewer_live import PRECISIONS, CannotRunError, describe_translator
@@ -16,6 +17,7 @@ from keras_transformer.plots.viewer_records import record_encoding, record_image
 
 SCRIPTS = ("viewer_tokenizer.js", "viewer_transformer.js", "viewer_data.js", "viewer_drawing.js", "viewer.js")
 FRAME_HEIGHT = 1000  # pixels of a page in a notebook
+LANGUAGES = ("en", "ko")  # each but English has a file of its words
 TITLES = {
     EncoderDecoder: "What a translator attends to",
     EncoderModel: "What an encoder attends to",
@@ -60,13 +62,14 @@ class AttentionPage:
 
     def _repr_html_(self):
         """Shows the page in a notebook, in a frame of its own."""
+        title = html.escape(self.data["title"])
         return (
-            f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.html)}" title="Attention viewer" '
+            f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.html)}" title="{title}" '
             f'style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
         )
 
 
-def attention(servable, inputs, *, live=True, precision=None):
+def attention(servable, inputs, *, live=True, precision=None, language="en"):
     """Makes a page that shows what a model attends to.
 
     The page shows every head of every layer, the step from queries and keys to a weight, and the tree of a beam search.
@@ -81,13 +84,14 @@ def attention(servable, inputs, *, live=True, precision=None):
         live: False for a page that shows the given inputs only.
         precision: How a page that runs the model stores matrices: "float16", or "int8" with a scale for each output
             channel. None for "float16", or for "int8" where that makes the page too large.
+        language: Language of the page's own words, "en" or "ko".
 
     Returns:
         An `AttentionPage`. A notebook shows it; `save` writes it to a file.
 
     Raises:
         ValueError: If the servable has another model, `inputs` holds nothing to read or is of another type, or
-            `precision` is unknown.
+            `precision` or `language` is unknown.
 
     >>> from keras_transformer import models, serving, text
     >>> tokenizer = text.SentencePieceTokenizer.train(["a man runs", "a dog runs"] * 9, vocab_size=20)
@@ -98,13 +102,22 @@ def attention(servable, inputs, *, live=True, precision=None):
     """
     if precision not in (None, *PRECISIONS):
         raise ValueError(f"`precision` must be None or one of {PRECISIONS}. Received: {precision!r:.200}.")
+    check(language in LANGUAGES, f"`language` must be one of {', '.join(LANGUAGES)}.", language=language)
     title = next((title for kind, title in TITLES.items() if isinstance(servable.model, kind)), None)
     if title is None:
         raise ValueError(
             "`servable` must have an encoder-decoder, an `EncoderModel` or a `VisionTransformer`. "
             f"Received: a {type(servable).__name__} with a {type(servable.model).__name__}."
         )
-    data = {"title": title, "live": None, "reason": None, "records": []}
+    words = words_of(language)
+    data = {
+        "title": words.get(title, title),
+        "language": language,
+        "words": words,
+        "live": None,
+        "reason": None,
+        "records": [],
+    }
     if isinstance(servable.model, VisionTransformer):
         data["records"] = _record_images(servable, inputs)
         return AttentionPage(data)
@@ -123,6 +136,13 @@ def attention(servable, inputs, *, live=True, precision=None):
             data["reason"] = str(error)
     data["records"] = [record_translation(servable, text) for text in texts]
     return AttentionPage(data)
+
+
+def words_of(language):
+    """Returns the words of a language, a dict from each English text of the page; empty for English."""
+    if language == "en":
+        return {}
+    return json.loads(resources.files(__package__).joinpath(f"viewer_{language}.json").read_text("utf-8"))
 
 
 def page_of(title, data, weights=b"", scripts=()):
@@ -149,6 +169,7 @@ def page_of(title, data, weights=b"", scripts=()):
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     parts = {
         "title": html.escape(title),
+        "language": data.get("language", "en"),
         "policy": policy,
         "style": style,
         "script": script,

@@ -3,6 +3,12 @@
 
 const TITLES = { encoder: "Encoder", decoder: "Decoder", cross: "Cross-attention" };
 const OPEN_BOX = "\u2423";
+const MEAN = -1; // in place of the number of a head: the mean of all heads
+
+// Returns a text in the language of the page, with its parts in place of {0}, {1} and so on.
+function say(text, ...parts) {
+  return (data.words?.[text] ?? text).replace(/\{(\d)\}/g, (_, i) => parts[i]);
+}
 
 function dot(x, y) {
   let sum = 0;
@@ -16,17 +22,42 @@ function headOf(row, head, heads) {
   return row.subarray(head * width, (head + 1) * width);
 }
 
+// Adds the mean of the heads to a group.
+function withMean(group) {
+  const { heads, weights } = group;
+  const mean = (layer, row) => {
+    const sums = new Float64Array(group.columns.length);
+    for (let head = 0; head < heads; head++) weights(layer, head, row).forEach((x, column) => (sums[column] += x / heads));
+    return sums;
+  };
+  return { ...group, weights: (layer, head, row) => (head === MEAN ? mean(layer, row) : weights(layer, head, row)) };
+}
+
+// Returns the layer whose mean of heads is nearest to an alignment: most columns have a row that attends to them.
+function alignedLayer(group) {
+  const covered = Array.from({ length: group.layers }, (_, layer) => {
+    const highest = new Float64Array(group.columns.length);
+    for (let row = 0; row < group.rows.length; row++) {
+      group.weights(layer, MEAN, row).forEach((x, column) => (highest[column] = Math.max(highest[column], x)));
+    }
+    return highest.reduce((a, b) => a + b);
+  });
+  return covered.indexOf(Math.max(...covered));
+}
+
 // Makes a view of a record that Python wrote.
 function recordedView(record) {
   const groups = record.groups.map((group) => {
-    const { layers, heads, rows, columns } = group;
+    const { layers, heads } = group;
+    const named = (label) => record.image ? label.replace(/^(class token|patch)/, (name) => say(name)) : label;
+    const rows = group.rows.map(named), columns = group.columns.map(named);
     const weights = float32Of(new Uint16Array(bytesOf(group.weights).buffer));
     const vectors = group.vectors?.map((part) => float32Of(new Uint16Array(bytesOf(part).buffer)));
     const vector = (part, layer, head, count, i) => {
       const width = vectors[part].length / (layers * count), start = (layer * count + i) * width;
       return headOf(vectors[part].subarray(start, start + width), head, heads);
     };
-    return {
+    return withMean({
       name: group.name, rows, columns, layers, heads,
       causal: group.name === "decoder",
       weights(layer, head, row) {
@@ -36,7 +67,7 @@ function recordedView(record) {
       query: vectors && ((layer, head, row) => vector(0, layer, head, rows.length, row)),
       key: vectors && ((layer, head, column) => vector(1, layer, head, columns.length, column)),
       value: vectors && ((layer, head, column) => vector(2, layer, head, columns.length, column)),
-    };
+    });
   });
   const hypotheses = record.beam?.map((node) => ({ ...node }));
   hypotheses?.forEach((node) => (node.parent = hypotheses[node.parent] ?? null));
@@ -81,7 +112,7 @@ function liveView(found, hypothesis, page) {
   ];
   for (const each of all) each.label ??= labels(page.target, [each.token])[0];
   const ids = path.slice(1).map((each) => each.token).filter((id) => id !== config.eos_id);
-  return { groups, hypotheses: all, shown: hypothesis, answer: page.target.decode(ids), score: hypothesis.sum };
+  return { groups: groups.map(withMean), hypotheses: all, shown: hypothesis, answer: page.target.decode(ids), score: hypothesis.sum };
 }
 
 // The model of a page, which translates what a reader types.

@@ -1,7 +1,12 @@
 // Draws attention: lines between tokens, a map of one head, thumbnails, vectors, pictures and the tree of a search.
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const headColour = (head) => colour(`head-${head % 8}`);
+const headColour = (head) => colour(head === MEAN ? "ink" : `head-${head % 8}`);
+const isDashed = (head) => head >= 8;
+const headName = (head) => (head === MEAN ? say("mean of heads") : say("head {0}", head + 1));
+const number = (x, digits = 3) => x.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "\u2212");
+// Letters of scripts that are written in squares, such as Hangul and hanja.
+const WIDE = /[\u1100-\u115f\u2e80-\ud7ff\uf900-\uffe6]/;
 const shortened = (text, length = 14) => [...text].length > length ? [...text].slice(0, length - 1).join("") + "…" : text;
 
 function element(tag, properties = {}, ...children) {
@@ -29,7 +34,7 @@ function sized(canvas, width, height) {
 
 // Returns the highest weight of a head.
 function highestOf(group, layer, head) {
-  const known = (group.highest ??= new Map()), name = layer * group.heads + head;
+  const known = (group.highest ??= new Map()), name = `${layer}/${head}`;
   if (!known.has(name)) {
     let highest = 0;
     for (let row = 0; row < group.rows.length; row++) {
@@ -55,13 +60,13 @@ function drawThreads(canvas, box, group, layer, heads, from, to, rows, chosen) {
   const draw = (row, head, least, strength) => {
     const weights = group.weights(layer, head, row), x = from[row] - left;
     context.strokeStyle = headColour(head);
-    context.setLineDash(head >= 8 ? [5, 3] : []);
+    context.setLineDash(isDashed(head) ? [5, 3] : []);
     for (let column = 0; column < weights.length; column++) {
       const weight = weights[column], end = to[column] - left;
       if (weight < least || (x < -8 && end < -8) || (x > width + 8 && end > width + 8)) continue;
       context.globalAlpha = Math.min(1, strength * (0.15 + 0.85 * weight));
       context.lineWidth = strength * (0.6 + 4.4 * weight);
-      const shift = (head - (group.heads - 1) / 2) * Math.min(4, 24 / group.heads);
+      const shift = head === MEAN ? 0 : (head - (group.heads - 1) / 2) * Math.min(4, 24 / group.heads);
       context.beginPath();
       context.moveTo(x + shift, 2);
       context.bezierCurveTo(x + shift, height * 0.45, end + shift, height * 0.55, end + shift, height - 2);
@@ -89,6 +94,8 @@ function drawThumbnail(canvas, group, layer, head) {
 }
 
 const MAP_HEIGHT = 460;
+const LETTER_HEIGHT = 13; // of Hangul, which stands upright above its column
+const uprightLetters = (label) => (WIDE.test(label) ? [...shortened(label, 8)] : null);
 
 // The map of one head: a cell for each weight, and the labels of rows and columns at its edges.
 class HeadMap {
@@ -104,7 +111,8 @@ class HeadMap {
     context.font = "12px system-ui, sans-serif";
     const widest = (labels) => Math.max(...labels.map((label) => context.measureText(shortened(label)).width)) + 10;
     this.left = Math.min(120, widest(group.rows));
-    this.top = Math.min(110, widest(group.columns));
+    const tallest = Math.max(...group.columns.map((label) => LETTER_HEIGHT * (uprightLetters(label)?.length ?? 0))) + 8;
+    this.top = Math.max(tallest, Math.min(110, widest(group.columns.filter((label) => !WIDE.test(label)))));
     const space = this.box.clientWidth - this.left;
     const high = Math.max(14, Math.floor((MAP_HEIGHT - this.top) / group.rows.length));
     this.cell = Math.max(10, Math.min(32, high, Math.floor(space / group.columns.length)));
@@ -158,8 +166,18 @@ class HeadMap {
       if (x0 + (j + 0.5) * cell < left || skips(j, column)) continue;
       context.save();
       context.translate(x0 + (j + 0.5) * cell, top - 5);
-      context.rotate(-Math.PI / 2);
-      label(group.columns[j], j === column);
+      const letters = uprightLetters(group.columns[j]);
+      if (letters) {
+        context.textAlign = "center";
+        context.translate(0, -LETTER_HEIGHT * (letters.length - 0.5));
+        for (const letter of letters) {
+          label(letter, j === column);
+          context.translate(0, LETTER_HEIGHT);
+        }
+      } else {
+        context.rotate(-Math.PI / 2);
+        label(group.columns[j], j === column);
+      }
       context.restore();
     }
   }
@@ -182,20 +200,27 @@ class HeadMap {
   }
 }
 
-// Draws the numbers of a vector as bars around zero. `chosen` is the bar that is marked.
+const SCALE = 38; // pixels for the numbers at the left of bars
+
+// Draws the numbers of a vector as bars around zero, with the highest and the lowest. `chosen` is the bar that is marked.
 function drawBars(canvas, values, chosen = -1) {
   const width = canvas.clientWidth || 270, height = canvas.clientHeight || 62;
   const context = sized(canvas, width, height);
   canvas.style.width = canvas.style.height = "";
   const low = Math.min(0, ...values), high = Math.max(0, ...values), scale = (height - 4) / (high - low || 1);
-  const zero = 2 + high * scale, step = width / values.length;
+  const zero = 2 + high * scale, step = (width - SCALE) / values.length;
   values.forEach((value, i) => {
     context.fillStyle = i === chosen ? colour("ink") : colour(value < 0 ? "minus" : "plus");
     const size = Math.max(0.5, Math.abs(value) * scale);
-    context.fillRect(i * step, value < 0 ? zero : zero - size, Math.max(1, step - (step > 3 ? 1 : 0)), size);
+    context.fillRect(SCALE + i * step, value < 0 ? zero : zero - size, Math.max(1, step - (step > 3 ? 1 : 0)), size);
   });
   context.fillStyle = colour("quiet");
-  context.fillRect(0, zero, width, 0.75);
+  context.fillRect(SCALE, zero, width - SCALE, 0.75);
+  context.font = "10px system-ui, sans-serif";
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  if (high > 0) context.fillText(number(high, 2), SCALE - 4, 7);
+  if (low < 0) context.fillText(number(low, 2), SCALE - 4, height - 6);
 }
 
 // Draws a picture, dark where a patch has little weight. row: the patch that attends, or -1 for the class token.
@@ -264,17 +289,17 @@ function drawTree(box, hypotheses, shown, choose) {
   const ranked = hypotheses.filter((each) => each.rank != null).sort((a, b) => b.rank - a.rank);
   const ancestors = (each) => new Set(each ? pathOf(each) : []);
   const best = ancestors(ranked[0]), path = ancestors(shown);
-  const wide = (text) => 18 + [...text].reduce((sum, c) => sum + (c > "\u1100" && c < "\uffff" && c !== OPEN_BOX && c !== "…" ? 13 : 8), 0);
+  const wide = (text) => 18 + [...text].reduce((sum, c) => sum + (WIDE.test(c) ? 13 : 8), 0);
   const widths = [];
   for (const each of hypotheses) widths[each.depth] = Math.max(widths[each.depth] ?? 78, wide(shortened(each.label)));
   const lefts = widths.reduce((sums, width) => [...sums, sums.at(-1) + width + 26], [4]);
   const levels = Math.max(...hypotheses.map((each) => each.level)) + 1, high = 50;
-  const root = svg("svg", { width: lefts.at(-1) + 76, height: levels * high + 8, role: "group", "aria-label": "Tree of the search" });
+  const root = svg("svg", { width: lefts.at(-1) + 76, height: levels * high + 8, role: "group", "aria-label": say("Tree of the search") });
   for (const each of hypotheses) {
     const left = lefts[each.depth], width = widths[each.depth], middle = each.level * high + 26;
     const share = each.parent ? Math.exp(each.sum - each.parent.sum) : 1;
     const kind = [best.has(each) ? "best" : each.best > -Infinity ? "good" : "", path.has(each) ? "shown" : ""].join(" ");
-    const said = `${each.label}, step ${each.depth}, probability ${share.toFixed(2)}, sum of log probabilities ${each.sum.toFixed(2)}`;
+    const said = say("{0}, step {1}, probability {2}, score {3}", each.label, each.depth, number(share, 2), number(each.sum, 2));
     const group = svg("g", { class: kind });
     if (each.parent) {
       const start = lefts[each.depth] - 26, from = each.parent.level * high + 26;
@@ -282,16 +307,17 @@ function drawTree(box, hypotheses, shown, choose) {
     }
     group.append(svg("rect", { x: left, y: middle - 19, width, height: 38, rx: 7 }));
     group.append(svg("text", { x: left + width / 2, y: middle - 2 }, shortened(each.label)));
-    const small = each.parent ? `${share < 0.005 ? "<0.01" : share.toFixed(2)} · ${each.sum.toFixed(1).replace("-", "−")}` : "";
+    const small = each.parent ? `${share < 0.005 ? "<0.01" : number(share, 2)} · ${number(each.sum, 1)}` : "";
     group.append(svg("text", { x: left + width / 2, y: middle + 13, class: "small" }, small));
     group.append(svg("title", {}, said));
     if (each.rank != null) {
-      const text = `${ranked.indexOf(each) + 1}.  ${each.rank.toFixed(2).replace("-", "−")}`;
+      const text = `${ranked.indexOf(each) + 1}.  ${number(each.rank, 2)}`;
       group.append(svg("text", { x: left + width + 7, y: middle + 4, class: "rank" }, text));
       if (choose) {
         group.setAttribute("role", "button");
         group.setAttribute("tabindex", 0);
-        group.setAttribute("aria-label", `Show result ${ranked.indexOf(each) + 1}: ${said}, score ${each.rank.toFixed(2)}`);
+        const name = say("Show result {0}: {1}, normalised score {2}", ranked.indexOf(each) + 1, said, number(each.rank, 2));
+        group.setAttribute("aria-label", name);
         group.addEventListener("click", () => choose(each));
         group.addEventListener("keydown", (event) => {
           if (event.key !== "Enter" && event.key !== " ") return;

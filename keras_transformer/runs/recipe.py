@@ -270,8 +270,12 @@ class Recipe:
             free.add("epochs")
         before = type(self)(**{field.name: earlier[field.name] for field in fields if field.name in earlier})
         before, now = before.resolved(), self.resolved()
+
+        def shown(name, value):
+            return "the preset's" if value is None and name in MODEL else repr(value)
+
         return [
-            f"{field.name}: {old!r}, now {new!r}"
+            f"{field.name}: {shown(field.name, old)}, now {shown(field.name, new)}"
             for field in fields
             if field.name not in free
             and (old := getattr(before, field.name)) != (new := getattr(now, field.name))

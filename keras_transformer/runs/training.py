@@ -108,7 +108,8 @@ def _train_epochs(recipe, pairs, val_pairs, folder, description, say):
             try:
                 _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
             except KeyboardInterrupt:
-                say(f"{folder}: {folder.epochs_done} epochs are saved. The same command resumes the run.")
+                saved = next(iter(folder.checkpoints()), SavedState(None))
+                say(f"{folder}: {saved} are saved. The same command resumes the run.")
                 raise
 
 
@@ -145,8 +146,7 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
 def _restore(folder, say):
     """Loads the model of the newest checkpoint, and reports how far the run is."""
     model, saved = folder.restore()
-    middle = f" and {saved.steps} steps of the next" if saved.steps else ""
-    say(f"{folder}: {saved.epochs} epochs{middle} done, going on.")
+    say(f"{folder}: {saved} done, going on.")
     return model, saved
 
 

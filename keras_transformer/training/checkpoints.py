@@ -31,6 +31,14 @@ class SavedState(NamedTuple):
     epochs: int = 0
     steps: int = 0
 
+    def __str__(self):
+        """Says how far the training was.
+
+        >>> str(SavedState(None, 2, 88))
+        '2 epochs and 88 steps of the next'
+        """
+        return f"{self.epochs} epochs" + (f" and {self.steps} steps of the next" if self.steps else "")
+
     def restore_metrics(self, model):
         """Gives the model's metrics the values that they had when the checkpoint was saved within an epoch.
 

@@ -6,14 +6,14 @@ import time
 import keras
 import tqdm
 
-LINE_SECONDS = 60  # between lines, where there is no bar
+SILENCE = 60  # seconds after which a file that is no terminal gets a line within an epoch
 
 
 class Progress(keras.callbacks.Callback):
     """Shows one progress bar for the whole training, and writes one line after each epoch.
 
     The bar shows the loss and metrics, target tokens a second, and the time left. A file that is no terminal gets
-    lines only, and within an epoch one each minute.
+    the lines only, and in a long epoch further lines: after one minute, after two more, after four more, and so on.
 
     Args:
         steps: Number of steps in an epoch.
@@ -21,7 +21,7 @@ class Progress(keras.callbacks.Callback):
         file: Where to write, a text file; standard error when None.
         first_step: Number of steps of the first epoch that an earlier call of `fit` did.
         epochs: Number of epochs of the whole training; the `epochs` of `fit` when None.
-        say: A function that is called with each line, a str. None to write it to `file`.
+        say: A function that is called with the line after each epoch, a str. None to write it to `file`.
 
     Example:
 
@@ -54,29 +54,28 @@ class Progress(keras.callbacks.Callback):
                 disable=None,  # no bar where there is no terminal
                 leave=False,
             )
-            self.line_time = time.perf_counter()
-        self.epoch = epoch
         self.start_time = time.perf_counter()
+        self.next_line = SILENCE  # seconds since the start of the epoch
         self.training_seconds = None
 
     def on_train_batch_end(self, batch, logs=None):
         self.bar.update()
-        now = time.perf_counter()
-        speed = f"{self.tokens * (batch + 1) / self.steps / (now - self.start_time):,.0f} tokens/s"
-        if not self.bar.disable and logs:
-            self.bar.set_postfix_str(f"{speed}  {_format(logs)}", refresh=False)
-        elif self.bar.disable and now - self.line_time >= LINE_SECONDS and batch < self.epoch_steps - 1:
-            self.line_time = now
-            done = (self.epoch + 1) * self.steps - self.epoch_steps + batch + 1
+        seconds = time.perf_counter() - self.start_time
+        speed = self.tokens * (batch + 1) / self.steps / seconds
+        if self.bar.disable and seconds >= self.next_line and batch < self.epoch_steps - 1:
+            self.next_line = 2 * self.next_line + SILENCE
+            step = self.steps - self.epoch_steps + batch + 1
             (self.say or self._write)(
-                f"step {done:,}/{self.epochs * self.steps:,}  {_format(logs or {})}  {speed}"
+                f"epoch {self.bar.n // self.steps + 1}/{self.epochs}, step {step} of {self.steps}  "
+                f"{_format(logs or {})}  {speed:,.0f} tokens/s"
             )
+        if not self.bar.disable and logs:
+            self.bar.set_postfix_str(f"{speed:,.0f} tokens/s  {_format(logs)}", refresh=False)
         if batch == self.epoch_steps - 1:
-            self.training_seconds = time.perf_counter() - self.start_time  # without the validation
+            self.training_seconds = seconds  # without the validation
 
     def on_epoch_end(self, epoch, logs=None):
-        self.line_time = time.perf_counter()
-        total_seconds = self.line_time - self.start_time
+        total_seconds = time.perf_counter() - self.start_time
         seconds = self.training_seconds or total_seconds
         line = (
             f"epoch {epoch + 1}/{self.epochs}  {_format(logs or {})}  "

@@ -113,6 +113,7 @@ def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tm
         patch.setattr(training, "Progress", Killer)
         code, _, err = run(*again)
     assert code == 130 and "interrupted" in err and "Traceback" not in err
+    assert f"{again[-1]}: 1 epochs are saved. The same command resumes the run." in err
     code, _, err = run(*again)
     assert code == 0, err
     assert "1 epochs done, going on" in err and "epoch 2/2" in err and "epoch 1/2" not in err
@@ -475,7 +476,8 @@ def test_unusable_input_of_the_other_commands_gives_one_message_and_exit_code_2(
         ("train --output x --epochs many", "usage: keras-transformer train"),
         ("train --output x --preset huge", "usage: keras-transformer train"),
         ("train --output x --unheard-of", "unrecognized arguments: --unheard-of"),
-        ("train --output x --lerning-rate 3", "unrecognized arguments: --lerning-rate 3"),
+        ("train --output x --lerning-rate 3", "--lerning-rate 3. Did you mean --learning-rate?"),
+        ("train --output x --learning_rate=3", "--learning_rate=3. Did you mean --learning-rate?"),
         ("translate", "usage: keras-transformer translate"),
         ("translate x --n-best 3", "unrecognized arguments: --n-best 3"),
         ("export run", "usage: keras-transformer export"),

@@ -48,7 +48,7 @@ def run_in_browser(data, script, folder, weights=b"", size=(1280, 900)):
     if browser is None:
         pytest.skip(f"No browser is installed. Looked for: {', '.join(BROWSERS)}.")
     page = folder / "page.html"
-    page.write_text(page_of("Test", data, weights, [script, RUNNER]), encoding="utf-8")
+    page.write_text(page_of(data["title"], data, weights, [script, RUNNER]), encoding="utf-8")
     command = [
         browser,
         "--headless",

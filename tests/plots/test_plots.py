@@ -38,6 +38,41 @@ def test_a_hidden_score_is_minus_infinity():
     assert numbers(axes)[20:] == ["1", "5", "4", "1", "9"]
 
 
+def test_hangul_stands_upright_where_latin_letters_are_turned():
+    tokens = ["<SOS>", "저는", "student"]
+    figure = plots.masks({"mask": kt.masks.look_ahead_mask(3)}, tokens, xlabel="키", ylabel="쿼리")
+    (axes,) = figure.axes
+    ticks = axes.get_xticklabels()
+    assert labels(ticks) == ["<SOS>", "저\n는", "student"]
+    assert [tick.get_rotation() for tick in ticks] == [90, 0, 90]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("키", "쿼\n리")
+    assert axes.yaxis.label.get_rotation() == 0
+    (axes,) = plots.masks({"mask": kt.masks.look_ahead_mask(3)}, ["I", "am", "저는"]).axes  # all are short
+    assert labels(axes.get_xticklabels()) == ["I", "am", "저는"]
+
+
+def test_the_mean_of_heads_is_drawn():
+    weights = np.random.default_rng(2).dirichlet(np.ones(3), (2, 1, 4, 2))  # layers, batch, heads, queries
+    figure = plots.attention_weights(weights, "ab", "cde", heads="mean")
+    assert [axes.get_title() for axes in figure.axes[:2]] == [f"layer {i}, mean of heads" for i in (1, 2)]
+    np.testing.assert_allclose(figure.axes[1].images[0].get_array(), weights[1, 0].mean(axis=0))
+
+
+def test_labels_are_in_the_language_that_is_asked_for():
+    weights = [np.full((1, 2, 2), 0.5)] * 2
+    figure = plots.attention_weights(weights, "ab", "cd", panel="{layer}층, 헤드의 평균", label="가중치")
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["1층, 헤드의 평균", "2층, 헤드의 평균"]
+    assert figure.axes[-1].get_ylabel() == "가\n중\n치"
+    axes = plots.positions(length=3, d_model=4, title="위치", xlabel="채널", ylabel="자리").axes[0]
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("위치", "채널", "자\n리")
+    axes = plots.schedule(kt.WarmupSchedule(8), 9, xlabel="스텝", ylabel="학습률").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("스텝", "학\n습\n률")
+    figure = plots.classified_images(
+        np.zeros((1, 2, 2, 1)), ["원"], ["칸"], wrong="{prediction} (정답: {label})"
+    )
+    assert figure.axes[0].get_title() == "칸 (정답: 원)"
+
+
 LOOK_AHEAD = {"mask": kt.masks.look_ahead_mask(5)}
 MASKS = [np.ones((5, 4), bool), np.ones((5, 5)), np.ones((2, 1, 5, 5), bool), np.ones((3, 5), bool)]
 ATTENTION = np.ones((2, 3, 7, 5)) / 5  # layers, heads, queries, keys

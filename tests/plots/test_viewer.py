@@ -6,16 +6,17 @@ import html
 import html.parser
 import json
 import re
+from importlib import resources
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import layers, models
+from keras_transformer import layers, models, plots
 from keras_transformer.cli import main
 from keras_transformer.decoding import Beam, MinLength, Sample
-from keras_transformer.plots import AttentionPage, attention
+from keras_transformer.plots import AttentionPage, attention, viewer
 from keras_transformer.plots.viewer_live import (
     CannotRunError,
     describe_translator,
@@ -97,6 +98,25 @@ def test_page_is_one_file_that_may_load_nothing(live):
         assert rules[rule] == f"'sha256-{digest}'"
     assert not [a for _, a in reader.elements if {"src", "href", "style", "onclick", "onload"} & a.keys()]
     assert live.is_live and live.reason is None
+
+
+def test_every_text_of_a_page_is_in_the_file_of_korean_words():
+    folder = resources.files(plots)
+    scripts = "".join(folder.joinpath(name).read_text("utf-8") for name in viewer.SCRIPTS)
+    scripts = re.sub(r'" \+\s+"', "", scripts)
+    template = folder.joinpath("viewer.html").read_text("utf-8")
+    body = template[template.index("<body>") : template.index('<script type="application/json"')]
+    said = set(re.findall(r'\bsay\(\s*"([^"]+)"', scripts))
+    said |= {text.strip() for text in re.split("<[^>]*>", body) if re.search("[a-z]", text)} - {"{{title}}"}
+    said |= set(re.findall('aria-label="([^"]+)"', body)) | set(viewer.TITLES.values())
+    korean = viewer.words_of("ko")
+    assert len(said) > 50 and not said - korean.keys()
+    assert not [text for text in korean.keys() - said if text not in scripts and text not in template]
+    for text, translated in korean.items():
+        assert sorted(re.findall(r"{\d}", text)) == sorted(re.findall(r"{\d}", translated)), text
+        assert re.search("[가-힣]", translated), text
+    page = AttentionPage({"title": "제목", "language": "ko", "live": None, "reason": None, "records": []})
+    assert Reader(page.html).all("html")[0][0] == {"lang": "ko"} and not viewer.words_of("en")
 
 
 def test_no_text_ends_its_element():
@@ -343,6 +363,7 @@ def test_vision_transformer_is_recorded_over_its_picture():
         (["a", 5], {}, "`inputs` must be a str or a list of str"),
         ([], {}, "`inputs` must be a str or a list of str"),
         ("a", {"precision": "int4"}, "`precision` must be None or one of"),
+        ("a", {"language": "de"}, "`language` must be one of en, ko. Received: language='de'"),
         ("", {"live": False}, "`inputs` must hold something to translate"),
     ],
 )

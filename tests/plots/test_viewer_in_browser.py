@@ -1,6 +1,7 @@
 """The attention viewer, as a browser runs it."""
 
 import base64
+import re
 
 import keras
 import numpy as np
@@ -203,6 +204,20 @@ def test_reader_uses_a_live_page(translator, tmp_path):
         await drawn();
         result.step = value("step-text");
         result.lines = pixels(byId("threads"));
+        result.opened = [value("map-title"), document.querySelectorAll("#pair canvas").length];
+        const canvas = byId("map").querySelector("canvas"), frame = canvas.getBoundingClientRect();
+        const { left, top, cell } = viewer.map;
+        const place = { clientX: frame.left + left + 1.5 * cell, clientY: frame.top + top + 0.5 * cell };
+        canvas.dispatchEvent(new MouseEvent("click", { ...place, bubbles: true }));
+        await drawn();
+        result.clicked = [viewer.state.row, viewer.state.column];
+        byId("forward").click();
+        const means = viewer.group.weights(0, MEAN, 1), heads = viewer.group.heads;
+        const each = Array.from({ length: heads }, (_, h) => viewer.group.weights(0, h, 1));
+        const errors = means.map((x, i) => Math.abs(x - each.reduce((sum, row) => sum + row[i], 0) / heads));
+        result.meanError = Math.max(...errors);
+        byId("grid").querySelectorAll("button")[1].click(); // the first head of the first layer
+        await drawn();
         byId("map").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown" }));
         await drawn();
         result.after = [viewer.state.row, value("said")];
@@ -242,6 +257,9 @@ def test_reader_uses_a_live_page(translator, tmp_path):
     assert found["step"].startswith(f"2 of {found['rows']}: writes ") and found["lines"] > 10
     row, said = found["after"]
     assert row == 2 and said.endswith(f": {found['weight']:.3f}")
+    title, drawings = found["opened"]
+    assert re.fullmatch("Cross-attention, layer [12], mean of heads", title) and drawings == 2
+    assert found["clicked"] == [0, 1] and found["meanError"] < 1e-6
     assert found["title"] == "Decoder, layer 1, head 1"
     assert found["channels"] == 24 and found["tableRows"] == 3
     beam = stored.changed(strategy=Beam(3)).translate([second])
@@ -289,10 +307,12 @@ def test_recorded_pages_show_every_kind_of_model(translator, tmp_path):
           byId("back").click();
           byId("forward").click();
           await drawn();
+          byId("grid").querySelectorAll("button")[1].click(); // the first head: it has queries and keys
+          await drawn();
           const { layer, head, row } = viewer.state;
           const sum = [...viewer.group.weights(layer, head, row)].reduce((a, b) => a + b);
           const pictures = [...byId("pictures").querySelectorAll("canvas")];
-          if (pictures.length) pictures[1].click();
+          if (pictures.length) pictures[2].click();
           await drawn();
           seen.push({ text: option.textContent, sum, map: pixels(byId("map").querySelector("canvas")),
             bars: document.querySelectorAll("#pair canvas").length, lines: byId("lines").checkVisibility(),
@@ -311,7 +331,24 @@ def test_recorded_pages_show_every_kind_of_model(translator, tmp_path):
             assert each["sum"] == pytest.approx(1, abs=1e-2) and each["bars"] == 6 and each["map"] > 5
             assert each["unnamed"] == []
             is_image = page is pages[2]
-            assert each["lines"] is not is_image and (len(each["pictures"]) == 2) is is_image
+            assert each["lines"] is not is_image and (len(each["pictures"]) == 3) is is_image
             assert (each["tree"] > 5) is (page is pages[0])
             if is_image:
                 assert min(each["pictures"]) > 5 and each["head"] == 1
+
+
+def test_korean_page_speaks_korean(translator, tmp_path):
+    page = attention(translator.changed(strategy=Beam(3)), "저는 학생입니다.", language="ko")
+    script = """
+      async function test(until, drawn) {
+        await until(() => viewer.view && !viewer.busy);
+        await drawn();
+        const ids = ["about", "groups", "heads", "step-text", "map-title", "map-help", "pair-title", "tree-title"];
+        const texts = ids.map((id) => byId(id).textContent);
+        texts.push(document.title, byId("back").ariaLabel, byId("tree").querySelector("[role=button]").ariaLabel);
+        return [document.documentElement.lang, texts];
+      }"""
+    language, texts = run_in_browser(page.data, script, tmp_path, page.weights)
+    assert language == "ko" and len(texts) == 11
+    assert all(re.search("[가-힣]", text) for text in texts)
+    assert "헤드의 평균" in texts[4] and "보정한 점수" in texts[-1]
