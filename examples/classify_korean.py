@@ -2,10 +2,12 @@
 
     python examples/classify_korean.py
     python examples/classify_korean.py --data ChatbotData.csv --output classifier
+    python examples/classify_korean.py --precision int8 --compare
 
 It learns from the columns Q and label of a CSV file. data/talk.csv, the default, has 431 rows and shows that it works;
 a file with more is github.com/songys/Chatbot_data (11,823 rows). It exports a SavedModel that takes text and returns
-the label with its probability.
+the label with its probability. With --compare, Keras models with this library's encoder, with Keras's attention and
+with LSTMs then learn from the same ids.
 """
 
 import argparse
@@ -18,9 +20,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
+from encoders import compare
 
 from keras_transformer.data import hold_out, read_table
-from keras_transformer.layers import Encoder, LearnedPositions
+from keras_transformer.layers import Encoder, LearnedPositions, TokenEmbedding
 from keras_transformer.models import ClassificationHead, EncoderModel
 from keras_transformer.schedules import CosineSchedule
 from keras_transformer.serving import Classifier
@@ -59,22 +62,15 @@ def build(vocab_size, labels):
     )
 
 
-def train(rows, held_out, epochs=None):
-    """Trains a tokenizer and a model on rows of text and label; returns them as a `Classifier`."""
-    labels = sorted({label for _, label in rows})
-    tokenizer = SentencePieceTokenizer.train([text for text, _ in rows], VOCAB_SIZE)
+def arrays(tokenizer, labels, rows):
+    """Returns the token ids of rows of text and label, and the numbers of their labels."""
+    texts, names = zip(*rows, strict=True)
+    token_ids = pack(tokenizer, list(texts), max_length=MAX_LENGTH)["token_ids"]
+    return token_ids.numpy(), np.array([labels.index(name) for name in names])
 
-    def arrays(rows):
-        texts, names = zip(*rows, strict=True)
-        token_ids = pack(tokenizer, list(texts), max_length=MAX_LENGTH)["token_ids"]
-        return token_ids.numpy(), np.array([labels.index(name) for name in names])
 
-    x, y = arrays(rows)
-    model = build(tokenizer.vocab_size, labels)
-    print(
-        f"{len(x):,} texts, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters",
-        flush=True,
-    )
+def fit(model, x, y, epochs=None, **arguments):
+    """Trains a model, and returns it."""
     steps_per_epoch = -(-len(x) // BATCH_SIZE)
     epochs = epochs or max(EPOCHS, -(-UPDATES // steps_per_epoch))
     steps = epochs * steps_per_epoch
@@ -83,8 +79,35 @@ def train(rows, held_out, epochs=None):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    model.fit(x, y, BATCH_SIZE, epochs, verbose=2, validation_data=arrays(held_out))
+    model.fit(x, y, BATCH_SIZE, epochs, **arguments)
+    return model
+
+
+def train(rows, held_out, epochs=None):
+    """Trains a tokenizer and a model on rows of text and label; returns them as a `Classifier`."""
+    labels = sorted({label for _, label in rows})
+    tokenizer = SentencePieceTokenizer.train([text for text, _ in rows], VOCAB_SIZE)
+    x, y = arrays(tokenizer, labels, rows)
+    model = build(tokenizer.vocab_size, labels)
+    print(
+        f"{len(x):,} texts, {tokenizer.vocab_size:,} subwords, {model.count_params():,} parameters",
+        flush=True,
+    )
+    fit(model, x, y, epochs, verbose=2, validation_data=arrays(tokenizer, labels, held_out))
     return Classifier(model, tokenizer)
+
+
+def compare_encoders(tokenizer, labels, rows, held_out, epochs=None):
+    """Trains a functional model with each of the encoders, and prints their accuracies on held-out rows."""
+
+    def trained(encoder):
+        ids = keras.Input((None,), dtype="int32")
+        x = encoder(TokenEmbedding(tokenizer.vocab_size, D_MODEL, pad_id=tokenizer.pad_id)(ids))
+        logits = keras.layers.Dense(len(labels))(keras.layers.GlobalAveragePooling1D()(x))
+        return fit(keras.Model(ids, logits), *arrays(tokenizer, labels, rows), epochs, verbose=0)
+
+    x, y = arrays(tokenizer, labels, held_out)
+    compare(trained, lambda model: np.mean(model.predict(x, verbose=0).argmax(-1) == y), "accuracy")
 
 
 def main(arguments=None):
@@ -93,6 +116,10 @@ def main(arguments=None):
     parser.add_argument("--data", default=DATA, help="CSV with columns Q and label")
     parser.add_argument("--output", default="classifier", type=Path, help="new folder for the SavedModel")
     parser.add_argument("--epochs", type=int, help="passes over the texts; by default more for few rows")
+    parser.add_argument(
+        "--precision", default="float32", choices=("float32", "bfloat16", "int8"), help="of the export"
+    )
+    parser.add_argument("--compare", action="store_true", help="compare with Keras's attention and LSTMs")
     options = parser.parse_args(arguments)
     if options.output.exists():
         parser.error(f"{options.output} exists: name a new folder with --output.")
@@ -115,13 +142,15 @@ def main(arguments=None):
         of_label = [hit for hit, name in zip(hits, names, strict=True) if name == label]
         print(f"  {label}: {np.mean(of_label):.1%} of {len(of_label)}")
 
-    version = classifier.export(options.output)
+    version = classifier.export(options.output, precision=options.precision)
     export = tf.saved_model.load(str(version))  # keep it: a signature alone does not keep its weights alive
     ask = export.signatures["serving_default"]
     answers = ask(text=tf.constant(TEXTS))
     print(f"Exported to {version}, which says:")
     for text, label, p in zip(TEXTS, answers["label"].numpy(), answers["probability"].numpy(), strict=True):
         print(f"  {text}  ->  {label.decode()} ({p:.0%})")
+    if options.compare:
+        compare_encoders(classifier.tokenizer, classifier.labels, rows, held_out, options.epochs)
 
 
 if __name__ == "__main__":

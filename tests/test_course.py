@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
 
 COURSE = Path(__file__).parents[1] / "course"
@@ -51,7 +53,7 @@ def test_every_chapter_exists_in_both_languages():
     assert NAMES
     assert sorted(file.stem for file in (COURSE / "ko").glob("*.py")) == NAMES
     numbers = [name[:2] for name in NAMES]
-    assert numbers == [f"{number:02d}" for number in range(1, 16)]
+    assert numbers == [f"{number:02d}" for number in range(1, 17)]
     assert all(re.fullmatch(r"\d\d_[a-z0-9_]+", name) for name in NAMES)
 
 
@@ -109,7 +111,7 @@ def test_the_plan_has_a_quiz_with_answers_for_each_week():
             assert 3 <= len(questions) <= 5 and week.count(mark) == len(questions)
     chapters = [re.findall(r"^\| \d+ \| ([^|]+) \|", plan, re.MULTILINE) for plan in plans]
     taught = [sorted(int(number) for number in re.findall(r"\d+", " ".join(rows))) for rows in chapters]
-    assert taught[0] == taught[1] == list(range(1, 16))
+    assert taught[0] == taught[1] == list(range(1, 17))
     points = [re.findall(r"^\|[^|]+\| (\d+) \|[^|]+\|[^|]+\|$", plan, re.MULTILINE) for plan in plans]
     assert points[0] == points[1] and sum(map(int, points[0])) == 100
 
@@ -119,6 +121,29 @@ def test_a_changed_program_is_seen():
     assert program('f"{x} of {y:3}"') == program('f"{y:3}개 중 {x}개"')
     assert program('print("a", 1)') != program('print("a", 2)')
     assert program('f"{x:.2f}"') != program('f"{y:.2f}"')
+
+
+@pytest.mark.tensorflow  # JAX gives the same, but compiles each operation: 30 s
+def test_the_listing_of_the_whole_model_gives_the_logits_of_the_library():
+    codes = [content for mark, content in chapter("en", "16_the_whole_model") if mark != "[markdown]"]
+    names = {}
+    for begin in ("class Transformer(keras.Model)", "def copy_weights("):
+        (code,) = (code for code in codes if begin in code)
+        assert "kt" not in code or "def copy_weights" in code, "the listing is plain Keras"
+        exec(code, names)
+    sizes = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 5}
+    plain = names["Transformer"](11, **sizes)
+    library = names["kt"].Transformer(11, **sizes, bos_id=1, eos_id=2)
+    batch = {"source": np.array([[5, 3, 7, 0], [4, 8, 6, 9]]), "target": np.array([[1, 9, 0], [1, 4, 10]])}
+    plain(batch)
+    generator = np.random.default_rng(7)
+    for weight in plain.weights:  # biases and norms, too, are no longer 0 and 1
+        weight.assign(generator.normal(size=weight.shape))
+    assert not np.allclose(plain(batch), library(batch), atol=1e-2)
+    names["copy_weights"](plain, library)
+    real = batch["target"] != 0
+    logits = keras.ops.convert_to_numpy(plain(batch))[real]
+    np.testing.assert_allclose(logits, keras.ops.convert_to_numpy(library(batch))[real], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -70,7 +70,18 @@ def test_the_layers_of_the_readme_run():
 
 @pytest.mark.parametrize(
     "name",
-    slow_but(("masks",), ("masks", "plots", "parts", "training", "decoding", "reference/short_examples")),
+    slow_but(
+        ("masks",),
+        (
+            "masks",
+            "plots",
+            "parts",
+            "attention_in_your_model",
+            "training",
+            "decoding",
+            "reference/short_examples",
+        ),
+    ),
 )
 def test_the_blocks_of_a_document_run_in_order_and_print_what_they_say(name, tmp_path, monkeypatch, capsys):
     code = "".join(blocks((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")))

@@ -347,4 +347,4 @@ print(f"chance: {by_chance:.2f}")
 #   weights followed through all layers
 # - Documents of this library: *What matters to a model* (`kt.explain` computes leave-one-out, gradient × input
 #   and attention rollout for translators and classifiers), *Attention viewer*
-# - This is the last chapter. Take a model of your own, and ask it the questions of this one.
+# - The next chapter: **16. The whole model on one page**

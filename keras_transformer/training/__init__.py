@@ -2,6 +2,7 @@
 
 from keras_transformer.optimizers import Adam, AdamW
 from keras_transformer.termination import Terminated, Termination
+from keras_transformer.training.adapters import add_adapters
 from keras_transformer.training.checkpoints import Checkpoint, SavedState, average_weights, checkpoints
 from keras_transformer.training.divergence import Diverged, StopOnNaN, check_finite
 from keras_transformer.training.progress import Progress
@@ -19,6 +20,7 @@ __all__ = [
     "TensorBoard",
     "Terminated",
     "Termination",
+    "add_adapters",
     "average_weights",
     "check_finite",
     "checkpoints",

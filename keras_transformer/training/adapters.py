@@ -7,7 +7,7 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.keras_internals import sublayers
 
 STATE = "adapters.npz"  # a checkpoint of a model with adapters holds this file beside Keras's own
@@ -17,14 +17,27 @@ DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
 def add_adapters(model, rank):
     """Freezes all weights of a model, and gives each dense layer a low-rank adapter by Keras's `enable_lora`.
 
+    Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. Compile the model after this
+    call. `save` adds the adapters to the kernels.
+
     Args:
-        model: A built model.
+        model: A built `keras.Model`, of this library or not.
         rank: The rank of the adapters, an int.
 
     Raises:
-        ValueError: If `rank` is not positive.
+        ValueError: If `rank` is not positive, or the model has no weights yet.
+
+    >>> model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    >>> add_adapters(model, 2)
+    >>> [tuple(weight.shape) for weight in model.trainable_weights]
+    [(5, 2), (2, 3)]
     """
-    check_positive(lora=rank)
+    check_positive(rank=rank)
+    check(
+        model.built,
+        "The model must be built: call it once, or pass its input shape to `build`.",
+        model=model.name,
+    )
     for weight in model.weights:
         weight.trainable = False
     for layer in _dense(model):

@@ -18,6 +18,8 @@ RUNS = {
     "classify_korean.py": (["--epochs", "1"], "Exported to classifier"),
     "fine_tune.py": (["--epochs", "1"], "Wrote fine_tuned"),
     "character_model.py": (["--epochs", "1"], "Saved to character_model."),
+    "time_series.py": (["--epochs", "1"], "Exported to time_series"),
+    "tag_spaces.py": (["--epochs", "1"], "Exported to tag_spaces"),
     "vision_shapes.py": (["--images", "256", "--epochs", "1"], "Exported to shapes"),
 }
 
@@ -77,6 +79,6 @@ def test_the_translator_of_help_texts_says_which_file_is_missing(tmp_path, capsy
 def test_every_example_has_a_run():
     """Those that need a run, an export or a server of the user have tests of their own."""
     named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py", "korean_help.py"}
-    helpers = {"korean_corpus.py"}
+    helpers = {"encoders.py", "korean_corpus.py"}
     found = {file.name for file in EXAMPLES.glob("*.py")}
     assert found == {*RUNS, "demo.py", *named, *helpers}
