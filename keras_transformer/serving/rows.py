@@ -197,8 +197,18 @@ def next_size(sizes, size):
 
 
 def function_of(function, **specs):
-    """Makes a `tf.function` of arguments with these names and `tf.TensorSpec`s."""
-    return tf.function(function, input_signature=list(specs.values()), autograph=False)
+    """Makes a `tf.function` of arguments with these names and `tf.TensorSpec`s.
+
+    The graph itself checks the shapes: a session, or the function in a loaded SavedModel, computes with any shape.
+    """
+
+    @functools.wraps(function)
+    def checked(*inputs):
+        return function(
+            *(tf.ensure_shape(each, spec.shape) for each, spec in zip(inputs, specs.values(), strict=True))
+        )
+
+    return tf.function(checked, input_signature=list(specs.values()), autograph=False)
 
 
 def _padded(x, output):

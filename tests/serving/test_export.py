@@ -98,6 +98,13 @@ def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
     }
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("texts", ["a", [["a"], ["b"]], [[["a"]]]])
+def test_texts_of_another_rank_are_refused(loaded, texts):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shape"):
+        loaded.signatures["serving_default"](text=tf.constant(texts))
+
+
 def test_default_export_holds_no_xla_at_all(exported):
     nodes, functions = nodes_of(exported)
     assert len(nodes) > 100
@@ -137,12 +144,19 @@ def test_the_main_graph_holds_the_nodes_of_each_signature(exported):
             node = todo.pop()
             if node not in seen:
                 seen.add(node)
-                todo += [each.removeprefix("^").split(":")[0] for each in nodes[node].input]
+                todo += inputs_of(nodes[node])
         assert {info.name.split(":")[0] for info in meta_graph.signature_def[name].inputs.values()} <= seen
         assert len(seen) > 100, name
         assert not seen & calls
+        for info in meta_graph.signature_def[name].inputs.values():
+            readers = {nodes[node].op for node in seen if info.name.split(":")[0] in inputs_of(nodes[node])}
+            assert readers == {"EnsureShape"}, info.name  # a session feeds any shape
     config = fields_of((exported / "assets.extra" / "saved_model_config.pb").read_bytes())
     assert config == {1: [{3: [1]}]}
+
+
+def inputs_of(node):
+    return [each.removeprefix("^").split(":")[0] for each in node.input]
 
 
 def fields_of(message):
