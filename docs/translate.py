@@ -18,6 +18,11 @@ PAGES = (
     "troubleshooting",
     "masks",
     "viewer",
+    "training",
+    "attention_in_your_model",
+    "decoding",
+    "quantization",
+    "plots",
     "learn/index",
     "learn/terms",
 )
