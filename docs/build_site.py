@@ -2,10 +2,10 @@
 
     python docs/build_site.py [--languages en,ko] [--output docs/_build/html] [--quick]
 
-The English site is in the output folder, each other language in a folder of its own below it. A warning of Sphinx is an
-error, and so is a link inside the site that leads to no page or no anchor. Links to other sites are checked for their
-form only: nothing is loaded from the network. The chapters of the course are shown as `make course` executed them; with
-`--quick` a chapter that was not executed has a page that says so.
+The English site is in the output folder, each other language in a folder of its own below it. Errors are a warning of
+Sphinx, a link inside the site that leads to no page or no anchor, and a catalogue that lacks a translation. Links to
+other sites are checked for their form only: nothing is loaded from the network. The chapters of the course are shown as
+`make course` executed them; with `--quick` a chapter that was not executed has a page that says so.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
+from babel.messages.pofile import read_po
 from sphinx.cmd.build import main as sphinx
 
 DOCS = Path(__file__).resolve().parent
@@ -33,6 +34,7 @@ NOT_EXECUTED = {
     "en": "This chapter is not executed here. `make docs` executes it, and shows its pictures and results.",
     "ko": "이 장은 여기서 실행하지 않았습니다. `make docs`가 실행하고 그림과 결과를 보여 줍니다.",
 }
+UNCHANGED = re.compile(r"`[^`]+`"), re.compile(r"\]\(([^)]*)\)")  # code and links of a translation
 HOST = re.compile(r"localhost(:\d+)?|[\w-]+(\.[\w-]+)+")
 FORWARD = (
     '<!doctype html><meta charset="utf-8"><title>keras_transformer</title>'
@@ -88,6 +90,23 @@ def broken_links(site):
                     anchor = urllib.parse.unquote(parts.fragment)
                     if anchor not in links_of(target).anchors:
                         yield f"{page.relative_to(site)}: {address} leads to no anchor"
+
+
+def catalogue_faults(languages):
+    """Yields a message for each text of a catalogue that is not translated, or has other code or links than its source.
+
+    Args:
+        languages: Names of languages; one without catalogues has no faults.
+    """
+    for file in sorted(file for language in languages for file in (DOCS / "locale" / language).rglob("*.po")):
+        with open(file, "rb") as stream:
+            entries = [entry for entry in read_po(stream) if entry.id]
+        for entry in entries:
+            same = all(
+                sorted(part.findall(entry.id)) == sorted(part.findall(entry.string)) for part in UNCHANGED
+            )
+            if not entry.string or entry.fuzzy or not same:
+                yield f"{file.relative_to(DOCS)}: {entry.id[:80]!r} is not translated, or its code or links differ"
 
 
 def missing_chapters(languages):
@@ -160,6 +179,9 @@ def main(arguments=None):
     missing = missing_chapters((first, *others))
     if missing and not options.quick:
         print(f"Not executed yet: {', '.join(missing)}. Run `make course` first.", file=sys.stderr)
+        return 1
+    if faults := list(catalogue_faults((first, *others))):
+        print("\n".join(faults), file=sys.stderr)
         return 1
     # A page of the reference does not know that a docstring changed, so all pages are written anew.
     for old in (options.output, DOCS / "_build" / "doctrees", DOCS / "reference" / "generated"):

@@ -21,8 +21,8 @@ PAGES = (
     "training",
     "attention_in_your_model",
     "decoding",
-    "quantization",
     "plots",
+    "quantization",
     "learn/index",
     "learn/terms",
 )

@@ -85,6 +85,19 @@ def test_a_dead_link_is_found(tmp_path):
 
 
 @needs_sphinx
+def test_a_translation_that_lost_a_link_is_found(tmp_path, monkeypatch):
+    import build_site
+
+    monkeypatch.setattr(build_site, "DOCS", tmp_path)
+    (tmp_path / "locale" / "ko").mkdir(parents=True)
+    entries = {"a": "ㄱ", "[b](b.md)": "[ㄴ](b.md)", "[c](c.md)": "ㄷ", "`d`": "`e`", "f": ""}
+    text = "\n\n".join(f'msgid "{source}"\nmsgstr "{target}"' for source, target in entries.items())
+    (tmp_path / "locale" / "ko" / "page.po").write_text(text, encoding="utf-8")
+    found = list(build_site.catalogue_faults(["en", "ko"]))
+    assert [message.split("'")[1] for message in found] == ["[c](c.md)", "`d`", "f"]
+
+
+@needs_sphinx
 @pytest.mark.skipif(
     not list((ROOT / "course" / "_build").glob("*/*.ipynb")), reason="no chapter is executed: make course"
 )
