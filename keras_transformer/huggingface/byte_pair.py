@@ -1,12 +1,20 @@
 """Reading and writing of a tokenizer of byte-level pieces: tokenizer.json, or the older vocab.json and merges.txt."""
 
+import logging
+
 from keras_transformer.checks import check
 from keras_transformer.data import read_lines
 from keras_transformer.huggingface.added_tokens import read_added_tokens
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import CONFIG, read_if_there, read_json, write_json
 from keras_transformer.huggingface.post_processor import check_ends
-from keras_transformer.huggingface.tokenizer_classes import check_roles, class_of, reader_of, takes_file
+from keras_transformer.huggingface.tokenizer_classes import (
+    check_roles,
+    class_of,
+    has_one_class,
+    reader_of,
+    takes_file,
+)
 from keras_transformer.huggingface.tokenizers import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
@@ -15,6 +23,8 @@ from keras_transformer.huggingface.tokenizers import (
     without_sequence,
     write_tokenizer_config,
 )
+
+log = logging.getLogger(__name__)
 
 FILE = "tokenizer.json"
 TOKENS = ("pad", "unk", "bos", "eos")  # the special tokens that `BytePairTokenizer` has names for
@@ -77,7 +87,10 @@ def read_byte_pair(folder, names=None, finds_special=False, **default_tokens):
     else:
         path, lines = folder / "vocab.json", read_lines(folder / "merges.txt")
         merges = [line for i, line in enumerate(lines) if line and (i or not line.startswith("#version"))]
-        pattern = _own_pattern(folder) or "gpt2"
+        pattern = _own_pattern(folder)
+        classes = sorted(name for name in OWN_PATTERNS if name.endswith("Tokenizer"))
+        rule = f"`tokenizer_class` must be one of {classes} where {FILE} is missing."
+        check(pattern is not None, rule, tokenizer_class=class_of(folder))
         normalizer = {"type": "NFC"} if pattern == "qwen2" else None
         parts = {"model": {"vocab": read_json(path), "merges": merges}, "normalizer": normalizer}
         parts["pre_tokenizer"] = PRE_TOKENIZERS[pattern]
@@ -120,10 +133,16 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
     special += [token.content for token in found if token.special]
     pattern, prefix_space = _pattern(parts.get("pre_tokenizer"))
     own = _own_pattern(folder)
+    if (
+        own == "qwen2" and normalizer is None and has_one_class(folder)
+    ):  # a Qwen 2 that DeepSeek trained further
+        normalizer = {"type": "NFC"}
+        log.warning("transformers takes %s in place of the missing `normalizer` of %s", normalizer, FILE)
     if not takes_file(folder) and config.get("add_prefix_space") is not None:
         prefix_space = bool(config["add_prefix_space"])
     if own is not None:
-        rule = f"{FILE} must have the parts of its class, or `tokenizer_class` must be 'PreTrainedTokenizerFast'."
+        rule = f"{FILE} must have the parts of its class"
+        rule += "." if has_one_class(folder) else ", or `tokenizer_class` must be 'PreTrainedTokenizerFast'."
         # transformers 5 splits the digits of such a file in another way than the model was trained with.
         same = pattern in (own, f"{own}_digits") and bool(normalizer) == (own == "qwen2")
         asked = {
@@ -295,7 +314,7 @@ def byte_pair_kind(
             check_roles(folder, tokenizer, cls="bos_id", sep="eos_id")
         return (tokenizer,)
 
-    classes = ("GPT2", "Qwen2", "Llama", "CodeLlama") if ends is None else ("Roberta", "Bart")
+    classes = ("GPT2", "Qwen2", "Llama") if ends is None else ("Roberta", "Bart")
     return TokenizerKind((files,), reader_of(read, *classes), write, starts_with_bos)
 
 

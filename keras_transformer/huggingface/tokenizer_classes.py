@@ -9,6 +9,10 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # For these families transformers takes tokenizer.json as it is, whatever class is named.
 AS_IT_IS = ("mistral", "ministral", "modernbert", "phi3", "umt5")
+# The same for these families where no class is named.
+WITHOUT_CLASS = ("llama", "smollm3")
+# For these families transformers takes one class, whatever class is named.
+ONE_CLASS = {"qwen2": "Qwen2Tokenizer"}
 
 
 def class_of(folder):
@@ -17,6 +21,8 @@ def class_of(folder):
     Args:
         folder: A `pathlib.Path`.
     """
+    if has_one_class(folder):
+        return ONE_CLASS[_family_of(folder)]
     names = (read_if_there(folder, file).get("tokenizer_class") for file in (TOKENIZER_CONFIG, CONFIG))
     name = next((name for name in names if name), None)
     return name if name is None or name in GENERIC else str(name).removesuffix("Fast")
@@ -28,11 +34,21 @@ def takes_file(folder):
     Args:
         folder: A `pathlib.Path`.
     """
-    return class_of(folder) in GENERIC or _is_of_family_as_it_is(folder)
+    name, family = class_of(folder), _family_of(folder)
+    return name in GENERIC or family in AS_IT_IS or (name is None and family in WITHOUT_CLASS)
 
 
-def _is_of_family_as_it_is(folder):
-    return read_if_there(folder, CONFIG).get("model_type") in AS_IT_IS
+def _family_of(folder):
+    return read_if_there(folder, CONFIG).get("model_type")
+
+
+def has_one_class(folder):
+    """Whether transformers takes one class for the model's family, whatever class is named.
+
+    Args:
+        folder: A `pathlib.Path`.
+    """
+    return _family_of(folder) in ONE_CLASS
 
 
 def has_own_file(folder, name):
@@ -60,7 +76,7 @@ def reader_of(read, *classes, generic=True):
     def checked(folder):
         name = class_of(folder)
         rule = f"`tokenizer_class` of {TOKENIZER_CONFIG} or {CONFIG} must be one of {names} for these files."
-        check(name is None or name in names or _is_of_family_as_it_is(folder), rule, tokenizer_class=name)
+        check(name is None or name in names or _family_of(folder) in AS_IT_IS, rule, tokenizer_class=name)
         return read(folder)
 
     return checked

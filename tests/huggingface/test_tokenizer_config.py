@@ -7,6 +7,7 @@ import pytest
 from pieces import BYTES, assert_same_ids, byte_pieces, described, train_pieces
 
 from keras_transformer.huggingface import FAMILIES, tokenizers_from_huggingface
+from keras_transformer.huggingface.byte_pair import PRE_TOKENIZERS
 from keras_transformer.huggingface.tokenizers import starts_with_bos
 
 transformers = pytest.importorskip("transformers")
@@ -197,17 +198,54 @@ def test_parts_that_a_class_makes_otherwise_are_refused(tmp_path):
     assert tokenizer.get_config()["pattern"] == "gpt2"
 
 
-def test_qwens_older_files_are_split_as_its_class_does(tmp_path):
-    folder = byte_level(tmp_path, "qwen2", tokenizer_class="Qwen2Tokenizer")
-    parts = json.loads((folder / "tokenizer.json").read_text())["model"]
-    (folder / "tokenizer.json").unlink()
-    (folder / "vocab.json").write_text(json.dumps(parts["vocab"]))
-    (folder / "merges.txt").write_text(
-        "\n".join(m if isinstance(m, str) else " ".join(m) for m in parts["merges"])
-    )
+@pytest.mark.parametrize("name", ["LlamaTokenizerFast", "PreTrainedTokenizerFast"])
+def test_qwen2_has_one_class_whatever_is_named(name, tmp_path, caplog):
+    folder = byte_level(tmp_path, "qwen2", tokenizer_class=name)
+    with pytest.raises(ValueError, match=r"parts of its class\. Received: tokenizer_class='Qwen2Tokenizer'"):
+        tokenizers_from_huggingface(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pre_tokenizer": PRE_TOKENIZERS["qwen2"]}))
     (tokenizer,) = tokenizers_from_huggingface(folder)
     there = transformers.AutoTokenizer.from_pretrained(folder)
     assert_same_ids(tokenizer, there, ["x12345 dog's", "e\u0301 the  dog"])
+    assert "in place of the missing `normalizer`" in caplog.text
+
+
+def older_files(folder):
+    """Replaces the tokenizer.json of a folder by vocab.json and merges.txt."""
+    parts = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(parts["vocab"]))
+    merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in parts["merges"])
+    (folder / "merges.txt").write_text("\n".join(merges))
+
+
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer"])
+def test_qwens_older_files_are_split_as_its_class_does(name, tmp_path):
+    folder = byte_level(tmp_path, "qwen2", tokenizer_class=name)
+    older_files(folder)
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    there = transformers.AutoTokenizer.from_pretrained(folder)
+    assert_same_ids(tokenizer, there, ["x12345 dog's", "e\u0301 the  dog"])
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("gpt2", "LlamaTokenizerFast"), ("gpt2", "PreTrainedTokenizerFast"), ("llama", None), ("mistral", None)],
+)
+def test_older_files_are_refused_where_no_class_says_how_texts_are_split(family, name, tmp_path):
+    folder = byte_level(tmp_path, family, **({"tokenizer_class": name} if name else {}))
+    older_files(folder)
+    with pytest.raises(
+        ValueError, match=r"`tokenizer_class` must be one of .* where tokenizer\.json is missing"
+    ):
+        tokenizers_from_huggingface(folder)
+
+
+def test_byte_level_pieces_with_the_class_of_code_llama_are_refused(tmp_path):
+    folder = byte_level(tmp_path, "llama", tokenizer_class="CodeLlamaTokenizer")
+    with pytest.raises(ValueError, match="tokenizer_class='CodeLlamaTokenizer'"):
+        tokenizers_from_huggingface(folder)
 
 
 def test_a_sequence_of_one_part_is_the_part(tmp_path):
@@ -249,14 +287,18 @@ def test_what_llamas_class_does_otherwise_is_refused(config, changes, message, t
         tokenizers_from_huggingface(tmp_path)
 
 
-def test_tokenizer_json_counts_where_transformers_takes_it_as_it_is(tmp_path):
+@pytest.mark.parametrize(
+    ("family", "options"), [("phi3", {"tokenizer_class": "LlamaTokenizer"}), ("llama", {})]
+)
+def test_tokenizer_json_counts_where_transformers_takes_it_as_it_is(family, options, tmp_path):
     train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
-    described(tmp_path, "phi3", tokenizer_class="LlamaTokenizer")
+    described(tmp_path, family, tokenizer_class="LlamaTokenizer")
     transformers.LlamaTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
     path = tmp_path / "tokenizer.json"
     parts = json.loads(path.read_text())
     parts["pre_tokenizer"]["prepend_scheme"] = "never"
     path.write_text(json.dumps(parts))
+    described(tmp_path, family, **options)
     (tokenizer,) = tokenizers_from_huggingface(tmp_path)
     assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path), ["the dog", " the dog"])
 

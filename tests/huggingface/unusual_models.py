@@ -12,6 +12,7 @@ itself does not load is drawn again.
 
 import argparse
 import collections
+import copy
 import json
 import logging
 import random
@@ -265,7 +266,7 @@ def draw(number, attempt, family):
     import transformers
 
     numbers = random.Random(f"{number}-{attempt}")
-    config = dict(numbers.choice(bases()[family]))
+    config = copy.deepcopy(numbers.choice(bases()[family]))
     own = set(transformers.AutoConfig.for_model(family).to_dict())
     config |= sizes(numbers, config)
     known = {*own, *({*ANYWHERE, *OF_CLASSES[kind_of(family)]} & FAMILIES[family].known_keys)}
@@ -274,7 +275,7 @@ def draw(number, attempt, family):
     known = sorted(known & {*VALUES})
     shares = sorted(key for key in own if "drop" in key)
     changes = {
-        key: numbers.choice(VALUES[key])
+        key: copy.deepcopy(numbers.choice(VALUES[key]))  # transformers changes a dict that it gets
         for key in numbers.sample(known, min(len(known), numbers.randint(1, 4)))
     }
     if shares and numbers.random() < 0.3:
@@ -378,7 +379,7 @@ def compare(folder, changes, number=0):
     try:
         model = from_huggingface(folder)
     except ValueError as error:
-        keys = [key for key in (*changes, *stored) if str(key) in str(error)]
+        keys = [key for key in (*changes, *_keys(stored)) if key in str(error)]
         return ("refused" if keys else "unnamed"), str(error)
     except Exception as error:
         return "crash", repr(error)
@@ -393,6 +394,11 @@ def compare(folder, changes, number=0):
         return ("illegal" if "nearly constant" in str(error) else "crash"), repr(error)
     largest = max(abs(each).max() for each in expected)
     return ("equal" if found <= CLOSE * max(1.0, largest) else "wrong"), f"{found:.2g} of {largest:.3g}"
+
+
+def _keys(config):
+    """Lists the keys of a config.json, also those of dicts in it."""
+    return [*config, *(key for value in config.values() if isinstance(value, dict) for key in _keys(value))]
 
 
 def try_folder(number, family=None):
