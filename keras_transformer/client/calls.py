@@ -64,6 +64,9 @@ class Calls:
                 "`label` must be a str, and there must be no `version` with it. "
                 f"Received: label={label!r}, version={version!r}."
             )
+        # Both are parts of an address, which would lead to another model or to all versions.
+        check(model not in (".", ".."), "`model` must not be `.` or `..`.", model=model)
+        check(label not in (".", ".."), "`label` must not be `.` or `..`.", label=label)
         check_positive(batch_size=batch_size)
         check_range(0, LONGEST_TIMEOUT, above=True, timeout=timeout)
         check_count(0, 100, retries=retries)

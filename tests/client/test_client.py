@@ -704,6 +704,8 @@ def test_a_header_for_bytes_is_sent(connect, backend):
         ({"headers": {"a b": "c"}}, "letters, digits, `-`, `_` and `.` only. Received: the header 'a b'"),
         ({"url": None}, "url=None"),
         ({"model": ""}, "model=''"),
+        ({"model": ".."}, "`model` must not be `.` or `..`. Received: model='..'"),
+        ({"label": "."}, "`label` must not be `.` or `..`. Received: label='.'"),
         ({"version": 0}, "version=0"),
         ({"version": 1, "label": "a"}, "label='a', version=1"),
         ({"batch_size": 0}, "batch_size=0"),

@@ -1,11 +1,13 @@
 """The configuration of docs/proxy.md in a real nginx: TLS, keys, a log of requests, and an update under load."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import threading
+import types
 
 import pytest
 import requests
@@ -13,6 +15,7 @@ from commands import run
 
 pytest.importorskip("tensorflow_serving")
 from proxy import ALICE, NGINX, Proxy, ServedExport
+from servers import Backend, grpc_server, rest_server
 
 from keras_transformer.client import AsyncClient, Client, load_test
 
@@ -146,6 +149,26 @@ def test_ids_of_requests_reach_the_log(start, pairs):
     assert {entry["traceparent"] for entry in traced} == {trace}
     addresses = {f"127.0.0.1:{port}" for server in proxy.servers for port in (server.rest, server.rpc)}
     assert {entry["servers"] for entry in found} <= addresses
+
+
+def test_a_key_does_not_reach_the_servers(tmp_path):
+    backend = Backend({"en_de": {1: None}})
+    with (
+        rest_server(backend) as rest,
+        grpc_server(backend) as rpc,
+        contextlib.ExitStack() as closing,
+    ):
+        server = types.SimpleNamespace(
+            **{k: int(u.rsplit(":")[-1]) for k, u in {"rest": rest, "rpc": rpc}.items()}
+        )
+        proxy = Proxy(tmp_path, [server, server])
+        closing.callback(proxy.close)
+        for url in urls(proxy):
+            with Client(url, "en_de", certificates=proxy.certificate, headers=ALICE) as client:
+                assert client.status() == {1: "AVAILABLE"}
+    names = [{name.lower() for name in headers} for headers in backend.headers]
+    assert len(names) == 2 and all("x-request-id" in each for each in names)
+    assert not any("authorization" in each for each in names)
 
 
 def test_a_caller_above_its_rate_is_refused_and_told_when_to_come_again(start):
