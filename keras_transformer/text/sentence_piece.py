@@ -35,6 +35,7 @@ UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
 # SentencePiece drops a sentence with its mark of unknown characters, and refuses a half of a surrogate pair.
 RESERVED = re.compile("[\u2585\ud800-\udfff]")
+CONTROL = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
 BLANKS = (None, "first", "always", "never")
 
 
@@ -95,6 +96,10 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocab_size = len(self._pieces)
         self.added_tokens, self.blank = as_added_tokens(added_tokens), blank
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        if short := [piece for piece in proto.pieces if piece.type == CONTROL and len(piece.piece) == 1]:
+            for piece in short:  # SentencePiece would fail at a text with this character
+                piece.piece = f"<{piece.piece}>"
+            processor.LoadFromSerializedProto(proto.SerializeToString())
         self._prepare_added_tokens(proto)
         prefixes = proto.normalizer_spec.add_dummy_prefix if blank is None else blank != "never"
         # Without a vocabulary, as SentencePiece's own operation.

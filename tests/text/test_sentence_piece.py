@@ -3,6 +3,7 @@ import io
 import numpy as np
 import pytest
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 
@@ -50,6 +51,18 @@ def test_unknown_characters_become_unk_and_leave_their_neighbours(subwords):
     assert ids.count(1) == 1
     back = read_back(subwords, ["Garten 🎉 Straße"])[0]
     assert back.split()[0] == "Garten" and back.split()[-1] == "Straße"
+
+
+def test_a_text_may_hold_the_character_of_a_control_symbol():
+    """Its id is for the model alone, so the character is unknown. SentencePiece would fail."""
+    made = SentencePieceTokenizer.train(["a café on the sé", "résumé sea"] * 9, 40, model_type="bpe")
+    proto = sentencepiece_model_pb2.ModelProto.FromString(made.model)
+    (piece,) = (piece for piece in proto.pieces if piece.piece == "é")
+    piece.type = piece.CONTROL
+    tokenizer = SentencePieceTokenizer(proto.SerializeToString())
+    ids = tokenizer.tokenize(["sea é", "ne\u0301"]).to_list()
+    assert [row[-1] for row in ids] == [tokenizer.unk_id] * 2
+    assert tokenizer.sampled(["né"], 0.1, seed=1)[0][-1] == tokenizer.unk_id
 
 
 def test_text_after_a_nul_is_kept(subwords):
