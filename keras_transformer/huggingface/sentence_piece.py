@@ -2,6 +2,7 @@
 of a vocabulary (Marian, M2M-100) or of PEGASUS.
 """
 
+from keras_transformer.checks import check
 from keras_transformer.huggingface.added_tokens import read_added_tokens
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
@@ -13,6 +14,7 @@ from keras_transformer.huggingface.sentence_piece_json import FILE as JSON
 from keras_transformer.huggingface.tokenizer_classes import (
     check_roles,
     class_of,
+    family_of,
     has_own_file,
     reader_of,
     takes_file,
@@ -180,6 +182,11 @@ def _encoder_kind(family, tokenizer_class, make):
         write_tokenizer_config(folder, tokenizer_class, tokens)
 
     def read(folder):
+        rule = (
+            f"`tokenizer_class` must be named where a model of another family than {family} has these files."
+        )
+        named = class_of(folder) is not None or family_of(folder) == family
+        check(named, rule, model_type=family_of(folder))
         if not has_own_file(folder, FILE):
             tokenizer = json_tokenizer(folder, FAIRSEQ)
         else:

@@ -22,7 +22,7 @@ def class_of(folder):
         folder: A `pathlib.Path`.
     """
     if has_one_class(folder):
-        return ONE_CLASS[_family_of(folder)]
+        return ONE_CLASS[family_of(folder)]
     names = (read_if_there(folder, file).get("tokenizer_class") for file in (TOKENIZER_CONFIG, CONFIG))
     name = next((name for name in names if name), None)
     return name if name is None or name in GENERIC else str(name).removesuffix("Fast")
@@ -34,11 +34,16 @@ def takes_file(folder):
     Args:
         folder: A `pathlib.Path`.
     """
-    name, family = class_of(folder), _family_of(folder)
+    name, family = class_of(folder), family_of(folder)
     return name in GENERIC or family in AS_IT_IS or (name is None and family in WITHOUT_CLASS)
 
 
-def _family_of(folder):
+def family_of(folder):
+    """Returns the `model_type` of a folder, or None.
+
+    Args:
+        folder: A `pathlib.Path`.
+    """
     return read_if_there(folder, CONFIG).get("model_type")
 
 
@@ -48,7 +53,7 @@ def has_one_class(folder):
     Args:
         folder: A `pathlib.Path`.
     """
-    return _family_of(folder) in ONE_CLASS
+    return family_of(folder) in ONE_CLASS
 
 
 def has_own_file(folder, name):
@@ -76,7 +81,7 @@ def reader_of(read, *classes, generic=True):
     def checked(folder):
         name = class_of(folder)
         rule = f"`tokenizer_class` of {TOKENIZER_CONFIG} or {CONFIG} must be one of {names} for these files."
-        check(name is None or name in names or _family_of(folder) in AS_IT_IS, rule, tokenizer_class=name)
+        check(name is None or name in names or family_of(folder) in AS_IT_IS, rule, tokenizer_class=name)
         return read(folder)
 
     return checked

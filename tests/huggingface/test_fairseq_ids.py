@@ -55,10 +55,19 @@ def test_the_ids_are_those_of_transformers(family, saved, tmp_path):
     assert tokenizer.vocab_size == len(there)
 
 
+def test_a_bert_that_names_no_class_is_refused(tmp_path):
+    """transformers would take BertTokenizer, which splits texts in another way."""
+    described(tmp_path, "bert")
+    train_pieces(tmp_path / MODEL, model_type="unigram")
+    with pytest.raises(ValueError, match=r"`tokenizer_class` must be named .*model_type='bert'"):
+        tokenizers_from_huggingface(tmp_path)
+
+
 def test_pairs_of_a_bert_have_two_separators_and_one_segment(tmp_path):
     config = {**BERT, "architectures": ["BertForSequenceClassification"], **LABELS, "vocab_size": 120}
     folder = tmp_path / "model"
     to_huggingface(own_model(config), folder, family="bert")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
     train_pieces(folder / MODEL, model_type="unigram")
     classifier = convert(folder, tmp_path / "own", pairs=True)
     assert type(classifier) is Classifier and classifier.model.num_separators == 2
@@ -80,6 +89,7 @@ def test_a_folder_becomes_an_embedder_and_is_written_again(tmp_path):
         config = {**CONFIGS[case], "vocab_size": 120, "pad_token_id": 1, "max_position_embeddings": 40}
         folder = tmp_path / name
         to_huggingface(own_model(config), folder, family=family)
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": KINDS[family]}))
         train_pieces(folder / MODEL, model_type="unigram")
         embedder = convert(folder, tmp_path / f"own-{name}")
         assert type(embedder) is Embedder
