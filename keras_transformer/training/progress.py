@@ -40,6 +40,7 @@ class Progress(keras.callbacks.Callback):
         self.first_epoch = None
 
     def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
         self.epoch_steps = self.steps
         if self.first_epoch is None:
             self.first_epoch = epoch
@@ -66,7 +67,7 @@ class Progress(keras.callbacks.Callback):
             self.next_line = 2 * self.next_line + SILENCE
             step = self.steps - self.epoch_steps + batch + 1
             (self.say or self._write)(
-                f"epoch {self.bar.n // self.steps + 1}/{self.epochs}, step {step} of {self.steps}  "
+                f"epoch {self.epoch + 1}/{self.epochs}, step {step} of {self.steps}  "
                 f"{_format(logs or {})}  {speed:,.0f} tokens/s"
             )
         if not self.bar.disable and logs:

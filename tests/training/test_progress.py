@@ -42,12 +42,15 @@ def test_a_long_epoch_is_not_silent_in_a_log_file(monkeypatch):
     file = io.StringIO()
     callback = Progress(9, 900, file)
     callback.set_params({"epochs": 2})
-    callback.on_epoch_begin(0)
-    for batch in range(9):
-        callback.on_train_batch_end(batch, {"loss": 1.0})
+    for epoch in range(2):
+        callback.on_epoch_begin(epoch)
+        for batch in range(9):
+            callback.on_train_batch_end(batch, {"loss": 1.0})
     callback.close()
-    lines = file.getvalue().splitlines()  # after 80 and 200 seconds
-    assert lines == [f"epoch 1/2, step {n} of 9  loss 1  2 tokens/s" for n in (2, 5)]
+    lines = file.getvalue().splitlines()  # after 80 and 200 seconds of each epoch
+    assert lines == [
+        f"epoch {epoch}/2, step {n} of 9  loss 1  2 tokens/s" for epoch in (1, 2) for n in (2, 5)
+    ]
 
 
 def test_a_resumed_run_counts_on():
