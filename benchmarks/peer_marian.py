@@ -76,7 +76,7 @@ def train(model, batches, recipe, pad_id):
     total = None
     for epoch in range(recipe.epochs):
         model.train()
-        for inputs, targets in recipes.arrays(batches, [epoch]):
+        for inputs, targets in batches.arrays(epoch):
             source, target = ids(inputs["source"]), ids(inputs["target"])
             logits = model(
                 input_ids=source, attention_mask=source != pad_id, decoder_input_ids=target, use_cache=False

@@ -18,14 +18,15 @@ import os
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 SHAPES = 3  # of a training's batches
 ROWS = 128  # that are translated at once
-# Hangul syllables are three letters each, of a script that no normalisation changes.
-YI, FIRST_SYLLABLE, LAST_SYLLABLE, VOWELS, ENDS = 0xA000, 0xAC00, 0xD7A3, 21, 28
+# SentencePiece's normalisation joins the letters of Hangul again, so "jamo" writes letters that it leaves alone.
+JAMO, YI = range(0x1100, 0x1200), 0xA000
 
 
 @dataclasses.dataclass
@@ -158,16 +159,8 @@ CORPORA = {
 
 def jamo(text):
     """Writes each Hangul syllable as two or three letters: its consonant, its vowel and the consonant at its end."""
-    letters = []
-    for character in text:
-        code = ord(character)
-        if FIRST_SYLLABLE <= code <= LAST_SYLLABLE:
-            rest, end = divmod(code - FIRST_SYLLABLE, ENDS)
-            letters += [chr(YI + rest // VOWELS), chr(YI + 64 + rest % VOWELS)]
-            letters += [chr(YI + 128 + end)] if end else []
-        else:
-            letters.append(character)
-    return "".join(letters)
+    letters = unicodedata.normalize("NFD", text)
+    return "".join(chr(YI + ord(x) - JAMO[0]) if ord(x) in JAMO else x for x in letters)
 
 
 def read_pairs(corpus, part, data, source):
@@ -205,14 +198,6 @@ def batches_of(pairs, tokenizers, recipe, **options):
         **special,
         **options,
     )
-
-
-def arrays(batches, epochs):
-    """Yields the batches of some epochs, as `Batches.dataset` has them, but as arrays: any backend takes these."""
-    for epoch in epochs:
-        pairs = batches.segmented(epoch)
-        for bucket, indices in batches.plan(epoch, pairs):
-            yield batches.batch(bucket, indices, pairs)
 
 
 def make_mean(last, epochs):
@@ -306,13 +291,13 @@ def run(folder, corpus, name, seed, data):
     def validate(epoch, logs):
         if epoch % 5 == 4 or epoch == recipe.epochs - 1:
             scores = model.evaluate(
-                arrays(val_batches, [0]), steps=val_batches.steps, verbose=0, return_dict=True
+                val_batches.arrays(0), steps=val_batches.steps, verbose=0, return_dict=True
             )
             history.append([epoch + 1, round(float(logs["loss"]), 3), round(float(scores["perplexity"]), 3)])
             print(name, seed, *history[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
 
     model.fit(
-        arrays(batches, range(recipe.epochs)),
+        (batch for epoch in range(recipe.epochs) for batch in batches.arrays(epoch)),
         steps_per_epoch=batches.steps,
         epochs=recipe.epochs,
         callbacks=[
@@ -323,9 +308,7 @@ def run(folder, corpus, name, seed, data):
         verbose=0,
     )
     seconds = time.perf_counter() - began
-    perplexity = model.evaluate(
-        arrays(val_batches, [0]), steps=val_batches.steps, verbose=0, return_dict=True
-    )
+    perplexity = model.evaluate(val_batches.arrays(0), steps=val_batches.steps, verbose=0, return_dict=True)
     sources, references = map(list, zip(*val_pairs, strict=True))
     translations = translate(model, tokenizers, sources, Beam(corpus.width, length_penalty=1.0))
     scores = corpus_scores(translations, references, tokenize=corpus.tokenize)

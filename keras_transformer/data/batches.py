@@ -295,6 +295,20 @@ class Batches:
             target[row, : len(t)] = t
         return {"source": source, "target": shifted}, target
 
+    def arrays(self, epoch, first_step=0):
+        """Yields the batches of one epoch, as `dataset` has them, but as arrays: any backend takes these.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            first_step: Number of batches to leave out.
+
+        Yields:
+            What `batch` returns.
+        """
+        pairs = self.segmented(epoch)
+        for bucket, indices in self.plan(epoch, pairs)[first_step:]:
+            yield self.batch(bucket, indices, pairs)
+
     def texts(self, epoch, step):
         """Returns the sentences of one batch.
 
@@ -322,14 +336,8 @@ class Batches:
         """
         rows, *lengths = self.shapes[0] if len(self.shapes) == 1 else (None, None, None)
         source, target = (tf.TensorSpec((rows, length), tf.int32) for length in lengths)
-
-        def batches_of(epoch, skipped):
-            pairs = self.segmented(epoch)
-            for bucket, indices in self.plan(epoch, pairs)[skipped:]:
-                yield self.batch(bucket, indices, pairs)
-
         signature = ({"source": source, "target": target}, target)
-        return dataset_of(batches_of, self.steps, signature, first_epoch, epochs, first_step)
+        return dataset_of(self.arrays, self.steps, signature, first_epoch, epochs, first_step)
 
 
 class _Segmented(Sequence):

@@ -35,7 +35,6 @@ UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
 # SentencePiece drops a sentence with its mark of unknown characters, and refuses a half of a surrogate pair.
 RESERVED = re.compile("[\u2585\ud800-\udfff]")
-CONTROL = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
 BLANKS = (None, "first", "always", "never")
 
 
@@ -96,7 +95,9 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocab_size = len(self._pieces)
         self.added_tokens, self.blank = as_added_tokens(added_tokens), blank
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-        if short := [piece for piece in proto.pieces if piece.type == CONTROL and len(piece.piece) == 1]:
+        if short := [
+            piece for piece in proto.pieces if piece.type == piece.CONTROL and len(piece.piece) == 1
+        ]:
             for piece in short:  # SentencePiece would fail at a text with this character
                 piece.piece = f"<{piece.piece}>"
             processor.LoadFromSerializedProto(proto.SerializeToString())
