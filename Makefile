@@ -33,9 +33,10 @@ WITH_NEXT_KERAS := PYTHONPATH=$(abspath $(VENV))/next-keras
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
-# The chapters of the course, English and Korean, executed into notebooks in course/_build. What did not change is kept.
+# The chapters of the course executed into notebooks in course/_build. What did not change is kept.
+LANGUAGES ?= en,ko
 course: $(VENV)/.course
-	$(BIN)/python course/execute.py
+	$(BIN)/python course/execute.py --languages $(LANGUAGES)
 
 # The site, English and Korean, in docs/_build/html, with the chapters. Any warning, and any link inside the site that leads nowhere, is an error.
 docs: course $(VENV)/.docs

@@ -1,6 +1,6 @@
 """Executes the chapters of the course into notebooks.
 
-    python course/execute.py [--only 04] [--processes 2] [--seconds-per-cell 900]
+    python course/execute.py [--languages en,ko] [--only 04] [--processes 2] [--seconds-per-cell 900]
 
 A chapter is a Jupytext percent script, `course/LANGUAGE/NN_name.py`. Its notebook with all outputs and pictures goes to
 `course/_build/LANGUAGE/NN_name.ipynb`. A chapter runs again only if its source, a picture that it shows, the package,
@@ -38,6 +38,7 @@ def main(arguments=None):
     """Executes the chapters that changed; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="beginning of the names of the chapters to execute")
+    parser.add_argument("--languages", default=",".join(LANGUAGES), help="languages of the chapters to execute")
     parser.add_argument("--processes", type=int, default=2, help="chapters that run at a time")
     parser.add_argument(
         "--seconds-per-cell",
@@ -49,7 +50,10 @@ def main(arguments=None):
     began = time.perf_counter()
     sources = [file for language in LANGUAGES for file in sorted((COURSE / language).glob("*.py"))]
     remove_notebooks_without_source(sources)
-    chosen = [file for file in sources if file.name.startswith(options.only)]
+    languages = options.languages.split(",")
+    if unknown := set(languages).difference(LANGUAGES):
+        parser.error(f"--languages takes {', '.join(LANGUAGES)}. Received: {', '.join(sorted(unknown))}.")
+    chosen = [f for f in sources if f.parent.name in languages and f.name.startswith(options.only)]
     if not chosen:
         parser.error(f"No chapter begins with {options.only!r}.")
     package = digest_of_package()
