@@ -155,6 +155,8 @@ def build(language, output):
         "--keep-going",
         "-q",
         "-T",
+        "-j",
+        "auto",
         "-D",
         f"language={language}",
         "-d",
