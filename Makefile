@@ -28,7 +28,7 @@ NEXT_KERAS ?= keras-nightly==3.16.0.dev2026102704
 # It lies in front of the environment's Keras, so that TensorFlow is not installed a second time.
 WITH_NEXT_KERAS := PYTHONPATH=$(abspath $(VENV))/next-keras
 
-.PHONY: demo course docs docs-quick slides test test-core test-next-keras test-next-keras-quick next-keras test-slow test-all lint format bench clean
+.PHONY: demo course docs docs-quick check-pages slides test test-core test-next-keras test-next-keras-quick next-keras test-slow test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
@@ -45,6 +45,10 @@ docs: course $(VENV)/.docs
 # The same site with the chapters that are executed already: the others have a page that says so.
 docs-quick: $(VENV)/.docs
 	$(BIN)/python docs/build_site.py --quick
+
+# Every page of the site, opened in Chromium: errors, what is cut or too wide, and the rules of axe-core.
+check-pages: $(VENV)/.pages
+	$(BIN)/python docs/check_pages.py
 
 # Slides of the executed chapters in docs/_build/slides: HTML, and PDF where Chromium is installed.
 slides: course $(VENV)/.docs

@@ -38,7 +38,9 @@ def main(arguments=None):
     """Executes the chapters that changed; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="beginning of the names of the chapters to execute")
-    parser.add_argument("--languages", default=",".join(LANGUAGES), help="languages of the chapters to execute")
+    parser.add_argument(
+        "--languages", default=",".join(LANGUAGES), help="languages of the chapters to execute"
+    )
     parser.add_argument("--processes", type=int, default=2, help="chapters that run at a time")
     parser.add_argument(
         "--seconds-per-cell",

@@ -5,7 +5,8 @@
 The English site is in the output folder, each other language in a folder of its own below it. Errors are a warning of
 Sphinx, a link inside the site that leads to no page or no anchor, and a catalogue that lacks a translation. Links to
 other sites are checked for their form only: nothing is loaded from the network. The chapters of the course are shown as
-`make course` executed them; with `--quick` a chapter that was not executed has a page that says so.
+`make course` executed them; with `--quick` a chapter that was not executed has a page that says so. A site with all
+chapters is also an archive, docs/_build/site.zip, and their notebooks are notebooks.zip beside it.
 """
 
 import argparse
@@ -146,6 +147,16 @@ def place_chapters(language):
         (folder / f"{source.stem}.md").write_text(page, encoding="utf-8")
 
 
+def help_screen_readers(site):
+    """Gives the captions of the sidebar a level, and lets the keyboard reach code that scrolls. Sphinx does neither."""
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        text = text.replace(
+            '<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'
+        )
+        page.write_text(re.sub("<pre(?=[ >])", '<pre tabindex="0"', text), encoding="utf-8")
+
+
 def build(language, output):
     """Builds one language of the site; returns Sphinx's exit code."""
     place_chapters(language)
@@ -193,8 +204,12 @@ def main(arguments=None):
         if code := build(language, output):
             return code
         (output / "index.html").write_text(FORWARD.format("docs/index.html"), encoding="utf-8")
+    help_screen_readers(options.output)
     wrong = list(broken_links(options.output.resolve()))
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
+    if not wrong and not missing:
+        shutil.make_archive(DOCS / "_build" / "site", "zip", options.output)
+        shutil.make_archive(DOCS / "_build" / "notebooks", "zip", COURSE / "_build")
     pages = sum(1 for _ in options.output.rglob("*.html"))
     print(
         f"{pages} pages in {options.output}, {len(wrong)} links lead nowhere, {time.perf_counter() - began:.0f} s"
