@@ -48,7 +48,7 @@ def replaced(path):
     """
     path = Path(path)
     check_local(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent, path)
     temporary = temporary_path(path)
     try:
         with naming(path, temporary):
@@ -66,15 +66,16 @@ def check_local(path):
 
     >>> check_local("gs://bucket/run")
     Traceback (most recent call last):
-    ValueError: The path must be on a disk of this machine, or on one that is mounted. Received: gs:/bucket/run.
+    ValueError: The path must be on a disk of this machine, or on one that is mounted. Received: gs://bucket/run.
 
     Args:
         path: A path. `pathlib` makes one slash of the two in a URL.
     """
     path = Path(path)
     if re.match("[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):  # a single letter is a drive of Windows
+        received = str(path).replace(":/", "://", 1)
         raise ValueError(
-            f"The path must be on a disk of this machine, or on one that is mounted. Received: {path}."
+            f"The path must be on a disk of this machine, or on one that is mounted. Received: {received}."
         )
 
 
@@ -132,7 +133,7 @@ def locked(folder):
     check_local(folder)
     in_use = f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
     is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder, folder)
     with open(folder / LOCK, "a") as file:
         if fcntl is not None:
             try:
@@ -182,6 +183,14 @@ def remove_temporaries(folder, name="*"):
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _make(folder, path):
+    """Makes a folder and those above it. An error names `path`, which the user knows, and not the folder above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sync(path):

@@ -174,6 +174,15 @@ def test_an_error_in_a_new_folder_names_the_final_path(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_folder_that_cannot_be_made_is_named_as_the_user_named_it(tmp_path):
+    (tmp_path / "file").write_text("")
+    wanted = tmp_path / "file" / "run"
+    for context in (replaced(wanted), locked(wanted)):
+        with pytest.raises(OSError) as raised, context:
+            pass
+        assert raised.value.filename == str(wanted)
+
+
 @pytest.mark.parametrize("url", ["gs://bucket/run", "s3://bucket/run", "file:///tmp/run"])
 def test_a_url_becomes_no_local_folder(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
