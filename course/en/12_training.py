@@ -222,13 +222,16 @@ for korean, english in train[:4]:
     print(f"  {korean}  =  {english}")
 
 # %% [markdown]
-# The tokenizer learns pieces of words from the training sentences, one vocabulary for both languages. `Batches` puts
-# sentences into batches. A batch has three parts. The decoder reads `target`, the translation shifted right by one
+# The tokenizer learns pieces of words from the training sentences, one vocabulary for both languages.
+# `character_coverage=1.0` keeps every syllable: by default, characters as rare as 갔 here become "unknown". `Batches`
+# puts sentences into batches. A batch has three parts. The decoder reads `target`, the translation shifted right by one
 # (teacher forcing, chapter 7): it starts with `bos` (2). It should answer with the labels, the same translation that
 # ends with `eos` (3). So each place learns the *next* piece, and all places learn at once.
 
 # %%
-tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 300)
+tokenizer = kt.text.SentencePieceTokenizer.train(
+    [text for pair in train for text in pair], 300, character_coverage=1.0
+)
 batches = kt.data.Batches(train, tokenizer, batch_tokens=1024, num_buckets=1)
 tests = kt.data.Batches(test, tokenizer, batch_tokens=1024, num_buckets=1)
 

@@ -221,13 +221,16 @@ for korean, english in train[:4]:
     print(f"  {korean}  =  {english}")
 
 # %% [markdown]
-# 토크나이저는 학습 문장에서 단어 조각을 배웁니다. 두 언어가 한 어휘를 씁니다. `Batches`는 문장을 배치로 묶습니다.
+# 토크나이저는 학습 문장에서 단어 조각을 배웁니다. 두 언어가 한 어휘를 씁니다. `character_coverage=1.0`은 모든 음절을
+# 어휘에 넣습니다. 기본값에서는 여기의 '갔'처럼 드문 글자가 "모르는 토큰"이 됩니다. `Batches`는 문장을 배치로 묶습니다.
 # 배치는 세 부분입니다. 디코더는 한 칸 오른쪽으로 민 번역 `target`을 읽는데(7장의 교사 강요), 이것은 `bos`(2)로
 # 시작합니다. 디코더가 답해야 하는 레이블은 같은 번역이고 `eos`(3)로 끝납니다. 그래서 각 자리는 *다음* 조각을 배우고,
 # 모든 자리가 동시에 배웁니다.
 
 # %%
-tokenizer = kt.text.SentencePieceTokenizer.train([text for pair in train for text in pair], 300)
+tokenizer = kt.text.SentencePieceTokenizer.train(
+    [text for pair in train for text in pair], 300, character_coverage=1.0
+)
 batches = kt.data.Batches(train, tokenizer, batch_tokens=1024, num_buckets=1)
 tests = kt.data.Batches(test, tokenizer, batch_tokens=1024, num_buckets=1)
 
