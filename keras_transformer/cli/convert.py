@@ -147,9 +147,11 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
             template = chat_template_from_huggingface(source)
             options["starts_with_bos"] = template.starts_with_bos
             tokenizers = (template.with_special_tokens(tokenizers[0]),)
-        # Of several ids of an end, the tokenizer's is that of a text.
+        # Of several ids of an end, the tokenizer's is that of a text. config.json seldom names the id for padding.
         ends, eos_id = with_stop_ids(config, source).get("eos_token_id"), tokenizers[0].eos_id
         ids = {"eos_id": eos_id} if isinstance(ends, list) and eos_id in ends else {}
+        if tokenizers[0].pad_id is not None:
+            ids["pad_id"] = tokenizers[0].pad_id
         model = from_huggingface(source, **{**ids, **kwargs})
         options |= search_options(source, model)
         if options["max_length"] is not None and model.max_positions is not None:

@@ -153,8 +153,8 @@ def add_token_ids(
         A dict of `kwargs`, `pad_id`, `bos_id`, `eos_id` and, where there are several ids of an end, `stop_ids`.
 
     Raises:
-        ValueError: If config.json has no id of an end, or several for a model that stops at one; or if it has no id for
-            padding and the model is an encoder-decoder.
+        ValueError: If config.json has no id of an end, or several for a model that stops at one; or if the model is an
+            encoder-decoder, and it has no id for padding or that of the end.
     """
     ends = config.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
@@ -177,6 +177,11 @@ def add_token_ids(
                 "`pad_token_id` of config.json must be one id: say which with `pad_id=`. "
                 f"Received: pad_token_id={config.get('pad_token_id')!r}."
             )
+    if not several:
+        rule = (
+            "`eos_token_id` must not be `pad_token_id`: it would be masked, and no output would learn to end."
+        )
+        check(eos_id != pad_id, rule, eos_token_id=eos_id, pad_token_id=pad_id)
     bos_id, pad_id = (eos_id if token_id is None else token_id for token_id in (bos_id, pad_id))
     return {**kwargs, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
 

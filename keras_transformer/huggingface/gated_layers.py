@@ -127,6 +127,9 @@ def _positions(config, kind, thetas):
 def rope_of_kind(config, kind, theta_keys):
     """Makes the positions of a layer: each kind has a wavelength of its own, and `FULL` perhaps a scaling.
 
+    Where config.json has both `rope_parameters` and `rope_scaling`, the keys of the latter replace those of the former,
+    as in transformers.
+
     Args:
         config: The config.json, a dict.
         kind: `SLIDING` or `FULL`.
@@ -135,8 +138,8 @@ def rope_of_kind(config, kind, theta_keys):
     key, theta = theta_keys[kind]
     given = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") if kind == FULL else None
-    rope = given.get(kind) or scaling or {}
-    return positions_from(config, {"rope_theta": config.get(key, theta), **rope})
+    rope = {"rope_theta": config.get(key, theta), **(given.get(kind) or {}), **(scaling or {})}
+    return positions_from(config, rope)
 
 
 def _rope_keys_by_kind(family, by_kind, max_length, theta_keys):

@@ -234,7 +234,9 @@ def fill_weights(
             for variable, value in _values(tensor, array, values_of):
                 variable.assign(value)
         elif not _holds(tensor, array, values_of):
-            problems.append(f"{name!r} differs from {first_name!r}, which it is tied to")
+            problems.append(
+                f"{name!r} differs from {first_name!r}, which it is tied to (`tie_word_embeddings`)"
+            )
     for name, each in stored_tables.items():
         if not tables[name].equals(each.read()):
             problems.append(f"{name!r} differs from what is computed in its place")

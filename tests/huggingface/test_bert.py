@@ -148,7 +148,11 @@ def test_option_that_the_tokenizer_lacks_is_refused(with_tokenizer):
         (lambda whole: whole["model"].update(vocab=None), "ids from 0 on"),
         (lambda whole: whole.update(normalizer=None), "type='none'"),
         (lambda whole: whole.update(pre_tokenizer={"type": "Whitespace"}), "type='Whitespace'"),
-        (lambda whole: whole["added_tokens"].append({"id": 12, "content": "<x>"}), "'<x>'"),
+        (lambda whole: whole["added_tokens"].append({"id": 13, "content": "<x>"}), r"a gap.*ids=\[13\]"),
+        (
+            lambda whole: whole["added_tokens"].append({"id": 5, "content": "<x>"}),
+            "the id of its piece.*'<x>'",
+        ),
     ],
 )
 def test_other_tokenizer_json_is_refused(folder, change, message):

@@ -79,6 +79,9 @@ def folder_of(name, folder):
         write_byte_pair(tokenizer, folder, starts_with_bos=name == "llama")
         options = json.loads((folder / "tokenizer_config.json").read_text())
         options["chat_template"] = QWEN if name == "qwen2" else [{"name": "default", "template": LLAMA}]
+        if name == "qwen2":  # the id for padding is not in config.json, and it ends an output too
+            options["pad_token"], ends = special[0], {"eos_token_id": [size - 1, size - 3]}
+            (folder / "generation_config.json").write_text(json.dumps(ends))
     (folder / "tokenizer_config.json").write_text(json.dumps(options))
     return folder
 

@@ -13,7 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from families import (
+    CONFIGS,
     EOS,
+    FAST,
     GPT2,
     LINEAR,
     LLAMA,
@@ -281,6 +283,16 @@ def test_rope_of_transformers_4_is_that_of_5(rope):
     transformers = pytest.importorskip("transformers")
     read = transformers.LlamaConfig(**{k: v for k, v in old.items() if k != "model_type"})
     assert read.rope_parameters.items() >= {"rope_theta": theta, **(rope or {})}.items()
+
+
+def test_rope_scaling_of_gemma_3_counts_beside_rope_parameters():
+    """In its layers without a window, as in transformers, which adds its keys to theirs."""
+    given = {"full_attention": {"rope_type": "default", "rope_theta": 70.0}, "sliding_attention": FAST}
+    scaling = {"rope_type": "linear", "factor": 3.0}
+    config = {**CONFIGS["gemma3_text"], "rope_parameters": given, "rope_scaling": scaling}
+    local, full = (layer.self_attention.positions for layer in own_model(config).decoder.layers)
+    assert (full.max_wavelength, full.scaling.factor) == (70.0, 3.0)
+    assert (local.max_wavelength, local.scaling) == (FAST["rope_theta"], None)
 
 
 def test_fresh_zero_centred_norm_only_normalises():

@@ -65,6 +65,8 @@ WRONG_CONFIGS = [
     ("gpt2", {"n_head": 4}, "n_embd=15, n_head=4"),
     ("marian", {"num_hidden_layers": 3}, "num_hidden_layers=3"),
     ("t5", {"num_hidden_layers": 3}, "num_hidden_layers=3"),
+    ("t5", {"eos_token_id": 0}, "eos_token_id=0, pad_token_id=0"),
+    ("marian", {"eos_token_id": 30}, "eos_token_id=30, pad_token_id=30"),
     ("t5", {"dense_act_fn": "gelu_new"}, "dense_act_fn='gelu_new'"),
     ("t5", {"is_gated_act": True}, "is_gated_act=True"),
     ("t5", {"relative_attention_max_distance": 4}, "relative_attention_max_distance=4"),
