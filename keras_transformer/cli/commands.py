@@ -114,22 +114,19 @@ def translate(options):
         translator = TermTranslator(translator, glossary, "replace_unknown" in terms)
     if "split_sentences" in options:
         translator = SentenceTranslator(translator, options.split_sentences)
-    if not files:
-        return _answer_lines(translator, sizes)
     try:
-        report = translate_file(
-            translator,
-            options.input,
-            options.output,
-            **sizes,
-            restart="restart" in files,
-            say=progress.info,
-            verbose=True,
-        )
+        if not files:
+            code = _answer_lines(translator, sizes)
+        else:
+            search = {**sizes, "restart": "restart" in files, "say": progress.info, "verbose": True}
+            report = translate_file(translator, options.input, options.output, **search)
+            print(options.output)
+            code = SOME_FAILED if report.failed else DONE
     except Terminated as end:
-        return _terminated(end)
-    print(options.output)
-    return SOME_FAILED if report.failed else DONE
+        code = _terminated(end)
+    if terms:
+        progress.info(translator.terms_in_texts)
+    return code
 
 
 def _answer_lines(answers, sizes, write=None):
@@ -217,6 +214,11 @@ def evaluate(options):
     check_tokenize(options.tokenize)  # before the long work of translating
     sources, references = zip(*_read_pairs(options), strict=True)
     translator = _load_servable(options, Translator.load)
+    empty = sum(
+        not (source.strip() and target.strip()) for source, target in zip(sources, references, strict=True)
+    )
+    if empty:
+        log.warning("%d of %d pairs have an empty side. They count in the scores, too.", empty, len(sources))
     for side, texts, tokenizer in zip(
         ("source", "target"), (sources, references), translator.tokenizers, strict=True
     ):

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import tempfile
+import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -172,15 +173,22 @@ class Pairs(Sequence):
 
 
 class Columns(Sequence):
-    """Pairs (source, target) of str from lines `source<TAB>target`."""
+    """Pairs (source, target) of str from lines `source<TAB>target`. Warns of lines with further columns."""
 
     def __init__(self, lines):
-        self._lines = lines
+        self._lines, longer = lines, 0
         for number, line in enumerate(lines, start=1):
+            longer += line.count("\t") > 1
             if "\t" not in line:
                 raise ValueError(
                     f"{lines.path}, line {number}: expected source<TAB>target. Received: {line!r:.200}."
                 )
+        if longer:
+            warnings.warn(
+                f"{lines.path}: {longer:,} of {len(lines):,} lines have more than two columns. What stands after the "
+                "second tab of a line is not read.",
+                stacklevel=3,
+            )
 
     def __len__(self):
         return len(self._lines)
@@ -219,7 +227,7 @@ def read_parallel(source, target):
 
 
 def read_tsv(path):
-    """Reads pairs from a file with lines `source<TAB>target`. Further columns are ignored.
+    """Reads pairs from a file with lines `source<TAB>target`. Further columns are not read, with a warning.
 
     The file may be larger than the memory: a sentence is read when it is asked for.
 

@@ -26,12 +26,13 @@ class UnknownTokens:
         count: Number of unknown tokens, an int.
         tokens: Number of all tokens, an int.
         texts: Number of texts with an unknown token, an int.
+        invalid: Number of texts of bytes that are not UTF-8, an int.
         examples: Up to five words that hold one, a list of str.
     """
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
-        self.count = self.tokens = self.texts = 0
+        self.count = self.tokens = self.texts = self.invalid = 0
         self.examples = []
 
     @classmethod
@@ -49,6 +50,7 @@ class UnknownTokens:
             texts: List of str, or of UTF-8 bytes.
             ids: Their ids, int32 ragged `(batch, None)`.
         """
+        self.invalid += sum(isinstance(text, bytes) and not _is_utf8(text) for text in texts)
         if not hasattr(self._tokenizer, "is_unknown"):
             return
         self.tokens += int(ids.flat_values.shape[0])
@@ -94,3 +96,11 @@ class UnknownTokens:
             f"{self.share:.2%} of the tokens are unknown to the vocabulary ({self.count:,} of {self.tokens:,}, in "
             f"{self.texts:,} texts), for example in {', '.join(map(repr, self.examples))}"
         )
+
+
+def _is_utf8(text):
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -8,6 +8,7 @@ import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
 
 CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # safetensors' names
@@ -194,6 +195,16 @@ def read_if_there(folder, name):
     """Reads the JSON object in a file of a folder, a dict; empty where there is no such file."""
     path = Path(folder) / name
     return read_json(path) if path.is_file() else {}
+
+
+def read_generation_config(folder):
+    """Reads the options of transformers' `generate`, a dict, from generation_config.json, or without it config.json."""
+    if (Path(folder) / GENERATION_CONFIG).is_file():
+        return read_json(Path(folder) / GENERATION_CONFIG)
+    config = read_if_there(folder, CONFIG)
+    if config.get("force_bos_token_to_be_generated"):  # the key of BART's first checkpoints
+        return {**config, "forced_bos_token_id": config.get("bos_token_id")}
+    return config
 
 
 def parse_json(path):

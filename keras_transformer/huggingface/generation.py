@@ -1,6 +1,7 @@
 """The search that generation_config.json asks for: a strategy, constraints and limits."""
 
 import logging
+from pathlib import Path
 
 from keras_transformer.checks import check
 from keras_transformer.decoding import (
@@ -13,8 +14,12 @@ from keras_transformer.decoding import (
     Sample,
     SuppressTokens,
 )
-from keras_transformer.huggingface.files import CONFIG, read_if_there
-from keras_transformer.huggingface.languages import GENERATION_CONFIG
+from keras_transformer.huggingface.files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    read_generation_config,
+    read_if_there,
+)
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +94,10 @@ def search_options(folder, model):
     >>> search_options(folder, model=None)["max_length"]
     40
     """
-    from_file = read_if_there(folder, GENERATION_CONFIG)
-    config = from_file or read_if_there(folder, CONFIG)
+    from_file, config = read_if_there(folder, GENERATION_CONFIG), read_generation_config(folder)
+    file = GENERATION_CONFIG if (Path(folder) / GENERATION_CONFIG).is_file() else CONFIG
     for key, neutral in REFUSED.items():
-        rule = f"`{key}` of {GENERATION_CONFIG} must be {neutral[-1]!r}: the library has no such search."
+        rule = f"`{key}` of {file} must be {neutral[-1]!r}: the library has no such search."
         check(
             config.get(key) in neutral,
             f"{rule} Remove the key to search without it.",
@@ -102,16 +107,38 @@ def search_options(folder, model):
     try:
         notes = [f"{key} is not known" for key in from_file if key not in KNOWN and key not in REFUSED]
         strategy = _strategy(config, notes)
+        _check_ends(config, continues, strategy, notes)
         options = {
             "strategy": strategy,
             "constraints": _constraints(config, strategy, None if continues else model.bos_id, notes),
             "max_length": _max_length(config, continues, getattr(model, "max_positions", None), notes),
         }
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{GENERATION_CONFIG} of {folder} is damaged. Received: {error!r:.200}.") from None
+        raise ValueError(f"{file} of {folder} is damaged. Received: {error!r:.200}.") from None
     if notes:
-        log.warning("%s is taken over, but: %s", GENERATION_CONFIG, "; ".join(notes))
+        log.warning("the search of %s is taken over, but: %s", file, "; ".join(notes))
     return options
+
+
+def _check_ends(config, continues, strategy, notes):
+    """Raises `ValueError` for a forced last token that is no end, and adds what else is different to the notes."""
+    ends, forced = _ids(config.get("eos_token_id")), _ids(config.get("forced_eos_token_id"))
+    if not ends:
+        notes.append("eos_token_id is missing, so transformers writes up to the limit; here an output ends")
+    rule = "`forced_eos_token_id` must be an id of an end: the library has no other forced last token."
+    check(not ends or set(forced) <= set(ends), rule, forced_eos_token_id=forced, eos_token_id=ends)
+    if forced and isinstance(strategy, Beam):
+        notes.append("forced_eos_token_id: a beam ranks an output at its limit without its end")
+    if config.get("forced_bos_token_id") is not None:
+        if continues:
+            notes.append("forced_bos_token_id is not read: it holds for prompts of one token")
+        elif isinstance(strategy, Beam):
+            notes.append("forced_bos_token_id: a beam ranks an output with the probability of that token")
+
+
+def _ids(value):
+    """Returns one id, several or None as a list."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _strategy(config, notes):
@@ -125,6 +152,8 @@ def _strategy(config, notes):
         top_k = config.get("top_k")
         return Sample(top_k=50 if top_k is None else top_k, num_samples=count, **given)
     if width == 1:
+        rule = "`num_return_sequences` must be 1 without beams or samples."
+        check(count == 1, rule, num_return_sequences=count)
         return Greedy()
     penalty, stopping = config.get("length_penalty"), config.get("early_stopping") or False
     penalty = 1.0 if penalty is None else penalty
@@ -152,14 +181,15 @@ def _constraints(config, strategy, start_id, notes):
     if continues and shortest and not new:
         notes.append("min_length counts the prompt there, and is not read; set min_new_tokens")
         shortest = 0
-    shortest = max(0 if continues else shortest, new + 1 if new else 0)
+    shortest = new + 1 if new else 0 if continues else shortest
     if shortest > 1:
         found.append(MinLength(shortest))
     words = config.get("bad_words_ids") or ()
     check(
         all(len(word) == 1 for word in words), "`bad_words_ids` must be single tokens.", bad_words_ids=words
     )
-    words = [word[0] for word in words]
+    ends = _ids(config.get("eos_token_id"))  # transformers leaves them out
+    words = [word[0] for word in words if word[0] not in ends]
     if config.get("renormalize_logits"):
         if found or config.get("suppress_tokens"):
             notes.append("renormalize_logits holds for bad_words_ids alone")
@@ -177,10 +207,10 @@ def _max_length(config, continues, positions, notes):
     if continues:
         if new is None and longest is not None:
             notes.append("max_length counts the prompt there, and is not read; set max_new_tokens")
-        return new
-    if new is None and longest is None:
+    elif new is None and longest is not None:
+        new = longest - 1  # the start token counts there
+    if new is None:
         return None
-    new = longest - 1 if new is None else new  # the start token counts there
     if config.get("forced_eos_token_id") is not None:
         new = max(1, new - 1)  # the last token is the end
-    return new if positions is None else min(new, positions)
+    return new if continues or positions is None else min(new, positions)

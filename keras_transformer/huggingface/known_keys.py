@@ -42,7 +42,7 @@ IGNORED = {
     ),
     "config.json of an encoder-decoder": (
         *("classif_dropout", "add_bias_logits", "extra_pos_embeddings"),
-        *("layer_norm_eps", "force_bos_token_to_be_generated", "do_blenderbot_90_layernorm"),
+        *("layer_norm_eps", "do_blenderbot_90_layernorm"),
         *("n_positions", "encoder_layerdrop", "decoder_layerdrop"),
     ),
     "config.json of an encoder": (
@@ -114,6 +114,7 @@ SEQ2SEQ = (
     *IGNORED["config.json of an encoder-decoder"],
     *("normalize_before", "normalize_embedding", "add_final_layer_norm", "static_position_embeddings"),
     *("feed_forward_proj", "scale_decoder_outputs", "num_hidden_layers", "is_gated_act", "dense_act_fn"),
+    "force_bos_token_to_be_generated",
 )
 ENCODER = (*IGNORED["config.json of an encoder"], "position_embedding_type", "use_task_id", "qkv_bias")
 SENTENCE_TRANSFORMERS = {

@@ -1,15 +1,23 @@
 """The languages of multilingual checkpoints: their ids, and where a model expects them."""
 
+import logging
 import re
 from pathlib import Path
 
-from keras_transformer.huggingface.files import CONFIG, read_if_there
+from keras_transformer.huggingface.files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    read_generation_config,
+    read_if_there,
+)
 from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 
-GENERATION_CONFIG = "generation_config.json"
+log = logging.getLogger(__name__)
+
 FILES = ("tokenizer.json", "special_tokens_map.json", TOKENIZER_CONFIG)
 LISTS = ("added_tokens", "additional_special_tokens", "extra_special_tokens")
 MASK = "<mask>"
+START = "decoder_start_token_id"
 LANGUAGE = re.compile("__[a-z]{2,3}__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 MARK = re.compile("_|>>")
 NAME = "([a-z]{2,3}(?:_[A-Z][A-Za-z]{1,3})?)"  # "de", "deu", "de_DE", "deu_Latn"
@@ -67,8 +75,9 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
         source_tokenizer: Its tokenizer, or the one of its sources.
         source_language: The language of the sources, as the checkpoint names it: "de_DE" in mBART, "deu_Latn" in NLLB,
             "de" in M2M-100. None for `src_lang` of tokenizer_config.json.
-        target_language: The language of the translations. None for the one that generation_config.json or config.json
-            forces. Marian's models with several target languages take it too, such as "deu".
+        target_language: The language of the translations. None for the one that generation_config.json forces, or
+            config.json where there is no such file. Marian's models with several target languages take it too, such
+            as "deu".
 
     Returns:
         Two dicts: arguments of `from_huggingface`, and of `serving.Translator`.
@@ -84,8 +93,7 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
     ({}, {'source_start': (), 'target_start': ()})
     """
     config = read_if_there(folder, CONFIG)
-    generation = {**config, **read_if_there(folder, GENERATION_CONFIG)}
-    forced = generation.get("forced_bos_token_id")
+    ids, forced = _start(folder, config), read_generation_config(folder).get("forced_bos_token_id")
     target_start = () if forced is None else (forced,)
     model_type = config.get("model_type")
     if model_type not in MULTILINGUAL:
@@ -96,7 +104,7 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
             raise ValueError(
                 f"`source_language` must be None for a {model_type!r} model. Received: {source_language!r}."
             )
-        return {}, {"source_start": start, "target_start": target_start}
+        return ids, {"source_start": start, "target_start": target_start}
     tokenizer_config = read_if_there(folder, TOKENIZER_CONFIG)
     usual = "M2M100Tokenizer" if (Path(folder) / "vocab.json").is_file() else MULTILINGUAL[model_type]
     kind = (tokenizer_config.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix(
@@ -113,16 +121,27 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
         "source_end": (eos_id, source_id) if last else (eos_id,),
         "target_start": target_start,
     }
-    starts_with_language = kind == "MBartTokenizer" and config.get("decoder_start_token_id") not in (
-        None,
-        eos_id,
-    )
+    begin = ids.get("bos_id", config.get(START))
+    starts_with_language = kind == "MBartTokenizer" and begin not in (None, eos_id)
     if target_language is None and (target_start or starts_with_language):
-        return {}, options
+        return ids, options
     target_id = _language_id(source_tokenizer, "target_language", target_language, pattern)
     if kind == "MBartTokenizer":  # its decoder reads the language where others read eos
         return {"bos_id": target_id}, {**options, "target_start": ()}
-    return {}, {**options, "target_start": (target_id,)}
+    return ids, {**options, "target_start": (target_id,)}
+
+
+def _start(folder, config):
+    """Returns the id that transformers begins outputs with, `{"bos_id": ...}`; `{}` where config.json has the same."""
+    generation, before = read_generation_config(folder), config.get(START)
+    start = generation.get(START)
+    start = generation.get("bos_token_id") if start is None else start
+    if start in (None, before):
+        return {}
+    if before is not None:
+        rule = "outputs begin with %s of %s, as in transformers, and not with %s=%s of %s"
+        log.warning(rule, start, GENERATION_CONFIG, START, before, CONFIG)
+    return {"bos_id": start}
 
 
 def _language_id(tokenizer, argument, language, pattern):

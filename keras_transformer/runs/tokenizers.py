@@ -1,6 +1,7 @@
 """The tokenizers of a run: trained on its pairs, or read from a file or a folder."""
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,11 @@ def make_tokenizers(recipe, pairs):
         if recipe.keep is None
         else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
     )
+    if recipe.keep is not None and not any(both):
+        warnings.warn(
+            f"`keep` matches nothing in the pairs, so no text is kept whole. Received: keep={recipe.keep!r:.200}.",
+            stacklevel=2,
+        )
 
     def trained_on(sentences, symbols):
         return SentencePieceTokenizer.train(

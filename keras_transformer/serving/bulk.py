@@ -156,7 +156,12 @@ def _translations(translator, lines, batch_size, window, verbose, report):
 
 
 def _warn_if_unknown(unknown, count):
-    """Warns of those among the `count` lines of this call that hold text which the vocabulary cannot write."""
+    """Warns of those among the `count` lines of this call that hold text which cannot be read."""
+    if unknown.invalid:
+        warnings.warn(
+            f"{unknown.invalid:,} of {count:,} lines are not UTF-8. Their wrong bytes are read as U+FFFD.",
+            stacklevel=3,
+        )
     warning = unknown.warning(count, "lines")
     if warning:
         warnings.warn(warning, stacklevel=3)

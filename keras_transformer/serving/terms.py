@@ -1,6 +1,7 @@
 """A translator whose translations hold what they must: terms of a glossary, copied text, words without an id."""
 
 import hashlib
+import itertools
 import json
 import warnings
 
@@ -107,7 +108,7 @@ class TermTranslator(Translator):
         self.replace_unknown = replace_unknown
         self._unknown_words = UnknownWords(self) if replace_unknown else None
         self._by_width, self._phrases = {}, {}
-        self._missing, self._missing_texts = 0, []
+        self._missing, self._missing_texts, self._found = 0, [], set()
         unwritable = [term for term in dict.fromkeys(self.glossary.terms.values()) if not self._ids_of(term)]
         rule = (
             "`glossary` must hold translations that the vocabulary of the translator can write as they are."
@@ -131,6 +132,7 @@ class TermTranslator(Translator):
             return super().answer(*inputs, signature=signature, jit_compile=jit_compile)
         texts = list(inputs[0])
         terms = [self.glossary.found_in(text.decode("utf-8", "replace")) for text in texts]
+        self._found.update(itertools.chain.from_iterable(terms))
         phrases = [[ids for ids in map(self._ids_of, row) if ids] for row in terms]
         plain = [i for i, row in enumerate(phrases) if not row]
         outputs = {}
@@ -161,6 +163,15 @@ class TermTranslator(Translator):
                 stacklevel=3,
             )
         self._missing, self._missing_texts = 0, []
+
+    @property
+    def terms_in_texts(self):
+        """A sentence with the number of terms in the texts so far. In a glossary the wrong way round it is 0."""
+        translations = set(self.glossary.terms.values())
+        there, copied = len(self._found & translations), len(self._found - translations)
+        found = [f"{there:,} of {len(translations):,} translations of the glossary"] if translations else []
+        found += [f"{copied:,} different matches of `copy`"] if self.glossary.copy else []
+        return f"the texts ask for {' and '.join(found) or 'no terms'}"
 
     @property
     def terms(self):

@@ -342,6 +342,13 @@ def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator,
     ]
 
 
+def test_evaluate_counts_pairs_with_an_empty_side(tiny_run, pairs, tmp_path):
+    lines = [*("\t".join(pair) for pair in pairs[:2]), f"{pairs[2][0]}\t ", f"\t{pairs[3][1]}"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
+    code, _, err = run("evaluate", tiny_run, "--pairs", tmp_path / "pairs.tsv")
+    assert code == 0 and "2 of 4 pairs have an empty side. They count in the scores, too." in err
+
+
 @pytest.mark.slow
 def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run, tmp_path):
     options = (

@@ -3,6 +3,7 @@
 import gzip
 import io
 import re
+import warnings
 
 import pytest
 
@@ -97,8 +98,15 @@ def test_empty_files_are_refused(tmp_path):
 def test_tsv_gives_its_first_two_columns(tmp_path):
     content = "\ufeff가\ta\n나 나\tb b\tmore\teven more\r\n\tc\nd\t\n".encode()
     expected = [("가", "a"), ("나 나", "b b"), ("", "c"), ("d", "")]
-    assert list(read_tsv(written(tmp_path / "pairs.tsv", content))) == expected
-    assert list(read_tsv(written(tmp_path / "pairs.tsv.gz", content))) == expected
+    for name in ("pairs.tsv", "pairs.tsv.gz"):
+        with pytest.warns(UserWarning, match=rf"{name}: 1 of 4 lines have more than two columns"):
+            assert list(read_tsv(written(tmp_path / name, content))) == expected
+
+
+def test_two_columns_are_no_warning(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(read_tsv(written(tmp_path / "pairs.tsv", b"a\tb\n\tc\n"))) == [("a", "b"), ("", "c")]
 
 
 @pytest.mark.parametrize("line", ["no tab", ""])

@@ -38,6 +38,14 @@ def test_unknown_tokens_are_counted_with_examples(name):
     assert f"{unknown.share:.2%} of the tokens are unknown" in str(unknown)
 
 
+@pytest.mark.parametrize("tokenizer", [TOKENIZERS["unigram"](), ByteTokenizer()], ids=["unigram", "bytes"])
+def test_texts_that_are_not_utf8_are_counted(tokenizer):
+    assert (
+        UnknownTokens.of([b"the dog", b"the d\xf6g", b"", "\ub0b4".encode("euc-kr")], tokenizer).invalid == 2
+    )
+    assert UnknownTokens.of(TEXTS, tokenizer).invalid == 0
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_vocabulary_of_bytes_knows_all_texts(name):
     assert UnknownTokens.of(TEXTS, WHOLE[name]()).count == 0

@@ -8,8 +8,16 @@ import pytest
 from contracts import slow_but
 from families import CONFIGS, own_texts, rows_of, torch_model
 
-from keras_transformer.decoding import Beam, ExcludeTokens, Greedy, MinLength, NoRepeatNgram, Sample
-from keras_transformer.huggingface import from_huggingface
+from keras_transformer.decoding import (
+    Beam,
+    ExcludeTokens,
+    Greedy,
+    MinLength,
+    NoRepeatNgram,
+    Sample,
+    SuppressTokens,
+)
+from keras_transformer.huggingface import from_huggingface, translator_options
 from keras_transformer.huggingface.generation import search_options
 
 CLEAR = 1e-3
@@ -114,6 +122,46 @@ def test_each_key_becomes_a_part_of_the_search(read, caplog):
     constraints = read(min_length=5, no_repeat_ngram_size=3, bad_words_ids=[[7]], renormalize_logits=True)
     assert constraints["constraints"][:2] == [NoRepeatNgram(3), MinLength(5)]
     assert constraints["constraints"][2].token_ids == ExcludeTokens([7]).token_ids
+    # `min_new_tokens` wins over `min_length`, and an end is no bad word.
+    assert read(min_length=9, min_new_tokens=3)["constraints"] == [MinLength(4)]
+    assert read(bad_words_ids=[[2], [7]], eos_token_id=2)["constraints"] == [SuppressTokens([7])]
+    # A forced end takes the place of the last token, after a prompt too.
+    forced = {"max_new_tokens": 6, "eos_token_id": [2, 3], "forced_eos_token_id": 2}
+    assert read(**forced)["max_length"] == read(object(), **forced)["max_length"] == 5
+
+
+def test_config_json_has_the_search_only_without_a_file_of_its_own(read, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"num_beams": 3, "max_length": 9, "num_beam_groups": 3}))
+    assert read() == {"strategy": Greedy(), "constraints": [], "max_length": None}
+    (tmp_path / "generation_config.json").unlink()
+    with pytest.raises(ValueError, match=r"`num_beam_groups` of config\.json must be 1"):
+        search_options(tmp_path, Model)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ids", "start"),
+    [
+        # The first token is forced by generation_config.json, and by config.json only where there is no such file.
+        ({"forced_bos_token_id": 5}, {}, {}, ()),
+        ({"forced_bos_token_id": 5}, {"forced_bos_token_id": 6}, {}, (6,)),
+        ({"forced_bos_token_id": 5}, None, {}, (5,)),
+        ({"force_bos_token_to_be_generated": True, "bos_token_id": 4}, None, {"bos_id": 4}, (4,)),
+        ({"force_bos_token_to_be_generated": True, "bos_token_id": 4}, {}, {}, ()),
+        # The token before the output likewise; without one it is `bos_token_id`.
+        ({"decoder_start_token_id": 2}, {"decoder_start_token_id": 2, "bos_token_id": 4}, {}, ()),
+        ({"decoder_start_token_id": 2}, {"decoder_start_token_id": 6}, {"bos_id": 6}, ()),
+        ({"decoder_start_token_id": 2}, {"bos_token_id": 4}, {"bos_id": 4}, ()),
+        ({"bos_token_id": 4}, None, {"bos_id": 4}, ()),
+        ({}, {"decoder_start_token_id": 6}, {"bos_id": 6}, ()),
+    ],
+)
+def test_outputs_begin_as_in_transformers(config, generation, ids, start, tmp_path, caplog):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "pegasus", **config}))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    found, options = translator_options(tmp_path, None)
+    assert (found, options["target_start"]) == (ids, start)
+    assert ("outputs begin with" in caplog.text) == bool(ids and "decoder_start_token_id" in config)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +172,9 @@ def test_each_key_becomes_a_part_of_the_search(read, caplog):
         ({"invented": 3}, "invented is not known"),
         ({"max_length": 30}, "max_length counts the prompt"),
         ({"min_length": 3}, "min_length counts the prompt"),
+        ({"bos_token_id": 2}, "eos_token_id is missing"),
+        ({"num_beams": 2, "forced_eos_token_id": 2, "eos_token_id": 2}, "ranks an output at its limit"),
+        ({"num_beams": 2, "forced_bos_token_id": 5}, "with the probability of that token"),
     ],
 )
 def test_what_is_not_the_same_is_said(config, named, read, caplog):
@@ -142,6 +193,8 @@ def test_what_is_not_the_same_is_said(config, named, read, caplog):
         ({"bad_words_ids": [[3, 4]]}, "must be single tokens"),
         ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty=-1.0"),
         ({"bad_words_ids": [3]}, "is damaged"),
+        ({"forced_eos_token_id": 5, "eos_token_id": 2}, "`forced_eos_token_id` must be an id of an end"),
+        ({"num_return_sequences": 2}, "`num_return_sequences` must be 1 without beams"),
     ],
 )
 def test_a_search_that_the_library_lacks_is_refused(config, named, read):

@@ -2,6 +2,7 @@
 
 import io
 import types
+import warnings
 
 import pytest
 import sentencepiece
@@ -67,6 +68,15 @@ def test_matches_of_keep_have_one_id_and_come_back(kind):
 def test_a_pattern_that_cannot_be_kept_is_refused(pattern, message):
     with pytest.raises(ValueError, match=f"`keep` {message}"):
         make_tokenizers(Recipe(keep=pattern), [(str(number), "a") for number in range(1001)])
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning():
+    pairs = [("hi {name}", "{name}: see %s")] * 9
+    with pytest.warns(UserWarning, match=r"`keep` matches nothing in the pairs.*keep='<\\\\w\+>'"):
+        make_tokenizers(Recipe(vocab_size=40, keep=r"<\w+>"), pairs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        make_tokenizers(Recipe(vocab_size=40, keep="%s"), pairs)
 
 
 def tokenizer_of(vocab_size, pad_id=None, bos_id=None, eos_id=None):
