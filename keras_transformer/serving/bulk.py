@@ -88,7 +88,7 @@ def translate_file(
     source, unfinished = Path(source), Unfinished(output)
     if not source.is_file():
         raise ValueError(f"`source` must be a file. Received: source={str(source)!r}.")
-    before, unknown = _Source(source), UnknownTokens(translator.source_tokenizer)
+    before, notes = _Source(source), _Notes(translator)
     _consume(before)
     job = {**before.fingerprint(), **_fingerprint(translator), "batch_size": batch_size, "window": window}
     with Termination() as termination, unfinished.opened(job, restart) as is_under_way:
@@ -111,7 +111,7 @@ def translate_file(
                 _consume(itertools.islice(lines, done))
                 for texts in _windows(lines, window):
                     first = unfinished.progress.lines + 1
-                    unknown.add(texts, translator.source_tokenizer.tokenize(texts))
+                    notes.add(texts)
                     unfinished.append(*_translate_window(translator, texts, first, batch_size, after_batch))
                 if now.fingerprint() != before.fingerprint():
                     raise ValueError(
@@ -128,7 +128,7 @@ def translate_file(
         extra={"file": str(output), "lines": before.count, "failed_lines": unfinished.progress.failed},
     )
     translator.warn_if_cut(unfinished.progress.cut, before.count, "sentences")
-    _warn_if_unknown(unknown, before.count - done)
+    notes.warn(before.count - done)
     if unfinished.progress.failed:
         say(
             f"{unfinished.progress.failed} of {before.count} lines could not be translated; their translations are "
@@ -139,10 +139,10 @@ def translate_file(
 
 def _translations(translator, lines, batch_size, window, verbose, report):
     lines = (line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line for line in lines)
-    done, unknown = Progress(), UnknownTokens(translator.source_tokenizer)
+    done, notes = Progress(), _Notes(translator)
     with _progress_bar(verbose) as bar:
         for texts in _windows(lines, window):
-            unknown.add(texts, translator.source_tokenizer.tokenize(texts))
+            notes.add(texts)
             translations, cut, failed = _translate_window(
                 translator, texts, done.lines + 1, batch_size, bar.update
             )
@@ -150,21 +150,42 @@ def _translations(translator, lines, batch_size, window, verbose, report):
             done = done.with_lines(len(texts), size, cut, failed)
             yield from translations
     translator.warn_if_cut(done.cut, done.lines, "sentences")
-    _warn_if_unknown(unknown, done.lines)
+    notes.warn(done.lines)
     if report is not None:
         report(done)
 
 
-def _warn_if_unknown(unknown, count):
-    """Warns of those among the `count` lines of this call that hold text which cannot be read."""
-    if unknown.invalid:
-        warnings.warn(
-            f"{unknown.invalid:,} of {count:,} lines are not UTF-8. Their wrong bytes are read as U+FFFD.",
-            stacklevel=3,
-        )
-    warning = unknown.warning(count, "lines")
-    if warning:
-        warnings.warn(warning, stacklevel=3)
+class _Notes:
+    """What the lines of one call hold that cannot be read, and how many of their translations were cut.
+
+    Args:
+        translator: As in `translate_lines`. One without `count_unended` does not say which translations were cut.
+    """
+
+    def __init__(self, translator):
+        self._translator = translator
+        self._unknown = UnknownTokens(translator.source_tokenizer)
+        self._count_unended()  # those of earlier calls
+
+    def _count_unended(self):
+        return self._translator.count_unended() if hasattr(self._translator, "count_unended") else 0
+
+    def add(self, texts):
+        """Counts unknown tokens in further lines, a list of bytes."""
+        self._unknown.add(texts, self._translator.source_tokenizer.tokenize(texts))
+
+    def warn(self, count):
+        """Warns, for `count` lines of this call. It is called when all of them are translated."""
+        if self._unknown.invalid:
+            warnings.warn(
+                f"{self._unknown.invalid:,} of {count:,} lines are not UTF-8. Their wrong bytes are read as U+FFFD.",
+                stacklevel=3,
+            )
+        warning = self._unknown.warning(count, "lines")
+        if warning:
+            warnings.warn(warning, stacklevel=3)
+        if unended := self._count_unended():
+            self._translator.warn_if_unended(unended, count)
 
 
 def _consume(iterable):

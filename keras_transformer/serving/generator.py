@@ -45,13 +45,15 @@ class TextGeneratorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `unknown`, int32.
+            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `ended`, bool, whether the
+            continuation is complete: it was not cut at its largest length; `truncated`, bool; `unknown`, int32.
         """
         source, truncated = self._tokenize(text)
-        tokens, _, scores = self._search(source)
+        tokens, _, scores, ended = self._search(source)
         return {
             "continuation": self._continuations(source, tokens)[:, 0],
             "score": scores[:, 0],
+            "ended": ended[:, 0],
             **self._notes(source, truncated),
         }
 
@@ -62,14 +64,15 @@ class TextGeneratorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `continuations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool, and `unknown`,
-            int32, `(batch,)`.
+            A dict: `continuations`, string, `scores`, float32, and `ended`, bool, `(batch, n_best)`; `truncated`, bool,
+            and `unknown`, int32, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
-        tokens, _, scores = self._search(source)
+        tokens, _, scores, ended = self._search(source)
         return {
             "continuations": self._continuations(source, tokens),
             "scores": scores,
+            "ended": ended,
             **self._notes(source, truncated),
         }
 

@@ -109,12 +109,26 @@ class OptionsSignatures(Signatures):
                 [Output((1, longest), model.pad_id), Output((1,), 0), Output((1,), 0.0)],
                 self._batch_sizes[-1],
             )
-        found_lengths = found_lengths[:, 0]
-        last = tf.gather(tokens[:, 0], tf.maximum(found_lengths - 1, 0), batch_dims=1)
-        # A constraint may end an output below its limit. A text without tokens gets its prefix alone.
-        ended = one_of(last, (model.eos_id, *model.stop_ids)) | (found_lengths < limits) | (lengths == 0)
+        # A text without tokens gets its prefix alone.
+        ended = self.which_ended(tokens, found_lengths, limits)[:, 0] | (lengths == 0)
         notes = {"error": error, "ended": usable & ended}
         return tokens[:, :, : tf.maximum(1, tf.reduce_max(found_lengths))], scores[:, 0], notes
+
+    def which_ended(self, tokens, lengths, limits):
+        """Says which outputs are complete: they were not cut at their limit.
+
+        Args:
+            tokens: int32 `(batch, n_best, target_len)`.
+            lengths: The number of tokens of each output, int32 `(batch, n_best)`.
+            limits: The largest number of tokens of each row, int32 `(batch,)`, or an int for all.
+
+        Returns:
+            bool `(batch, n_best)`.
+        """
+        model, limits = self._model, tf.broadcast_to(limits, tf.shape(lengths)[:1])[:, None]
+        last = tf.gather(tokens, tf.maximum(lengths - 1, 0), batch_dims=2)
+        # A constraint may end an output below its limit.
+        return one_of(last, (model.eos_id, *model.stop_ids)) | (lengths < limits)
 
 
 def options_request(texts):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.checks import check, check_count
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
+from keras_transformer.models.ids import lengths_of
 from keras_transformer.serving.options import OptionsSignatures
 from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, function_of
 from keras_transformer.serving.servable import Servable, lookup
@@ -33,14 +34,15 @@ class SearcherSignatures(OptionsSignatures):
             source: int32 `(batch, source_len)`, padded on the right.
 
         Returns:
-            A dict: `tokens`, int32 `(batch, n_best, target_len)`; `lengths`, int32, and `scores`, float32,
-            `(batch, n_best)`; `truncated`, bool, and `unknown`, int32, the number of tokens that are read as unk,
+            A dict: `tokens`, int32 `(batch, n_best, target_len)`; `lengths`, int32, `scores`, float32, and `ended`,
+            bool, `(batch, n_best)`; `truncated`, bool, and `unknown`, int32, the number of tokens that are read as unk,
             `(batch,)`.
         """
         known = (source >= 0) & (source < self._model.source_vocab_size)
         source, truncated = self._cut(tf.where(known, source, self._servable.source_tokenizer.unk_id))
-        tokens, lengths, scores = self._search(self._at_least_one_column(source))
-        return {"tokens": tokens, "lengths": lengths, "scores": scores, **self._notes(source, truncated)}
+        tokens, lengths, scores, ended = self._search(self._at_least_one_column(source))
+        found = {"tokens": tokens, "lengths": lengths, "scores": scores, "ended": ended}
+        return {**found, **self._notes(source, truncated)}
 
     def _notes(self, source, truncated):
         """Returns the outputs that say what of a source was not read.
@@ -79,7 +81,8 @@ class SearcherSignatures(OptionsSignatures):
             source: int32 `(batch, source_len)`.
 
         Returns:
-            Tokens, int32 `(batch, n_best, target_len)`; lengths, int32, and scores, float32, `(batch, n_best)`.
+            Tokens, int32 `(batch, n_best, target_len)`; lengths, int32, scores, float32, and which outputs are
+            complete, bool, `(batch, n_best)`.
         """
         servable = self._servable
         strategy, constraints = servable.strategy, servable.constraints
@@ -113,7 +116,10 @@ class SearcherSignatures(OptionsSignatures):
                 [Output((n, longest), self._model.pad_id), Output((n,), 0), Output((n,), 0.0)],
                 self._batch_sizes[-1],
             )
-        return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], lengths, scores
+        source_lengths = lengths_of(source, self._model.pad_id)
+        limits = servable.limits.of_rows(source_lengths, len(servable.target_start))
+        ended = self.which_ended(tokens, lengths, limits) | (source_lengths == 0)[:, None]
+        return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], lengths, scores, ended
 
 
 class Searcher(Servable):

@@ -22,7 +22,7 @@ class SentenceTranslator:
         self._splitter = SentenceSplitter(language)
         self.translator = translator
         self.language = language
-        self._cut = self._unknown = 0
+        self._cut = self._unknown = self._unended = 0
 
     def __getattr__(self, name):
         return getattr(vars(self)["translator"], name)
@@ -43,6 +43,7 @@ class SentenceTranslator:
             of_line = [next(answers) for _ in sentences_of([line])]
             self._cut += any(answer["truncated"] for answer in of_line)
             self._unknown += any(answer["unknown"] for answer in of_line)
+            self._unended += not all(answer["ended"] for answer in of_line)
             translations = (answer["translation"].decode("utf-8", "replace") for answer in of_line)
             written.append(joined(line, translations))
         return written
@@ -56,3 +57,8 @@ class SentenceTranslator:
         """Returns in how many lines since the last call a sentence held text that the vocabulary cannot write."""
         unknown, self._unknown = self._unknown, 0
         return unknown
+
+    def count_unended(self):
+        """Returns in how many lines since the last call a translation was cut at its largest length."""
+        unended, self._unended = self._unended, 0
+        return unended

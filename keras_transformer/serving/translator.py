@@ -1,7 +1,9 @@
 """Translators: a text in, its translation out."""
 
+import warnings
 from typing import ClassVar
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check_count, check_ids, check_positive
@@ -60,12 +62,13 @@ class TranslatorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `unknown`, int32.
+            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `ended`, bool, whether the
+            translation is complete: it was not cut at its largest length; `truncated`, bool; `unknown`, int32.
         """
         source, truncated = self._tokenize(text)
-        tokens, _, scores = self._search(source)
-        translation = self._translations(tokens[:, 0])
-        return {"translation": translation, "score": scores[:, 0], **self._notes(source, truncated)}
+        tokens, _, scores, ended = self._search(source)
+        found = {"translation": self._translations(tokens[:, 0]), "score": scores[:, 0], "ended": ended[:, 0]}
+        return {**found, **self._notes(source, truncated)}
 
     def n_best(self, text):
         """Finds several translations of each text, best first.
@@ -74,15 +77,16 @@ class TranslatorSignatures(SearcherSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `translations`, string, and `scores`, float32, `(batch, n_best)`; `truncated`, bool, and `unknown`,
-            int32, `(batch,)`.
+            A dict: `translations`, string, `scores`, float32, and `ended`, bool, `(batch, n_best)`; `truncated`, bool,
+            and `unknown`, int32, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
-        tokens, _, scores = self._search(source)
+        tokens, _, scores, ended = self._search(source)
         n, length = self._servable.strategy.n_best, tf.shape(tokens)[2]
         translations = self._translations(tf.reshape(tokens, (-1, length)))
         translations = tf.reshape(translations, (-1, n))
-        return {"translations": translations, "scores": scores, **self._notes(source, truncated)}
+        found = {"translations": translations, "scores": scores, "ended": ended}
+        return {**found, **self._notes(source, truncated)}
 
     def alignment(self, text):
         """Translates texts and shows what each piece of a translation attends to.
@@ -92,11 +96,11 @@ class TranslatorSignatures(SearcherSignatures):
 
         Returns:
             A dict: `translation`, string `(batch,)`; `source_pieces`, string `(batch, source_len)`; `target_pieces`,
-            string `(batch, target_len)`; `attention`, float32 `(batch, target_len, source_len)`; `truncated`, bool, and
-            `unknown`, int32, `(batch,)`.
+            string `(batch, target_len)`; `attention`, float32 `(batch, target_len, source_len)`; `ended` and
+            `truncated`, bool, and `unknown`, int32, `(batch,)`.
         """
         source, truncated = self._tokenize(text)
-        tokens, _, _ = self._search(source)
+        tokens, _, _, ended = self._search(source)
         target = tokens[:, 0]
         _, _, attention = self._score(source, target)
         return {
@@ -104,6 +108,7 @@ class TranslatorSignatures(SearcherSignatures):
             "source_pieces": self._source_pieces(source),
             "target_pieces": self._target_pieces(target),
             "attention": attention,
+            "ended": ended[:, 0],
             **self._notes(source, truncated),
         }
 
@@ -320,9 +325,13 @@ class Translator(Searcher):
         check_count(len(self.source_start + self.source_end) + 1, max_source_length=max_source_length)
         if max_length is not None:
             check_count(len(self.target_start) + 1, max_length=max_length)
+        self._unended = 0
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
-        """Translates sentences. Warns when some of them were cut, or hold text that the vocabulary cannot write.
+        """Translates sentences.
+
+        Warns when some of them were cut, or hold text that the vocabulary cannot write, or when translations were cut
+        at their largest length.
 
         Args:
             sentences: List of str, or of UTF-8 bytes.
@@ -339,6 +348,7 @@ class Translator(Searcher):
         answers, cut = self.answer_all(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_cut(cut, len(answers), "sentences")
         self.warn_if_unknown(with_unknown(answers), len(answers), "sentences")
+        self.warn_if_unended(sum(not answer["ended"] for answer in answers), len(answers))
         return [answer["translation"].decode("utf-8", "replace") for answer in answers]
 
     def translate_document(self, text, language, batch_size=32):
@@ -366,10 +376,11 @@ class Translator(Searcher):
             translated += sentences.translate_batch(lines[start : start + batch_size])
         self.warn_if_cut(sentences.count_cut(lines, None), len(lines), "lines")
         self.warn_if_unknown(sentences.count_unknown(), len(lines), "lines")
+        self.warn_if_unended(sentences.count_unended(), len(lines))
         return "".join(translated)
 
     def translate_batch(self, texts, jit_compile=None):
-        """Translates texts in one batch, without a warning about texts that were cut.
+        """Translates texts in one batch, without a warning about texts or translations that were cut.
 
         Args:
             texts: List of bytes.
@@ -379,7 +390,28 @@ class Translator(Searcher):
             A list of str, one for each text.
         """
         answers = self.answer(texts, jit_compile=jit_compile)
+        self._unended += int(np.sum(~answers["ended"]))
         return [text.decode("utf-8", "replace") for text in answers["translation"]]
+
+    def count_unended(self):
+        """Returns how many translations of `translate_batch` were cut at their largest length since the last call."""
+        unended, self._unended = self._unended, 0
+        return unended
+
+    def warn_if_unended(self, unended, count):
+        """Warns that some translations have no end. Call it in a public method, as `warn_if_cut`.
+
+        Args:
+            unended: Number of texts whose translation was cut at its largest length, an int.
+            count: Number of texts, an int.
+        """
+        if unended:
+            limit = "twice the length of the source plus 16" if self.max_length is None else self.max_length
+            warnings.warn(
+                f"{unended:,} of {count:,} translations were cut at their largest number of tokens, "
+                f"`max_length`={limit}: they lack their end, or repeat themselves.",
+                stacklevel=3,
+            )
 
     @property
     def room(self):
