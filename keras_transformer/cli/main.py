@@ -30,7 +30,9 @@ def main(arguments=None):
     Raises:
         SystemExit: After `--help` with code 0, after a malformed command line with code 2.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's notices do not help a user of a command
+    # The notices of TensorFlow and gRPC do not help a user of a command, and they are lines outside of its log.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with (
         open(os.devnull, "w") as null,  # for a stream that was closed before the start
         contextlib.redirect_stdout(sys.stdout or null),

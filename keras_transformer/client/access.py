@@ -34,7 +34,16 @@ def check_certificates(scheme, **files):
     for name, path in files.items():
         if path is not None and not Path(path).is_file():
             raise ValueError(f"`{name}` must be a PEM file. Received: {name}={str(path)!r}.")
-    certificate, key = files["client_certificate"], files["client_key"]
+    authorities, certificate, key = (
+        files[name] for name in ("certificates", "client_certificate", "client_key")
+    )
+    if authorities is not None:
+        try:
+            ssl.create_default_context(cafile=authorities)
+        except OSError as error:
+            raise ValueError(
+                f"`certificates` must hold certificates in PEM. Received: certificates={str(authorities)!r}: {error}"
+            ) from None
     rule = "`client_key` must come with `client_certificate`."
     check(certificate is not None or key is None, rule, client_key=key)
     if certificate is None:

@@ -336,13 +336,14 @@ class Servable:
             if (folder / MODEL).is_file():
                 check_hash(folder / MODEL, description)
             model = load_model(folder / MODEL, cls.model_class)
-            arguments = cls.arguments_from(description, folder)
         except (KeyError, TypeError, AttributeError, OSError) as error:
             raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
         try:
-            return cls(model, **tokenizers, **arguments)
-        except (TypeError, ValueError) as error:
+            return cls(model, **tokenizers, **cls.arguments_from(description, folder))
+        except ValueError as error:
             raise ValueError(f"{folder} holds no complete {kind}: {error}") from None
+        except (KeyError, TypeError, AttributeError, OSError) as error:
+            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
 
     @classmethod
     def load_tokenizers(cls, folder):

@@ -82,7 +82,9 @@ def _verify_version(path):
     description = _description(path)
     files, signatures = description["files"], description["signatures"]
     found = hashes(path)
-    changed = sorted(name for name in {*files, *found} if files.get(name) != found.get(name))
+    changed = sorted(
+        name for name in {*files, *found} if found.get(name) is None or files.get(name) != found[name]
+    )
     if changed:
         raise ValueError(
             f"{path} must hold the files that the export wrote. Changed, missing or added: {', '.join(changed[:5])}."
@@ -117,13 +119,15 @@ def hashes(path):
         path: Path of the version.
 
     Returns:
-        A dict from a file's path in the folder to its hash in hexadecimal, both str.
+        A dict from a file's path in the folder to its hash in hexadecimal, both str; None for what is neither a file
+        nor a folder, such as a link to a folder.
     """
     found = {}
     for file in sorted(Path(path).rglob("*")):
         name = file.relative_to(path)
-        if file.is_file() and name != DESCRIPTION:
-            found[name.as_posix()] = sha256_of(file)
+        if name == DESCRIPTION or (file.is_dir() and not file.is_symlink()):
+            continue
+        found[name.as_posix()] = sha256_of(file) if file.is_file() else None
     return found
 
 

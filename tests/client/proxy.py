@@ -106,7 +106,8 @@ class Proxy:
         for i, server in enumerate(self.servers, 1):
             for number, port in ((8501, server.rest), (8500, server.rpc)):
                 state = " down" if server in down else ""
-                changes[f"server 10.0.0.{i}:{number};"] = f"server 127.0.0.1:{port}{state};"
+                old = f"server 10.0.0.{i}:{number} max_fails=0"
+                changes[f"{old};"] = f"server 127.0.0.1:{port} max_fails=0{state};"
         for old, new in changes.items():
             assert old in text, old
             text = text.replace(old, new)

@@ -1,6 +1,8 @@
 """`keras-transformer ask`, against a server that is really there."""
 
 import io
+import json
+import subprocess
 import sys
 
 import pytest
@@ -174,3 +176,14 @@ def test_ask_uses_tls_on_both_sides(pairs, tmp_path):
             assert ask(line.encode(), url, *files) == (0, f"{line}\n".encode(), "")
             code, _, _ = ask(line.encode(), url, *files[:2], "--retries", "0")
             assert code == 5
+
+
+@pytest.mark.slow
+def test_a_log_of_json_holds_no_line_of_grpc():
+    """A handshake fails: gRPC itself would write to standard error, past Python."""
+    with SERVERS["grpc"](Backend({})) as url:
+        command = [sys.executable, "-m", "keras_transformer", "ask", url.replace("grpc:", "grpcs:")]
+        options = ["--retries", "0", "--log-format", "json"]
+        done = subprocess.run([*command, *options], input=b"a", capture_output=True, check=False)
+    (event,) = map(json.loads, done.stderr.splitlines())
+    assert done.returncode == 5 and "is not available" in event["message"]

@@ -567,13 +567,15 @@ def test_a_server_may_ask_for_the_certificate_of_its_client(
         assert backend.calls == calls
 
 
-def test_certificates_of_a_client_that_it_cannot_use_are_named(certificate, other_certificate, tmp_path):
+def test_certificates_that_a_client_cannot_use_are_named(certificate, other_certificate, tmp_path):
     key, own = other_certificate
     locked, junk = tmp_path / "locked.pem", tmp_path / "junk.pem"
     command = ["openssl", "rsa", "-aes256", "-passout", "pass:secret", "-in", str(key), "-out", str(locked)]
     subprocess.run(command, capture_output=True, check=True)
     junk.write_text("junk")
     for arguments, said in (
+        ({"certificates": junk}, f"`certificates` must hold certificates in PEM.*certificates='{junk}'"),
+        ({"certificates": key}, "`certificates` must hold certificates"),
         ({"client_key": key}, "`client_key` must come with `client_certificate`"),
         (
             {"client_certificate": own},

@@ -15,7 +15,7 @@ from commands import run
 
 pytest.importorskip("tensorflow_serving")
 from proxy import ALICE, NGINX, Proxy, ServedExport
-from servers import Backend, grpc_server, rest_server
+from servers import Backend, grpc_server, refuse, rest_server
 
 from keras_transformer.client import AsyncClient, Client, load_test
 
@@ -53,6 +53,11 @@ def start(servers, tmp_path):
     yield start
     for proxy in started:
         proxy.close()
+
+
+def hang_up():
+    """A fault: the server closes the connection without an answer."""
+    raise BrokenPipeError
 
 
 def urls(proxy):
@@ -151,18 +156,20 @@ def test_ids_of_requests_reach_the_log(start, pairs):
     assert {entry["servers"] for entry in found} <= addresses
 
 
+@contextlib.contextmanager
+def before(backend, folder):
+    """An nginx before two servers of a backend in this process."""
+    with rest_server(backend) as rest, grpc_server(backend) as rpc, contextlib.ExitStack() as closing:
+        ports = {"rest": rest, "rpc": rpc}
+        server = types.SimpleNamespace(**{name: int(url.rsplit(":")[-1]) for name, url in ports.items()})
+        proxy = Proxy(folder, [server, server])
+        closing.callback(proxy.close)
+        yield proxy
+
+
 def test_a_key_does_not_reach_the_servers(tmp_path):
     backend = Backend({"en_de": {1: None}})
-    with (
-        rest_server(backend) as rest,
-        grpc_server(backend) as rpc,
-        contextlib.ExitStack() as closing,
-    ):
-        server = types.SimpleNamespace(
-            **{k: int(u.rsplit(":")[-1]) for k, u in {"rest": rest, "rpc": rpc}.items()}
-        )
-        proxy = Proxy(tmp_path, [server, server])
-        closing.callback(proxy.close)
+    with before(backend, tmp_path) as proxy:
         for url in urls(proxy):
             with Client(url, "en_de", certificates=proxy.certificate, headers=ALICE) as client:
                 assert client.status() == {1: "AVAILABLE"}
@@ -184,6 +191,34 @@ def test_a_caller_above_its_rate_is_refused_and_told_when_to_come_again(start):
         f"{urls(proxy)[0]}/v1/models/en_de", headers=ALICE, verify=str(proxy.certificate), timeout=60
     )
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+
+
+@pytest.mark.parametrize(("fault", "status"), [(refuse("UNAVAILABLE"), 503), (hang_up, 502)])
+def test_requests_that_both_servers_refuse_stop_no_other(tmp_path, fault, status):
+    backend = Backend({"en_de": {1: None}})
+    with before(backend, tmp_path) as proxy:
+        for url in urls(proxy):
+            arguments = {"certificates": proxy.certificate, "headers": ALICE, "retries": 0}
+            with Client(url, "en_de", **arguments) as client:
+                for _ in range(3):
+                    backend.faults.extend([fault] * 2)
+                    with pytest.raises(OSError, match=r"UNAVAILABLE|UNKNOWN"):
+                        client.status()
+                backend.faults.clear()  # nginx repeats no request of gRPC that was answered
+                assert [client.status() for _ in range(4)] == [{1: "AVAILABLE"}] * 4
+        assert status in {entry["status"] for entry in proxy.log()}
+
+
+def test_errors_of_the_proxy_itself_are_json(tmp_path):
+    backend = Backend({"en_de": {1: None}})
+    with before(backend, tmp_path) as proxy:
+        url = f"{urls(proxy)[0]}/v1/models/en_de:predict"
+        options = {"headers": ALICE, "verify": str(proxy.certificate), "timeout": 60}
+        large = requests.post(url, data=b"x" * (2**20 + 1), **options)
+        assert (large.status_code, "1 MB" in large.json()["error"]) == (413, True)
+        backend.faults.extend([hang_up] * 2)
+        lost = requests.get(url.removesuffix(":predict"), **options)
+        assert (lost.status_code, lost.json()) == (502, {"error": "No server answered."})
 
 
 class Checked:

@@ -1,6 +1,8 @@
 """Whatever a folder holds, loading it runs none of its code."""
 
+import hashlib
 import json
+import os
 import pathlib
 import pickle
 import re
@@ -174,6 +176,24 @@ def test_an_export_with_a_description_that_is_none_is_refused(tmp_path, describe
         verify(tmp_path)
 
 
+ADDED = {
+    "link to a folder": lambda path: path.symlink_to("/"),
+    "link to nothing": lambda path: path.symlink_to("/nowhere"),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_what_was_added_to_an_export_is_named_and_not_followed(tmp_path, kind):
+    (tmp_path / "saved_model.pb").touch()
+    (tmp_path / "assets.extra").mkdir()
+    files = {"saved_model.pb": hashlib.sha256().hexdigest()}
+    (tmp_path / "assets.extra" / "export.json").write_text(json.dumps({"files": files, "signatures": {}}))
+    ADDED[kind](tmp_path / "added")
+    with pytest.raises(ValueError, match=r"Changed, missing or added: added\."):
+        verify(tmp_path)
+
+
 def _resume(folder):
     with Unfinished(folder / "output").opened({}):
         pass
@@ -209,6 +229,15 @@ def test_a_class_of_a_long_name_is_not_quoted_whole(saved):
     with pytest.raises(ValueError, match=r"names 'xxx") as caught:
         Translator.load(saved)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "changed", [{"constraints": "x"}, {"strategy": "Beam", "strategy_arguments": {"beam_width": -1}}]
+)
+def test_a_search_that_cannot_be_made_is_an_error_with_the_folder(saved, changed):
+    description = json.loads((saved / Translator.DESCRIPTION).read_text())
+    (saved / Translator.DESCRIPTION).write_text(json.dumps({**description, **changed}))
+    check_refused(saved, re.escape(f"{saved} holds no complete translator: "))
 
 
 def test_an_error_of_keras_without_a_message_is_named(saved, monkeypatch):
