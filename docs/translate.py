@@ -23,6 +23,7 @@ PAGES = (
     "decoding",
     "plots",
     "quantization",
+    "serving",
     "learn/index",
     "learn/terms",
 )
