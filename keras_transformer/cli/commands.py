@@ -71,7 +71,9 @@ def _check_options(servable, given):
 def train(options):
     """Trains a model, or resumes its training."""
     from keras_transformer import runs
+    from keras_transformer.execution.memory import keep_freed_memory
 
+    keep_freed_memory()
     recipe = runs.Recipe(**_given(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
     pairs, val_pairs = _read_pairs(options), _read_pairs(options, "val_", required=False)
     try:
