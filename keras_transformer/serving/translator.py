@@ -288,6 +288,7 @@ class Translator(Searcher):
     TOKENIZERS = ("source_tokenizer", "target_tokenizer")
     model_class = EncoderDecoder
     signatures_class = TranslatorSignatures
+    _unended = 0  # translations of `translate_batch` that were cut at their largest length
 
     def __init__(
         self,
@@ -325,7 +326,6 @@ class Translator(Searcher):
         check_count(len(self.source_start + self.source_end) + 1, max_source_length=max_source_length)
         if max_length is not None:
             check_count(len(self.target_start) + 1, max_length=max_length)
-        self._unended = 0
 
     def translate(self, sentences, batch_size=32, jit_compile=None, verbose=False):
         """Translates sentences.

@@ -18,6 +18,7 @@ class Upper(Mirror):
         answers = [
             {
                 "translation": f"<{text.upper()}>".encode(),
+                "ended": True,
                 "truncated": "MORE" in text.upper(),
                 "unknown": 2 * ("He" in text) + ("Who" in text),
             }
