@@ -93,6 +93,7 @@ def test_signature_maps_a_batch_of_text_to_translations_and_scores(loaded):
     assert outputs == {
         "translation": ([None], tf.string),
         "score": ([None], tf.float32),
+        "ended": ([None], tf.bool),
         "truncated": ([None], tf.bool),
         "unknown": ([None], tf.int32),
     }
