@@ -36,6 +36,7 @@ NOT_EXECUTED = {
     "ko": "이 장은 여기서 실행하지 않았습니다. `make docs`가 실행하고 그림과 결과를 보여 줍니다.",
 }
 UNCHANGED = re.compile(r"`[^`]+`"), re.compile(r"\]\(([^)]*)\)")  # code and links of a translation
+SCROLLS = re.compile('<(pre(?=[ >])|div(?= class="table-wrapper))')
 HOST = re.compile(r"localhost(:\d+)?|[\w-]+(\.[\w-]+)+")
 FORWARD = (
     '<!doctype html><meta charset="utf-8"><title>keras_transformer</title>'
@@ -148,13 +149,16 @@ def place_chapters(language):
 
 
 def help_screen_readers(site):
-    """Gives the captions of the sidebar a level, and lets the keyboard reach code that scrolls. Sphinx does neither."""
+    """Gives the captions of the sidebar a level, and lets the keyboard reach code and tables that scroll.
+
+    Sphinx does neither.
+    """
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         text = text.replace(
             '<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'
         )
-        page.write_text(re.sub("<pre(?=[ >])", '<pre tabindex="0"', text), encoding="utf-8")
+        page.write_text(SCROLLS.sub(r'<\1 tabindex="0"', text), encoding="utf-8")
 
 
 def build(language, output):
