@@ -23,8 +23,8 @@ CHAPTERS = {
 }
 TITLE = "The Transformer: an encoder of N layers reads the source, a decoder of N layers writes the target"
 KOREAN = {
-    "source: token ids": "소스: 토큰 ID",
-    "target so far, shifted right: token ids": "지금까지 쓴 타깃(한 칸 밀림): 토큰 ID",
+    "source: token ids": "원문: 토큰 ID",
+    "target so far, shifted right: token ids": "지금까지 쓴 번역문(한 칸 밀림): 토큰 ID",
     "Embedding": "임베딩",
     "Positions": "위치",
     "Self-attention": "셀프 어텐션",
@@ -41,9 +41,9 @@ KOREAN = {
     "memory": "메모리",
     "padding mask": "패딩 마스크",
     "look-ahead mask": "룩어헤드 마스크",
-    "padding mask of the source": "소스의 패딩 마스크",
+    "padding mask of the source": "원문의 패딩 마스크",
     "the next turn": "다음 차례",
-    TITLE: "트랜스포머: N층 인코더가 소스를 읽고 N층 디코더가 타깃을 씁니다",
+    TITLE: "트랜스포머: N층 인코더가 원문을 읽고 N층 디코더가 번역문을 씁니다",
 }
 LIGHT = {
     **{"ink": "#222", "line": "#666", "frame": "#f7f7f7", "frame-line": "#999", "paper": "#fff"},
