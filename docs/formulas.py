@@ -12,7 +12,7 @@ def _inline(translator, node):
 
 def _block(translator, node):
     """Writes a formula of its own line."""
-    translator.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
+    translator.body.append(f'<div class="math" tabindex="0">{convert(node.astext(), display="block")}</div>')
     raise nodes.SkipNode
 
 
