@@ -189,8 +189,8 @@ class TensorBoard(keras.callbacks.Callback):
 
     def _write_translations(self):
         sources, references = map(list, zip(*self.val_pairs, strict=True))
-        # Compiling takes longer than decoding these few sentences. Warnings of the translator, which come with each epoch
-        # while a model learns where to end, are left out: the scores say the same.
+        # Compiling takes longer than decoding these few sentences. The translator's warnings are left out: in the first
+        # epochs no translation ends.
         answers, _ = self.translator.answer_all(sources, "sentences", 32, False, jit_compile=False)
         translations = [answer["translation"].decode("utf-8", "replace") for answer in answers]
         scores = corpus_scores(translations, references)
