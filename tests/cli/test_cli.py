@@ -281,7 +281,9 @@ def test_a_good_command_prints_no_notice_of_tensorflow(tiny_run):
     command = [sys.executable, "-m", "keras_transformer", "translate", tiny_run]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(command, env=environment, input=b"a\n", capture_output=True, check=True)
-    assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
+    # This model has hardly learnt to end, which the library says.
+    notices = [line for line in done.stderr.splitlines() if b"translations were cut" not in line]
+    assert (done.stdout.count(b"\n"), notices) == (1, [])
 
 
 def test_the_option_of_normalization_has_the_names_of_a_beam():
