@@ -367,7 +367,7 @@ def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run
     code, out, err = run("server-files", tmp_path / "model", "--name", "ko_en")
     assert code == 0, err
     names = ["models.config", "batching.config", "monitoring.config", "docker-compose.yml"]
-    names += ["docker-compose.gpu.yml", "kubernetes.yml", "prometheus.yml"]
+    names += ["docker-compose.gpu.yml", "kubernetes.yml", "prometheus.yml", "alerts.yml", "dashboard.json"]
     assert out.decode().split() == [str(tmp_path / "model" / name) for name in names]
     assert "max_batch_size { value: 16 }" in (tmp_path / "model" / "batching.config").read_text()
     code, _, err = run("server-files", tmp_path / "model", "--stable", 2)
