@@ -9,17 +9,16 @@ and AA. Pages are files: nothing is loaded from the network.
 """
 
 import argparse
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tqdm
 from axe_playwright_python.sync_playwright import Axe
+from draw_motion import BROWSERS, browser
 from playwright.sync_api import sync_playwright
 
 SITE = Path(__file__).resolve().parent / "_build" / "html"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WINDOWS = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
 SCHEMES = ("light", "dark")
 RULES = {
@@ -114,12 +113,12 @@ def faults_of(page, address):
     return faults
 
 
-def check(browser, files, site, progress):
+def check(program, files, site, progress):
     """Returns the faults of some pages, a dict from their names."""
     found = {}
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=browser, args=["--disable-background-networking"]
+            executable_path=program, args=["--disable-background-networking"]
         )
         page = chromium.new_page()
         for file in files:
@@ -137,8 +136,8 @@ def main(arguments=None):
     parser.add_argument("--only", default="", help="beginning of the paths of the pages to open")
     parser.add_argument("--workers", type=int, default=2, help="browsers at a time")
     options = parser.parse_args(arguments)
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
+    program = browser()
+    if program is None:
         parser.error(f"No browser is installed. Looked for: {', '.join(BROWSERS)}.")
     site = options.site.resolve()
     files = [
@@ -150,7 +149,7 @@ def main(arguments=None):
     with tqdm.tqdm(total=len(files), unit="page") as progress, ThreadPoolExecutor(options.workers) as pool:
         found = {
             name: faults
-            for share in pool.map(lambda part: check(browser, part, site, progress), shares)
+            for share in pool.map(lambda part: check(program, part, site, progress), shares)
             for name, faults in share.items()
         }
     for name, faults in sorted(found.items()):

@@ -294,16 +294,13 @@ class Calls:
                 )
         # An older export has no `unknown`, and a model that reads images has neither.
         cut, unknown = (np.count_nonzero(outputs.get(output, ())) for output in ("truncated", "unknown"))
-        # A caller who sets the largest length knows it.
-        ended = (
-            outputs["ended"] if "ended" in outputs and "translation" in outputs and not options else [True]
-        )
+        # A caller who sets options knows the largest length, and a continuation is expected to be cut.
+        warns = "translation" in outputs and not options
+        unended = np.count_nonzero(~outputs["ended"]) if warns and "ended" in outputs else 0
         notes = {
             "are longer than the model reads; the rest of them is not read.": cut,
             "hold text that the model's vocabulary cannot write: their answers may be invented.": unknown,
-            "have a translation that was cut at its largest length: it lacks its end, or repeats itself.": np.sum(
-                ~np.asarray(ended)
-            ),
+            "have a translation that was cut at its largest length: it lacks its end, or repeats itself.": unended,
         }
         return outputs, [f"{count} of {len(texts)} {name} {note}" for note, count in notes.items() if count]
 

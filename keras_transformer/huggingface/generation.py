@@ -18,7 +18,6 @@ from keras_transformer.huggingface.files import (
     CONFIG,
     GENERATION_CONFIG,
     read_generation_config,
-    read_if_there,
 )
 
 log = logging.getLogger(__name__)
@@ -94,8 +93,9 @@ def search_options(folder, model):
     >>> search_options(folder, model=None)["max_length"]
     40
     """
-    from_file, config = read_if_there(folder, GENERATION_CONFIG), read_generation_config(folder)
+    config = read_generation_config(folder)
     file = GENERATION_CONFIG if (Path(folder) / GENERATION_CONFIG).is_file() else CONFIG
+    from_file = config if file == GENERATION_CONFIG else {}
     for key, neutral in REFUSED.items():
         rule = f"`{key}` of {file} must be {neutral[-1]!r}: the library has no such search."
         check(

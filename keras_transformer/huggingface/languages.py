@@ -92,8 +92,8 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
     >>> translator_options(folder, ByteTokenizer())
     ({}, {'source_start': (), 'target_start': ()})
     """
-    config = read_if_there(folder, CONFIG)
-    ids, forced = _start(folder, config), read_generation_config(folder).get("forced_bos_token_id")
+    config, generation = read_if_there(folder, CONFIG), read_generation_config(folder)
+    ids, forced = _start(config, generation), generation.get("forced_bos_token_id")
     target_start = () if forced is None else (forced,)
     model_type = config.get("model_type")
     if model_type not in MULTILINGUAL:
@@ -131,10 +131,9 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
     return ids, {**options, "target_start": (target_id,)}
 
 
-def _start(folder, config):
+def _start(config, generation):
     """Returns the id that transformers begins outputs with, `{"bos_id": ...}`; `{}` where config.json has the same."""
-    generation, before = read_generation_config(folder), config.get(START)
-    start = generation.get(START)
+    before, start = config.get(START), generation.get(START)
     start = generation.get("bos_token_id") if start is None else start
     if start in (None, before):
         return {}

@@ -116,10 +116,14 @@ class SearcherSignatures(OptionsSignatures):
                 [Output((n, longest), self._model.pad_id), Output((n,), 0), Output((n,), 0.0)],
                 self._batch_sizes[-1],
             )
-        source_lengths = lengths_of(source, self._model.pad_id)
-        limits = servable.limits.of_rows(source_lengths, len(servable.target_start))
-        ended = self.which_ended(tokens, lengths, limits) | (source_lengths == 0)[:, None]
+        ended = self._ended(source, tokens, lengths)
         return tokens[:, :, : tf.maximum(1, tf.reduce_max(lengths))], lengths, scores, ended
+
+    def _ended(self, source, tokens, lengths):
+        """Says which outputs of sources `(batch, source_len)` are complete, bool `(batch, n_best)`."""
+        servable, source_lengths = self._servable, lengths_of(source, self._model.pad_id)
+        limits = servable.limits.of_rows(source_lengths, len(servable.target_start))
+        return self.which_ended(tokens, lengths, limits) | (source_lengths == 0)[:, None]
 
 
 class Searcher(Servable):

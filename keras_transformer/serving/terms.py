@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from keras_transformer.checks import check
 from keras_transformer.decoding import Beam, DiverseBeam, PhraseBeam
-from keras_transformer.models.ids import lengths_of
 from keras_transformer.serving.copied import UnknownWords
 from keras_transformer.serving.glossary import Glossary
 from keras_transformer.serving.rows import Output, function_of
@@ -65,14 +64,13 @@ class TermSignatures(TranslatorSignatures):
                 self._batch_sizes[-1],
             )
         target = tokens[:, 0, : tf.maximum(1, tf.reduce_max(lengths))]
-        limits = servable.limits.of_rows(lengths_of(source, self._model.pad_id), len(servable.target_start))
         _, _, attention = self._score(source, target)
         return {
             "translation": self._translations(target),
             "score": scores[:, 0],
             "target_pieces": self._target_pieces(target),
             "attention": attention,
-            "ended": self.which_ended(tokens, lengths, limits)[:, 0],
+            "ended": self._ended(source, tokens, lengths)[:, 0],
             **self._notes(source, truncated),
         }
 

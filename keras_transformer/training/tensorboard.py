@@ -191,8 +191,7 @@ class TensorBoard(keras.callbacks.Callback):
         sources, references = map(list, zip(*self.val_pairs, strict=True))
         # Compiling takes longer than decoding these few sentences. The translator's warnings are left out: in the first
         # epochs no translation ends.
-        answers, _ = self.translator.answer_all(sources, "sentences", 32, False, jit_compile=False)
-        translations = [answer["translation"].decode("utf-8", "replace") for answer in answers]
+        translations = self.translator.translate_batch([text.encode() for text in sources], jit_compile=False)
         scores = corpus_scores(translations, references)
         self._write_scalars("validation", {f"quality/{name}": scores[name] for name in ("bleu", "chrf")})
         rows = zip(sources, translations, references, strict=True)
