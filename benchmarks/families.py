@@ -118,6 +118,7 @@ def contestant(model, row, folder):
     """Returns a function of ids that does the work of one row, and gives an array to compare."""
     library, precision, *setting = row.split("-")
     if library == "ours":
+        import keras
         import tensorflow as tf
 
         # With one thread for an operation, operations side by side use the cores.
@@ -126,9 +127,12 @@ def contestant(model, row, folder):
         from keras_transformer.decoding import Greedy, SuppressTokens
         from keras_transformer.huggingface import from_huggingface
 
-        network = from_huggingface(folder / "hf", precision={"f32": "float32", "int8": "int8"}[precision])
         if model == "bert":
+            network = from_huggingface(folder / "hf")
+            if precision == "int8":  # inputs in one part, as the others round them
+                network.quantize("int8", config=keras.quantizers.Int8QuantizationConfig())
             return lambda ids: network.predict_on_batch(ids.astype("int32"))
+        network = from_huggingface(folder / "hf", precision={"f32": "float32", "int8": "int8"}[precision])
         endless = [SuppressTokens((network.eos_id,))]
         return lambda ids: network.generate(
             ids.astype("int32"), Greedy(), NEW, jit_compile=False, constraints=endless

@@ -6,7 +6,8 @@
 It writes the package's GGUF file as a folder of safetensors, and reads that as float32 and as int8, with the inputs of
 the products in two parts (the default of a `LanguageModel`) and in one. It prints the Kullback-Leibler divergence from
 the float32 model in nats and the share of equal next tokens, over texts in windows of 256 tokens; and how many of eight
-greedy texts of 40 tokens are the same.
+greedy texts of 40 tokens are the same. With `--weights` it also rounds the weights alone, in several ways, and computes
+with floats: what remains however the inputs are rounded.
 """
 
 import argparse
@@ -105,6 +106,14 @@ def write_folder(folder, fields, tensors):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def rounded(values, bits, group):
+    """Rounds the values of matrices, whose rows share a scale, or whose groups of so many numbers in a row do."""
+    largest = 2 ** (bits - 1) - 1
+    groups = values.reshape(len(values), -1, group or values.shape[1])
+    scales = np.abs(groups).max(axis=-1, keepdims=True) / largest
+    return (np.rint(groups / scales) * scales).reshape(values.shape)
+
+
 def results(model, windows, prompts):
     """Returns the log probabilities of the next tokens, and the greedy texts."""
     logits = [keras.ops.convert_to_numpy(model(windows[i : i + 1])) for i in range(len(windows))]
@@ -120,28 +129,34 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("texts", nargs="+", type=Path, help="files whose tokens are scored")
+    parser.add_argument("--weights", action="store_true", help="round the weights alone, too")
+    options = parser.parse_args()
     fields, tensors, tokenizer = read_gguf()
-    text = "".join(file.read_text() for file in parser.parse_args().texts)
+    text = "".join(file.read_text() for file in options.texts)
     ids = tokenizer.encode(text).ids[: WINDOW * WINDOWS]
     windows = np.array(ids[: len(ids) // WINDOW * WINDOW], "int32").reshape(-1, WINDOW)
     rows = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
     prompts = np.array([row + [2] * (max(map(len, rows)) - len(row)) for row in rows], "int32")
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder), fields, tensors)
-        del tensors
         expected, texts = results(from_huggingface(folder), windows, prompts)
-        for name in ("two parts", "one part"):
-            model = from_huggingface(folder)
-            plain = keras.quantizers.Int8QuantizationConfig()
-            model.quantize("int8", config=plain if name == "one part" else None)
+
+        def report(name, model):
             found, written = results(model, windows, prompts)
             divergence = (np.exp(expected) * (expected - found)).sum(axis=-1).mean()
             same = (expected.argmax(axis=-1) == found.argmax(axis=-1)).mean()
             equal = (texts == written).all(axis=-1).sum()
-            print(
-                f"{name}: KL {divergence:.4f}, next token {same:.1%}, {equal} of {len(texts)} texts",
-                flush=True,
-            )
+            line = f"{name}: KL {divergence:.4f}, next token {same:.1%}, {equal} of {len(texts)} texts"
+            print(line, flush=True)
+
+        for name, config in (("two parts", None), ("one part", keras.quantizers.Int8QuantizationConfig())):
+            model = from_huggingface(folder)
+            model.quantize("int8", config=config)
+            report(name, model)
+        for bits, group in ((8, None), (8, 64), (8, 32), (10, None)) if options.weights else ():
+            near = {name: rounded(v, bits, group) if v.ndim == 2 else v for name, v in tensors.items()}
+            write_folder(Path(folder), fields, near)
+            report(f"weights of {bits} bits, a scale for {group or 'each row'}", from_huggingface(folder))
 
 
 if __name__ == "__main__":

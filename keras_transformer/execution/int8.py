@@ -34,6 +34,11 @@ class TwoPartQuantizer(keras.quantizers.AbsMaxQuantizer):
     """
 
 
+def two_parts():
+    """Returns the configuration of `quantize("int8")` that rounds the inputs of products to two parts."""
+    return keras.quantizers.Int8QuantizationConfig(activation_quantizer=TwoPartQuantizer())
+
+
 def parts_of(config):
     """Returns in how many parts a product rounds its rows; None where the user chose other quantizers.
 

@@ -4,7 +4,7 @@ import keras
 
 from keras_transformer.checks import check, check_choice, check_ids, check_positive, check_share
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import set_quantization_config
+from keras_transformer.execution.int8 import set_quantization_config, two_parts
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
@@ -135,6 +135,11 @@ class EncoderModel(BaseModel):
         for layer in filter(None, (self.segments, self.widen)):
             ensure_built(layer, embedded)
         self.built = True
+
+    def int8_config(self):
+        """Returns a configuration whose inputs have two int8 parts for a model without a head, whose vectors are
+        compared: the nearest vector then seldom changes. None for a model with a head."""
+        return two_parts() if self.head is None else None
 
     def padding_mask(self, inputs):
         """Returns which tokens of the inputs of a call are real, bool `(rows, length)`."""

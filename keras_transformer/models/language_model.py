@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer.checks import check, check_ids, check_positive, check_share
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import TwoPartQuantizer
+from keras_transformer.execution.int8 import two_parts
 from keras_transformer.layers import Decoder, Dropout, Place, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built
@@ -115,7 +115,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
 
     def int8_config(self):
         """Returns a configuration whose inputs have two int8 parts: a language model has few, very large inputs."""
-        return keras.quantizers.Int8QuantizationConfig(activation_quantizer=TwoPartQuantizer())
+        return two_parts()
 
     def hidden(
         self,

@@ -9,12 +9,14 @@ from families import BERT, own_model
 from safetensors.numpy import save_file
 
 from keras_transformer.cli.convert import convert
+from keras_transformer.execution.int8 import OneProduct
 from keras_transformer.huggingface import (
     embedder_options,
     from_huggingface,
     to_huggingface,
     with_dense_modules,
 )
+from keras_transformer.keras_internals import sublayers
 from keras_transformer.serving import Embedder, load
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "e", ",", "a", "dog", ":"]
@@ -206,6 +208,8 @@ def test_dense_modules_are_computed(tmp_path):
     embedder.export(tmp_path / "export")
     int8 = convert(tmp_path / "model", tmp_path / "int8", precision="int8")
     assert {layer.quantization_mode for layer in int8.model.pooler.layers} == {"int8"}
+    parts = {layer.int8_parts for layer in sublayers(int8.model) if isinstance(layer, OneProduct)}
+    assert parts == {2}, "its vectors are compared"
     assert (np.array(int8.embed(texts)) * expected).sum(axis=1).min() > 0.95
     np.testing.assert_allclose(load(tmp_path / "int8").embed(texts), int8.embed(texts), atol=1e-5)
 

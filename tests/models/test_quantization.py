@@ -43,6 +43,7 @@ MODELS = {
         lambda: EncoderModel(VOCAB, D_MODEL, Encoder(2, HEADS, D_FF), head=MaskedLanguageHead()),
         IDS,
     ),
+    "vectors": (lambda: EncoderModel(VOCAB, D_MODEL, Encoder(2, HEADS, D_FF)), IDS),
     "VisionTransformer": (
         lambda: VisionTransformer((8, 12), 4, D_MODEL, Encoder(2, HEADS, D_FF, normalize_first=True), VOCAB),
         normal(3, 8, 12, 3),
@@ -148,11 +149,11 @@ def parts_of_products(model):
     return {layer.int8_parts for layer in sublayers(model) if isinstance(layer, OneProduct)}
 
 
-@pytest.mark.parametrize("name", slow_but(("LanguageModel", "EncoderModel"), MODELS))
+@pytest.mark.parametrize("name", slow_but(("LanguageModel", "vectors"), MODELS))
 @pytest.mark.quick_cases(1)
-def test_a_language_model_rounds_its_inputs_to_two_parts_unless_it_is_told_otherwise(name, tmp_path):
+def test_models_of_texts_and_vectors_round_their_inputs_to_two_parts_unless_told_otherwise(name, tmp_path):
     model, _ = quantized(name)
-    inputs, parts = MODELS[name][1], 2 if name == "LanguageModel" else 1
+    inputs, parts = MODELS[name][1], 2 if name in ("LanguageModel", "vectors") else 1
     assert parts_of_products(model) == {parts}
     coarse, fine = MODELS[name][0](), MODELS[name][0]()
     coarse.quantize("int8", config=keras.quantizers.Int8QuantizationConfig())
