@@ -1,17 +1,18 @@
 # %% [markdown]
 # # 1. Why attention
 #
-# Afterwards you know which problem attention solves. You see a recurrent network forget the beginning of a sentence,
-# you measure how much it forgets, and you repair it with a weighted mean. You also know why the Transformer dropped the
-# recurrent network altogether.
+# After this chapter you know which problem attention solves. You see a recurrent network forget the beginning of a
+# sentence, you measure how much it forgets, and you repair it with a weighted mean. You also know why the Transformer
+# dropped the recurrent network altogether.
 #
 # **Before:** Python and NumPy, and what a neural network is. You need no knowledge of language models.
 
 # %% [markdown]
 # ![The Transformer, with the part of this chapter in colour](../../docs/images/transformer_1.svg)
 #
-# The whole model of this course, which chapters 9 and 10 build. In colour is the part that this chapter invents: the
-# decoder's attention to the source.
+# The whole model of this course, which chapters 9 and 10 complete. You need not know the words in its boxes yet. In
+# colour is the subject of this chapter: the attention with which the decoder, the part that writes the translation,
+# looks at the source.
 
 # %% [markdown]
 # ## A translator that reads in order
@@ -25,8 +26,10 @@
 #
 # $$h_t = \tanh(x_t W + h_{t-1} U)$$
 #
-# Here is one in NumPy. Words are random vectors, and the matrices are random, too. That is enough for what we want to
-# see.
+# $x_t$ is the vector of word $t$, and $h_t$ is the state after reading it. The state after the first word is $h_0$; the
+# state before it is 0. $W$ and $U$ are matrices that the model learns. $\tanh$ brings each number between −1 and 1.
+# Here is such a network in NumPy. Words are random vectors, and the matrices are random, too. That is enough for what
+# we want to see.
 
 # %%
 import os
@@ -63,18 +66,19 @@ for i, word in enumerate(words):
     print(f"h{i}, after {word}: {h[i, :4].round(2)} ... ({width} numbers)")
 
 # %% [markdown]
-# The library's recurrent layer does the same with an LSTM, a better kind of cell. An LSTM (long short-term memory,
-# Hochreiter and Schmidhuber, 1997) hands on a second vector, the *cell state*. At each step three gates, which give
-# numbers between 0 and 1, decide what is erased from the cell state, what is added to it, and what of it becomes the
-# hidden state. The cell state is only multiplied by a gate and added to, so information and gradients last longer than
-# in the simple cell above.
+# The computation of one step is called a *cell*. The library's recurrent layer has a better cell, the LSTM. An LSTM
+# (long short-term memory, Hochreiter and Schmidhuber, 1997) hands on a second vector, the *cell state*. At each step
+# three gates, which give numbers between 0 and 1, decide what is erased from the cell state, what is added to it, and
+# what of it becomes the hidden state. The cell state is only multiplied by a gate and added to, so information and
+# gradients last longer than in the simple cell above.
 #
 # The layer returns all states, and the last one once more. The classic translator (*sequence to sequence*, Sutskever et
-# al., 2014) keeps only the last state. The second network, the decoder, writes the whole translation from this one
-# vector.
+# al., 2014) has two networks. The *encoder* reads the source and keeps only its last state. The *decoder* writes the
+# whole translation from this one state.
 
 # %%
 sentence = embeddings[None, [0, 1, 2]].astype("float32")
+# the axes of `last`: batch, layer, hidden and cell state, unit
 states, last = kt.layers.LSTMStack(num_layers=1, units=width)(sentence)
 np.testing.assert_allclose(states[0, -1], last[0, 0, 0], atol=1e-6)
 print("all states", states.shape, "- the one that is handed over", last[0, 0, 0].shape)
@@ -181,18 +185,19 @@ plt.show()
 
 # %% [markdown]
 # **What to look at.** The orange line falls: after six words the last state is no better than a blind guess (dotted).
-# The blue line stays at the top for all lengths. Nothing was trained here but the read-out, and both lines use the same
-# states. The difference is only that attention may look back. A trained network with better cells keeps words for
-# longer. But the quality of such translators, too, fell with the length of the sentence (Bahdanau et al., 2015, figure
-# 2).
+# The blue line stays at the top for all lengths. Nothing was trained here but the read-out, and both lines use states
+# of the same network. The difference is only that attention may look back. A trained network with better cells keeps
+# words for longer. But the quality of such translators, too, fell with the length of the sentence (Bahdanau et al.,
+# 2015, figure 2).
 
 # %% [markdown]
 # ## Where do the shares come from?
 #
 # We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state an **attention score**, in
 # short: a score. It is any number, larger for a more useful state. A function named *softmax* turns the scores into
-# shares. The shares are positive, and their sum is 1. The difference of two scores decides the ratio of their shares:
-# with a score larger by $\ln 8 \approx 2.08$, the share is 8 times as large.
+# shares. For the scores $z_1, \ldots, z_n$, share $i$ is $e^{z_i} / (e^{z_1} + \dots + e^{z_n})$. The shares are
+# positive, and their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by
+# $\ln 8 \approx 2.08$, the share is 8 times as large.
 #
 # The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
 # is the number 1, and each key is a score, so that query times key is this score.
@@ -200,6 +205,7 @@ plt.show()
 # %%
 scores = np.array([np.log(8), 0, 0])
 query, keys, values = np.ones((1, 1)), scores[:, None], h
+# The first two axes are a batch and heads (chapter 6). scale=1.0: the scores stay as they are (chapter 5).
 mixed, computed = kt.layers.dot_product_attention(
     *(array[None, None].astype("float32") for array in (query, keys, values)), scale=1.0
 )
@@ -237,13 +243,15 @@ print("shares:", np.round(computed[0, 0, 0], 2))
 # Solve it on paper: the share is $e^z / (e^z + 49)$.
 
 # %% tags=["hide-cell"]
+# 1. Equal scores give equal shares: 1/50, which is 0.02.
 equal = np.exp(np.zeros(50)) / np.exp(np.zeros(50)).sum()
 np.testing.assert_allclose(equal, 0.02)
 
-z = np.log(0.8 / 0.2 * 49)  # from e^z = 4 * 49 = 196
+# 2. e^z / (e^z + 49) = 0.8 means e^z = 4 * 49 = 196, so z = ln 196.
+z = np.log(0.8 / 0.2 * 49)
 np.testing.assert_allclose(np.exp(z) / (np.exp(z) + 49), 0.8)
 np.testing.assert_allclose(z, 5.28, atol=0.005)
-print(f"equal scores: {equal[0]}, needed: z = {z:.2f}. Seventeen times as many words need only 3.2 more.")
+print(f"equal scores: {equal[0]}, needed: z = {z:.2f}. About 17 times as many words need only 3.2 more.")
 
 # %% [markdown]
 # ## What to read next

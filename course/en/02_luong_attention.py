@@ -1,20 +1,21 @@
 # %% [markdown]
 # # 2. Luong's dot-product attention
 #
-# Afterwards you can write the attention that recurrent translators used before the Transformer: four lines, and three
-# of them are still in every Transformer. You also see a model find out by itself which word to look at.
+# After this chapter you can write the attention that recurrent translators used before the Transformer: four lines, and
+# three of them are still in every Transformer. You also see a model find out by itself which word to look at.
 #
 # **Before:** chapter 1 (why attention). You need the dot product of two vectors, and $e^x$.
 
 # %% [markdown]
 # ## Where does 0.8 come from?
 #
-# Chapter 1 ended with a mixture: for the word "I", the encoder's state $h_0$ (저는) counts 0.8, and $h_1$ and $h_2$
-# count 0.1 each. There we chose the shares. Now the model shall compute them, for each word that it writes.
+# In chapter 1 the decoder took a mixture of states: for the word "I", the encoder's state $h_0$ (저는) counts 0.8, and
+# $h_1$ and $h_2$ count 0.1 each. There we chose the shares. Now the model is to compute them itself, for each word that
+# it writes.
 #
 # The attention of Luong, Pham and Manning (2015) compares two vectors. $s$ is the state of the decoder: it says what
-# the model is about to write. $h_0, h_1, h_2$ are the states of the encoder: they say what is in the source. Where the
-# two fit, the model should look.
+# the model has written and what it is about to write. $h_0, h_1, h_2$ are the states of the encoder: they say what is
+# in the source. Where the two fit, the model should look.
 #
 # We take states of three numbers, chosen so that they are easy to follow. Each $h$ has its own direction. Each $s$
 # points towards the $h$ that it needs. In a real model an LSTM computes both.
@@ -55,8 +56,9 @@ np.testing.assert_allclose(scores, [np.log(8), 0, 0], atol=0.01)
 # %% [markdown]
 # ## Step 2: softmax
 #
-# Softmax turns the scores into shares: $e^{2.08} = 8$ and $e^0 = 1$, so the shares are $8/10$, $1/10$ and $1/10$.
-# (Chapter 3 says why it is softmax.)
+# Softmax turns the scores into shares: $e^{2.08} = 8$ and $e^0 = 1$, so the shares are $8/10$, $1/10$ and $1/10$. All
+# shares of one written word are its attention distribution. (Chapter 3 says why it is softmax. The code first subtracts
+# the largest score from all scores. The result is the same, and no $e^x$ gets too large.)
 
 
 # %%
@@ -73,7 +75,7 @@ np.testing.assert_allclose(weights, [0.8, 0.1, 0.1], atol=0.005)
 # %% [markdown]
 # ## Step 3: context
 #
-# The context $a$ is the mixture of the encoder's states: $a = \sum_j w_j h_j$.
+# The context $a$ is the mixture of the encoder's states. If $w_j$ is the share of $h_j$, then $a = \sum_j w_j h_j$.
 
 # %%
 context = weights @ h
@@ -84,7 +86,8 @@ np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0
 # ## Step 4: join with the decoder's state
 #
 # Now there are two vectors: $a$ says what the source holds here, $s$ says what has been written so far. The decoder
-# writes them one after the other, multiplies by a matrix that it learns, and brings the result between −1 and 1:
+# writes them one after the other, $[a; s]$, multiplies by a matrix $W_c$ that it learns, adds a bias $b_c$, and brings
+# the result between −1 and 1:
 #
 # $$\tilde s = \tanh(W_c [a; s] + b_c)$$
 #
@@ -153,7 +156,7 @@ np.testing.assert_allclose(by_names[0, 0], alignment @ h, atol=1e-5)
 # words in reverse order. To write its first word, the model must look at the last word of the source.
 #
 # The encoder and the decoder are LSTMs. The decoder starts with the encoder's last state, and reads the word before the
-# one that it should write.
+# one that it should write. Before the first word stands id 1, which marks the beginning.
 
 # %%
 length, vocab_size, begin = 6, 12, 1
@@ -209,10 +212,10 @@ draw(right, mean_alignment, places, places, titles[1], labels[2:])
 plt.show()
 
 # %% [markdown]
-# **What to look at.** Each row is a word that is written, and its shares sum to 1. On the left the dark cells are not
-# on the diagonal: Korean puts the verb last. On the right is the mean over 200 sentences, learned in three passes over
-# the data. The dark cells run from the upper right to the lower left: the first word that is written looks at the last
-# word that was read. Nobody told the model. Such a picture is called an *alignment*.
+# **What to look at.** Each row is a word that is written, and its shares sum to 1. On the left the dark cells do not
+# follow the diagonal: Korean puts the verb last. On the right is the mean over 200 sentences, learned in three passes
+# over the data. The dark cells run from the upper right to the lower left: the first word that is written looks at the
+# last word that was read. Nobody told the model. Such a picture is called an *alignment*.
 
 # %% [markdown]
 # ## What is still missing
@@ -233,12 +236,14 @@ plt.show()
 # 3. Where is $W_a$ in the Transformer?
 
 # %% tags=["hide-cell"]
+# 1. With a matrix between them the score is s^T W_a h. s has 4 numbers and h has 3, so W_a is 4 by 3.
+# 2. A row of zeros for the fourth number ignores it.
 wide = np.concatenate([s, random.normal(size=(4, 1))], axis=1)  # (4, 4): a decoder with one more number
 w_a = np.eye(4, 3)  # takes the first three numbers
 general = softmax(wide @ w_a @ h.T)
 np.testing.assert_allclose(general.sum(axis=-1), 1)
 np.testing.assert_allclose(general, alignment)
-# The Transformer has two matrices in its place: W_a is W^Q times the transpose of W^K.
+# 3. The Transformer has two matrices in its place (chapter 4): W_a is W^Q times the transpose of W^K.
 np.testing.assert_allclose((wide @ w_a) @ h.T, wide @ (h @ w_a.T).T)
 print("alignment:", general.shape)
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 3. Query, key, value: a soft look-up
 #
-# Afterwards you can explain attention as a look-up in a table: what a query, a key and a value are, why the answer is a
-# mixture, and what softmax does that simple division cannot. You build such a table for temperatures, and ask it for
-# times that it does not have.
+# After this chapter you can explain attention as a look-up in a table: what a query, a key and a value are, why the
+# answer is a mixture, and what softmax does that simple division cannot. You build such a table for temperatures, and
+# ask it for times that it does not have.
 #
 # **Before:** chapter 2 (Luong's attention). You need to know Python's `dict` and the dot product of two vectors.
 
@@ -83,8 +83,9 @@ np.testing.assert_allclose(points / points.sum(), [0.52, 0.34, 0.14], atol=0.005
 #
 # $$\mathrm{softmax}(z)_i = \frac{e^{z_i}}{\sum_j e^{z_j}}$$
 #
-# Only *differences* between scores count: if you add 100 to all of them, nothing changes. So the size of the scores
-# decides how sharp the choice is. We try the points as they are, and in smaller units.
+# Only *differences* between scores count: if you add 100 to all of them, nothing changes. So the size of these
+# differences decides how sharp the choice is. (That is why the function below may subtract the largest score first.
+# Then no power gets too large.) We try the points as they are, and in smaller units.
 
 
 # %%
@@ -103,7 +104,7 @@ np.testing.assert_allclose(softmax(points + 100), softmax(points))
 # ## Step 3: mix
 #
 # Suppose that softmax gave the shares 0.00005, 0.00098 and 0.99896 to three values. The mixture is almost exactly the
-# third value. A soft look-up can be as sharp as a `dict`. The scores need only differ enough: here by 3 and by 7.
+# third value. A soft look-up can be as sharp as a `dict`. The scores need only differ enough: here by about 3 and 7.
 #
 # (The shares are rounded to five digits, so they sum to 0.99999.)
 
@@ -120,8 +121,8 @@ np.testing.assert_allclose(differences, [3, 7], atol=0.1)
 # %% [markdown]
 # ## All three steps
 #
-# `sharpness` multiplies the scores. A large one makes the look-up sharp, a small one makes it soft. (In chapter 5 the
-# factor has the value $1 / \sqrt{d_k}$.)
+# `sharpness` multiplies the scores. A large one makes the look-up sharp, a small one makes it soft. (In chapter 5 it is
+# $1 / \sqrt{d_k}$, where $d_k$ is the dimension of a key.)
 
 
 # %%
@@ -177,10 +178,10 @@ plt.show()
 
 # %% [markdown]
 # **What to look at.** On the left, the orange line is a very sharp look-up: it jumps from value to value. The blue line
-# is smooth. The light line is so soft that it stays near the mean of the day, and misses the values of the table. No
-# line leaves the range from 11 to 22 degrees: a mixture lies between its smallest and its largest part. On the right,
-# each colour is the share of one table entry. At 9:00 most of the height belongs to the value at 9:00; at 12:00 the
-# values at 9:00 and 15:00 share equally.
+# is smooth. The light line is so soft that it is drawn towards the mean of the day, 16 degrees, and misses the values
+# at 3:00 and 15:00. No line leaves the range from 11 to 22 degrees: a mixture lies between its smallest and its largest
+# part. On the right, each colour is the share of one table entry. At 9:00 most of the height belongs to the value at
+# 9:00; at 12:00 the values at 9:00 and 15:00 share equally.
 
 # %%
 for answer, _ in answers.values():
@@ -195,8 +196,8 @@ np.testing.assert_allclose(noon[1], noon[2])
 # %% [markdown]
 # ## The same with the library
 #
-# `kt.layers.dot_product_attention` is this look-up for many queries at once. `scale` is our sharpness. The two axes
-# before are a batch and the heads; we have one of each.
+# `kt.layers.dot_product_attention` is this look-up for many queries at once. `scale` is our sharpness. The first two
+# axes of the arrays are a batch and heads (chapter 6); we have one of each.
 
 # %%
 questions = np.array([0.5, 6, 10, 17.25])
@@ -218,7 +219,8 @@ for hour, answer in zip(questions, mixed[0, 0, :, 0], strict=True):
 # | value | its temperature | the same state of the encoder | made from each token |
 #
 # The table shows why key and value are two things. An hour is good for finding, a temperature is good for answering.
-# Chapter 2 used one vector for both. The Transformer makes two vectors from each token, and learns both.
+# Chapter 2 used one vector for both. A *token* is a piece of a sentence, such as 저는 in chapter 1. The Transformer
+# makes two vectors from each token, and learns how to make them.
 
 # %% [markdown]
 # ## Exercise

@@ -1,17 +1,18 @@
 # %% [markdown]
 # # 4. Self-attention by hand
 #
-# Afterwards you can compute self-attention with a pencil: three tokens, three small matrices, whole numbers. You also
-# know which line of the computation is which part of a layer, because the library's layer gives the same numbers.
+# After this chapter you can compute self-attention with a pencil: three tokens, three small matrices, whole numbers.
+# You also know which line of the computation is which part of a layer, because the library's layer gives the same
+# numbers.
 #
 # **Before:** chapter 3 (query, key, value as a soft look-up). You need to multiply a row by a matrix.
 
 # %% [markdown]
 # ## One sequence asks itself
 #
-# In chapter 2 the decoder asked and the encoder answered. There were two sequences. In *self-attention* there is one
-# sequence, and each token of it asks all tokens of it, itself included. The result is a new vector for each token. It
-# also holds information from the other tokens.
+# In chapter 2 the decoder asked and the encoder answered. There were two sequences of tokens. In *self-attention* there
+# is one sequence, and each token of it asks all tokens of it, itself included. The result is a new vector for each
+# token. It also holds information from the other tokens.
 #
 # A token has three roles, and it needs a vector for each of them:
 #
@@ -40,9 +41,9 @@ keras.utils.set_random_seed(4)
 # %% [markdown]
 # ## Step 1: inputs and matrices
 #
-# Three tokens, and four numbers for each. In a real model these rows are embeddings. The matrices have 4 rows, one
-# for each number of the input, and 3 columns: queries, keys and values get 3 numbers. A real model learns the
-# matrices; here they are given, with small whole numbers.
+# Three tokens, and four numbers for each. In a real model these rows are embeddings, the vectors of the tokens. The
+# matrices have 4 rows, one for each number of the input, and 3 columns: queries, keys and values get 3 numbers. A real
+# model learns the matrices; here they are given, with small whole numbers.
 
 # %%
 x = np.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
@@ -128,10 +129,10 @@ np.testing.assert_allclose(first_output, [1.94, 6.68, 1.60], atol=0.005)
 # %% [markdown]
 # ## All tokens at once
 #
-# The second and the third token do the same with their own queries. Nobody waits for anybody: the second token does
-# not need the output of the first one. So all scores are one product of matrices, $QK^\top$. Row $i$ and column $j$
-# hold the score of query $i$ for key $j$. All outputs are another product. Three lines of code are the whole of
-# self-attention:
+# The second and the third token do the same with their own queries. Nobody waits for anybody: the second token does not
+# need the output of the first one. So all scores are one product of matrices, $QK^\top$. Row $i$ and column $j$ hold
+# the score of query $i$ for key $j$. All outputs are another product. Once there are queries, keys and values, three
+# lines of code are the whole of self-attention:
 
 # %%
 scores = queries @ keys.T
@@ -192,8 +193,8 @@ np.testing.assert_allclose(shares[0, 0], weights, atol=1e-6)
 # `kt.layers.MultiHeadAttention` is the layer that models use. It has the three matrices inside, and does all five
 # steps. We put our matrices in. Two details differ from our paper:
 #
-# - The layer divides each score by $\sqrt{d_k}$, here $\sqrt 3$ (chapter 5). We multiply the query matrix by
-#   $\sqrt 3$, so that the two cancel.
+# - The layer divides each score by the root of the dimension $d_k$ of a key, here $\sqrt 3$ (chapter 5). We multiply
+#   the query matrix by $\sqrt 3$, so that the two cancel.
 # - The layer has a fourth matrix $W^O$ at its end, for joining the heads (chapter 6). We set it to the identity, which
 #   changes nothing.
 
@@ -230,6 +231,7 @@ print(np.round(result[0], 2))
 #    numbers change, and which only move?
 
 # %% tags=["hide-cell"]
+# 1. The scores are 4, 12, 10. The second token gets nearly everything, and the third about a tenth.
 third_scores = queries[2] @ keys.T
 np.testing.assert_array_equal(third_scores, [4, 12, 10])
 third_output = softmax(third_scores) @ values
@@ -239,7 +241,7 @@ print("scores", third_scores, "shares", softmax(third_scores).round(3), "output"
 swapped = x[[2, 1, 0]]
 swapped_weights = softmax((swapped @ w_query) @ (swapped @ w_key).T)
 swapped_outputs = swapped_weights @ (swapped @ w_value)
-# The outputs move with their tokens, and no number changes: attention does not know the order (chapter 8).
+# 2. The outputs move with their tokens, and no number changes: attention does not know the order (chapter 8).
 np.testing.assert_allclose(swapped_outputs, outputs[[2, 1, 0]])
 
 # %% [markdown]

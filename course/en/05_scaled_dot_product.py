@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 5. Scaled dot-product attention
 #
-# Afterwards you can write the most quoted formula of the paper from memory, say what shape each part of it has, and
-# explain the small $\sqrt{d_k}$ in it: what goes wrong without it, and why it is not $d_k$.
+# After this chapter you can write the most quoted formula of the paper from memory, say what shape each part of it has,
+# and explain the small $\sqrt{d_k}$ in it: what goes wrong without it, and why it is not $d_k$.
 #
 # **Before:** chapter 4 (self-attention by hand). You need to know what a standard deviation is.
 
@@ -21,8 +21,9 @@
 # | $QK^\top$ | (target_len, source_len) | the scores of one query for all keys |
 # | the result | (target_len, $d_v$) | the mixture for one query |
 #
-# $d_k$ is the dimension of a query: how many numbers it has. In the paper it is 64, so the scores are divided by 8.
-# Why?
+# target_len is the number of tokens that ask, source_len the number of tokens that answer; in self-attention the two
+# are equal. $d_v$ is the dimension of a value, $d_k$ that of a query and of a key: how many numbers it has. In the
+# paper $d_k$ is 64, so the scores are divided by 8. Why?
 
 # %%
 import os
@@ -69,19 +70,19 @@ for d_k in lengths:
 # and its standard deviation is $\sqrt{d_k}$. (This is the footnote of section 3.2.1 in the paper.)
 #
 # For $d_k = 64$ the scores of two keys typically differ by about 11 ($8 \cdot \sqrt 2$). Softmax turns a difference of
-# 11 into a factor of $e^{11} \approx 60{,}000$. One key takes all.
+# 11 into a factor of $e^{11} \approx 60{,}000$. One key takes nearly all.
 
 # %% [markdown]
 # ## A softmax that is sure learns nothing
 #
 # Why is that bad? Sometimes one key *should* take all. The trouble is the beginning: the scores are random, so the
-# winner is random, too, and the model must be able to change its mind. Training changes a weight by its gradient. For
-# softmax the gradient is
+# winner is random, too, and the model must be able to change its mind. Training changes a weight by its gradient. The
+# gradient of softmax says how much the share $w_i$ changes with the score $z_j$:
 #
 # $$\frac{\partial w_i}{\partial z_j} = w_i (\delta_{ij} - w_j)$$
 #
-# where $z$ are the scores, $w$ the shares, and $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. If one share is 1 and
-# the others are 0, every entry of this matrix is 0. Nothing flows back to the queries and keys.
+# $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. If one share is 1 and the others are 0, every entry of this matrix is
+# 0. Nothing flows back to the queries and keys.
 #
 # We measure two things for 16 random keys: the largest share, and the size of this matrix. We do it for three ways
 # to divide: by nothing, by $\sqrt{d_k}$, and by $d_k$.
@@ -136,7 +137,7 @@ plt.show()
 # ![Five bars: with d_k = 64 and no division one key takes nearly all](../../docs/images/motion_softmax.svg)
 #
 # On the site this picture has sliders. Raise $d_k$: one key takes all. Then divide by its root: the weights are those
-# of $d_k = 1$ again. The temperature $T$ does the same by hand, as chapter 14 will need it.
+# of $d_k = 1$ again. With the temperature $T$ you divide the scores by hand. Chapter 14 uses it.
 
 # %%
 not_divided, by_root, by_length = (dict(zip(widths, measured[name], strict=True)) for name in names)
@@ -217,12 +218,12 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # %% tags=["hide-cell"]
 q, k = 2 * random.normal(size=(2, 50_000, 64))
 products = np.sum(q * k, axis=1)
-# Each term now has variance 4 * 4 = 16, the sum has 64 * 16, and the standard deviation is 8 * 4 = 32.
+# 1. Each term now has variance 4 * 4 = 16, the sum has 64 * 16, and the standard deviation is 8 * 4 = 32.
 np.testing.assert_allclose(products.std(), 32, rtol=0.03)
-# 4 remain after the division: softmax is too sure again. The factor relies on inputs of size 1,
+# 2. It is 4 after the division: softmax is too sure again. The factor relies on inputs of size 1,
 # and layer normalisation (chapter 9) gives them this size.
 np.testing.assert_allclose((products / np.sqrt(64)).std(), 4, rtol=0.03)
-# Divide by 32, the standard deviation itself.
+# 3. Divide by 32, the standard deviation itself.
 np.testing.assert_allclose((products / 32).std(), 1, rtol=0.03)
 print(
     "standard deviation:",

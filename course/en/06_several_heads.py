@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 6. Several heads
 #
-# Afterwards you know why a layer has several attentions side by side, how 512 numbers become 8 heads of 64, and what
-# the matrix $W^O$ is for. You split and join the heads yourself, and the library's layer gives the same numbers.
+# After this chapter you know why a layer has several attentions side by side, how 512 numbers become 8 heads of 64, and
+# what the matrix $W^O$ is for. You split and join the heads yourself, and the library's layer gives the same numbers.
 #
 # **Before:** chapters 4 and 5 (self-attention by hand, the scale $\sqrt{d_k}$).
 
@@ -49,8 +49,10 @@ np.testing.assert_array_equal(one_head, swapped)  # one head cannot tell the two
 # $$\text{head}_i = \text{Attention}(Q W_i^Q,\ K W_i^K,\ V W_i^V) \qquad
 # \text{MultiHead}(Q, K, V) = \text{Concat}(\text{head}_1, \ldots, \text{head}_h)\, W^O$$
 #
-# Each $W_i^Q$ has 512 rows and 64 columns. The eight outputs of 64 numbers lie side by side: 512 numbers again. Then
-# $W^O$, 512 by 512, mixes what the heads found. Without it the first 64 numbers would hold only what head 1 found.
+# Here $Q$, $K$ and $V$ are the inputs, *before* any matrix. In chapter 5 they were the queries, keys and values
+# themselves. In self-attention all three are the same $x$. Each $W_i^Q$ has 512 rows and 64 columns. The eight outputs
+# of 64 numbers lie side by side: 512 numbers again. Then $W^O$, 512 by 512, mixes what the heads found. Without it the
+# first 64 numbers would hold only what head 1 found.
 #
 # Nobody multiplies eight small matrices one by one. Side by side they are one matrix of 512 by 512. One product
 # computes all heads, and a `reshape` cuts it into pieces.
@@ -104,8 +106,9 @@ np.testing.assert_allclose(softmax(q @ k.T / np.sqrt(64)) @ v, heads[1], atol=1e
 # %% [markdown]
 # ## The library's layer
 #
-# `kt.MultiHeadAttention(8, 64)` is Keras's layer of the same name, extended by what decoding needs. It keeps each
-# matrix with an axis for the heads: the kernel of the queries is `(512, 8, 64)`. We give it our matrices.
+# `kt.MultiHeadAttention(8, 64)` is Keras's layer of the same name, extended by what decoding needs (chapter 10). Keras
+# calls the matrix of a layer its *kernel*. The kernels of this layer have an axis for the heads: that of the queries is
+# `(512, 8, 64)`. We give it our matrices.
 
 # %%
 attention = kt.MultiHeadAttention(num_heads, d_k, use_bias=False)
@@ -137,7 +140,10 @@ for count in (1, 8, 64):
 #
 # Do heads really learn to look at different places? Here is a task that needs two of them. A sequence holds eight
 # random numbers. The answer for each position is the *first* number of the sequence minus the number *just before* the
-# position. We train two layers of the same size: one with a single head, one with two.
+# position. The first position has no number before it, so the answers begin with the second. One head makes all values
+# with the same matrix and adds them with positive weights, so it can hardly subtract one number from another. Attention
+# does not know the order (the exercise of chapter 4), so the input also holds the position, as a one-hot vector. We
+# train two layers of the same size: one with a single head, one with two.
 
 # %%
 steps, size = 8, 32
@@ -173,11 +179,12 @@ print(f"mean squared error: one head {error_one:.3f}, two heads {error_two:.3f}"
 assert error_two < 0.5 * error_one
 
 # %% [markdown]
-# Look at the maps. Each row is a position that asks, each column a position that is read. The single head reads the
-# first number (the first column) and never the number just before. Two heads read both: the first column, and the cells
-# just below the diagonal. They do not share the work as neatly as you might hope. For some positions head 1 reads the
-# first number, for others head 2. Nothing in the training asks for tidy heads; keep that in mind when you read
-# attention (chapter 13).
+# Look at the maps. Each row is a position that asks, each column a position that is read. They are means over 200
+# sequences. Skip the row of the second position: its answer is always 0. The single head reads the first number (the
+# first column) and not the number just before. Two heads read both: the first column, and the cells just below the
+# diagonal. They do not share the work as neatly as you might hope. A head reads the first number for some positions and
+# the number just before for others, and for some it divides its attention between the two. Nothing in the training asks
+# for tidy heads; keep that in mind when you read attention (chapter 13).
 
 # %%
 tables = [*maps_one, *maps_two]

@@ -1,18 +1,19 @@
 # %% [markdown]
 # # 7. Masks
 #
-# Afterwards you know the two masks of the Transformer: one hides the padding of a batch, the other one hides the
-# future from the decoder. You know where the $-\infty$ goes, and you can test that a mask does what it says.
+# After this chapter you know the two masks of the Transformer: one hides the padding of a batch, the other one hides
+# the future from the decoder. You know where the $-\infty$ goes, and you can test that a mask does what it says.
 #
 # **Before:** chapters 4 and 5 (self-attention by hand, scaled dot-product).
 
 # %% [markdown]
 # ## Shifted right
 #
-# A decoder writes one word after another. It starts from a mark, `<SOS>`, and each word that it has written becomes its
-# next input. In training we know the whole target, so we can show it all at once. The input is the target, *shifted
-# right* by one place. At each place the model must guess the next word. Even where it guesses wrong, the next input is
-# the right word. This way of training is called *teacher forcing*.
+# A decoder writes one word after another. It starts from a mark, `<SOS>` (start of sequence), and each word that it has
+# written becomes its next input. At the end it writes `<EOS>` (end of sequence). In training we know the whole target,
+# so we can show it all at once. The input is the target, *shifted right* by one place. At each place the model must
+# guess the next word. Even where it guesses wrong, the next input is the right word. This way of training is called
+# *teacher forcing*.
 #
 # | input | `<SOS>` | I | am | a | student |
 # | --- | --- | --- | --- | --- | --- |
@@ -44,7 +45,7 @@ random = np.random.default_rng(7)
 #
 # Setting them to 0 does not help: $e^0 = 1$, so a score of 0 still gets a share. The share itself must become 0, and
 # the other shares must still sum to 1. So the mask works *before* the softmax: it sets the score to $-\infty$, and
-# $e^{-\infty} = 0$. The queries, the keys, the values and the positions stay as they are.
+# $e^{-\infty} = 0$. The queries, the keys, the values and the positions (chapter 8) stay as they are.
 
 # %%
 tokens = ["<SOS>", "I", "am", "a", "student"]
@@ -95,9 +96,9 @@ kt.plots.masks({title: mask}, tokens, scores=scores, **axis_names)
 # %% [markdown]
 # ## The padding mask
 #
-# Sentences of a batch have different lengths. The short ones are filled up with a token that means nothing: padding.
-# No token may attend to it. This mask is the same for every row of the table, so it hides whole *columns*: it belongs
-# to the **keys**.
+# Sentences of a batch have different lengths. The short ones are filled up with a token that means nothing: padding,
+# here id 0. No token may attend to it. This mask is the same for every row of the table, so it hides whole *columns*:
+# it belongs to the **keys**.
 #
 # | sentence | ids |
 # | --- | --- |
@@ -122,7 +123,8 @@ kt.plots.masks(tables, ["I", "am", "0", "0"], **axis_names)
 # makes a 0 of it.
 
 # %% [markdown]
-# Which mask goes where?
+# Which mask goes where? *Cross-attention* is attention as in chapter 2, in which the decoder asks the source (chapter
+# 9).
 #
 # | attention | padding mask | look-ahead mask |
 # | --- | --- | --- |
@@ -132,15 +134,16 @@ kt.plots.masks(tables, ["I", "am", "0", "0"], **axis_names)
 #
 # When does the self-attention of a decoder need both masks? If the padding stands on the right, as here, the look-ahead
 # mask alone is enough: all padding comes after the last word, so no word sees it. The outputs at the places of the
-# padding are useless, but they do not count in the loss. If padding stands *before* words, as in prompts that are
-# padded on the left, the padding mask is needed, too. If several sentences are packed into one row, another mask must
-# keep them from seeing each other.
+# padding are useless, but they do not count in the loss (chapter 12). If padding stands *before* words, the padding
+# mask is needed, too. Prompts, which a model continues (chapter 14), are often padded on the left. If several sentences
+# are packed into one row, another mask must keep them from seeing each other.
 #
 # ## A test that cannot be fooled
 #
-# A wrong mask gives numbers of the right shape, so you do not see the fault. One test always finds it: *change a
-# hidden token, and see that nothing changes*. We try it on the library's layers. A model is `causal` if no output
-# depends on a later token.
+# A wrong mask gives numbers of the right shape, so you do not see the fault. To find it, change a token. *If the token
+# is hidden, nothing may change. If it may be seen, the output must change.* We try this on the library's encoder layer
+# and decoder layer. Chapter 9 builds them. For now it is enough that both do self-attention, and that only the decoder
+# layer has the look-ahead mask. A model is `causal` if no output depends on a later token.
 
 # %%
 x = random.normal(size=(1, 5, 16)).astype("float32")
@@ -172,7 +175,8 @@ assert (hidden[:3] < 1e-6).all()  # a padded token reaches no real one
 
 # %% tags=["hide-cell"]
 near = kt.masks.combine(kt.masks.look_ahead_mask(5), kt.masks.local_mask(5, window=2))[0, 0].numpy()
-assert near.sum() == 9  # the diagonal, 5, and the cells just below it, 4
+assert near.sum() == 9  # 1. the diagonal, 5, and the cells just below it, 4
+# 2. In the last row the scores 1 and 9 are left. They differ by 8, so the shares differ by a factor of e^8.
 last = softmax(np.where(near, scores, -np.inf))[-1]
 np.testing.assert_allclose(last, [0, 0, 0, 1 / (1 + np.exp(8)), 1 / (1 + np.exp(-8))], rtol=1e-5)
 print(near.astype(int), last.round(4), sep="\n")

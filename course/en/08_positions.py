@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 8. Positions
 #
-# Afterwards you know why attention needs positions, how sines and cosines number the places, and how to read the heat
-# map of the paper's encoding. You also know what the encoding makes easy: to look a fixed number of steps back.
+# After this chapter you know why attention needs positions, how sines and cosines number the places, and how to read
+# the heat map of the paper's encoding. You also know what the encoding makes easy: to look a fixed number of steps
+# back.
 #
 # **Before:** chapters 4 to 7.
 
@@ -56,16 +57,18 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 # %% [markdown]
 # ## Hands of a clock
 #
-# How do we number the places? "17" as one more number has drawbacks: it grows without end, and position 500 never came
-# in training. The paper *adds* a vector to each embedding. Its numbers stay between −1 and 1, however long the text.
-# Channel $2i$ is a sine and channel $2i + 1$ a cosine, of one frequency for each pair:
+# How do we number the places? "17" as one more number has drawbacks: it grows without end, and position 500 may never
+# have come in training. The paper *adds* a vector to each embedding. Its numbers stay between −1 and 1, however long
+# the text. Channel $2i$ is a sine and channel $2i + 1$ a cosine, of one frequency for each pair:
 #
 # $$PE_{(pos, 2i)} = \sin\!\left(\frac{pos}{10000^{2i / d}}\right) \qquad
 # PE_{(pos, 2i+1)} = \cos\!\left(\frac{pos}{10000^{2i / d}}\right)$$
 #
-# Think of clocks. The first pair is a quick hand: it goes round once in $2\pi \approx 6.3$ positions. The next one is a
-# little slower. With $d = 128$, the last pair needs about 54,000 positions for one round (the limit is
-# $2\pi \cdot 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name each position.
+# $pos$ is the position and $i$ the number of the pair, both counted from 0, and $d$ is $d_{model}$. A channel is one
+# number of the vector. Think of clocks. The first pair is a quick hand: it goes round once in $2\pi \approx 6.3$
+# positions. The next one is a little slower. With $d = 128$, the last pair needs about 54,000 positions for one round
+# (the limit is $2\pi \cdot 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name
+# each position.
 #
 # Why added, and not concatenated? The paper gives no reason. If you concatenate the vector $x$ of a word and the vector
 # $p$ of its position, and multiply by a matrix, you get $[x; p]\, W = x W_1 + p W_2$: this is a sum, too. Adding is the
@@ -111,11 +114,11 @@ kt.plots.positions(encoding, length=50, d_model=128, title=title, xlabel="channe
 # %% [markdown]
 # ## Why sines? A step is a rotation
 #
-# Let two hands show position $p$: $(\sin \omega p, \cos \omega p)$. Position $p + k$ is the same pair, turned by the
-# angle $\omega k$. The turn depends on $k$ alone, not on $p$. So one matrix moves *every* position by $k$. If the
-# matrix that makes the queries learns this rotation, the attention layer can look $k$ steps back from wherever it is.
-# The paper *hypothesised* that this makes it easy to learn to attend by relative positions (section 3.5). It did not
-# check whether trained models do so.
+# At position $p$, the pair with the frequency $\omega = 10000^{-2i/d}$ is $(\sin \omega p, \cos \omega p)$. Position
+# $p + k$ is the same pair, turned by the angle $\omega k$. The turn depends on $k$ alone, not on $p$. So one matrix
+# moves *every* position by $k$. If the matrix that makes the queries learns this rotation, the attention layer can look
+# $k$ steps back from wherever it is. The paper *hypothesised* that this makes it easy to learn to attend by relative
+# positions (section 3.5). It did not check whether trained models do so.
 
 # %%
 k = 3
@@ -158,20 +161,19 @@ plt.show()
 # ## Exercise
 #
 # The embedding of a word is multiplied by $\sqrt{d_{model}}$ before the positions are added (section 3.4). Embeddings
-# start with numbers of standard deviation $1 / \sqrt{d_{model}}$. Let $d_{model} = 128$.
+# start with random numbers of standard deviation $1 / \sqrt{d_{model}}$. Let $d_{model} = 128$.
 #
 # 1. How long is the vector of a position? (Each pair has length 1.)
 # 2. How long is a word's vector about, before and after the factor? Which of the two, word or position, would count
 #    more without the factor?
 
 # %% tags=["hide-cell"]
-np.testing.assert_allclose(
-    np.linalg.norm(table, axis=1), np.sqrt(64)
-)  # 64 pairs of length 1: the root of 64, 8
+# 1. 64 pairs of length 1 make a vector whose length is the root of 64, which is 8.
+np.testing.assert_allclose(np.linalg.norm(table, axis=1), np.sqrt(64))
 vectors = random.normal(size=(1000, 128)) / np.sqrt(128)
 before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (1, np.sqrt(128)))
 print(f"word before {before:.2f}, after {after:.2f}, position 8.00")
-# Before: 1 against 8, the word would hardly count. After: 11.3 against 8.
+# 2. Before: 1 against 8, the word would hardly count. After: 11.3 against 8.
 np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
 
 # %% [markdown]

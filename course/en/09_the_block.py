@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 9. The block
 #
-# Afterwards you can build the Transformer from its parts: the residual connection, layer normalisation, the
+# After this chapter you can build the Transformer from its parts: the residual connection, layer normalisation, the
 # feed-forward network, the encoder layer and the decoder layer with its cross-attention. You compute an encoder layer
 # by hand and get the library's numbers.
 #
@@ -21,8 +21,10 @@
 #
 # $$x + \text{Sublayer}(x)$$
 #
-# The input has a straight road through all layers (a *shortcut* or skip connection), and so has the gradient on its way
-# back. We measure that: the gradient at the first of 30 layers, with the road and without it.
+# The input has a *shortcut* (skip connection) through all layers, and so has the gradient on its way back. We measure
+# that: the gradient at the first of 30 layers, with the shortcut and without it. We take the simplest layers, which
+# multiply by one random matrix. The chain rule multiplies the derivatives of the layers. Without the shortcut the
+# derivative of a layer is its matrix. With it, the derivative is the matrix plus the identity.
 
 # %%
 import os
@@ -43,27 +45,28 @@ random = np.random.default_rng(9)
 depth, width = 30, 64
 kernels = random.normal(size=(depth, width, width)) * 0.5 / np.sqrt(width)
 slopes = {"with residual": [], "without": []}
-for name, road in zip(slopes, (np.eye(width), 0), strict=True):
+for name, shortcut in zip(slopes, (np.eye(width), 0), strict=True):
     gradient = np.eye(width)
     for kernel in kernels[::-1]:
-        gradient = (road + kernel) @ gradient  # the chain rule, layer by layer
+        gradient = (shortcut + kernel) @ gradient  # the chain rule, layer by layer
         slopes[name].append(np.linalg.norm(gradient) / np.sqrt(width))
     print(f"{name}: {slopes[name][-1]:.2e}")
-with_road, without = (values[-1] for values in slopes.values())
-assert without < 1e-6 < 1 < with_road
+with_shortcut, without = (values[-1] for values in slopes.values())
+assert without < 1e-6 < 1 < with_shortcut
 
 # %% [markdown]
 # ## Layer normalisation
 #
-# With the road the numbers *grow* from layer to layer. So each sum is normalised: the mean of the vector becomes 0 and
-# its standard deviation 1. Then a scale $\gamma$ and a shift $\beta$, which the model learns, set what is best:
+# With the shortcut the numbers *grow* from layer to layer. So each sum is normalised: the mean of the vector becomes 0
+# and its standard deviation 1. Then a scale $\gamma$ and a shift $\beta$, which the model learns, set what is best:
 #
 # $$\text{LayerNorm}(x) = \gamma \cdot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# *Batch* normalisation takes the mean over the examples of a batch, for each channel. *Layer* normalisation takes it
-# over the channels, for each token alone. In the table the rows are tokens and the columns channels: batch norm works
-# down a column, layer norm along a row. So layer norm needs no neighbours: a sentence gets the same numbers alone and
-# in a batch, in training and afterwards.
+# $\mu$ and $\sigma^2$ are the mean and the variance of the vector, and $\epsilon$ is a small number that avoids a
+# division by 0. *Batch* normalisation takes the mean over the examples of a batch, for each channel. *Layer*
+# normalisation takes it over the channels, for each token alone. In the table the rows are tokens and the columns
+# channels: batch norm works down a column, layer norm along a row. So layer norm needs no neighbours: a sentence gets
+# the same numbers alone and in a batch, in training and afterwards.
 
 
 # %%
@@ -101,8 +104,8 @@ for axes, table, name in ((middle, batch_norm(rows), names[0]), (right, layer_no
 plt.show()
 
 # %% [markdown]
-# Left: without the road the gradient vanishes within 30 layers. Right: the same table, normalised in two ways. Each
-# column of the middle table has mean 0, each row of the right one.
+# **What to look at.** On the left, without the shortcut the gradient vanishes within 30 layers. The other two pictures
+# show the same table, normalised in two ways. Each column of the middle table has mean 0, each row of the right one.
 #
 # ## The feed-forward network
 #
@@ -136,8 +139,8 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 
 # %% [markdown]
 # The output has the shape of the input. So layers can be stacked: the paper stacks 6. `normalize_first=True` gives
-# *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up. Most language models since
-# GPT-2 use it.
+# *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up (chapter 12). Most language
+# models since GPT-2 use it.
 #
 # In training there is *dropout*, too. Dropout sets numbers of a vector to 0, each with a fixed probability, 0.1 in the
 # paper, and scales the others up to make up for it. It sits at two places (section 5.4). One is the output of each
@@ -187,21 +190,23 @@ assert counts["feed-forward"] == 512 * 2048 + 2048 + 2048 * 512 + 512
 # %% [markdown]
 # ## Exercise
 #
-# 1. How many weights has the encoder layer of `base` in all? Add what the table above leaves out.
-# 2. And a decoder layer? Compute first, then check with the library.
+# 1. The last number printed above counts all weights of the encoder layer of `base`. It is larger than attention and
+#    feed-forward network together. By how much? What else does it count?
+# 2. How many weights does a decoder layer have? Compute first, then check with the library.
 # 3. Table 3 of the paper says that `base` has 65 million weights. It has 6 + 6 layers and one matrix of 37,000 tokens,
 #    which embeds the source and the target and gives the logits, too. How many do you count?
 
 # %% tags=["hide-cell"]
-norm = 2 * 512  # γ and β
+# 1. It also counts two normalisations. Each has 512 numbers γ and 512 numbers β, so they make 2,048.
+norm = 2 * 512
 encoder_layer = counts["attention"] + counts["feed-forward"] + 2 * norm
-decoder_layer = (
-    2 * counts["attention"] + counts["feed-forward"] + 3 * norm
-)  # one more attention, one more norm
+# 2. A decoder layer has one more attention and one more normalisation: 4,204,032 weights.
+decoder_layer = 2 * counts["attention"] + counts["feed-forward"] + 3 * norm
 other = kt.DecoderLayer(8, 2048)
 other.build((None, None, 512), (None, None, 512))
 assert base.count_params() == encoder_layer and other.count_params() == decoder_layer
 print(f"{encoder_layer:,} {decoder_layer:,}")
+# 3. The text below explains the count.
 embedding = 37_000 * 512  # one matrix for both embeddings and the output
 total = 6 * encoder_layer + 6 * decoder_layer + embedding
 print(f"{total:,}")
@@ -211,9 +216,9 @@ assert small.count_params() == 2 * encoder_layer + 2 * decoder_layer + 30 * 512
 
 # %% [markdown]
 # The count is 63 million. The paper rounds, and says only "about 37,000 tokens" and "65 million"; a vocabulary of
-# 41,000 would give its number. Two things are worth remembering. Nearly a third of the weights are in the one
-# embedding matrix. And the number of positions, heads or words of a sentence changes nothing: the same matrices serve
-# each position.
+# 41,000 would give its number. Two things are worth remembering. Nearly a third of the weights are in the one embedding
+# matrix. And the number of words in a sentence or of heads changes nothing: all positions use the same matrices, and
+# the heads only share their columns.
 
 # %% [markdown]
 # ## What to read next

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 10. One sentence, step by step
 #
-# Afterwards you have followed one sentence, 저는 학생입니다., through a whole Transformer: ids, embeddings, positions,
-# encoder, masked attention, cross-attention, the next word. You know the shape of the tensor at each step, why a cache
-# saves work, and what a beam does.
+# After this chapter you have followed one sentence, 저는 학생입니다., through a whole Transformer: ids, embeddings,
+# positions, encoder, masked attention, cross-attention, the next word. You know the shape of the tensor at each step,
+# why a cache saves work, and what a beam does.
 #
 # **Before:** chapters 6 to 9.
 
@@ -76,9 +76,9 @@ print("loss: first, last epoch", [round(history.history["loss"][i], 3) for i in 
 # The tokenizer cuts the sentence into pieces that it knows. `▁` marks where a word begins. Each piece has an id, a
 # whole number, and `</s>` says that the sentence ends.
 #
-# How does it know pieces? *Byte-pair encoding* (BPE; Sennrich et al., 2016) learns them from words that are counted.
-# At first each letter is a piece. Then the pair of neighbours that occurs most often becomes one piece, again and
-# again. Frequent words end whole, and a word that never occurred falls into pieces that did:
+# How does it know pieces? *Byte-pair encoding* (BPE; Sennrich et al., 2016) learns them from words that are counted. At
+# first each letter is a piece. Then the pair of neighbours that occurs most often becomes one piece, again and again. A
+# frequent word becomes one piece. A word that never occurred is cut into pieces that did:
 
 
 # %%
@@ -158,10 +158,10 @@ np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 #
 # The target so far is `<s>` alone: it is the output shifted right (chapter 7, where the mark was called `<SOS>`). The
 # decoder embeds it, looks at itself with the look-ahead mask, asks the memory by cross-attention, and gives one vector
-# for each position. The product with the embedding matrix gives a logit for each of the ids, and a softmax makes
-# probabilities. The output layer has no matrix of its own: it uses the embedding matrix again. This is called *weight
-# tying* (section 3.4; Press and Wolf, 2017). In the paper and in this model the source embedding, the target embedding
-# and the output layer are one matrix.
+# for each position. The product with the embedding matrix gives a number for each of the ids. These numbers before the
+# softmax are called *logits*, and the softmax turns them into probabilities. The output layer has no matrix of its own:
+# it uses the embedding matrix again. This is called *weight tying* (section 3.4; Press and Wolf, 2017). In the paper
+# and in this model the source embedding, the target embedding and the output layer are one matrix.
 
 # %%
 encoded = model.encode(source)
@@ -170,7 +170,7 @@ y = model.positions(model.target_embedding(target))
 for i, layer in enumerate(model.decoder.layers):
     y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
     print(f"decoder layer {i + 1}: {tuple(y.shape)}, cross-attention {tuple(cross.shape)}")
-logits = model.output_embedding(y, reverse=True)
+logits = model.output_embedding(y, reverse=True)  # times the transposed embedding matrix
 print("logits of all ids", tuple(logits.shape))
 probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[0, -1]))
 best = probabilities.argsort()[::-1][:3]
@@ -238,15 +238,16 @@ plt.show()
 # %% [markdown]
 # A row is a step, a column the position of a token. Without the cache each step computes the keys and values of its
 # whole row. With the cache it computes those on the diagonal and takes the others as they are. The longer the text, the
-# more this saves: for 1,000 tokens 1,000 columns instead of about 500,000.
+# more this saves: for 1,000 tokens it computes 1,000 positions instead of about 500,000.
 
 # %% [markdown]
 # ## Which word looked where?
 #
 # The cross-attention of the last decoder layer, the mean of its heads. Each row is a piece that the model wrote, each
-# column a piece that it read. Look at the row that writes `student`: where is it darkest? The rows are pale: in the
-# memory each vector holds something of the whole sentence already, so the decoder need not look at one piece alone.
-# The translators of chapters 12 and 13 learn from more sentences, and look more sharply.
+# column a piece that it read. Look at the row that writes `student`: where is it darkest? It translates `▁학생`. In
+# some rows another piece is darker than the translation, and all rows are pale: in the memory each vector holds
+# something of the whole sentence already, so the decoder need not look at one piece alone. The translator of chapter 13
+# learns from more sentences, and looks more sharply.
 
 # %%
 inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
@@ -302,8 +303,8 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 # %% [markdown]
 # ## Exercise
 #
-# `base` translates a sentence of 20 pieces into 20 pieces, with 6 decoder layers. Count the positions that go through a
-# decoder layer.
+# `base` translates a sentence of 20 pieces into 20 pieces, `</s>` included, with 6 decoder layers. Count the positions
+# that go through a decoder layer. A position that goes through all six layers counts six times.
 #
 # 1. How many are there without a cache, if each step computes all positions so far?
 # 2. How many are there with a cache?
@@ -311,9 +312,12 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 #    many bytes does it hold at the end?
 
 # %% tags=["hide-cell"]
+# 1. The steps compute 1, 2, ..., 20 positions. These are 210, and 1,260 in 6 layers.
+# 2. Each step computes one position. These are 20, and 120 in 6 layers.
 without_cache = 6 * sum(range(1, 21))
 with_cache = 6 * 20
 assert (without_cache, with_cache) == (1260, 120)
+# 3. 20 positions, 6 layers, a key and a value, 512 numbers, 4 bytes.
 size = 20 * 6 * 2 * 512 * 4
 assert size == 491_520  # about half a megabyte
 print(without_cache, with_cache, f"{size:,}")

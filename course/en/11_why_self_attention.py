@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 11. Why self-attention: cost, steps and paths
 #
-# Afterwards you can read table 1 of the paper: what a layer costs, how much of it must run one step after
-# another, and how far a signal travels between two tokens. You count all three yourself, and then you measure the
-# time of real layers.
+# After this chapter you can read table 1 of the paper: what a layer costs, how much of it must run one step after
+# another, and how far a signal travels between two tokens. You count all three yourself, and then you measure the time
+# of real layers.
 #
 # **Before:** chapters 4 and 5 (self-attention by hand, scaled dot-product).
 
@@ -202,10 +202,14 @@ np.testing.assert_allclose(convolved(batch)[0], by_hand["convolutional"], atol=1
 # Divide the two costs: $\frac{n^2 d}{n d^2} = \frac{n}{d}$. Self-attention is cheaper than a recurrent layer while the
 # sentence is shorter than the vectors are wide. The paper's base model has $d = 512$, and a sentence has some 30
 # tokens: then attention needs a seventeenth of the multiplications. A book of 100,000 tokens turns this around. That is
-# why there are windows.
+# why there are *windows*: attention to the near places only, which is restricted self-attention.
 #
-# This counts the scores and the mixture only. A whole attention layer also has four projections (query, key,
-# value, output), which cost $4 n d^2$. Below $n = 2d$ they are the larger part.
+# This counts the scores and the mixture only. A whole attention layer also has four projections (query, key, value,
+# output), which cost $4 n d^2$. Below $n = 2d$ they are the larger part. The paper's table leaves them out. With them
+# an attention layer needs $2 n^2 d + 4 n d^2$ multiplications, $n/d + 2$ times as many as the simple recurrent layer
+# above: a little more than twice as many for $n = 30$ and $d = 512$. An LSTM has four times as many matrices, for its
+# gates, and needs $8 n d^2$, which is more. So for short sentences attention is fast less for its number of
+# multiplications than for its number of rounds.
 
 # %%
 for length in (30, 512, 100_000):
@@ -380,24 +384,24 @@ plt.show()
 #
 # 1. How many layers with `sliding_window=9` does a sequence of 65 tokens need, so that the last token can know
 #    the first one?
-# 2. Does one more layer *without* a window, on top of a single windowed layer, solve it more cheaply? Count
-#    layers.
+# 2. Does it take fewer layers if one layer *without* a window stands on top of a single windowed layer? Count layers.
 #
 # Answer on paper first. Then let `layers_needed` check it.
 
 # %% tags=["hide-cell"]
+# 1. The first token is 64 places away, and a layer sees 8 places, so it takes 8 layers.
 windowed = layers_needed(lambda i: SelfAttention(2, 4, sliding_window=9), 65)
 mixed = layers_needed(lambda i: SelfAttention(2, 4, sliding_window=None if i == 1 else 9), 65)
 assert windowed == 64 // 8 == 8
-assert mixed == 2  # the layer without a window joins all places at once
+assert mixed == 2  # 2. Two layers are enough: the layer without a window joins all places at once
 print(windowed, mixed)
 
 # %% [markdown]
 # ## What to read next
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 4 and table 1
-# - Beltagy et al., 2020, ["Longformer"](https://arxiv.org/abs/2004.05150): windows together with a few global
-#   tokens, the idea of the exercise
+# - Beltagy et al., 2020, ["Longformer"](https://arxiv.org/abs/2004.05150): windows together with a few global tokens,
+#   an idea close to the exercise
 # - Documents of this library: *Building blocks*, section "Long sequences"; *Benchmarks*, "What the paper's table
 #   1 claims", which measures larger layers and whole training steps
 # - Next chapter: **12. Training**

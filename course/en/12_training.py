@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 12. Training: warm-up, label smoothing, BLEU
 #
-# Afterwards you can train a translator as the paper does: with a learning rate that rises and then falls, with a
-# loss that asks for 90 % certainty and no more, and with a score for the result. You train a small one here, and
+# After this chapter you can train a translator as the paper does: with a learning rate that rises and then falls, with
+# a loss that asks for 90 % certainty and no more, and with a score for the result. You train a small one here, and
 # watch it learn.
 #
 # **Before:** chapter 10 (a translation, step by step). The training in this chapter takes about half a minute on
@@ -85,9 +85,9 @@ np.testing.assert_allclose(layer(np.array([[right]]), logits[None, None]), by_ha
 print(f"plain {-np.log(p[right]):.3f}, smoothed {by_hand:.3f}")
 
 # %% [markdown]
-# What is the best answer under this loss? Let $c$ be the probability of the right word, and let the other four
-# share the rest. The plain loss falls until $c = 1$. The smoothed loss has its lowest point at $c = 0.92$, and
-# from there it rises: the model pays for being too sure. The lowest point is not 0. It is the entropy of $q$.
+# What is the best answer under this loss? Let $c$ be the probability of the right word, and let the other four share
+# the rest. The plain loss falls until $c = 1$. The smoothed loss has its lowest point at $c = 0.92$, and from there it
+# rises: the model pays for being too sure. The lowest value is not 0. It is the entropy of $q$, $-\sum_i q_i \log q_i$.
 
 # %%
 certainty = np.linspace(0.3, 0.9995, 1400)
@@ -123,10 +123,9 @@ plt.show()
 # %% [markdown]
 # ## A corpus that a grammar generates
 #
-# A real corpus has millions of sentences. We need one that a small model learns in half a minute. So we write a
-# small grammar of polite Korean and its English: ten subjects, eight verbs (one of them *to be*), three tenses,
-# negation. It is the smaller sister of the grammar in `examples/korean_corpus.py`, with which the demo of the
-# library trains.
+# A real corpus has millions of sentences. We need one that a small model learns in half a minute. So we write a small
+# grammar of polite Korean and its English: ten subjects, eight verbs (one of them *to be*), three tenses, negation. It
+# is a smaller version of the grammar in `examples/korean_corpus.py`, with which the demo of the library trains.
 #
 # The word order differs: 저는 책을 읽습니다 is "I book read". So word-by-word translation is not enough.
 
@@ -224,9 +223,11 @@ for korean, english in train[:4]:
 # %% [markdown]
 # The tokenizer learns pieces of words from the training sentences, one vocabulary for both languages.
 # `character_coverage=1.0` keeps every syllable: by default, characters as rare as 갔 here become "unknown". `Batches`
-# puts sentences into batches. A batch has three parts. The decoder reads `target`, the translation shifted right by one
-# (teacher forcing, chapter 7): it starts with `bos` (2). It should answer with the labels, the same translation that
-# ends with `eos` (3). So each place learns the *next* piece, and all places learn at once.
+# puts sentences into batches. `batch_tokens` is the largest number of tokens in a batch, padding included, and
+# `num_buckets=1` does not sort the sentences by length. A batch has three parts. The encoder reads `source`. The
+# decoder reads `target`, the translation shifted right by one (teacher forcing, chapter 7): it starts with `bos` (2).
+# It should answer with the labels, the same translation that ends with `eos` (3). So each place learns the *next*
+# piece, and all places learn at once.
 
 # %%
 tokenizer = kt.text.SentencePieceTokenizer.train(
@@ -248,8 +249,10 @@ assert target[0] == 2 and target[1 : length + 1] == labels[:length]
 # ## Train
 #
 # The model is the paper's, only smaller: two layers on each side, $d_\text{model} = 64$, four heads. Adam has the
-# paper's $\beta_2 = 0.98$ and $\varepsilon = 10^{-9}$, dropout is 0.1. The warm-up takes 150 steps, not 4,000,
-# because the training has only a few hundred. `from_peak` gives the paper's curve by its highest rate.
+# paper's $\beta_2 = 0.98$ and $\varepsilon = 10^{-9}$, dropout is 0.1. (This $\varepsilon$ keeps Adam from dividing by
+# 0. It is not the one of label smoothing.) The warm-up takes 150 steps, not 4,000, because the training has only a few
+# hundred. `from_peak` gives the paper's curve by its highest rate. `kt.training.Adam` computes what Keras's Adam
+#    computes, only faster.
 #
 # After each epoch we let the model translate the test, and score it by BLEU. We come to BLEU below.
 
@@ -307,10 +310,11 @@ assert floor < history["val_loss"][-1] < history["val_loss"][0]
 
 # %% [markdown]
 # **What to look at.** On the left, the loss comes to rest above the dashed line, not above 0: that is the entropy of
-# the smoothed targets. The training loss is the higher one, because dropout is on only in training. On the right, BLEU
-# stays low at first, while the loss already falls: the model first learns which words are frequent, then which word
-# translates which. Do not compare this BLEU with that of a real language. A grammar allows one right translation, a
-# language many.
+# the smoothed targets. In the first epochs the training loss is the higher one, because dropout is on only in training,
+# and because it is a mean over the epoch, in which the model gets better. On the right, BLEU starts near 0 and rises
+# within a few epochs. The translations printed above show what changes: at first the same pieces repeat, then there is
+# an English sentence with wrong words, and at the end the words are right. Do not compare this BLEU with that of a real
+# language. A grammar allows one right translation, a language many.
 
 # %% [markdown]
 # ## Does the warm-up matter?
@@ -351,9 +355,10 @@ plt.show()
 # %% [markdown]
 # ## BLEU by hand
 #
-# How good is a translation? BLEU (Papineni et al., 2002) counts which 1-, 2-, 3- and 4-grams of the translation
-# occur in the reference: the precisions $p_1 \ldots p_4$. It takes their geometric mean. A short translation can
-# have a good precision without saying much, so a *brevity penalty* lowers its score:
+# How good is a translation? An *n-gram* is $n$ words in a row. BLEU (Papineni et al., 2002) counts which share of the
+# 1-, 2-, 3- and 4-grams of the translation also occur in the *reference*, a translation by a person: the precisions
+# $p_1 \ldots p_4$. It takes their geometric mean. A short translation can have a good precision without saying much, so
+# a *brevity penalty* lowers its score:
 #
 # $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
 #
@@ -386,9 +391,11 @@ np.testing.assert_allclose(bleu_by_hand("She does not drink the coffee every day
 
 # %% [markdown]
 # $\frac{7}{8} \cdot \frac{5}{7} \cdot \frac{3}{6} \cdot \frac{1}{5} = \frac{1}{16}$, and its fourth root is a half. The
-# real BLEU of a corpus adds up the counts of all sentences before it divides, and a standard splits the words.
-# `sacrebleu` does both, and names its choices in a *signature*. A BLEU without one cannot be compared with another. For
-# comparison: the paper's base model reaches 27.3 from English to German and 38.1 from English to French (table 2).
+# second translation has all precisions 1, but only four of seven words, so the brevity penalty
+# $e^{1 - 7/4} \approx 0.47$ leaves 47. The real BLEU of a corpus adds up the counts of all sentences before it divides,
+# and a standard splits the words. `sacrebleu` does both, and names its choices in a *signature*. A BLEU without one
+# cannot be compared with another. For comparison: the paper's base model reaches 27.3 from English to German and 38.1
+# from English to French (table 2).
 
 # %% [markdown]
 # ## Greedy or beam?
@@ -460,12 +467,13 @@ print(f"0.9 ** {counts[0]} = {0.9 ** counts[0]:.2f}")
 assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 
 # %% [markdown]
-# Look at the three best translations of 저는 학생입니다. The first one is right, and yet it has less than half of the
-# probability. That is label smoothing: at each piece the model keeps about a tenth back. The last line multiplies 0.9
-# by itself, once for each piece, and comes near the probability above. But no other sentence comes near it. A model
-# that is as sure as this one leaves a beam little to do. On real language a beam of 4 usually brings about one BLEU. A
-# likelier sentence is not always a better one: a very wide beam finds short sentences that the model likes too much.
-# That is what the length penalty is for (its formula is in chapter 10).
+# Look at the three best translations of 저는 학생입니다. Even the likeliest has a probability far below 1. That is
+# label smoothing: at each piece the model learns to leave about a tenth of the probability to other pieces. The last
+# line multiplies 0.9 by itself, once for each piece. Compare it with the probability of the first translation. In this
+# task the sentence of greedy search is nearly always the likeliest, so a beam has little to do. On real language a beam
+# often raises BLEU a little. A likelier sentence is not always a better one: a very wide beam finds short sentences to
+# which the model gives too much probability (Koehn and Knowles, 2017). That is what the length penalty is for (its
+# formula is in chapter 10).
 
 # %% [markdown]
 # ## Exercise
@@ -484,7 +492,7 @@ np.testing.assert_allclose(later, peak / 2, rtol=1e-5)
 
 # 2. A perfect model gives exactly the smoothed target. Its loss is then the entropy of the target, and no loss can
 #    be lower. For V = 32,000 it is about 1.36, more than the 0.39 for V = 5. The share of 0.1 is spread over more
-#    words, so each word gets less, and -log is larger for smaller probabilities. This part is about 0.1 * ln V, so
+#    words, so each word gets less, and -log is larger for smaller probabilities. This part is about 0.1 * ln(10 V), so
 #    it grows with V.
 def lowest_loss(size, share=0.1):
     """The entropy of a smoothed target."""

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 13. Reading attention
 #
-# Afterwards you can draw what the heads of a trained model look at, read a word alignment from a translator, and
-# say what such a picture shows and what it does not show. You train two small models here, and both solve a task
+# After this chapter you can draw what the heads of a trained model look at, read a word alignment from a translator,
+# and say what such a picture shows and what it does not show. You train two small models here, and both solve a task
 # that needs attention.
 #
 # **Before:** chapters 6 (several heads) and 12 (training).
@@ -84,7 +84,9 @@ for row, (words, place) in enumerate(sentences):
 print(len(sentences), "sentences, such as", " ".join(sentences[0][0]))
 
 # %% [markdown]
-# The model is an encoder with one layer of four heads. It trains on 800 sentences, and 160 are left to test it.
+# The model is an encoder with one layer of four heads. Learned positions (chapter 8) are added to the embeddings, and
+# an output layer on top of the encoder, `MaskedLanguageHead`, gives the logits of the words at each place. It trains on
+# 800 sentences, and 160 are left to test it.
 
 # %%
 encoder = kt.layers.Encoder(1, num_heads=4, d_ff=64, dropout=0.0)
@@ -93,7 +95,7 @@ guesser = kt.models.EncoderModel(
     32,
     encoder,
     kt.layers.LearnedPositions(longest),
-    num_segments=0,
+    num_segments=0,  # chapter 14 explains segments
     dropout=0.0,
     head=kt.models.MaskedLanguageHead(),
 )
@@ -193,7 +195,7 @@ def exchanged(rows_of_ids, first, second):
 before = guesses(ids[800:])
 other_degree = np.mean(guesses(exchanged(ids[800:], "more", "too")) != before)
 other_noun = np.mean(guesses(exchanged(ids[800:], "registration", "voting")) != before)
-print(f"answers that change: degree {other_degree:.0%}, noun {other_noun:.0%}")
+print(f"answers that change: more and too exchanged {other_degree:.0%}, nouns exchanged {other_noun:.0%}")
 assert other_degree > 0.9 and other_noun < 0.1
 
 # %% [markdown]
@@ -267,10 +269,10 @@ kt.plots.translation_attention(
 )
 
 # %% [markdown]
-# **What to look at.** Each row is a word that the model writes, each column a Korean word. Follow the row
-# *wrote*: it looks to the far right, at 썼습니다. The row *letter* looks at 편지를, one word before it. The dark
-# cells run from the right to the left: the order of the words is turned round. Look also at what is *not* so
-# clear: some heads look at the full stop, others at neighbours.
+# **What to look at.** Each row is a word that the model writes, each column a Korean word. Follow the row *wrote*:
+# several heads look at 썼습니다, at the end of the sentence. In the row *letter* many heads look at 편지를, one word
+# before it. After the subject, *the doctor*, the dark cells run from the right to the left: the order of the words is
+# turned round. Look also at what is *not* so clear: some heads look at the full stop, others at neighbours.
 #
 # The library also shows this as a page for the browser. There you can switch heads off, go from step to step, and
 # see how a single weight comes about. In a notebook the page appears below; its method `save("page.html")` writes
@@ -365,11 +367,14 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 # %% [markdown]
 # ## Exercise
 #
-# A head that looks everywhere alike has the entropy $\log n$, a head that looks at one word 0. Compute the mean
-# entropy of each head of the guesser, for the hidden word on the test sentences (`from_hidden`). Which head is
-# the sharpest? Is every head sharper than an even spread?
+# The entropy of the weights $w_1, \ldots, w_n$ is $-\sum_i w_i \log w_i$. A head that looks everywhere alike has the
+# entropy $\log n$, a head that looks at one word 0. Compute the mean entropy of each head of the guesser, for the
+# hidden word on the test sentences (`from_hidden`). Which head is the sharpest? Is every head sharper than an even
+# spread?
 
 # %% tags=["hide-cell"]
+# The head with the smallest entropy is the sharpest. Which one it is depends on the training. Each head has a smaller
+# entropy than an even spread, so each one is sharper.
 entropies = -(from_hidden * np.log(np.maximum(from_hidden, 1e-12))).sum(-1).mean(0)
 even_entropy = np.log((ids[800:] != 0).sum(-1)).mean()
 print(f"heads {np.round(entropies, 2)}, even {even_entropy:.2f}")

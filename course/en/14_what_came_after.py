@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 14. What came after: BERT, GPT, vision
 #
-# Afterwards you can say how three famous families follow from one layer: BERT reads, GPT writes, the Vision Transformer
-# sees. You add up BERT's input by hand, train a small GPT and a small Vision Transformer, and see that the layers of
-# the first two differ only by a mask.
+# After this chapter you can say how three famous families follow from one layer: BERT reads, GPT writes, the Vision
+# Transformer sees. You add up BERT's input by hand, train a small GPT and a small Vision Transformer, and see that the
+# layers of the first two differ only by a mask.
 #
 # **Before:** chapters 7 (masks), 8 (positions) and 9 (the block).
 
@@ -98,9 +98,10 @@ assert " ".join(tokens) == "[CLS] my dog is cute [SEP] he likes play ##ing [SEP]
 assert segment_ids[0].tolist() == [0] * 6 + [1] * 5
 
 # %% [markdown]
-# Each token gets three vectors: one for its piece, one for its segment (A or B), one for its position. They are
-# added, and then normalised (Devlin et al., 2019, figure 2). Attention alone could not tell the two texts apart,
-# and not the order of the words. We look the three vectors up by hand and compare with the model.
+# Each token gets three vectors: one for its piece, one for its segment (A or B), one for its position. They are added,
+# and then normalised (Devlin et al., 2019, figure 2). Attention alone could not tell the two texts apart, and not the
+# order of the words. We look the three vectors up by hand and compare with the model. (BERT's feed-forward network has
+# GELU, a similar function, in place of ReLU.)
 
 
 # %%
@@ -144,14 +145,15 @@ plt.show()
 #
 # BERT is trained once on plain text: it guesses hidden words (as the guesser of chapter 13 did), and whether text B
 # follows text A. This is *pre-training*. Then a small *head* is put on it for a task, and the whole model is trained a
-# little more. This is *fine-tuning*. The state of `[CLS]` serves as the vector of the text.
+# little more. This is *fine-tuning*. (Here a head is an output layer on top of a model, not a head of attention.) The
+# state of `[CLS]` serves as the vector of the text.
 #
 # | task | input | head | output |
 # | --- | --- | --- | --- |
-# | classification: is the review good? | A | `ClassificationHead(2)` | one score per class |
+# | classification: is the review good? | A | `ClassificationHead(2)` | one logit per class |
 # | entailment: does B follow from A? | A and B | `ClassificationHead(3)` | yes, no, perhaps |
 # | similarity: how near are A and B? | A and B | `ClassificationHead(1)` | one number |
-# | multiple choice: which B goes on A? | A with each B | `MultipleChoiceHead()` | one score per choice |
+# | multiple choice: which B continues A? | A with each B | `MultipleChoiceHead()` | one logit per choice |
 
 # %%
 one_text = kt.text.pack(tokenizer, ["My dog is cute"])
@@ -166,7 +168,8 @@ tasks = {
     "multiple choice": (kt.models.MultipleChoiceHead(), choices, (1, 2)),
 }
 for name, (head, inputs, shape) in tasks.items():
-    model = bert.with_head(head, kt.models.Pooler())  # the same encoder's weights under another head
+    # The same encoder's weights under another head. The Pooler applies a dense layer to the state of [CLS].
+    model = bert.with_head(head, kt.models.Pooler())
     assert tuple(model(inputs).shape) == shape
     print(f"{name:16}{shape}")
 
@@ -176,9 +179,10 @@ for name, (head, inputs, shape) in tasks.items():
 # GPT does not hide words. It guesses the next word, again and again. So it needs no labels, only text. `LanguageModel`
 # is a decoder without a memory.
 #
-# Our text is about agreement: "the dogs that chased the cat are tired". The verb must agree with *dogs*, not with the
-# nearer *cat*. A model that looks at the last words only gets that wrong in half of the cases. We train on most
-# sentences. The test has the other sentences: their two nouns never occur in this order in training.
+# Our text is about the agreement of subject and verb: "the dogs that chased the cat are tired". The verb must agree
+# with *dogs*, not with the nearer *cat*. A model that looks at the last words only gets that wrong in half of the
+# cases. We train on most sentences. The test has the other sentences: their two nouns never occur in this order in
+# training.
 
 # %%
 NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")
@@ -234,9 +238,9 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 #
 # $$p_i = \text{softmax}(z / T)_i$$
 #
-# It is the sharpness of chapter 3 again. Below 1 the likely words get likelier, above 1 the unlikely ones come up;
-# near 0 it is greedy search. *Top-k* draws from the $k$ likeliest words only, *top-p* from the fewest words that hold
-# the probability $p$ together (Holtzman et al., 2020). Both cut off the long tail of words that are each unlikely,
+# $1 / T$ is the sharpness of chapter 3. With $T$ below 1 the likely words get likelier, above 1 the unlikely ones come
+# up; near 0 it is greedy search. *Top-k* draws from the $k$ likeliest words only, *top-p* from the fewest words that
+# hold the probability $p$ together (Holtzman et al., 2020). Both cut off the long tail of words that are each unlikely,
 # but together likely enough to spoil a text.
 
 # %%
@@ -279,16 +283,18 @@ plt.show()
 # ## From 2017 to today's language models
 #
 # The models behind today's chats are GPT's: decoders without cross-attention. Their layers differ from the paper's in
-# five places. In each line stands first how this library calls it:
+# five places. Each line begins with the name in this library:
 #
-# - `normalize_first=True`: normalise after the sum → before the sublayer (chapter 9). Deep stacks train without care.
-# - `norm="rms"`: layer normalisation → RMS normalisation: no mean, no shift. As good, cheaper.
+# - `normalize_first=True`: normalise after the sum → before the sublayer (chapter 9). Deep stacks train easily.
+# - `norm="rms"`: layer normalisation → RMS normalisation: no mean is subtracted and no shift is added; it divides by
+#   the root mean square and multiplies by a scale. As good, and cheaper (Zhang and Sennrich, 2019).
 # - `RotaryPositions`: positions are added once → each query and key is *rotated* by its position, in every layer. A
 #   score depends on the distance.
-# - `GatedFeedForward`: two dense layers and a ReLU → a third one as a *gate*: $(\text{SiLU}(xW) \odot xV)\,W_2$.
-#   Better for the same number of weights.
+# - `GatedFeedForward`: two dense layers and a ReLU → a third one as a *gate*: $(\text{SiLU}(xW) \odot xV)\,W_2$. SiLU
+#   is a smooth ReLU, $\odot$ multiplies number by number, and $W$, $V$ and $W_2$ are the matrices of the layers. Better
+#   for the same number of weights (Shazeer, 2020).
 # - `num_key_value_heads`: each head has its own keys and values → several heads of queries share them (*grouped
-#   queries*). A smaller cache (chapter 10).
+#   queries*, Ainslie et al., 2023). A smaller cache (chapter 10).
 
 
 # %%
@@ -434,7 +440,8 @@ print(prefix.astype(int))
 #   Learners"](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
 #   (GPT-2)
 # - Holtzman et al., 2020, ["The Curious Case of Neural Text Degeneration"](https://arxiv.org/abs/1904.09751): top-p
-# - Touvron et al., 2023, ["LLaMA"](https://arxiv.org/abs/2302.13971), section 2.2: what changed since 2017
+# - Touvron et al., 2023, ["LLaMA"](https://arxiv.org/abs/2302.13971), section 2.2: the first four of the changes since
+#   2017
 # - Dosovitskiy et al., 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), section 3.1
 # - Documents of this library: *Model families* (which checkpoints it reads), *Building blocks*, *Fine-tuning*
 # - Next chapter: **15. Can attention explain?**

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 15. An open question: can attention explain?
 #
-# Afterwards you know both sides of a debate of 2019, and you can repeat its main experiments: you compare
-# attention weights with two other measures of importance, you shuffle the weights, and you train a model without
-# them. The chapter ends with a plain answer.
+# After this chapter you know both sides of a debate of 2019, and you can repeat its main experiments: you compare
+# attention weights with two other measures of importance, you shuffle the weights, and you train a model without them.
+# The chapter ends with a plain answer.
 #
 # **Before:** chapter 13 (reading attention).
 
@@ -76,9 +76,9 @@ print(" ".join(reviews[0][0]), "->", reviews[0][1])
 #
 # $$\alpha = \text{softmax}(s_1, \ldots, s_n), \qquad z = w^\top \sum_j \alpha_j h_j + b$$
 #
-# where the score $s_j$ comes from a small network that reads the state $h_j$. $z$ is the logit: positive means "a good
-# review". We write the steps as methods, because later we put other weights $\alpha$ into `answer`. With `uniform=True`
-# all scores are 0, so all words get the same weight.
+# where the score $s_j$ comes from a small network that reads the state $h_j$. $w$ and $b$ are the weights of the last
+# dense layer. $z$ is the logit: positive means "a good review". We write the steps as methods, because later we put
+# other weights $\alpha$ into `answer`. With `uniform=True` all scores are 0, so all words get the same weight.
 
 
 # %%
@@ -105,6 +105,7 @@ class Reader(keras.Model):
 
     def answer(self, states, weights):
         """The logit of the weighted mean."""
+        # b: reviews, l: words, d: the numbers of a state. It sums weight times state over the words.
         return self.head(keras.ops.einsum("bl,bld->bd", weights, states))[:, 0]
 
     def logits(self, embedded, mask):
@@ -295,9 +296,9 @@ print(f"Kendall's τ of their attention: {agreement(by_attention, attention(othe
 assert agreement(by_attention, attention(other)).mean() < 0.8
 
 # %% [markdown]
-# The uniform model is as good. So the encoder below does the work, and the attention on top is only one of many
-# ways to collect its result. And two seeds give nearly the same answers with different weights. In this model the
-# weights on top are a habit of one training, not the reason of the answer.
+# The uniform model is as good. So the encoder below does the work, and the attention on top is only one of many ways to
+# collect its result. And two seeds give nearly the same answers with different weights. In this model the weights on
+# top are rather a habit of one training, and they alone do not give the reason of the answer.
 #
 # That does not hold for every model. In chapter 13 the attention was the only way for words to meet, and the
 # model could not do without it. There weights and truth agreed.
@@ -310,8 +311,9 @@ assert agreement(by_attention, attention(other)).mean() < 0.8
 # - They are good for a *guess*. Test the guess on the model: hide the word, change it, and look at the answer.
 # - The fewer ways around an attention there are, the more its weights mean. So always ask: could the model do
 #   without it?
-# - Other measures have faults too. Leave-one-out misses a word if another word says the same, and gradients miss
-#   what is saturated. If several measures agree, you may begin to trust them.
+# - Other measures have faults too. Leave-one-out misses a word if another word says the same, and gradients miss what
+#   is saturated: what is at its limit already, so that a small change moves nothing. If several measures agree, you may
+#   begin to trust them.
 # - For a decision about people, such as a loan, no picture of weights is enough.
 
 # %% [markdown]

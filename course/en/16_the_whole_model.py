@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 16. The whole model on one page
 #
-# Afterwards you have read a complete Transformer in plain Keras, 110 lines of code from token ids to a translation. You
-# train it. You copy its weights into the library and get the same logits. You count its parameters by hand, and know
-# where the 65 million of the paper's base model are.
+# After this chapter you have read a complete Transformer in plain Keras, about 110 lines of code from token ids to a
+# translation. You train it. You copy its weights into the library and get the same logits. You count its parameters by
+# hand, and know where the 65 million of the paper's base model are.
 #
 # **Before:** chapters 6 to 10 (the parts), chapter 12 (training). The training in this chapter takes about 40
 # seconds on two cores.

@@ -64,6 +64,7 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 # $$PE_{(pos, 2i)} = \sin\!\left(\frac{pos}{10000^{2i / d}}\right) \qquad
 # PE_{(pos, 2i+1)} = \cos\!\left(\frac{pos}{10000^{2i / d}}\right)$$
 #
+# $pos$는 0부터 세는 자리, $i$는 0부터 세는 쌍의 번호, $d$는 $d_{model}$입니다. 채널(channel)은 벡터의 성분 하나입니다.
 # 시계를 떠올려 봅시다. 첫 번째 쌍은 빠른 바늘입니다. $2\pi \approx 6.3$칸마다 한 바퀴를 돕니다. 다음 쌍은 조금
 # 느립니다. $d = 128$이면 마지막 쌍은 한 바퀴에 약 54,000칸이 걸립니다(한계는 $2\pi \cdot 10000 = 62{,}832$칸입니다).
 # 빠른 바늘 하나만으로는 정오와 자정을 구별할 수 없지만, 바늘을 모두 보면 자리마다 모양이 다릅니다.
@@ -110,11 +111,11 @@ kt.plots.positions(encoding, length=50, d_model=128, title=title, xlabel="채널
 # %% [markdown]
 # ## 왜 사인일까요? 자리를 옮기는 것은 회전입니다
 #
-# 두 바늘이 위치 $p$를 가리킨다고 합시다. $(\sin \omega p, \cos \omega p)$입니다. 위치 $p + k$는 같은 쌍을 각도
-# $\omega k$만큼 돌린 것입니다. 이 회전은 $k$에만 달려 있고 $p$와는 상관이 없습니다. 그러므로 행렬 하나가 *모든* 자리를
-# $k$칸 옮깁니다. 쿼리를 만드는 행렬이 이 회전을 배운다면, 어텐션 층은 어디에 있든 $k$칸 앞을 볼 수 있습니다. 논문은 이
-# 성질 때문에 모델이 상대 위치로 보는 법을 쉽게 배울 것이라고 *가정했습니다*(3.5절). 학습한 모델이 실제로 그렇게
-# 하는지는 논문에서 확인하지 않았습니다.
+# 진동수가 $\omega = 10000^{-2i/d}$인 쌍은 위치 $p$에서 $(\sin \omega p, \cos \omega p)$입니다. 위치 $p + k$는 같은 쌍을
+# 각도 $\omega k$만큼 돌린 것입니다. 이 회전은 $k$에만 달려 있고 $p$와는 상관이 없습니다. 그러므로 행렬 하나가 *모든*
+# 자리를 $k$칸 옮깁니다. 쿼리를 만드는 행렬이 이 회전을 배운다면, 어텐션 층은 어디에 있든 $k$칸 앞을 볼 수 있습니다.
+# 논문은 이 성질 때문에 모델이 상대 위치로 보는 법을 쉽게 배울 것이라고 *가정했습니다*(3.5절). 학습한 모델이 실제로
+# 그렇게 하는지는 논문에서 확인하지 않았습니다.
 
 # %%
 k = 3
@@ -157,19 +158,18 @@ plt.show()
 # ## 연습 문제
 #
 # 위치를 더하기 전에 단어의 임베딩에 $\sqrt{d_{model}}$을 곱합니다(3.4절). 임베딩의 성분은 처음에 표준편차가
-# $1 / \sqrt{d_{model}}$입니다. $d_{model} = 128$이라고 합시다.
+# $1 / \sqrt{d_{model}}$인 난수입니다. $d_{model} = 128$이라고 합시다.
 #
 # 1. 위치 벡터의 길이는 얼마일까요? (한 쌍의 길이는 1입니다.)
 # 2. 단어 벡터의 길이는 곱하기 전과 뒤에 대략 얼마일까요? 곱하지 않으면 단어와 위치 가운데 어느 쪽의 영향이 더 클까요?
 
 # %% tags=["hide-cell"]
-np.testing.assert_allclose(
-    np.linalg.norm(table, axis=1), np.sqrt(64)
-)  # 길이 1인 쌍이 64개이므로 64의 제곱근 8
+# 1. 길이가 1인 쌍이 64개이므로 벡터의 길이는 64의 제곱근인 8입니다.
+np.testing.assert_allclose(np.linalg.norm(table, axis=1), np.sqrt(64))
 vectors = random.normal(size=(1000, 128)) / np.sqrt(128)
 before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (1, np.sqrt(128)))
 print(f"곱하기 전 {before:.2f}, 곱한 뒤 {after:.2f}, 위치 8.00")
-# 곱하기 전에는 1 대 8이므로 단어의 영향이 거의 없습니다. 곱한 뒤에는 11.3 대 8입니다.
+# 2. 곱하기 전에는 1 대 8이므로 단어의 영향이 거의 없습니다. 곱한 뒤에는 11.3 대 8입니다.
 np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
 
 # %% [markdown]

@@ -16,13 +16,15 @@
 # %% [markdown]
 # ## 잔차 연결
 #
-# 어텐션은 벡터를 다른 벡터들의 가중합으로 바꿉니다. 여섯 층을 지나면 단어 자신은 거의 남지 않을 것입니다. 그래서 각
-# 서브층(sublayer)은 입력에 *더하기만* 합니다.
+# 어텐션은 벡터를 다른 벡터들의 가중합으로 바꿉니다. 여섯 층을 지나면 단어 자신의 정보는 거의 남지 않을 것입니다. 그래서
+# 각 서브층(sublayer)은 입력에 *더하기만* 합니다.
 #
 # $$x + \text{Sublayer}(x)$$
 #
 # 입력에는 모든 층을 곧게 지나가는 지름길(shortcut)이 있고, 되돌아오는 기울기(gradient)도 그 지름길을 지나갑니다. 측정해
-# 봅시다. 30개 층의 첫째 층에 닿는 기울기가 지름길이 있을 때와 없을 때 어떻게 다를까요?
+# 봅시다. 30개 층의 첫째 층에 닿는 기울기가 지름길이 있을 때와 없을 때 어떻게 다를까요? 가장 단순한 층, 곧 무작위 행렬
+# 하나를 곱하는 층을 씁니다. 연쇄 법칙에 따라 층마다 미분을 곱합니다. 지름길이 없으면 층의 미분은 그 행렬이고, 지름길이
+# 있으면 그 행렬에 단위행렬을 더한 것입니다.
 
 # %%
 import os
@@ -43,14 +45,14 @@ random = np.random.default_rng(9)
 depth, width = 30, 64
 kernels = random.normal(size=(depth, width, width)) * 0.5 / np.sqrt(width)
 slopes = {"잔차 있음": [], "잔차 없음": []}
-for name, road in zip(slopes, (np.eye(width), 0), strict=True):
+for name, shortcut in zip(slopes, (np.eye(width), 0), strict=True):
     gradient = np.eye(width)
     for kernel in kernels[::-1]:
-        gradient = (road + kernel) @ gradient  # 층마다 연쇄 법칙
+        gradient = (shortcut + kernel) @ gradient  # 층마다 연쇄 법칙
         slopes[name].append(np.linalg.norm(gradient) / np.sqrt(width))
     print(f"{name}: {slopes[name][-1]:.2e}")
-with_road, without = (values[-1] for values in slopes.values())
-assert without < 1e-6 < 1 < with_road
+with_shortcut, without = (values[-1] for values in slopes.values())
+assert without < 1e-6 < 1 < with_shortcut
 
 # %% [markdown]
 # ## 층 정규화
@@ -60,10 +62,11 @@ assert without < 1e-6 < 1 < with_road
 #
 # $$\text{LayerNorm}(x) = \gamma \cdot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# *배치* 정규화(batch normalization)는 채널마다 배치 전체에서 평균을 냅니다. *층* 정규화는 토큰 하나 안에서 모든 채널의
-# 평균을 냅니다. 행이 토큰이고 열이 채널인 표에서, 배치 정규화는 열을 따라 내려가고 층 정규화는 행을 따라갑니다. 그래서
-# 층 정규화는 같은 배치의 다른 문장에 영향을 받지 않습니다. 문장은 혼자 있을 때나 배치 안에 있을 때나, 학습 중에나 그
-# 뒤에나 같은 결과를 얻습니다.
+# $\mu$와 $\sigma^2$은 벡터의 평균과 분산이고, $\epsilon$은 0으로 나누지 않게 하는 작은 수입니다. *배치* 정규화(batch
+# normalization)는 채널마다 배치 전체에서 평균을 냅니다. *층* 정규화는 토큰 하나 안에서 모든 채널의 평균을 냅니다. 행이
+# 토큰이고 열이 채널인 표에서, 배치 정규화는 열을 따라 내려가고 층 정규화는 행을 따라갑니다. 그래서 층 정규화는 같은
+# 배치의 다른 문장에 영향을 받지 않습니다. 문장은 혼자 있을 때나 배치 안에 있을 때나, 학습 중에나 그 뒤에나 같은 결과를
+# 얻습니다.
 
 
 # %%
@@ -101,8 +104,9 @@ for axes, table, name in ((middle, batch_norm(rows), names[0]), (right, layer_no
 plt.show()
 
 # %% [markdown]
-# 왼쪽: 지름길이 없으면 30층을 지나는 동안 기울기가 사라집니다(기울기 소실, vanishing gradient). 오른쪽: 같은 표를 두
-# 가지로 정규화했습니다. 가운데 표는 열마다, 오른쪽 표는 행마다 평균이 0입니다.
+# **그림 읽기.** 왼쪽 그림에서는 지름길이 없으면 30층을 지나는 동안 기울기가 사라집니다(기울기 소실, vanishing
+# gradient). 나머지 두 그림은 같은 표를 두 가지로 정규화한 것입니다. 가운데 표는 열마다, 오른쪽 표는 행마다 평균이
+# 0입니다.
 #
 # ## 피드 포워드 신경망
 #
@@ -135,8 +139,8 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 
 # %% [markdown]
 # 출력은 입력과 모양이 같습니다. 그래서 층을 쌓을 수 있습니다. 논문은 여섯 층을 쌓습니다. `normalize_first=True`로 하면
-# *사전 정규화*(pre-norm), 곧 $x + \text{Sublayer}(\text{LayerNorm}(x))$가 됩니다. 워밍업 없이도 학습되며, GPT-2 이후의
-# 언어 모델은 대부분 이것을 씁니다.
+# *사전 정규화*(pre-norm), 곧 $x + \text{Sublayer}(\text{LayerNorm}(x))$가 됩니다. 워밍업(12장) 없이도 학습되며, GPT-2
+# 이후의 언어 모델은 대부분 이것을 씁니다.
 #
 # 학습할 때는 *드롭아웃*(dropout)도 있습니다. 드롭아웃은 벡터의 성분을 정해진 확률로, 논문에서는 0.1의 확률로 골라 0으로
 # 바꾸고 나머지를 그만큼 키웁니다. 자리는 두 곳입니다(5.4절). 하나는 서브층의 출력으로, 입력에 더하기 전입니다. 곧
@@ -185,21 +189,23 @@ assert counts["feed-forward"] == 512 * 2048 + 2048 + 2048 * 512 + 512
 # %% [markdown]
 # ## 연습 문제
 #
-# 1. `base`의 인코더 층에는 파라미터가 모두 몇 개 있을까요? 위에서 빠진 것을 더해 봅시다.
+# 1. 위에서 `base`의 인코더 층에 있는 파라미터를 출력했습니다. 마지막 수가 전체이고, 어텐션과 피드 포워드 신경망의
+#    합보다 큽니다. 얼마나 클까요? 무엇을 더 세었을까요?
 # 2. 디코더 층에는 몇 개일까요? 먼저 계산하고 라이브러리로 확인해 봅시다.
 # 3. 논문의 표 3에 따르면 `base`의 파라미터는 6,500만 개입니다. 6 + 6층이고, 토큰 37,000개의 행렬 하나로 원문과 번역문을
 #    임베딩하고 로짓도 계산합니다. 세어 보면 몇 개일까요?
 
 # %% tags=["hide-cell"]
-norm = 2 * 512  # γ와 β
+# 1. 층 정규화가 두 개 더 있습니다. γ와 β가 512개씩이므로 모두 2,048개입니다.
+norm = 2 * 512
 encoder_layer = counts["attention"] + counts["feed-forward"] + 2 * norm
-decoder_layer = (
-    2 * counts["attention"] + counts["feed-forward"] + 3 * norm
-)  # 어텐션 하나와 정규화 하나가 더 있습니다
+# 2. 디코더 층에는 어텐션 하나와 정규화 하나가 더 있습니다. 모두 4,204,032개입니다.
+decoder_layer = 2 * counts["attention"] + counts["feed-forward"] + 3 * norm
 other = kt.DecoderLayer(8, 2048)
 other.build((None, None, 512), (None, None, 512))
 assert base.count_params() == encoder_layer and other.count_params() == decoder_layer
 print(f"{encoder_layer:,} {decoder_layer:,}")
+# 3. 아래의 설명을 봅시다.
 embedding = 37_000 * 512  # 두 임베딩과 출력층이 함께 쓰는 행렬
 total = 6 * encoder_layer + 6 * decoder_layer + embedding
 print(f"{total:,}")
@@ -208,9 +214,10 @@ small = kt.Transformer(30, num_layers=2, d_model=512, num_heads=8, d_ff=2048)
 assert small.count_params() == 2 * encoder_layer + 2 * decoder_layer + 30 * 512
 
 # %% [markdown]
-# 세어 보면 6,300만 개입니다. 논문은 어림수로 "약 37,000개의 토큰"과 "6,500만"만 말합니다. 어휘가 41,000개쯤이면
+# 세어 보면 6,300만 개입니다. 논문에는 "약 37,000개의 토큰"과 "6,500만"이라는 어림수만 있습니다. 어휘가 41,000개쯤이면
 # 논문의 수가 됩니다. 두 가지를 기억해 둡시다. 파라미터의 3분의 1 가까이가 임베딩 행렬 하나에 있습니다. 그리고 문장의
-# 단어 수나 헤드의 수는 파라미터 수를 바꾸지 않습니다. 같은 행렬을 모든 자리에서 쓰기 때문입니다.
+# 단어 수나 헤드의 수는 파라미터 수를 바꾸지 않습니다. 모든 자리에서 같은 행렬을 쓰고, 헤드는 그 열을 나누어 쓸 뿐이기
+# 때문입니다.
 
 # %% [markdown]
 # ## 더 읽을거리

@@ -117,8 +117,8 @@ print("lowest ->", unseen)
 assert unseen == ["low", "est"]
 
 # %% [markdown]
-# 우리 말뭉치에서 `학생`은 `입니다`와도 나오고 `이 아닙니다`와도 나옵니다. 그래서 `학생`이 한 조각이고 `입니다`는 다른
-# 조각입니다.
+# 우리 말뭉치(corpus, 모은 문장 전체)에서 `학생`은 `입니다`와도 나오고 `이 아닙니다`와도 나옵니다. 그래서 `학생`이 한
+# 조각이고 `입니다`는 다른 조각입니다.
 
 # %%
 sentence = "저는 학생입니다."
@@ -160,10 +160,10 @@ np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 #
 # 지금까지 쓴 것은 `<s>`뿐입니다. 출력을 오른쪽으로 한 칸 민 것입니다(7장에서는 이 표시를 `<SOS>`로 썼습니다). 디코더는
 # 이것을 임베딩으로 바꿉니다. 이어서 룩어헤드 마스크가 있는 셀프 어텐션으로 앞자리를 보고, 교차 어텐션으로 메모리에
-# 묻고, 자리마다 벡터를 하나 내놓습니다. 이 벡터를 임베딩 행렬과 곱하면 ID마다 로짓(logit)이 나오고, 소프트맥스가 로짓을
-# 확률로 바꿉니다. 출력층에 행렬을 따로 두지 않고 임베딩 행렬을 다시 쓰는 것을 *가중치 공유*(weight tying)라고
-# 합니다(3.4절; Press, Wolf, 2017). 논문과 이 모델에서는 원문의 임베딩, 번역문의 임베딩, 출력층이 행렬 하나를 함께
-# 씁니다.
+# 묻고, 자리마다 벡터를 하나 내놓습니다. 이 벡터를 임베딩 행렬과 곱하면 ID마다 값이 하나씩 나옵니다. 소프트맥스를
+# 통과하기 전의 이 값을 *로짓*(logit)이라고 하고, 소프트맥스가 로짓을 확률로 바꿉니다. 출력층에 행렬을 따로 두지 않고
+# 임베딩 행렬을 다시 쓰는 것을 *가중치 공유*(weight tying)라고 합니다(3.4절; Press, Wolf, 2017). 논문과 이 모델에서는
+# 원문의 임베딩, 번역문의 임베딩, 출력층이 행렬 하나를 함께 씁니다.
 
 # %%
 encoded = model.encode(source)
@@ -172,7 +172,7 @@ y = model.positions(model.target_embedding(target))
 for i, layer in enumerate(model.decoder.layers):
     y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
     print(f"디코더 층 {i + 1}: {tuple(y.shape)}, 교차 어텐션 {tuple(cross.shape)}")
-logits = model.output_embedding(y, reverse=True)
+logits = model.output_embedding(y, reverse=True)  # 전치한 임베딩 행렬을 곱합니다
 print("모든 ID의 로짓", tuple(logits.shape))
 probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits[0, -1]))
 best = probabilities.argsort()[::-1][:3]
@@ -245,9 +245,9 @@ plt.show()
 # ## 어느 단어가 어디를 보았을까요?
 #
 # 마지막 디코더 층의 교차 어텐션 가중치를 헤드끼리 평균한 것입니다. 행은 모델이 쓴 조각, 열은 읽은 조각입니다.
-# `student`를 쓰는 행은 어디가 가장 진할까요? 색이 모두 옅은 까닭은 메모리의 벡터마다 이미 문장 전체의 정보가 섞여
-# 있어서, 디코더가 조각 하나만 볼 필요가 없기 때문입니다. 더 많은 문장으로 학습하는 12장과 13장의 번역기는 더 뚜렷하게
-# 봅니다.
+# `student`를 쓰는 행은 어디가 가장 진할까요? 번역의 짝은 `▁학생`입니다. 짝이 아닌 칸이 가장 진한 행도 있고, 색은 모두
+# 옅습니다. 메모리의 벡터마다 이미 문장 전체의 정보가 섞여 있어서, 디코더가 조각 하나만 볼 필요가 없기 때문입니다. 더
+# 많은 문장으로 학습하는 13장의 번역기는 더 뚜렷하게 봅니다.
 
 # %%
 inputs = {"source": source, "target": np.array([written[:-1]], "int32")}
@@ -265,7 +265,7 @@ kt.plots.attention_weights(
 )
 
 # %% [markdown]
-# ## 빔 서치: 후보 여러 개를 함께 유지하기
+# ## 빔 서치는 후보를 여러 개 남깁니다
 #
 # 그리디 탐색은 한번 쓴 단어를 되돌리지 못합니다. 폭이 4인 *빔 서치*는 단계마다 가장 좋은 후보 네 개를 남깁니다. 이
 # 후보를 *가설*(hypothesis)이라고 합니다. 가설의 점수(score)는 조각들의 로그 확률을 더한 값 $\log P$입니다. 조각이 하나
@@ -301,17 +301,20 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 # %% [markdown]
 # ## 연습 문제
 #
-# `base`가 조각 20개짜리 문장을 조각 20개로 번역합니다. 디코더는 6층입니다. 디코더 층을 지나가는 자리의 수를 세어
-# 봅시다.
+# `base`가 조각 20개짜리 문장을 `</s>`까지 조각 20개로 번역합니다. 디코더는 6층입니다. 디코더 층을 지나가는 자리의 수를
+# 세어 봅시다. 한 자리가 여섯 층을 지나가면 여섯으로 셉니다.
 #
 # 1. 캐시가 없어서 단계마다 지금까지의 자리를 모두 계산한다면 몇 개일까요?
 # 2. 캐시가 있으면 몇 개일까요?
 # 3. 셀프 어텐션의 캐시는 자리와 층마다 512차원 키와 밸류를 float32로 저장합니다. 번역이 끝났을 때 몇 바이트일까요?
 
 # %% tags=["hide-cell"]
+# 1. 단계마다 1, 2, ..., 20개의 자리를 계산하므로 210개이고, 6층이므로 1,260개입니다.
+# 2. 단계마다 자리 하나만 계산하므로 20개이고, 6층이므로 120개입니다.
 without_cache = 6 * sum(range(1, 21))
 with_cache = 6 * 20
 assert (without_cache, with_cache) == (1260, 120)
+# 3. 자리 20개, 6층, 키와 밸류 2개, 512차원, 4바이트입니다.
 size = 20 * 6 * 2 * 512 * 4
 assert size == 491_520  # 약 0.5메가바이트
 print(without_cache, with_cache, f"{size:,}")

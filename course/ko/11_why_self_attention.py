@@ -196,10 +196,14 @@ np.testing.assert_allclose(convolved(batch)[0], by_hand["convolutional"], atol=1
 #
 # 두 비용을 나누면 $\frac{n^2 d}{n d^2} = \frac{n}{d}$입니다. 문장의 길이가 벡터의 폭보다 짧으면 셀프 어텐션이
 # 순환층보다 비용이 적습니다. 논문의 base 모델은 $d = 512$이고, 문장 하나는 30토큰쯤입니다. 이때 어텐션의 곱셈은
-# 순환층의 17분의 1입니다. 10만 토큰짜리 책에서는 사정이 뒤집힙니다. 그래서 창(window)을 씁니다.
+# 순환층의 17분의 1입니다. 10만 토큰짜리 책에서는 사정이 뒤집힙니다. 그래서 가까운 자리만 보는 *창*(window), 곧 제한된
+# 셀프 어텐션을 씁니다.
 #
 # 여기서는 스코어와 가중합만 셌습니다. 어텐션 층 전체에는 선형 투영(projection) 네 개(쿼리, 키, 밸류, 출력)도 있고, 그
-# 비용은 $4 n d^2$입니다. $n$이 $2d$보다 작으면 투영의 비용이 더 큽니다.
+# 비용은 $4 n d^2$입니다. $n$이 $2d$보다 작으면 투영의 비용이 더 큽니다. 논문의 표는 투영을 세지 않습니다. 투영까지 세면
+# 어텐션 층의 곱셈은 $2 n^2 d + 4 n d^2$번이고, 위의 단순한 순환층의 $n/d + 2$배입니다. $n = 30$, $d = 512$이면 두 배가
+# 조금 넘습니다. LSTM은 게이트 때문에 행렬이 네 배라서 $8 n d^2$번 곱하므로 그보다 많습니다. 그러니 짧은 문장에서
+# 어텐션이 빠른 까닭은 곱셈의 수보다 차례의 수에 있습니다.
 
 # %%
 for length in (30, 512, 100_000):
@@ -371,15 +375,16 @@ plt.show()
 # 양쪽으로 $w - 1$칸을 봅니다.
 #
 # 1. 토큰이 65개일 때, 마지막 토큰이 첫 토큰을 알려면 `sliding_window=9`인 층이 몇 개 필요할까요?
-# 2. 창이 있는 층 하나 위에 창이 *없는* 층 하나를 올리면 더 적은 층으로 풀 수 있을까요? 층의 수를 세어 봅시다.
+# 2. 창이 있는 층 하나 위에 창이 *없는* 층 하나를 올리면 더 적은 층으로 될까요? 층의 수를 세어 봅시다.
 #
 # 먼저 종이에 답을 쓰고, `layers_needed`로 확인해 봅시다.
 
 # %% tags=["hide-cell"]
+# 1. 첫 토큰까지 64칸이고 한 층이 8칸을 보므로 8층이 필요합니다.
 windowed = layers_needed(lambda i: SelfAttention(2, 4, sliding_window=9), 65)
 mixed = layers_needed(lambda i: SelfAttention(2, 4, sliding_window=None if i == 1 else 9), 65)
 assert windowed == 64 // 8 == 8
-assert mixed == 2  # 창이 없는 층은 모든 자리를 한 번에 잇습니다
+assert mixed == 2  # 2. 두 층이면 됩니다. 창이 없는 층은 모든 자리를 한 번에 잇습니다
 print(windowed, mixed)
 
 # %% [markdown]
@@ -387,7 +392,7 @@ print(windowed, mixed)
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 4절과 표 1
 # - Beltagy et al., 2020, ["Longformer"](https://arxiv.org/abs/2004.05150): 창과 몇 개의 전역 토큰을 함께 쓰는 방법.
-#   연습 문제와 같은 생각입니다
+#   연습 문제와 비슷한 생각입니다
 # - 이 라이브러리의 문서: *Building blocks*의 "Long sequences", 더 큰 층과 학습 단계 전체를 잰 *Benchmarks*의
 #   "What the paper's table 1 claims"
 # - 다음 장: **12. 학습**

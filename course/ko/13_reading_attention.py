@@ -83,7 +83,8 @@ for row, (words, place) in enumerate(sentences):
 print(len(sentences), "문장. 예:", " ".join(sentences[0][0]))
 
 # %% [markdown]
-# 모델은 헤드가 네 개인 층 하나로 된 인코더입니다. 800문장으로 학습하고 160문장을 테스트용으로 남깁니다.
+# 모델은 헤드가 네 개인 층 하나로 된 인코더입니다. 임베딩에는 학습하는 위치(8장)를 더하고, 인코더 위의 출력층
+# `MaskedLanguageHead`가 자리마다 단어의 로짓을 냅니다. 800문장으로 학습하고 160문장을 테스트용으로 남깁니다.
 
 # %%
 encoder = kt.layers.Encoder(1, num_heads=4, d_ff=64, dropout=0.0)
@@ -92,7 +93,7 @@ guesser = kt.models.EncoderModel(
     32,
     encoder,
     kt.layers.LearnedPositions(longest),
-    num_segments=0,
+    num_segments=0,  # 세그먼트는 14장에서 설명합니다
     dropout=0.0,
     head=kt.models.MaskedLanguageHead(),
 )
@@ -191,7 +192,7 @@ def exchanged(rows_of_ids, first, second):
 before = guesses(ids[800:])
 other_degree = np.mean(guesses(exchanged(ids[800:], "more", "too")) != before)
 other_noun = np.mean(guesses(exchanged(ids[800:], "registration", "voting")) != before)
-print(f"바뀐 답: 정도 {other_degree:.0%}, 명사 {other_noun:.0%}")
+print(f"바뀐 답: more와 too를 바꾸면 {other_degree:.0%}, 명사를 바꾸면 {other_noun:.0%}")
 assert other_degree > 0.9 and other_noun < 0.1
 
 # %% [markdown]
@@ -265,9 +266,10 @@ kt.plots.translation_attention(
 )
 
 # %% [markdown]
-# **그림 읽기.** 행은 모델이 쓰는 단어이고 열은 한국어 단어입니다. *wrote*의 행을 따라가면 오른쪽 끝의 "썼습니다"를
-# 봅니다. *letter*의 행은 그 앞의 "편지를"을 봅니다. 진한 칸이 오른쪽에서 왼쪽으로 이어집니다. 어순이 뒤집혔기
-# 때문입니다. *뚜렷하지 않은* 것도 봅시다. 어떤 헤드는 마침표를 보고, 어떤 헤드는 이웃 단어를 봅니다.
+# **그림 읽기.** 행은 모델이 쓰는 단어이고 열은 한국어 단어입니다. *wrote*의 행을 따라가면 문장 끝의 "썼습니다"를 보는
+# 헤드가 여럿입니다. *letter*의 행에서는 그 앞의 "편지를"을 보는 헤드가 많습니다. 주어인 *the doctor* 다음부터는 진한
+# 칸이 오른쪽에서 왼쪽으로 이어집니다. 어순이 뒤집혔기 때문입니다. *뚜렷하지 않은* 것도 봅시다. 어떤 헤드는 마침표를
+# 보고, 어떤 헤드는 이웃 단어를 봅니다.
 #
 # 이 라이브러리는 같은 것을 브라우저용 페이지로도 보여 줍니다. 헤드를 끄고 켜거나, 단계를 옮겨 가거나, 가중치
 # 하나가 어떻게 나오는지 볼 수 있습니다. 노트북에서는 바로 아래에 페이지가 나타나고, 메서드 `save("page.html")`은
@@ -323,8 +325,8 @@ assert best > 2 * chance
 # 이 결과에서 세 가지를 알 수 있습니다.
 #
 # - 아무도 어떤 단어가 어떤 단어의 짝인지 알려 주지 않았는데도, 우연보다 훨씬 정확한 정렬이 생겼습니다.
-# - 헤드 하나가 곧 정렬인 경우는 없습니다. 헤드 하나는 자주 틀리고, 한 층의 헤드를 평균하면 대개 더 낫습니다. Garg et
-#   al.(2019)은 큰 모델에서 끝에서 둘째 층의 평균을 쓰고, `model.score`도 그렇게 합니다.
+# - 헤드 하나가 곧 정렬인 경우는 없습니다. 헤드 하나는 자주 틀리고, 한 층의 헤드를 평균하면 대개 그 층의 헤드 대부분보다
+#   낫습니다. Garg et al.(2019)은 큰 모델에서 끝에서 둘째 층의 평균을 쓰고, `model.score`도 그렇게 합니다.
 # - 번역은 거의 모두 맞는데 정렬은 가장 좋은 행도 완벽하지 않습니다. 한국어 단어 자리의 상태에는 이미 이웃 단어의 내용이
 #   섞여 있습니다. 인코더가 섞은 것입니다. 그래서 헤드는 다른 단어의 자리에서도 "편지를"을 읽을 수 있습니다.
 
@@ -360,11 +362,14 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 # %% [markdown]
 # ## 연습 문제
 #
-# 모든 곳을 똑같이 보는 헤드의 엔트로피는 $\log n$이고, 한 단어만 보는 헤드의 엔트로피는 0입니다. 테스트 문장의 가려진
-# 단어에 대해(`from_hidden`), 앞에서 동사를 맞힌 모델의 헤드마다 엔트로피의 평균을 구해 봅시다. 어느 헤드가 가장
-# 날카로울까요? 모든 헤드가 고르게 보는 것보다 날카로울까요?
+# 어텐션 가중치 $w_1, \ldots, w_n$의 엔트로피는 $-\sum_i w_i \log w_i$입니다. 모든 곳을 똑같이 보는 헤드의 엔트로피는
+# $\log n$이고, 한 단어만 보는 헤드의 엔트로피는 0입니다. 테스트 문장의 가려진 단어에 대해(`from_hidden`), 앞에서 동사를
+# 맞힌 모델의 헤드마다 엔트로피의 평균을 구해 봅시다. 어느 헤드가 가장 날카로울까요? 모든 헤드가 고르게 보는 것보다
+# 날카로울까요?
 
 # %% tags=["hide-cell"]
+# 엔트로피가 가장 작은 헤드가 가장 날카롭습니다. 어느 헤드인지는 학습마다 다릅니다. 모든 헤드의 엔트로피가 고르게 볼
+# 때보다 작으므로, 모두 고르게 보는 것보다 날카롭습니다.
 entropies = -(from_hidden * np.log(np.maximum(from_hidden, 1e-12))).sum(-1).mean(0)
 even_entropy = np.log((ids[800:] != 0).sum(-1)).mean()
 print(f"헤드 {np.round(entropies, 2)}, 고르게 {even_entropy:.2f}")

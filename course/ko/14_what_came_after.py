@@ -99,8 +99,8 @@ assert segment_ids[0].tolist() == [0] * 6 + [1] * 5
 
 # %% [markdown]
 # 토큰마다 벡터가 셋 있습니다. 단어 조각의 벡터, 세그먼트(A 또는 B)의 벡터, 위치의 벡터입니다. 셋을 더한 다음
-# 정규화합니다(Devlin et al., 2019, 그림 2). 어텐션만으로는 두 글을 구별할 수 없고 단어의 순서도 알 수 없기
-# 때문입니다. 세 벡터를 직접 찾아 더하고 모델과 비교합니다.
+# 정규화합니다(Devlin et al., 2019, 그림 2). 어텐션만으로는 두 글을 구별할 수 없고 단어의 순서도 알 수 없기 때문입니다.
+# 세 벡터를 직접 찾아 더하고 모델과 비교합니다. (BERT의 피드 포워드 신경망은 ReLU 대신 그와 비슷한 함수 GELU를 씁니다.)
 
 
 # %%
@@ -144,14 +144,15 @@ plt.show()
 #
 # BERT는 먼저 보통의 글로 한 번 학습합니다. 가려진 단어를 맞히고(13장의 첫 모델이 한 일입니다), 글 B가 글 A에
 # 이어지는지도 맞힙니다. 이것이 사전 학습(pre-training)입니다. 그다음 과제마다 작은 *헤드*(head)를 얹고 모델 전체를 조금
-# 더 학습합니다. 이것이 미세 조정(fine-tuning)입니다. `[CLS]`의 상태가 글 전체의 벡터입니다.
+# 더 학습합니다. 이것이 미세 조정(fine-tuning)입니다. (여기서 헤드는 모델 위에 얹는 출력층이고, 어텐션의 헤드와는 다른
+# 것입니다.) `[CLS]`의 상태가 글 전체의 벡터입니다.
 #
 # | 과제 | 입력 | 헤드 | 출력 |
 # | --- | --- | --- | --- |
-# | 분류: 좋은 평일까요? | A | `ClassificationHead(2)` | 클래스마다 점수 하나 |
+# | 분류: 좋은 평일까요? | A | `ClassificationHead(2)` | 클래스마다 로짓 하나 |
 # | 함의: A에서 B가 따라 나올까요? | A와 B | `ClassificationHead(3)` | 예, 아니요, 알 수 없음 |
 # | 유사도: A와 B는 얼마나 비슷할까요? | A와 B | `ClassificationHead(1)` | 값 하나 |
-# | 객관식: A에 이어지는 B는 무엇일까요? | A와 각각의 B | `MultipleChoiceHead()` | 선택지마다 점수 하나 |
+# | 객관식: A에 이어지는 B는 무엇일까요? | A와 각각의 B | `MultipleChoiceHead()` | 선택지마다 로짓 하나 |
 
 # %%
 one_text = kt.text.pack(tokenizer, ["My dog is cute"])
@@ -166,7 +167,8 @@ tasks = {
     "multiple choice": (kt.models.MultipleChoiceHead(), choices, (1, 2)),
 }
 for name, (head, inputs, shape) in tasks.items():
-    model = bert.with_head(head, kt.models.Pooler())  # 같은 인코더 파라미터에 다른 헤드
+    # 같은 인코더 파라미터에 다른 헤드. Pooler는 [CLS]의 상태에 밀집층을 하나 적용합니다.
+    model = bert.with_head(head, kt.models.Pooler())
     assert tuple(model(inputs).shape) == shape
     print(f"{name:16}{shape}")
 
@@ -176,9 +178,9 @@ for name, (head, inputs, shape) in tasks.items():
 # GPT는 단어를 가리지 않습니다. 다음 단어를 거듭 맞힙니다. 그래서 레이블이 필요 없고, 글만 있으면 됩니다.
 # `LanguageModel`은 메모리가 없는 디코더입니다.
 #
-# 우리의 글은 영어의 수 일치를 다룹니다. "the dogs that chased the cat are tired"에서 동사는 가까운 *cat*이 아니라
-# *dogs*와 일치해야 합니다. 바로 앞 단어만 보는 모델은 절반을 틀립니다. 대부분의 문장으로 학습하고 나머지 문장으로
-# 테스트합니다. 테스트 문장의 두 명사는 학습에서 이 순서로 함께 나온 적이 없습니다.
+# 우리의 글은 영어의 주어와 동사의 수(단수, 복수)가 일치하는 문장들입니다. "the dogs that chased the cat are tired"에서
+# 동사는 가까운 *cat*이 아니라 *dogs*와 일치해야 합니다. 바로 앞 단어만 보는 모델은 절반을 틀립니다. 대부분의 문장으로
+# 학습하고 나머지 문장으로 테스트합니다. 테스트 문장의 두 명사는 학습에서 이 순서로 함께 나온 적이 없습니다.
 
 # %%
 NOUNS = ("dog", "cat", "bird", "horse", "child", "student", "doctor", "singer")
@@ -234,10 +236,10 @@ np.testing.assert_allclose(gpt(sentence)[:, :5], gpt(other)[:, :5], atol=1e-5)  
 #
 # $$p_i = \text{softmax}(z / T)_i$$
 #
-# 3장에서 본 날카로움과 같습니다. 1보다 작으면 그럴듯한 단어의 확률이 더 커지고, 1보다 크면 드문 단어도 나옵니다. 0에
-# 가까우면 그리디 탐색과 같습니다. *top-k*는 가장 그럴듯한 단어 $k$개 가운데서, *top-p*는 확률을 더해 $p$가 되는 가장
-# 적은 수의 단어 가운데서 뽑습니다(Holtzman et al., 2020). 하나하나는 드물지만 모두 더하면 글을 망칠 만큼 많은 단어들을
-# 잘라 내는 것입니다.
+# $1 / T$가 3장에서 본 날카로움입니다. $T$가 1보다 작으면 그럴듯한 단어의 확률이 더 커지고, 1보다 크면 드문 단어도
+# 나옵니다. $T$가 0에 가까우면 그리디 탐색과 같습니다. *top-k*는 가장 그럴듯한 단어 $k$개 가운데서, *top-p*는 확률을
+# 더해 $p$가 되는 가장 적은 수의 단어 가운데서 뽑습니다(Holtzman et al., 2020). 하나하나는 드물지만 모두 더하면 글을
+# 망칠 만큼 많은 단어들을 잘라 내는 것입니다.
 
 # %%
 prompt = np.array([[2, *(number[word] for word in ["the", "dogs", "that"])]])
@@ -282,12 +284,14 @@ plt.show()
 # 줄마다 이 라이브러리에서 쓰는 이름을 먼저 적었습니다.
 #
 # - `normalize_first=True`: 더한 뒤에 정규화 → 서브층 앞에서 정규화(9장). 층이 많아도 쉽게 학습됩니다.
-# - `norm="rms"`: 층 정규화 → RMS 정규화: 평균도 이동도 없음. 성능이 비슷하고 계산이 적습니다.
+# - `norm="rms"`: 층 정규화 → RMS 정규화: 평균을 빼지 않고 편향도 더하지 않으며, 제곱 평균의 제곱근(root mean
+#   square)으로 나누고 배율만 곱합니다. 성능이 비슷하고 계산이 적습니다(Zhang, Sennrich, 2019).
 # - `RotaryPositions`: 위치를 한 번 더함 → 층마다 쿼리와 키를 위치만큼 *회전*. 스코어가 거리에 따라 정해집니다.
-# - `GatedFeedForward`: 밀집 층 두 개와 ReLU → 셋째 층이 *게이트*: $(\text{SiLU}(xW) \odot xV)\,W_2$. 같은 파라미터
-#   수에서 더 낫습니다.
-# - `num_key_value_heads`: 헤드마다 키와 밸류가 따로 있음 → 쿼리 헤드 여럿이 키와 밸류를 공유(*그룹 쿼리*). 캐시가
-#   작아집니다(10장).
+# - `GatedFeedForward`: 밀집층 두 개와 ReLU → 셋째 층이 *게이트*: $(\text{SiLU}(xW) \odot xV)\,W_2$. SiLU는 매끄러운
+#   ReLU이고, $\odot$은 성분끼리의 곱이며, $W$, $V$, $W_2$는 층의 행렬입니다. 파라미터의 수가 같으면 더
+#   낫습니다(Shazeer, 2020).
+# - `num_key_value_heads`: 헤드마다 키와 밸류가 따로 있음 → 쿼리 헤드 여럿이 키와 밸류를 공유(*그룹 쿼리*, Ainslie et
+#   al., 2023). 캐시가 작아집니다(10장).
 
 
 # %%
@@ -311,7 +315,7 @@ for kind in (2017, 2024):
     cache = layer.empty_cache(1, 1000)
     numbers = sum(int(np.prod(part.shape)) for part in keras.tree.flatten(cache) if len(part.shape) == 4)
     sizes[kind] = numbers
-    print(kind, f"{layer.count_params():,}개의 파라미터, 자리 1,000개의 캐시에 수 {numbers:,}개")
+    print(kind, f"{layer.count_params():,}개의 파라미터, 자리 1,000개의 캐시에 값 {numbers:,}개")
 assert sizes[2017] == 4 * sizes[2024]
 
 # %% [markdown]
@@ -431,7 +435,8 @@ print(prefix.astype(int))
 #   Learners"](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
 #   (GPT-2)
 # - Holtzman et al., 2020, ["The Curious Case of Neural Text Degeneration"](https://arxiv.org/abs/1904.09751): top-p
-# - Touvron et al., 2023, ["LLaMA"](https://arxiv.org/abs/2302.13971), 2.2절: 2017년 이후에 달라진 것
+# - Touvron et al., 2023, ["LLaMA"](https://arxiv.org/abs/2302.13971), 2.2절: 2017년 이후에 달라진 것 가운데 위의 처음
+#   네 가지
 # - Dosovitskiy et al., 2021, ["An Image is Worth 16x16 Words"](https://arxiv.org/abs/2010.11929), 3.1절
 # - 이 라이브러리의 문서: *Model families*(읽을 수 있는 체크포인트), *Building blocks*, *Fine-tuning*
 # - 다음 장: **15. 어텐션은 설명인가?**

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 16. 한 페이지에 담은 모델 전체
 #
-# 이 장을 마치면 순수한 Keras로 쓴 트랜스포머 전체를 읽은 것입니다. 토큰 ID에서 번역문까지 코드 110줄입니다. 이 모델을
+# 이 장을 마치면 순수한 Keras로 쓴 트랜스포머 전체를 읽은 것입니다. 토큰 ID에서 번역문까지 코드 110줄쯤입니다. 이 모델을
 # 직접 학습하고, 파라미터를 라이브러리에 복사하여 같은 로짓을 얻습니다. 파라미터의 수도 손으로 세어, 논문의 base
 # 모델에서 파라미터 6,500만 개가 어디에 있는지 알게 됩니다.
 #
@@ -330,7 +330,7 @@ from keras_transformer.fonts import font_families
 
 
 def copy_weights(plain, other):
-    """위의 모델의 파라미터를 크기가 같은 `kt.Transformer`에 복사합니다."""
+    """위에서 쓴 모델의 파라미터를 크기가 같은 `kt.Transformer`에 복사합니다."""
     pairs = [(plain.embedding, other.source_embedding)]
     other_layers = [*other.encoder.layers, *other.decoder.layers]
     for layer, other_layer in zip([*plain.encoder, *plain.decoder], other_layers, strict=True):
