@@ -9,7 +9,7 @@ from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.languages import LANGUAGE, MASK, language_tokens
 from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.post_processor import check_ends
-from keras_transformer.huggingface.sentence_piece_json import BLANK, CONTROL, read_pieces
+from keras_transformer.huggingface.sentence_piece_json import BLANK, CONTROL, listed, read_pieces
 from keras_transformer.huggingface.sentence_piece_json import FILE as JSON
 from keras_transformer.huggingface.tokenizer_classes import (
     check_roles,
@@ -85,11 +85,11 @@ def json_tokenizer(folder, first, trims=True):
     Args:
         folder: A `pathlib.Path`.
         first: The first pieces of the model.
-        trims: Whether the class of the tokenizer removes blanks, whatever the file says.
+        trims: Whether the class of the tokenizer removes blanks, whatever the file says; None where the file decides.
     """
     check_config(read_if_there(folder, TOKENIZER_CONFIG), TOKENIZER_CONFIG, add_prefix_space=True)
     own = {"add_dummy_prefix": True, "byte_fallback": False}
-    own |= {"remove_extra_whitespaces": True} if trims else {}
+    own |= {} if trims is None else {"remove_extra_whitespaces": trims}
     return with_added_tokens(folder, *read_pieces(folder, first, own))
 
 
@@ -222,8 +222,7 @@ def vocabulary_tokenizer(folder, model, path, more=()):
 def _read_multilingual(folder):
     """Reads the tokenizer of mBART and NLLB, or of M2M-100, which has a vocab.json."""
     if not (folder / FILE).is_file():
-        trims = class_of(folder) in ("MBartTokenizer", "MBart50Tokenizer")
-        tokenizer = json_tokenizer(folder, FAIRSEQ, trims)
+        tokenizer = json_tokenizer(folder, FAIRSEQ, _trims(folder))
         check_roles(folder, tokenizer, eos="eos_id")
         return (tokenizer,)
     languages = language_tokens(folder)
@@ -231,6 +230,14 @@ def _read_multilingual(folder):
         return (vocabulary_tokenizer(folder, folder / FILE, folder / "vocab.json", languages),)
     own = fairseq_tokenizer(folder / FILE, languages)
     return (with_added_tokens(folder, own.model, own.vocabulary),)
+
+
+def _trims(folder):
+    """Whether transformers' class of mBART or NLLB removes blanks, whatever tokenizer.json says; None for others."""
+    if class_of(folder) == "NllbTokenizer":  # it removes them where it has a map of characters
+        parts = listed(read_json(folder / JSON).get("normalizer"))
+        return any(part.get("type") == "Precompiled" for part in parts)
+    return True if class_of(folder) in ("MBartTokenizer", "MBart50Tokenizer") else None
 
 
 def _read_pegasus(folder):

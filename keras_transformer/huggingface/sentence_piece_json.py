@@ -109,7 +109,7 @@ def _model(parts, config, first, own):
 def _set_normalizer(normalizer, parts):
     """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
-    found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
+    found = [*listed(parts.get("normalizer")), *listed(parts.get("pre_tokenizer"))]
     if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in found):
         raise ValueError(f"SentencePiece writes {BLANK!r} instead of a blank, and no part of this file does.")
     for part in found:
@@ -130,7 +130,7 @@ def _set_normalizer(normalizer, parts):
 
 def _blank(parts, normalizer):
     """Returns where `Metaspace` puts a blank; None where SentencePiece, which removes blanks, does the same."""
-    found = _listed(parts.get("pre_tokenizer"))
+    found = listed(parts.get("pre_tokenizer"))
     schemes = [part["prepend_scheme"] for part in found if part["type"] == "Metaspace"]
     split = any(part["type"] == "WhitespaceSplit" for part in found)
     if split and schemes == ["first"]:
@@ -140,7 +140,7 @@ def _blank(parts, normalizer):
 
 def _check_blanks(parts, types, trimmed):
     """Raises `ValueError` if a piece goes over a blank at which `Metaspace` splits a text first."""
-    splits = [part for part in _listed(parts.get("pre_tokenizer")) if part["type"] == "Metaspace"]
+    splits = [part for part in listed(parts.get("pre_tokenizer")) if part["type"] == "Metaspace"]
     if not any(part.get("split", True) for part in splits):
         return
     for piece, kind in types.items():
@@ -152,7 +152,7 @@ def _check_blanks(parts, types, trimmed):
             )
 
 
-def _listed(part):
+def listed(part):
     """Returns the parts of a normalizer or pre-tokenizer, a list of dicts."""
     if part is None:
         return []
