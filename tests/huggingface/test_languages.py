@@ -170,7 +170,7 @@ def test_the_score_of_a_translation_is_that_of_the_search(folder_of, tmp_path):
     signatures = translator.searching(translator.strategy, max_length=6).signatures([8])
     texts = tf.constant(TEXTS[:2])
     source, _ = signatures._tokenize(texts)
-    tokens, _, scores = signatures._search(source)
+    tokens, _, scores, _ = signatures._search(source)
     score, _, _ = signatures._score(source, tokens[:, 0])
     np.testing.assert_allclose(score, scores[:, 0], rtol=1e-5)
 
