@@ -5,7 +5,9 @@ import math
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
+from keras_transformer.checks import check
 from keras_transformer.decoding.beam import Beam, Finished, Open, best
 from keras_transformer.decoding.hypotheses import NEVER, Beams, one_of, select, top_k
 from keras_transformer.execution import ops
@@ -22,6 +24,7 @@ class _Candidates(NamedTuple):
     needed: int32 `(batch, n)`, the number of tokens that the extended hypothesis needs for the other phrases.
     rest: float32 `(batch, n)`, an estimate of the log probability of these tokens: for each the highest that the
         search has seen, 0 for one that it has not seen.
+    completes: bool `(batch, n)`, whether the extension completes a phrase that its hypothesis lacked.
     """
 
     tokens: Any
@@ -30,6 +33,7 @@ class _Candidates(NamedTuple):
     met: Any
     needed: Any
     rest: Any
+    completes: Any
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -58,6 +62,8 @@ class PhraseBeam(Beam):
         length_penalty: As in `Beam`.
         n_best: As in `Beam`.
         normalization: As in `Beam`.
+        inner_ids: Ids of tokens that go on inside a word, a sequence of int: none of them follows a phrase at once. So
+            the phrase `Rat` does not become `Rathaus`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -65,6 +71,13 @@ class PhraseBeam(Beam):
     >>> PhraseBeam(8).width
     8
     """
+
+    inner_ids: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "inner_ids", tuple(map(int, self.inner_ids)))
+        check(min(self.inner_ids, default=0) >= 0, "`inner_ids` must hold ids.", inner_ids=self.inner_ids)
 
     def begin(self, beams, search):
         extra = super().begin(beams, search)
@@ -81,6 +94,7 @@ class PhraseBeam(Beam):
             ops.broadcast_to(met[:, None], shape),
             best_log_probs,
             ops.logical_not(ops.all(met, axis=1)),
+            ops.zeros_like(beams.finished),
         )
 
     def advance(self, beams, extra, prediction, search):
@@ -90,8 +104,9 @@ class PhraseBeam(Beam):
             beams: `Beams`.
             extra: float32 `(batch, width)`, the log probabilities of the open hypotheses after penalties; `Finished`;
                 bool `(batch, width, phrases)`, the phrases that each of them holds; float32 `(batch, phrases, length)`,
-                the highest log probability of each token of the phrases so far, -inf at first; and bool
-                `(batch,)`, whether a row lacked a phrase when it began.
+                the highest log probability of each token of the phrases so far, -inf at first; bool `(batch,)`,
+                whether a row lacked a phrase when it began; and bool `(batch, width)`, whether the newest token of an
+                open hypothesis completed a phrase.
             prediction: `Prediction`.
             search: `Search`.
 
@@ -100,7 +115,8 @@ class PhraseBeam(Beam):
         """
         if search.phrases is None:
             return super().advance(beams, extra, prediction, search)
-        sums, finished, met, best_log_probs, lacked = extra
+        sums, finished, met, best_log_probs, lacked, completed = extra
+        prediction = self._outside_words(prediction, completed)
         candidates, best_log_probs = self._extensions(beams, sums, met, best_log_probs, prediction, search)
         # Logits of NaN end the row with the score NaN, as in `Beam`.
         broken = ops.isnan(candidates.sums)
@@ -133,7 +149,28 @@ class PhraseBeam(Beam):
         highest = ops.where(is_open, (opened.sums + candidates.rest) / self.divisor(longest), NEVER)
         can_win = ops.max(highest, axis=1) > finished.ranks[:, -1]
         beams, sums, tokens, parents = opened.closed_unless(can_win)
-        return beams, (sums, finished, candidates.met, best_log_probs, lacked), tokens, parents
+        extra = sums, finished, candidates.met, best_log_probs, lacked, candidates.completes
+        return beams, extra, tokens, parents
+
+    def _outside_words(self, prediction, completed):
+        """Returns a `Prediction` that goes on inside no word whose end is the end of a phrase.
+
+        Args:
+            prediction: `Prediction`.
+            completed: bool `(batch, width)`, whether the newest token of a hypothesis completed a phrase.
+        """
+        if not self.inner_ids:
+            return prediction
+        vocab_size = prediction.allowed.shape[-1]
+        check(
+            max(self.inner_ids) < vocab_size,
+            "`inner_ids` must be below the number of ids.",
+            largest=max(self.inner_ids),
+            vocab_size=vocab_size,
+        )
+        inner = ops.convert_to_tensor(np.isin(np.arange(vocab_size), self.inner_ids))
+        allowed = ops.where(ops.logical_and(completed[..., None], inner), NEVER, prediction.allowed)
+        return prediction._replace(allowed=allowed)
 
     def _extensions(self, beams, sums, met, best_log_probs, prediction, search):
         """Returns the `_Candidates`, the likeliest tokens of each hypothesis and the next token of each phrase.
@@ -179,7 +216,9 @@ class PhraseBeam(Beam):
             begun[:, :, None], ops.equal(phrases[:, None, None], tokens[..., None, None])
         )  # (batch, width, candidates, phrases, length)
         held = ops.max(ops.where(hit, places + 1, 0), axis=-1)
-        met = ops.logical_or(met[:, :, None], ops.equal(held, lengths[:, None, None]))
+        whole = ops.equal(held, lengths[:, None, None])
+        completes = ops.any(ops.logical_and(whole, ops.logical_not(met[:, :, None])), axis=-1)
+        met = ops.logical_or(met[:, :, None], whole)
         missing = ops.where(met, 0, lengths[:, None, None])
         needed = ops.sum(missing, axis=-1) - ops.max(ops.where(met, 0, held), axis=-1)
 
@@ -192,14 +231,14 @@ class PhraseBeam(Beam):
         rest = ops.sum(missing_costs, axis=(-2, -1)) - ops.min(written_costs, axis=-1)
 
         added, parents = log_probs(tokens)
-        tokens, needed, rest, usable = (
-            ops.reshape(x, (batch_size, -1)) for x in (tokens, needed, rest, usable)
+        tokens, needed, rest, usable, completes = (
+            ops.reshape(x, (batch_size, -1)) for x in (tokens, needed, rest, usable, completes)
         )
         room = search.limits[:, None] - beams.lengths[:, :1] - 1
         fits = needed <= ops.where(one_of(tokens, search.eos_ids), 0, room)
         sums = ops.where(ops.logical_and(usable, fits), select(sums, parents) + added, NEVER)
         met = ops.reshape(met, (batch_size, -1, ops.shape(phrases)[1]))
-        return _Candidates(tokens, parents, sums, met, needed, rest), best_log_probs
+        return _Candidates(tokens, parents, sums, met, needed, rest, completes), best_log_probs
 
     def _with_ended(self, candidates, ended, lengths, beams, prediction, finished):
         """Returns `Finished` with the hypotheses that end, bool `(batch, n)`."""

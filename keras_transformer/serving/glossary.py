@@ -116,6 +116,11 @@ class Glossary:
         return [text for text in found if not _has(translation, text, is_word=text in terms)]
 
 
+def goes_on(text):
+    """Returns whether a text that follows a term at once makes it a part of a longer word."""
+    return text != "" and _are_joined(f"a{text[0]}", WITH_PARTICLES)
+
+
 def _has(translation, text, is_word):
     """Returns whether a translation has a text, as a word of its own or anywhere."""
     start = translation.find(text)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.checks import check
 from keras_transformer.decoding import Beam, DiverseBeam, PhraseBeam
 from keras_transformer.serving.copied import UnknownWords
-from keras_transformer.serving.glossary import Glossary
+from keras_transformer.serving.glossary import Glossary, goes_on
 from keras_transformer.serving.rows import Output, function_of
 from keras_transformer.serving.translator import Translator, TranslatorSignatures
 
@@ -79,10 +79,10 @@ class TermTranslator(Translator):
     """A `Translator` whose translations hold the terms of a glossary, and words that the vocabulary lacks.
 
     A text with terms is searched with a `PhraseBeam` that is wide enough for them, whatever the strategy of the
-    translator; any other text as the translator searches it. A search holds each term, unless all terms of a text
-    together are longer than its translation may be, or a constraint forbids a token of theirs. A term that is only a
-    part of a longer word counts as lacking. A warning has the number of texts without one of their terms. The grammar
-    of a translation is the model's: a term is not inflected.
+    translator; any other text as the translator searches it. A search holds each term as a word of its own, unless all
+    terms of a text together are longer than its translation may be, or a constraint forbids a token of theirs. A
+    warning has the number of texts without one of their terms. The grammar of a translation is the model's: a term is
+    not inflected.
 
     It works in Python, and not in an export.
 
@@ -108,7 +108,7 @@ class TermTranslator(Translator):
         self.glossary = glossary if isinstance(glossary, Glossary) else Glossary(glossary or {})
         self.replace_unknown = replace_unknown
         self._unknown_words = UnknownWords(self) if replace_unknown else None
-        self._by_width, self._phrases = {}, {}
+        self._by_width, self._phrases, self._inner_ids = {}, {}, None
         self._missing, self._missing_texts, self._found = 0, [], set()
         unwritable = [term for term in dict.fromkeys(self.glossary.terms.values()) if not self._ids_of(term)]
         rule = (
@@ -250,9 +250,25 @@ class TermTranslator(Translator):
             options = {}
             if isinstance(self.strategy, (Beam, DiverseBeam)):
                 options = {name: getattr(self.strategy, name) for name in ("length_penalty", "normalization")}
-            other = Translator.searching(self, PhraseBeam(width, **options), self.constraints)
+            strategy = PhraseBeam(width, **options, inner_ids=self._ids_inside_words())
+            other = Translator.searching(self, strategy, self.constraints)
             self._by_width[width] = other.copied(signatures_class=TermSignatures)
         return self._by_width[width]
+
+    def _ids_inside_words(self):
+        """Returns the ids that, after a term, make it a part of a longer word, a list of int."""
+        if self._inner_ids is None:
+            ids = next(filter(None, self._phrases.values()))
+            rows = [ids, *([*ids, i] for i in range(self.target_tokenizer.vocab_size))]
+            term, *texts = (
+                text.decode("utf-8", "replace") for text in self.target_tokenizer.detokenize(rows).numpy()
+            )
+            self._inner_ids = [
+                i
+                for i, text in enumerate(texts)
+                if text.startswith(term) and goes_on(text.removeprefix(term))
+            ]
+        return self._inner_ids
 
     def _ids_of(self, term):
         """Returns the ids of a term as it stands after another word, a list; an empty one if they cannot write it."""

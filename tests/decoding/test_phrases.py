@@ -57,6 +57,32 @@ def test_a_wide_beam_finds_the_best_outputs_that_hold_the_phrases():
         assert_found(found, row, best_with(logits[row], [ids for ids in phrases if ids], 3))
 
 
+def follower(tokens, phrase):
+    """The token after the first place of a phrase in a sequence; None at its end."""
+    rest = [
+        tokens[i + len(phrase) :] for i in range(len(tokens)) if holds(tokens[i : i + len(phrase)], phrase)
+    ]
+    return next(iter(rest[0]), None)
+
+
+@pytest.mark.parametrize("phrase, inner_ids", [((4,), (5, 6)), ((6, 4), (1, 4))])
+def test_no_phrase_goes_on_inside_a_word(phrase, inner_ids):
+    logits = table(3, batch=1)
+    ranked = best_with(logits[0], [phrase], None)
+    outside = [each for each in ranked if follower(each[0], phrase) not in inner_ids]
+    assert outside[:3] != ranked[:3], "the likeliest outputs go on"
+    found = found_by(PhraseBeam(EVERY, n_best=3, inner_ids=inner_ids), logits, phrases=phrases_of([phrase]))
+    assert_found(found, 0, outside[:3])
+
+
+@pytest.mark.parametrize(
+    "inner_ids, message", [((-1,), "must hold ids"), ((999,), "below the number of ids")]
+)
+def test_ids_that_the_vocabulary_lacks_are_refused(inner_ids, message):
+    with pytest.raises(ValueError, match=message):
+        found_by(PhraseBeam(2, inner_ids=inner_ids), table(3, batch=1), phrases=phrases_of([(4,)]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(3))
