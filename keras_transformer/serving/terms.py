@@ -217,7 +217,7 @@ class TermTranslator(Translator):
         for row, ids_of_row in enumerate(phrases):
             for i, ids in enumerate(ids_of_row):
                 array[row, i, : len(ids)] = ids
-        servable = self._servable(width)
+        servable = self._servable(width, phrases[0][0][-1])
         outputs = servable.answer(texts, array, signature=SIGNATURE, jit_compile=False)
         if self.replace_unknown:
             outputs["translation"][:] = self._without_unknown(texts, outputs)
@@ -244,25 +244,31 @@ class TermTranslator(Translator):
                 rows.setdefault(width, []).append(i)
         return rows
 
-    def _servable(self, width):
+    def _servable(self, width, last):
         """Returns the translator that searches with a `PhraseBeam`, the same one for each width."""
         if width not in self._by_width:
             options = {}
             if isinstance(self.strategy, (Beam, DiverseBeam)):
                 options = {name: getattr(self.strategy, name) for name in ("length_penalty", "normalization")}
-            strategy = PhraseBeam(width, **options, inner_ids=self._ids_inside_words())
+            strategy = PhraseBeam(width, **options, inner_ids=self._ids_inside_words(last))
             other = Translator.searching(self, strategy, self.constraints)
             self._by_width[width] = other.copied(signatures_class=TermSignatures)
         return self._by_width[width]
 
-    def _ids_inside_words(self):
-        """Returns the ids that, after a term, make it a part of a longer word, a list of int."""
+    def _ids_inside_words(self, last):
+        """Returns the ids that make a term a part of a longer word, a list of int.
+
+        Args:
+            last: The last id of a term, an int.
+        """
         if self._inner_ids is None:
-            ids = next(filter(None, self._phrases.values()))
-            rows = [ids, *([*ids, i] for i in range(self.target_tokenizer.vocab_size))]
-            term, *texts = (
-                text.decode("utf-8", "replace") for text in self.target_tokenizer.detokenize(rows).numpy()
-            )
+            tokenizer = self.target_tokenizer
+            pairs = np.stack([np.full(tokenizer.vocab_size, last), np.arange(tokenizer.vocab_size)], axis=1)
+            term = tokenizer.detokenize([[last]]).numpy()[0].decode("utf-8", "replace")
+            texts = [
+                text.decode("utf-8", "replace")
+                for text in tokenizer.detokenize(pairs.astype("int32")).numpy()
+            ]
             self._inner_ids = [
                 i
                 for i, text in enumerate(texts)
