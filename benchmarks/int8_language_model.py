@@ -107,7 +107,7 @@ def write_folder(folder, fields, tensors):
 
 
 def rounded(values, bits, group):
-    """Rounds the values of matrices, whose rows share a scale, or whose groups of so many numbers in a row do."""
+    """Rounds a matrix, with one scale for each row, or for each `group` numbers of a row."""
     largest = 2 ** (bits - 1) - 1
     groups = values.reshape(len(values), -1, group or values.shape[1])
     scales = np.abs(groups).max(axis=-1, keepdims=True) / largest
@@ -154,8 +154,8 @@ def main():
             model.quantize("int8", config=config)
             report(name, model)
         for bits, group in ((8, None), (8, 64), (8, 32), (10, None)) if options.weights else ():
-            near = {name: rounded(v, bits, group) if v.ndim == 2 else v for name, v in tensors.items()}
-            write_folder(Path(folder), fields, near)
+            matrices = {name: rounded(v, bits, group) for name, v in tensors.items() if v.ndim == 2}
+            write_folder(Path(folder), fields, tensors | matrices)
             report(f"weights of {bits} bits, a scale for {group or 'each row'}", from_huggingface(folder))
 
 

@@ -6,7 +6,7 @@ import math
 import keras
 
 from keras_transformer.checks import check, check_count, check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, one_of
+from keras_transformer.decoding.hypotheses import NEVER, mask_of
 from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
 
@@ -198,8 +198,7 @@ class SuppressTokens(Constraint):
 
     def blocked(self, beams, search, vocab_size):
         check_count(0, vocab_size - 1, token_ids=max(self.token_ids))
-        ids = ops.arange(vocab_size, dtype="int32")[:, None]
-        return ops.any(ops.equal(ids, ops.convert_to_tensor(self.token_ids, "int32")), axis=-1)
+        return mask_of(self.token_ids, vocab_size)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -265,7 +264,7 @@ def ends_early(beams, min_length, eos_ids, vocab_size):
     """
     min_length = ops.reshape(ops.convert_to_tensor(min_length, "int32"), (-1, 1))
     early = beams.lengths + 1 < min_length
-    is_end = one_of(ops.arange(vocab_size, dtype="int32"), eos_ids)
+    is_end = mask_of(eos_ids, vocab_size)
     return ops.logical_and(early[..., None], is_end)
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
@@ -39,6 +40,16 @@ def one_of(tokens, ids):
         bool tensor of the same shape.
     """
     return functools.reduce(ops.logical_or, [ops.equal(tokens, token_id) for token_id in ids])
+
+
+def mask_of(ids, vocab_size):
+    """Returns which ids of a vocabulary are among some ids, bool `(vocab_size,)`.
+
+    Args:
+        ids: A sequence of int.
+        vocab_size: int.
+    """
+    return ops.convert_to_tensor(np.isin(np.arange(vocab_size), ids))
 
 
 class Beams(NamedTuple):

@@ -5,11 +5,10 @@ import math
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.decoding.beam import Beam, Finished, Open, best
-from keras_transformer.decoding.hypotheses import NEVER, Beams, one_of, select, top_k
+from keras_transformer.decoding.hypotheses import NEVER, Beams, mask_of, one_of, select, top_k
 from keras_transformer.execution import ops
 
 MOST_LIKELY = 8  # how many of the likeliest tokens of each hypothesis are candidates, in addition to the ends
@@ -72,7 +71,7 @@ class PhraseBeam(Beam):
     8
     """
 
-    inner_ids: tuple[int, ...] = ()
+    inner_ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)  # can be half of a vocabulary
 
     def __post_init__(self):
         super().__post_init__()
@@ -153,7 +152,7 @@ class PhraseBeam(Beam):
         return beams, extra, tokens, parents
 
     def _outside_words(self, prediction, completed):
-        """Returns a `Prediction` that goes on inside no word whose end is the end of a phrase.
+        """Returns a `Prediction` that forbids `inner_ids` to the hypotheses that have just completed a phrase.
 
         Args:
             prediction: `Prediction`.
@@ -168,8 +167,8 @@ class PhraseBeam(Beam):
             largest=max(self.inner_ids),
             vocab_size=vocab_size,
         )
-        inner = ops.convert_to_tensor(np.isin(np.arange(vocab_size), self.inner_ids))
-        allowed = ops.where(ops.logical_and(completed[..., None], inner), NEVER, prediction.allowed)
+        blocked = ops.logical_and(completed[..., None], mask_of(self.inner_ids, vocab_size))
+        allowed = ops.where(blocked, NEVER, prediction.allowed)
         return prediction._replace(allowed=allowed)
 
     def _extensions(self, beams, sums, met, best_log_probs, prediction, search):

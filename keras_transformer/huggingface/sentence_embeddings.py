@@ -139,7 +139,7 @@ def with_dense_modules(model, folder):
     for layer, path in zip(pooler.layers, denses, strict=True):
         fill_weights(dense("linear", layer), stored_tensors(path))
         if quantized:
-            layer.quantize(quantized, config=model.int8_config() if quantized == "int8" else None)
+            layer.quantize(quantized, config=model.token_embedding.quantization_config)
     return model
 
 

@@ -9,7 +9,7 @@ from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.languages import LANGUAGE, MASK, language_tokens
 from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.post_processor import check_ends
-from keras_transformer.huggingface.sentence_piece_json import BLANK, CONTROL, listed, read_pieces
+from keras_transformer.huggingface.sentence_piece_json import BLANK, CONTROL, read_pieces
 from keras_transformer.huggingface.sentence_piece_json import FILE as JSON
 from keras_transformer.huggingface.tokenizer_classes import (
     check_roles,
@@ -85,7 +85,8 @@ def json_tokenizer(folder, first, trims=True):
     Args:
         folder: A `pathlib.Path`.
         first: The first pieces of the model.
-        trims: Whether the class of the tokenizer removes blanks, whatever the file says; None where the file decides.
+        trims: Whether the class of the tokenizer removes blanks, whatever the file says: a bool, or the name of the
+            model's option that decides it. None where the file decides.
     """
     check_config(read_if_there(folder, TOKENIZER_CONFIG), TOKENIZER_CONFIG, add_prefix_space=True)
     own = {"add_dummy_prefix": True, "byte_fallback": False}
@@ -219,10 +220,14 @@ def vocabulary_tokenizer(folder, model, path, more=()):
     return with_added_tokens(folder, model, [*sorted(ids, key=ids.get), *more])
 
 
+# Whether transformers' class removes blanks: that of NLLB does so where it has a map of characters.
+TRIMS = {"MBartTokenizer": True, "MBart50Tokenizer": True, "NllbTokenizer": "precompiled_charsmap"}
+
+
 def _read_multilingual(folder):
     """Reads the tokenizer of mBART and NLLB, or of M2M-100, which has a vocab.json."""
     if not (folder / FILE).is_file():
-        tokenizer = json_tokenizer(folder, FAIRSEQ, _trims(folder))
+        tokenizer = json_tokenizer(folder, FAIRSEQ, TRIMS.get(class_of(folder)))
         check_roles(folder, tokenizer, eos="eos_id")
         return (tokenizer,)
     languages = language_tokens(folder)
@@ -230,14 +235,6 @@ def _read_multilingual(folder):
         return (vocabulary_tokenizer(folder, folder / FILE, folder / "vocab.json", languages),)
     own = fairseq_tokenizer(folder / FILE, languages)
     return (with_added_tokens(folder, own.model, own.vocabulary),)
-
-
-def _trims(folder):
-    """Whether transformers' class of mBART or NLLB removes blanks, whatever tokenizer.json says; None for others."""
-    if class_of(folder) == "NllbTokenizer":  # it removes them where it has a map of characters
-        parts = listed(read_json(folder / JSON).get("normalizer"))
-        return any(part.get("type") == "Precompiled" for part in parts)
-    return True if class_of(folder) in ("MBartTokenizer", "MBart50Tokenizer") else None
 
 
 def _read_pegasus(folder):

@@ -39,8 +39,9 @@ def read_pieces(folder, first=(), own=None):
     Args:
         folder: A `pathlib.Path`.
         first: The first pieces of the model, where its ids are not those of tokenizer.json.
-        own: Options of the model that the class of the tokenizer has, whatever the file says, a dict. They count only
-            where transformers does not take the file as it is.
+        own: Options of the model that the class of the tokenizer has, whatever the file says, a dict from a name to a
+            value, or to the name of the option that has the same value. They count only where transformers does not
+            take the file as it is.
 
     Returns:
         The bytes of the model; the pieces in the order of their ids, a list of str; and where a blank is put, as
@@ -80,7 +81,7 @@ def _model(parts, config, first, own):
         "`normalizer`, `pre_tokenizer` and `model` must do what the class of the tokenizer does, or `tokenizer_class` "
         "must be 'PreTrainedTokenizerFast'."
     )
-    check(all(found[name] == value for name, value in own.items()), rule, **found)
+    check(all(found[name] == found.get(value, value) for name, value in own.items()), rule, **found)
     ids = stored["vocab"]
     if kind == "Unigram":
         ids = {piece: i for i, (piece, _) in enumerate(ids)}
@@ -109,7 +110,7 @@ def _model(parts, config, first, own):
 def _set_normalizer(normalizer, parts):
     """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
-    found = [*listed(parts.get("normalizer")), *listed(parts.get("pre_tokenizer"))]
+    found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
     if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in found):
         raise ValueError(f"SentencePiece writes {BLANK!r} instead of a blank, and no part of this file does.")
     for part in found:
@@ -130,7 +131,7 @@ def _set_normalizer(normalizer, parts):
 
 def _blank(parts, normalizer):
     """Returns where `Metaspace` puts a blank; None where SentencePiece, which removes blanks, does the same."""
-    found = listed(parts.get("pre_tokenizer"))
+    found = _listed(parts.get("pre_tokenizer"))
     schemes = [part["prepend_scheme"] for part in found if part["type"] == "Metaspace"]
     split = any(part["type"] == "WhitespaceSplit" for part in found)
     if split and schemes == ["first"]:
@@ -140,7 +141,7 @@ def _blank(parts, normalizer):
 
 def _check_blanks(parts, types, trimmed):
     """Raises `ValueError` if a piece goes over a blank at which `Metaspace` splits a text first."""
-    splits = [part for part in listed(parts.get("pre_tokenizer")) if part["type"] == "Metaspace"]
+    splits = [part for part in _listed(parts.get("pre_tokenizer")) if part["type"] == "Metaspace"]
     if not any(part.get("split", True) for part in splits):
         return
     for piece, kind in types.items():
@@ -152,7 +153,7 @@ def _check_blanks(parts, types, trimmed):
             )
 
 
-def listed(part):
+def _listed(part):
     """Returns the parts of a normalizer or pre-tokenizer, a list of dicts."""
     if part is None:
         return []

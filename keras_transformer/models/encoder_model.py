@@ -137,8 +137,10 @@ class EncoderModel(BaseModel):
         self.built = True
 
     def int8_config(self):
-        """Returns a configuration whose inputs have two int8 parts for a model without a head, whose vectors are
-        compared: the nearest vector then seldom changes. None for a model with a head."""
+        """Returns a configuration with two int8 parts for a model without a head, else None.
+
+        The vectors of such a model are compared, and with two parts the nearest vector seldom changes.
+        """
         return two_parts() if self.head is None else None
 
     def padding_mask(self, inputs):
