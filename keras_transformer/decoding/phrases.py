@@ -61,9 +61,9 @@ class PhraseBeam(Beam):
         length_penalty: As in `Beam`.
         n_best: As in `Beam`.
         normalization: As in `Beam`.
-        inner_ids: Ids of tokens that may not follow the first place of a phrase in the output directly, a sequence of int.
-            With those that go on inside a word, the phrase `Rat` does not become `Rathaus`. The end of a prefix is not
-            looked at.
+        inner_ids: Ids of tokens that may not follow the first place of a phrase in the output directly, a sequence of
+            int. With those that go on inside a word, the phrase `Rat` does not become `Rathaus`. The end of a prefix is
+            not looked at.
 
     Raises:
         ValueError: If an argument is out of its range.
