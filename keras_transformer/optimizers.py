@@ -1,4 +1,6 @@
-"""Adam and AdamW that update each weight in one pass."""
+"""Adam and AdamW that update each weight in one pass, and Muon for the kernels of a Transformer."""
+
+import re
 
 import keras
 from keras import ops
@@ -12,8 +14,8 @@ def unwrapped(optimizer):
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-class _OnePass:
-    """Replaces Keras's update, which reads each weight about ten times, by TensorFlow's single operation."""
+class _OwnAverage:
+    """Keeps the moving average of a weight in memory of its own."""
 
     def finalize_variable_values(self, var_list):
         """Gives the weights their moving average, if there is one, in memory of their own.
@@ -25,23 +27,36 @@ class _OnePass:
         for weight in var_list if self.use_ema else ():
             weight.assign(ops.copy(weight))
 
+
+class _OnePass(_OwnAverage):
+    """Replaces Keras's update, which reads each weight about ten times, by TensorFlow's single operation."""
+
     def update_step(self, gradient, variable, learning_rate):
-        update = None if self.amsgrad else native.adam_in_one_pass()
-        if update is None:
+        betas = (self.beta_1, self.beta_2)
+        if self.amsgrad or not _updates(
+            self, variable, adam_moments(self, variable), gradient, learning_rate, betas
+        ):
             super().update_step(gradient, variable, learning_rate)
-            return
-        step = ops.cast(self.iterations + 1, variable.dtype)
-        update(
-            variable,
-            *adam_moments(self, variable),
-            gradient,
-            lr=learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
-            epsilon=self.epsilon,
-        )
+
+
+def _updates(optimizer, variable, moments, gradient, learning_rate, betas):
+    """Updates a weight as Adam does, in one pass, and returns whether the backend has such an operation."""
+    update = native.adam_in_one_pass()
+    if update is None:
+        return False
+    step = ops.cast(optimizer.iterations + 1, variable.dtype)
+    update(
+        variable,
+        *moments,
+        gradient,
+        lr=learning_rate,
+        beta1=betas[0],
+        beta2=betas[1],
+        beta1_power=betas[0] ** step,
+        beta2_power=betas[1] ** step,
+        epsilon=optimizer.epsilon,
+    )
+    return True
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -86,3 +101,73 @@ class AdamW(_OnePass, keras.optimizers.AdamW):
     >>> [round(float(w), 4) for w in weight.numpy()]
     [0.85, 2.0]
     """
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Muon(_OwnAverage, keras.optimizers.Muon):
+    """`keras.optimizers.Muon` for Transformers: the kernels of attention are matrices too.
+
+    Muon (Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks") makes the momentum of each
+    matrix nearly orthogonal before it is added, so that every direction is learnt at the same speed:
+
+        m = momentum * m + g
+        w = w - learning_rate * rms_rate * sqrt(max(rows, columns)) * orthogonal(g + momentum * m)
+
+    The scale is that of Liu et al., 2025, "Muon is Scalable for LLM Training", section 2.2. It makes learning rates
+    that suit Adam suit Muon. Keras's Muon takes matrices alone. Attention's kernels have three dimensions, one for the
+    heads. Here each is the matrix between the features and all heads together. Embeddings, biases and norms are updated
+    by Adam, with the learning rate times `adam_lr_ratio`.
+
+    Args:
+        learning_rate: A float, a schedule such as `WarmupSchedule`, or a function without arguments.
+        ns_dtype: The dtype in which momentum is made orthogonal, such as `"bfloat16"`, faster where the processor
+            computes in it; None for that of the weight.
+        **kwargs: The other arguments of `keras.optimizers.Muon`, such as `adam_lr_ratio`, `ns_steps` and
+            `weight_decay`.
+
+    >>> weight = keras.Variable([[1.0, 1.0], [1.0, 1.0]], name="kernel")
+    >>> Muon(0.1, weight_decay=None).apply([ops.convert_to_tensor([[3.0, 0.0], [0.0, -4.0]])], [weight])
+    >>> bool(weight[0, 0] < weight[0, 1] < weight[1, 1])  # only the directions of the gradient
+    True
+    """
+
+    def __init__(self, learning_rate=0.001, *, ns_dtype=None, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.ns_dtype = ns_dtype
+
+    def _should_use_adamw(self, variable):
+        if _attention_matrix(variable) is None:
+            return super()._should_use_adamw(variable)
+        return any(re.search(pattern, variable.path) for pattern in self.exclude_layers)
+
+    def build(self, var_list):
+        """Makes the momentum of each weight, and notes which weights are matrices of attention."""
+        super().build(var_list)
+        # `update_step` receives TensorFlow's variables, which have no path.
+        self._matrices = [_attention_matrix(variable) or variable.shape for variable in var_list]
+
+    def _muon_update_step(self, gradient, variable, lr, m):
+        self.assign_add(m, gradient - m * (1 - self.momentum))
+        matrix = gradient + self.momentum * m if self.nesterov else m
+        matrix = ops.reshape(matrix, self._matrices[self._get_variable_index(variable)])
+        if self.ns_dtype is not None:  # of norm 1, so that no number is out of the dtype's range
+            matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.ns_dtype)
+        matrix = ops.cast(self.zeropower_via_newtonschulz5(matrix, self.ns_steps), variable.dtype)
+        self.assign_sub(variable, ops.reshape(lr * self.lr_adjust(matrix), variable.shape))
+
+    def _adamw_update_step(self, gradient, variable, learning_rate, m, v):
+        betas = (self.adam_beta_1, self.adam_beta_2)
+        if not _updates(self, variable, (m, v), gradient, learning_rate, betas):
+            super()._adamw_update_step(gradient, variable, learning_rate, m, v)
+
+    def get_config(self):
+        return {**super().get_config(), "ns_dtype": self.ns_dtype}
+
+
+def _attention_matrix(variable):
+    """Returns the shape of an attention kernel as a matrix, features by heads or heads by features; None for others."""
+    kernel = re.search(r"(query|key|value|attention_output)/kernel$", variable.path)
+    if kernel is None or len(variable.shape) != 3:
+        return None
+    first, middle, last = variable.shape
+    return (first * middle, last) if kernel[1] == "attention_output" else (first, middle * last)

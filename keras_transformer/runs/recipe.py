@@ -111,10 +111,16 @@ class Recipe:
         choices=("inverse_sqrt", "linear", "cosine"),
     )
     warmup_steps: int = _option(4000, "number of steps until the highest learning rate")
-    optimizer: str = _option("adam", "the paper's Adam, or Adam with weight decay", choices=("adam", "adamw"))
+    optimizer: str = _option(
+        "adam",
+        "the paper's Adam, Adam with weight decay, or Muon for the kernels beside Adam for the other weights",
+        choices=("adam", "adamw", "muon"),
+    )
     adam_epsilon: float = _option(1e-9, "epsilon of Adam")
     weight_decay: float = _option(
-        0.01, "weight decay of adamw: the share of each weight that a step subtracts, times the learning rate"
+        0.01,
+        "weight decay of adamw, and of muon's kernels: the share of each weight that a step subtracts, times the "
+        "learning rate",
     )
     clip_norm: float | None = _option(
         None, "largest norm of the gradient of all weights together (default: no limit)"

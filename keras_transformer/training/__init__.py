@@ -1,6 +1,6 @@
 """Callbacks, optimizers and scores for `model.fit`."""
 
-from keras_transformer.optimizers import Adam, AdamW
+from keras_transformer.optimizers import Adam, AdamW, Muon
 from keras_transformer.termination import Terminated, Termination
 from keras_transformer.training.adapters import add_adapters
 from keras_transformer.training.checkpoints import Checkpoint, SavedState, average_weights, checkpoints
@@ -14,6 +14,7 @@ __all__ = [
     "AdamW",
     "Checkpoint",
     "Diverged",
+    "Muon",
     "Progress",
     "SavedState",
     "StopOnNaN",

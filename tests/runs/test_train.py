@@ -338,9 +338,10 @@ def assert_same_weights(one, other):
 
 
 @pytest.mark.slow
-def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch, optimizer):
     options = {"subword_sampling": 0.2, "average_last": 2, "clip_norm": 1.0, "batch_tokens": 256}
-    recipe = changed(**options, schedule="cosine", optimizer="adamw")
+    recipe = changed(**options, schedule="cosine", optimizer=optimizer)
     train(recipe, pairs, tmp_path / "whole", say=quiet)
     steps = Batches(pairs, *make_tokenizers(recipe, pairs), batch_tokens=256, max_length=40).steps
     assert steps > 2

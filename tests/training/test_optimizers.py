@@ -1,4 +1,6 @@
-"""Adam in one pass: Keras's results, state and options."""
+"""Adam in one pass and Muon for kernels of attention: Keras's results, state and options."""
+
+import contextlib
 
 import keras
 import numpy as np
@@ -6,8 +8,9 @@ import pytest
 from contracts import as_numpy
 from keras import ops
 
+import keras_transformer as kt
 from keras_transformer.schedules import WarmupSchedule
-from keras_transformer.training import Adam, AdamW
+from keras_transformer.training import Adam, AdamW, Muon
 
 OPTIONS = [
     {},
@@ -18,10 +21,16 @@ OPTIONS = [
 ]
 
 
-def trained(optimizer, steps=7):
+def trained(optimizer, steps=7, shapes=((5, 3), (4,)), names=("kernel", "bias")):
     """Weights, a matrix and a vector, and the optimizer's state after some given gradients."""
     rng = np.random.default_rng(0)
-    weights = [keras.Variable(rng.normal(size=shape).astype("float32")) for shape in ((5, 3), (4,))]
+    weights = []
+    for shape, name in zip(shapes, names, strict=True):
+        *scopes, name = name.split("/")
+        with contextlib.ExitStack() as stack:
+            for scope in scopes:
+                stack.enter_context(keras.name_scope(scope))
+            weights.append(keras.Variable(rng.normal(size=shape).astype("float32"), name=name))
     for _ in range(steps):
         gradients = [ops.convert_to_tensor(rng.normal(size=w.shape).astype("float32")) for w in weights]
         optimizer.apply(gradients, weights)
@@ -45,6 +54,79 @@ def test_results_are_kerass(ours, kerass, options):
         np.testing.assert_allclose(one, other, rtol=4e-5, atol=4e-6)
 
 
+MUON_OPTIONS = [
+    {},
+    {"global_clipnorm": 0.5},
+    {"gradient_accumulation_steps": 2},
+    {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3},
+    {"nesterov": False, "rms_rate": None, "ns_steps": 3},
+]
+
+
+@pytest.mark.parametrize("options", MUON_OPTIONS, ids=lambda options: next(iter(options), "plain"))
+def test_muon_of_a_matrix_and_a_vector_is_kerass(options):
+    settings = {"adam_beta_2": 0.98, "adam_lr_ratio": 0.5, "weight_decay": 0.1, **options}
+    found, expected = (trained(kind(0.01, **settings)) for kind in (Muon, keras.optimizers.Muon))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "matrix"),
+    [("query", (8, 2, 3), (8, 6)), ("value", (4, 1, 5), (4, 5)), ("attention_output", (2, 3, 8), (6, 8))],
+)
+def test_muon_takes_an_attention_kernel_as_the_matrix_of_all_heads(name, shape, matrix):
+    found = trained(Muon(0.01), shapes=(shape,), names=(f"attention/{name}/kernel",))
+    expected = trained(keras.optimizers.Muon(0.01), shapes=(matrix,), names=("kernel",))
+    assert len(found) == len(expected)  # no second moment: Adam does not update it
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.reshape(other.shape), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "excluded"),
+    [
+        ("embedding/embeddings", (8, 4), []),
+        ("conv1d/kernel", (3, 4, 4), []),
+        ("attention/query/kernel", (8, 2, 4), ["query"]),
+        ("attention/query/bias", (2, 4), ["bias"]),
+    ],
+)
+def test_muon_leaves_other_weights_to_adam(name, shape, excluded):
+    settings = {"weight_decay": None, "adam_weight_decay": None}
+    found = trained(Muon(0.01, exclude_layers=excluded, **settings), shapes=(shape,), names=(name,))
+    expected = trained(keras.optimizers.Adam(0.01), shapes=(shape,), names=(name,))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_muon_makes_momentum_orthogonal_in_another_dtype():
+    options = {"shapes": ((16, 12),), "names": ("kernel",)}
+    exact, rounded = (
+        trained(Muon(1.0, weight_decay=None, ns_dtype=dtype), 1, **options)[0] for dtype in (None, "bfloat16")
+    )
+    begin = trained(Muon(0.0, weight_decay=None), 1, **options)[0]
+    one, other = ((weights - begin).ravel() for weights in (exact, rounded))
+    assert not np.array_equal(one, other)
+    assert one @ other > 0.98 * np.linalg.norm(one) * np.linalg.norm(other)
+
+
+def test_muon_trains_attention_and_its_config_comes_back():
+    optimizer = Muon(0.01, ns_dtype="bfloat16", adam_lr_ratio=0.5, exclude_layers=["last"])
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is Muon and again.get_config() == optimizer.get_config()
+    inputs = keras.Input((4, 8))
+    features = kt.layers.MultiHeadAttention(2, 4)(inputs, inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3, name="last")(features))
+    model.compile(again, "mse")
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(16, 4, 8)), rng.normal(size=(16, 4, 3))
+    history = model.fit(*data, epochs=8, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    by_adam = [v.path for v in again.variables if v.path.endswith("kernel_velocity")]
+    assert len(by_adam) == 1 and "last" in by_adam[0]
+
+
 def test_the_average_of_weights_outlives_an_evaluation():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(Adam(0.1, use_ema=True), "mse")
@@ -61,7 +143,8 @@ def test_config_and_state_come_back(kind):
     optimizer = kind(0.1, beta_2=0.98, epsilon=1e-8)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is kind and again.get_config() == optimizer.get_config()
-    assert [v.name for v in _built(optimizer)] == [v.name for v in _built(kind.__mro__[2](0.1))]
+    kerass = getattr(keras.optimizers, kind.__name__)
+    assert [v.name for v in _built(optimizer)] == [v.name for v in _built(kerass(0.1))]
 
 
 def _built(optimizer):
