@@ -115,8 +115,8 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
 
     The scale is that of Liu et al., 2025, "Muon is Scalable for LLM Training", section 2.2. It makes learning rates
     that suit Adam suit Muon. Keras's Muon takes matrices alone. Attention's kernels have three dimensions, one for the
-    heads. Here each is the matrix between the features and all heads together. Embeddings, biases and norms are updated
-    by Adam, with the learning rate times `adam_lr_ratio`.
+    heads. Here each is the matrix between the features and all heads together. Embeddings, biases, norms and the
+    kernels of experts are updated by Adam, with the learning rate times `adam_lr_ratio`.
 
     Args:
         learning_rate: A float, a schedule such as `WarmupSchedule`, or a function without arguments.

@@ -64,6 +64,8 @@ class PhraseBeam(Beam):
         inner_ids: Ids of tokens that may not follow the first place of a phrase in the output directly, a sequence of
             int. With those that go on inside a word, the phrase `Rat` does not become `Rathaus`. The end of a prefix is
             not looked at.
+        closed_ids: Ids of tokens after which no word goes on, a sequence of int: what follows a phrase that ends with
+            one is free. With `€` the phrase `€` may become `€50`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -73,11 +75,14 @@ class PhraseBeam(Beam):
     """
 
     inner_ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)  # can be half of a vocabulary
+    closed_ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
         super().__post_init__()
-        object.__setattr__(self, "inner_ids", tuple(map(int, self.inner_ids)))
-        check(min(self.inner_ids, default=0) >= 0, "`inner_ids` must hold ids.", inner_ids=self.inner_ids)
+        for name in ("inner_ids", "closed_ids"):
+            ids = tuple(map(int, getattr(self, name)))
+            check(min(ids, default=0) >= 0, f"`{name}` must hold ids.", **{name: ids})
+            object.__setattr__(self, name, ids)
 
     def begin(self, beams, search):
         extra = super().begin(beams, search)
@@ -106,7 +111,7 @@ class PhraseBeam(Beam):
                 bool `(batch, width, phrases)`, the phrases that each of them holds; float32 `(batch, phrases, length)`,
                 the highest log probability of each token of the phrases so far, -inf at first; bool `(batch,)`,
                 whether a row lacked a phrase when it began; and bool `(batch, width)`, whether the newest token of an
-                open hypothesis completed a phrase.
+                open hypothesis completed a phrase and is none of `closed_ids`.
             prediction: `Prediction`.
             search: `Search`.
 
@@ -116,7 +121,8 @@ class PhraseBeam(Beam):
         if search.phrases is None:
             return super().advance(beams, extra, prediction, search)
         sums, finished, met, best_log_probs, lacked, completed = extra
-        prediction = self._outside_words(prediction, completed)
+        if self.inner_ids:
+            prediction = self._outside_words(prediction, completed)
         candidates, best_log_probs = self._extensions(beams, sums, met, best_log_probs, prediction, search)
         # Logits of NaN end the row with the score NaN, as in `Beam`.
         broken = ops.isnan(candidates.sums)
@@ -149,7 +155,9 @@ class PhraseBeam(Beam):
         highest = ops.where(is_open, (opened.sums + candidates.rest) / self.divisor(longest), NEVER)
         can_win = ops.max(highest, axis=1) > finished.ranks[:, -1]
         beams, sums, tokens, parents = opened.closed_unless(can_win)
-        extra = sums, finished, candidates.met, best_log_probs, lacked, candidates.completes
+        closed = ops.take(self._mask("closed_ids", prediction), tokens)
+        completed = ops.logical_and(candidates.completes, ops.logical_not(closed))
+        extra = sums, finished, candidates.met, best_log_probs, lacked, completed
         return beams, extra, tokens, parents
 
     def _outside_words(self, prediction, completed):
@@ -159,18 +167,15 @@ class PhraseBeam(Beam):
             prediction: `Prediction`.
             completed: bool `(batch, width)`, whether the newest token of a hypothesis completed a phrase.
         """
-        if not self.inner_ids:
-            return prediction
-        vocab_size = prediction.allowed.shape[-1]
-        check(
-            max(self.inner_ids) < vocab_size,
-            "`inner_ids` must be below the number of ids.",
-            largest=max(self.inner_ids),
-            vocab_size=vocab_size,
-        )
-        blocked = ops.logical_and(completed[..., None], mask_of(self.inner_ids, vocab_size))
-        allowed = ops.where(blocked, NEVER, prediction.allowed)
-        return prediction._replace(allowed=allowed)
+        blocked = ops.logical_and(completed[..., None], self._mask("inner_ids", prediction))
+        return prediction._replace(allowed=ops.where(blocked, NEVER, prediction.allowed))
+
+    def _mask(self, name, prediction):
+        """Returns which ids of the vocabulary are among the ids of an argument, bool `(vocab_size,)`."""
+        ids, vocab_size = getattr(self, name), prediction.allowed.shape[-1]
+        rule = f"`{name}` must be below the number of ids."
+        check(max(ids, default=0) < vocab_size, rule, largest=max(ids, default=0), vocab_size=vocab_size)
+        return mask_of(ids, vocab_size)
 
     def _extensions(self, beams, sums, met, best_log_probs, prediction, search):
         """Returns the `_Candidates`, the likeliest tokens of each hypothesis and the next token of each phrase.

@@ -108,7 +108,8 @@ class TermTranslator(Translator):
         self.glossary = glossary if isinstance(glossary, Glossary) else Glossary(glossary or {})
         self.replace_unknown = replace_unknown
         self._unknown_words = UnknownWords(self) if replace_unknown else None
-        self._by_width, self._phrases, self._inner_ids = {}, {}, None
+        self._by_width, self._phrases = {}, {}
+        self._inner_ids = self._closed_ids = None
         self._missing, self._missing_texts, self._found = 0, [], set()
         unwritable = [term for term in dict.fromkeys(self.glossary.terms.values()) if not self._ids_of(term)]
         rule = (
@@ -250,7 +251,8 @@ class TermTranslator(Translator):
             options = {}
             if isinstance(self.strategy, (Beam, DiverseBeam)):
                 options = {name: getattr(self.strategy, name) for name in ("length_penalty", "normalization")}
-            strategy = PhraseBeam(width, **options, inner_ids=self._ids_inside_words(last))
+            inner_ids, closed_ids = self._ids_inside_words(last), self._ids_that_close_words()
+            strategy = PhraseBeam(width, **options, inner_ids=inner_ids, closed_ids=closed_ids)
             other = Translator.searching(self, strategy, self.constraints)
             self._by_width[width] = other.copied(signatures_class=TermSignatures)
         return self._by_width[width]
@@ -275,6 +277,19 @@ class TermTranslator(Translator):
                 if text.startswith(term) and goes_on(text.removeprefix(term))
             ]
         return self._inner_ids
+
+    def _ids_that_close_words(self):
+        """Returns the ids whose text ends with no letter, such as that of `€`, a list of int."""
+        if self._closed_ids is None:
+            ids = np.arange(self.target_tokenizer.vocab_size, dtype="int32")[:, None]
+            texts = [
+                text.decode("utf-8", "replace") for text in self.target_tokenizer.detokenize(ids).numpy()
+            ]
+            # A part of a letter of several bytes is the replacement character.
+            self._closed_ids = [
+                i for i, text in enumerate(texts) if text and not goes_on(text[-1]) and text[-1] != "\ufffd"
+            ]
+        return self._closed_ids
 
     def _ids_of(self, term):
         """Returns the ids of a term as it stands after another word, a list; an empty one if they cannot write it."""

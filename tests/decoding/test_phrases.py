@@ -75,12 +75,21 @@ def test_no_phrase_goes_on_inside_a_word(phrase, inner_ids):
     assert_found(found, 0, outside[:3])
 
 
-@pytest.mark.parametrize(
-    "inner_ids, message", [((-1,), "must hold ids"), ((999,), "below the number of ids")]
-)
-def test_ids_that_the_vocabulary_lacks_are_refused(inner_ids, message):
-    with pytest.raises(ValueError, match=message):
-        found_by(PhraseBeam(2, inner_ids=inner_ids), table(3, batch=1), phrases=phrases_of([(4,)]))
+def test_any_token_may_follow_a_phrase_that_ends_with_a_closed_id():
+    logits, phrases, inner_ids = table(3, batch=1), [(4,), (5,)], (1, 4, 6)
+    ranked = best_with(logits[0], phrases, None)
+    allowed = [each for each in ranked if follower(each[0], (5,)) not in inner_ids]
+    assert any(follower(tokens, (4,)) in inner_ids for tokens, _ in allowed[:3]) and allowed[:3] != ranked[:3]
+    strategy = PhraseBeam(EVERY, n_best=3, inner_ids=inner_ids, closed_ids=(4,))
+    assert_found(found_by(strategy, logits, phrases=phrases_of(phrases)), 0, allowed[:3])
+
+
+@pytest.mark.parametrize("name", ["inner_ids", "closed_ids"])
+@pytest.mark.parametrize("ids, message", [((-1,), "must hold ids"), ((999,), "below the number of ids")])
+def test_ids_that_the_vocabulary_lacks_are_refused(name, ids, message):
+    with pytest.raises(ValueError, match=f"`{name}`.*{message}"):
+        options = {"inner_ids": (5,), name: ids}
+        found_by(PhraseBeam(2, **options), table(3, batch=1), phrases=phrases_of([(4,)]))
 
 
 @pytest.mark.slow

@@ -154,6 +154,21 @@ def test_ids_inside_words_are_those_that_make_a_term_longer(terms):
     assert longer and terms._ids_inside_words(ids[-1]) == longer
 
 
+def test_ids_that_close_words_are_those_whose_text_ends_with_no_letter(terms):
+    tokenizer = terms.target_tokenizer
+    texts = [tokenizer.detokenize([[i]]).numpy()[0].decode() for i in range(tokenizer.vocab_size)]
+    closed = {texts[i] for i in terms._ids_that_close_words()}
+    assert closed and not any(text[-1].isascii() and text[-1].isalnum() for text in closed)
+    assert {text for text in texts if text[-1:] in set(".,?!")} <= closed
+
+
+def test_bytes_of_a_letter_close_no_word():
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    terms = TermTranslator(Translator(model, ByteTokenizer(), max_length=40), Glossary(copy="[$]"))
+    texts = ByteTokenizer().detokenize([[i] for i in terms._ids_that_close_words()]).numpy()
+    assert {b"$", b"-", b" "} <= set(texts) and not set("é".encode()) & {text[0] for text in texts}
+
+
 @pytest.mark.slow
 def test_so_it_does_with_a_beam(terms, translator, texts):
     beam = translator.changed(strategy=Beam(3))
