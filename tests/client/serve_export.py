@@ -19,9 +19,11 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 
 def warmed(folder):
-    """Loads an export, and answers its warm-up requests."""
+    """Loads an export, and answers its warm-up requests if it has any."""
     model = ServedModel(folder)
     requests = pathlib.Path(folder) / "assets.extra" / "tf_serving_warmup_requests"
+    if not requests.is_file():  # an export of Keras's `model.export` has none
+        return model
     for record in tf.data.TFRecordDataset(str(requests)):
         request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
         inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
