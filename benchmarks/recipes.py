@@ -65,6 +65,14 @@ SMALL = {
 }
 PRE_NORM = {"normalize_first": True}
 SAMPLED = {"subword_sampling": 0.2, "epochs": 60, "average_last": 10}
+MUON = {
+    "optimizer": "muon",
+    "learning_rate": 2e-3,
+    "warmup_steps": 500,
+    "schedule": "cosine",
+    "weight_decay": 0.05,
+    "batch_tokens": 2048,
+}
 KOEN = {
     "base": {},
     "bpe": {"tokenizer": "bpe"},
@@ -82,6 +90,15 @@ KOEN = {
     "pre-norm, sampling, R-Drop": {**PRE_NORM, **SAMPLED, "r_drop": 5.0},
     "pre-norm, sampling, layers 6": {**PRE_NORM, **SAMPLED, "num_layers": 6},
     "pre-norm, sampling, all characters": {**PRE_NORM, **SAMPLED, "character_coverage": 1.0},
+    "pre-norm, sampling, Muon": {
+        **PRE_NORM,
+        **SAMPLED,
+        **MUON,
+        "character_coverage": 1.0,
+        "precision": "mixed_bfloat16",
+        "epochs": 34,
+        "average_last": 3,
+    },
     "pre-norm, sampling, smoothing 0.2": {**PRE_NORM, **SAMPLED, "label_smoothing": 0.2},
     "pre-norm, bpe": {**PRE_NORM, "tokenizer": "bpe"},
     "pre-norm, bpe, dropout 0.2": {**PRE_NORM, "tokenizer": "bpe", "dropout": 0.2},

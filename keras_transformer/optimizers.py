@@ -143,13 +143,16 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
     def build(self, var_list):
         """Makes the momentum of each weight, and notes which weights are matrices of attention."""
         super().build(var_list)
-        # `update_step` receives TensorFlow's variables, which have no path.
-        self._matrices = [_attention_matrix(variable) or variable.shape for variable in var_list]
+        # An update receives TensorFlow's variable, which has no path, but Keras's momentum.
+        self._matrices = {
+            id(m): _attention_matrix(weight) or weight.shape
+            for m, weight in zip(self.momentums, var_list, strict=True)
+        }
 
     def _muon_update_step(self, gradient, variable, lr, m):
         self.assign_add(m, gradient - m * (1 - self.momentum))
         matrix = gradient + self.momentum * m if self.nesterov else m
-        matrix = ops.reshape(matrix, self._matrices[self._get_variable_index(variable)])
+        matrix = ops.reshape(matrix, self._matrices[id(m)])
         if self.ns_dtype is not None:  # of norm 1, so that no number is out of the dtype's range
             matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.ns_dtype)
         matrix = ops.cast(self.zeropower_via_newtonschulz5(matrix, self.ns_steps), variable.dtype)

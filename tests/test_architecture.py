@@ -69,6 +69,8 @@ KERAS_OVERRIDES = {
     # A subclass of Keras's layer: the names of sublayers and of hooks are the interface that saving and LoRA rely on.
     "layers/attention.py": {"MultiHeadAttention"},
     "layers/keras_attention.py": {"MultiHeadAttention"},
+    # Keras's Muon asks hooks of its own which weights are matrices, and how to update one.
+    "optimizers.py": {"Muon"},
 }
 # The hook after `build`, which every composite layer overrides to freeze what it made; see layers/base.py.
 KERAS_HOOKS = {"Operation._post_build"}

@@ -35,6 +35,7 @@ UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
 # SentencePiece drops a sentence with its mark of unknown characters, and refuses a half of a surrogate pair.
 RESERVED = re.compile("[\u2585\ud800-\udfff]")
+ASCII = set(map(chr, range(ord("!"), ord("~") + 1)))
 BLANKS = (None, "first", "always", "never")
 
 
@@ -177,7 +178,8 @@ class SentencePieceTokenizer(Tokenizer):
             sentences: Iterable of str. The character U+2585, which SentencePiece reserves, is read as a blank.
             vocab_size: Number of ids, the four special ids included. A small text gives fewer.
             model_type: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
-            character_coverage: Share of the characters in the text that get an id, in (0, 1].
+            character_coverage: Share of the characters in the text that get an id, in (0, 1]. Those of ASCII, such as
+                rare digits, get one in any case.
             byte_fallback: Whether other characters become their bytes, which takes 256 ids, instead of unk.
             symbols: Sequence of str, such as `["{name}"]`. Each has one id, in every text that contains it.
 
@@ -203,6 +205,7 @@ class SentencePieceTokenizer(Tokenizer):
                 vocab_size=vocab_size,
                 model_type=model_type,
                 character_coverage=character_coverage,
+                required_chars="".join(sorted(ASCII & set().union(*sentences))),
                 byte_fallback=byte_fallback,
                 user_defined_symbols=list(symbols),
                 hard_vocab_limit=False,

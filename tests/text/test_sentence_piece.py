@@ -26,6 +26,14 @@ def test_long_sentences_are_not_dropped():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_rare_digit_has_an_id_and_a_rare_letter_of_another_script_has_none(kind):
+    lines = ["abcd efgh ijkl " * 50] * 40 + ["x 2 ù"]
+    tokenizer = SentencePieceTokenizer.train(lines, 40, model_type=kind, character_coverage=0.999)
+    assert tokenizer.detokenize(tokenizer.tokenize(["x2 a"])).numpy()[0] == b"x2 a"
+    assert any(tokenizer.is_unknown(tokenizer.tokenize("ù").numpy().tolist()))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize("reserved", ["\u2585\u2585", "\ud800"], ids=ascii)
 def test_a_sentence_with_a_reserved_character_gets_pieces(kind, reserved):
     lines = ["the dog runs"] * 9 + [f"zebra quiz jumps vex {reserved}"] * 5
