@@ -14,6 +14,7 @@ from keras_transformer.serving.containers import Server, compose
 from keras_transformer.serving.kubernetes import kubernetes
 from keras_transformer.serving.monitoring import ALERTS, alerts, dashboard, prometheus
 
+DESCRIPTION = Path("assets.extra") / "export.json"
 MODELS = "models.config"
 IMAGE = "tensorflow/serving:2.20.0"
 # How long a request waits for others to fill its batch, in microseconds. A translation takes much longer.
@@ -188,22 +189,48 @@ def _write(folder, name, root, models, image):
     return [folder / file for file in files]
 
 
+def description_of(version, checked):
+    """Reads what an export says of itself.
+
+    Args:
+        version: Path of the version.
+        checked: A function of the dict in `export.json`, which raises `ValueError`, `TypeError` or `KeyError` for one
+            that cannot be right.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        ValueError: If there is no such file, or it is not one of this library.
+    """
+    try:
+        return checked(json.loads((Path(version) / DESCRIPTION).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        found = (
+            f"it has no {DESCRIPTION}. Keras's `model.export` writes none; the `export` of a servable does"
+        )
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        found = f"{error!r:.500}"
+    raise ValueError(f"{version} is not an export of this library: {found}")
+
+
 def _description(version):
     """Reads `batch_sizes` and `xla` of an exported version, and estimates the `bytes` that it takes in memory."""
-    try:
-        description = json.loads((version / "assets.extra" / "export.json").read_text(encoding="utf-8"))
+
+    def checked(description):
         sizes, xla = list(description["batch_sizes"]), description["xla"]
         check_positive(**{f"batch_sizes[{i}]": size for i, size in enumerate(sizes)})
         if not sizes or not isinstance(xla, bool):
             raise ValueError(f"batch_sizes={sizes}, xla={xla!r:.200}")
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{version} is not an export of this library: {error!r:.500}") from None
+        return sizes, xla, description.get("precision")
+
+    sizes, xla, precision = description_of(version, checked)
     stored = sum(file.stat().st_size for file in version.rglob("*") if file.is_file())
     # A server keeps bfloat16 as it is stored, and as float32, in which it computes.
     return {
         "batch_sizes": sizes,
         "xla": xla,
-        "bytes": stored * (3 if description.get("precision") == "bfloat16" else 1),
+        "bytes": stored * (3 if precision == "bfloat16" else 1),
     }
 
 

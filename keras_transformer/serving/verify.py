@@ -1,7 +1,6 @@
 """Checks exports: their files, their signatures and their answers."""
 
 import gc
-import json
 import logging
 from pathlib import Path
 
@@ -13,12 +12,11 @@ import tensorflow_text  # noqa: F401  # the operations of the tokenizers, which 
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from keras_transformer.files import sha256_of
-from keras_transformer.serving.server_files import models_in, versions_of
+from keras_transformer.serving.server_files import DESCRIPTION, description_of, models_in, versions_of
 from keras_transformer.serving.server_graph import session_config
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION = Path("assets.extra") / "export.json"
 # Answers of one graph on one machine differ only by the rounding of sums in another order.
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
 
@@ -71,11 +69,8 @@ def longest_request(path):
 
 def _description(path):
     """Reads the description of an export, a dict, whose `files` and `signatures` are dicts."""
-    try:
-        description = json.loads((Path(path) / DESCRIPTION).read_text(encoding="utf-8"))
-        return {**description, **{name: dict(description[name]) for name in ("files", "signatures")}}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{path} is not an export of this library: {error!r:.500}") from None
+    names = ("files", "signatures")
+    return description_of(path, lambda found: {**found, **{name: dict(found[name]) for name in names}})
 
 
 def _verify_version(path):
