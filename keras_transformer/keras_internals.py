@@ -58,11 +58,21 @@ def keep_precision(variable):
     variable._autocast = False
 
 
-def adam_moments(optimizer, variable):
-    """Returns the two moving averages that Adam keeps for one weight.
+def weight_index(optimizer, variable):
+    """Returns the place of a weight among those that an optimizer was built for.
 
     Keras has no public way from a weight to its optimizer variables. Inside a replica of `tf.distribute` the weight
     is only one copy of a distributed variable, and `_get_variable_index` finds the original.
+
+    Args:
+        optimizer: A built `keras.optimizers.Optimizer`.
+        variable: One of the weights that the optimizer was built for, as `update_step` receives it.
+    """
+    return optimizer._get_variable_index(variable)
+
+
+def adam_moments(optimizer, variable):
+    """Returns the two moving averages that Adam keeps for one weight.
 
     Args:
         optimizer: A built `keras.optimizers.Adam`, or an instance of a subclass.
@@ -71,7 +81,7 @@ def adam_moments(optimizer, variable):
     Returns:
         Two `keras.Variable` of the shape of the weight: the mean of the gradients and the mean of their squares.
     """
-    index = optimizer._get_variable_index(variable)
+    index = weight_index(optimizer, variable)
     return optimizer._momentums[index], optimizer._velocities[index]
 
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.execution import native
-from keras_transformer.keras_internals import adam_moments
+from keras_transformer.keras_internals import adam_moments, weight_index
 
 
 def unwrapped(optimizer):
@@ -115,15 +115,16 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
 
     The scale is that of Liu et al., 2025, "Muon is Scalable for LLM Training", section 2.2. It makes learning rates
     that suit Adam suit Muon. Keras's Muon takes matrices alone. Attention's kernels have three dimensions, one for the
-    heads. Here each is the matrix between the features and all heads together. Embeddings, biases, norms and the
-    kernels of experts are updated by Adam, with the learning rate times `adam_lr_ratio`.
+    heads. Here each is the matrix between the features and all heads together. Every other weight is updated by Adam,
+    with the learning rate times `adam_lr_ratio`: embeddings, biases, norms, the kernels of experts and the adapters of
+    LoRA. An output layer of its own suits Adam better, too: `exclude_layers=["name_of_the_layer"]`.
 
     Args:
         learning_rate: A float, a schedule such as `WarmupSchedule`, or a function without arguments.
         ns_dtype: The dtype in which momentum is made orthogonal, such as `"bfloat16"`, faster where the processor
             computes in it; None for that of the weight.
-        **kwargs: The other arguments of `keras.optimizers.Muon`, such as `adam_lr_ratio`, `ns_steps` and
-            `weight_decay`.
+        **kwargs: The other arguments of `keras.optimizers.Muon`, such as `adam_lr_ratio`, `ns_steps`, `weight_decay` of
+            the matrices and `adam_weight_decay` of the other weights, both 0.004 if they are left out.
 
     >>> weight = keras.Variable([[1.0, 1.0], [1.0, 1.0]], name="kernel")
     >>> Muon(0.1, weight_decay=None).apply([ops.convert_to_tensor([[3.0, 0.0], [0.0, -4.0]])], [weight])
@@ -136,27 +137,27 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
         self.ns_dtype = ns_dtype
 
     def _should_use_adamw(self, variable):
-        if _attention_matrix(variable) is None:
-            return super()._should_use_adamw(variable)
-        return any(re.search(pattern, variable.path) for pattern in self.exclude_layers)
+        excluded = any(re.search(pattern, variable.path) for pattern in self.exclude_layers)
+        return excluded or _matrix_of(variable) is None
 
     def build(self, var_list):
         """Makes the momentum of each weight, and notes which weights are matrices of attention."""
         super().build(var_list)
-        # An update receives TensorFlow's variable, which has no path, but Keras's momentum.
-        self._matrices = {
-            id(m): _attention_matrix(weight) or weight.shape
-            for m, weight in zip(self.momentums, var_list, strict=True)
-        }
+        # An update receives TensorFlow's variable, which has no path and may be one replica's; Keras finds its index.
+        self._matrices = [_matrix_of(weight) for weight in var_list]
 
     def _muon_update_step(self, gradient, variable, lr, m):
+        gradient = ops.cast(gradient, variable.dtype)
         self.assign_add(m, gradient - m * (1 - self.momentum))
         matrix = gradient + self.momentum * m if self.nesterov else m
-        matrix = ops.reshape(matrix, self._matrices[id(m)])
+        rows, columns = self._matrices[weight_index(self, variable)]
+        matrix = ops.reshape(matrix, (rows, columns))
         if self.ns_dtype is not None:  # of norm 1, so that no number is out of the dtype's range
             matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.ns_dtype)
         matrix = ops.cast(self.zeropower_via_newtonschulz5(matrix, self.ns_steps), variable.dtype)
-        self.assign_sub(variable, ops.reshape(lr * self.lr_adjust(matrix), variable.shape))
+        scale = 1.0 if self.rms_rate is None else self.rms_rate * max(rows, columns) ** 0.5
+        step = ops.cast(lr, variable.dtype) * scale * matrix
+        self.assign_sub(variable, ops.reshape(step, variable.shape))
 
     def _adamw_update_step(self, gradient, variable, learning_rate, m, v):
         betas = (self.adam_beta_1, self.adam_beta_2)
@@ -167,10 +168,14 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
         return {**super().get_config(), "ns_dtype": self.ns_dtype}
 
 
-def _attention_matrix(variable):
-    """Returns the shape of an attention kernel as a matrix, features by heads or heads by features; None for others."""
-    kernel = re.search(r"(query|key|value|attention_output)/kernel$", variable.path)
-    if kernel is None or len(variable.shape) != 3:
+def _matrix_of(variable):
+    """Returns the rows and columns of a kernel as a matrix, features by heads or heads by features; None for others."""
+    kernel = re.search(r"(^|/)(\w+/)?kernel$", variable.path)
+    if kernel is None or len(variable.shape) not in (2, 3):
         return None
+    if len(variable.shape) == 2:
+        return tuple(variable.shape)
     first, middle, last = variable.shape
-    return (first * middle, last) if kernel[1] == "attention_output" else (first, middle * last)
+    if kernel[2] == "attention_output/":
+        return first * middle, last
+    return (first, middle * last) if kernel[2] in ("query/", "key/", "value/") else None

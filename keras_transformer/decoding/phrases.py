@@ -64,8 +64,8 @@ class PhraseBeam(Beam):
         inner_ids: Ids of tokens that may not follow the first place of a phrase in the output directly, a sequence of
             int. With those that go on inside a word, the phrase `Rat` does not become `Rathaus`. The end of a prefix is
             not looked at.
-        closed_ids: Ids of tokens after which no word goes on, a sequence of int: what follows a phrase that ends with
-            one is free. With `€` the phrase `€` may become `€50`.
+        closed_ids: Ids of tokens, a sequence of int. Any token may follow a phrase that ends with one of them. With `€`
+            the phrase `€` may become `€50`.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -12,8 +12,8 @@ from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedul
 from keras_transformer.training import Adam, AdamW, Muon
 from keras_transformer.training.adapters import add_adapters
 
-# Of muon: the learning rate of embeddings, biases and norms as a share, and the steps of Newton-Schulz. A fifth step
-# changes little and costs as much as each other.
+# For muon: the learning rate of the weights that are no kernels, as a share of that of the kernels; and the number of
+# Newton-Schulz steps, one less than Keras's.
 MUON_ADAM_SHARE = 0.5
 MUON_STEPS = 4
 

@@ -176,7 +176,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         Args:
             sentences: Iterable of str. The character U+2585, which SentencePiece reserves, is read as a blank.
-            vocab_size: Number of ids, the four special ids included. A small text gives fewer.
+            vocab_size: Number of ids, the four special ids included. A small text gives fewer. The characters of ASCII
+                that the text has must fit, 94 or fewer.
             model_type: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
             character_coverage: Share of the characters in the text that get an id, in (0, 1]. Those of ASCII, such as
                 rare digits, get one in any case.
@@ -197,28 +198,26 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(
                 f"`sentences` must hold text. Received: {len(sentences)} sentences, all of them empty."
             )
-        model = io.BytesIO()
+        options = {
+            "user_defined_symbols": list(symbols),
+            "pad_id": PAD_ID,
+            "unk_id": UNK_ID,
+            "bos_id": BOS_ID,
+            "eos_id": EOS_ID,
+            "minloglevel": 2,
+            # SentencePiece drops longer sentences without a word. Its default is 4192 bytes.
+            "max_sentence_length": max(LEAST_LIMIT, max(len(sentence.encode()) for sentence in sentences)),
+        }
         try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences),
-                model_writer=model,
+            model = _trained(
+                sentences,
                 vocab_size=vocab_size,
                 model_type=model_type,
                 character_coverage=character_coverage,
-                required_chars="".join(sorted(ASCII & set().union(*sentences))),
+                required_chars=_ascii_of(sentences, options) if character_coverage < 1 else "",
                 byte_fallback=byte_fallback,
-                user_defined_symbols=list(symbols),
                 hard_vocab_limit=False,
-                pad_id=PAD_ID,
-                unk_id=UNK_ID,
-                bos_id=BOS_ID,
-                eos_id=EOS_ID,
-                minloglevel=2,
-                # SentencePiece drops longer sentences without a word. Its default is 4192 bytes.
-                max_sentence_length=max(
-                    LEAST_LIMIT,
-                    max(len(sentence.encode()) for sentence in sentences),
-                ),
+                **options,
             )
         except RuntimeError as error:
             raise ValueError(
@@ -226,7 +225,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"Received: vocab_size={vocab_size}, {len(sentences)} sentences. "
                 f"SentencePiece reports: {str(error).splitlines()[-1]}"
             ) from None
-        return cls(model.getvalue())
+        return cls(model)
 
     def tokenize(self, strings):
         """Converts strings to ids.
@@ -392,3 +391,21 @@ class _NamedResource(sentencepiece_tokenizer._SentencepieceModelResource):
         return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
             model=self._model, shared_name=name
         )
+
+
+def _trained(sentences, **options):
+    """Returns the bytes of a SentencePiece model that is trained on sentences."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, **options)
+    return model.getvalue()
+
+
+def _ascii_of(sentences, options):
+    """Returns the ASCII characters that SentencePiece finds in sentences, as it normalises them, without the symbols.
+
+    SentencePiece itself says which they are: with a required character that it does not find, it ends the process.
+    """
+    every = {"model_type": "char", "character_coverage": 1.0, "use_all_vocab": True}
+    proto = sentencepiece_model_pb2.ModelProto.FromString(_trained(sentences, **every, **options))
+    normal = [piece.piece for piece in proto.pieces if piece.type == piece.NORMAL]
+    return "".join(sorted(ASCII.intersection(normal)))

@@ -26,10 +26,22 @@ def test_long_sentences_are_not_dropped():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_rare_digit_has_an_id_and_a_rare_letter_of_another_script_has_none(kind):
-    lines = ["abcd efgh ijkl " * 50] * 40 + ["x 2 ù"]
-    tokenizer = SentencePieceTokenizer.train(lines, 40, model_type=kind, character_coverage=0.999)
-    assert tokenizer.detokenize(tokenizer.tokenize(["x2 a"])).numpy()[0] == b"x2 a"
+@pytest.mark.parametrize(
+    ("line", "symbols", "expected"),
+    [
+        ("x 2 a", [], "x 2 a"),
+        ("２ a", [], "2 a"),  # full width
+        ("a {name} b", ["{name}"], "a {name} b"),
+        ("a # b", ["#"], "a # b"),
+        ("a Z\u030c b", [], "a \u2047 b"),  # SentencePiece composes the letter
+    ],
+)
+def test_rare_characters_of_ascii_have_an_id(kind, line, symbols, expected):
+    lines = ["abcd efgh ijkl " * 50] * 40 + [line]
+    options = {"model_type": kind, "character_coverage": 0.999, "symbols": symbols}
+    tokenizer = SentencePieceTokenizer.train(lines, 60, **options)
+    text = tokenizer.detokenize(tokenizer.tokenize([line])).numpy()[0].decode()
+    assert text.split() == expected.split()
     assert any(tokenizer.is_unknown(tokenizer.tokenize("ù").numpy().tolist()))
 
 

@@ -90,7 +90,9 @@ def test_muon_takes_an_attention_kernel_as_the_matrix_of_all_heads(name, shape, 
         ("embedding/embeddings", (8, 4), []),
         ("conv1d/kernel", (3, 4, 4), []),
         ("attention/query/kernel", (8, 2, 4), ["query"]),
-        ("attention/query/bias", (2, 4), ["bias"]),
+        ("attention/query/bias", (2, 4), []),
+        ("value_projection/kernel", (3, 4, 4), []),
+        ("attention/query/lora_kernel_b", (2, 4), []),
     ],
 )
 def test_muon_leaves_other_weights_to_adam(name, shape, excluded):
@@ -98,6 +100,17 @@ def test_muon_leaves_other_weights_to_adam(name, shape, excluded):
     found = trained(Muon(0.01, exclude_layers=excluded, **settings), shapes=(shape,), names=(name,))
     expected = trained(keras.optimizers.Adam(0.01), shapes=(shape,), names=(name,))
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_muon_updates_weights_of_any_dtype(dtype):
+    weights = [keras.Variable(np.eye(4), dtype=dtype, name=name) for name in ("kernel", "bias")]
+    optimizer = Muon(WarmupSchedule(8, warmup_steps=4), weight_decay=0.1, adam_beta_2=0.98)
+    optimizer.apply([ops.cast(np.diag([1.0, -2.0, 3.0, -4.0]), dtype)] * 2, weights)
+    for weight in weights:
+        diagonal = np.diag(as_numpy(ops.cast(weight, "float32")))
+        assert (diagonal[[0, 2]] < 1).all() and (diagonal[[1, 3]] > diagonal[[0, 2]]).all()
 
 
 def test_muon_makes_momentum_orthogonal_in_another_dtype():
