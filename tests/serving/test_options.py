@@ -100,9 +100,8 @@ def test_an_unusable_option_leaves_its_row_empty_and_the_neighbours_as_they_are(
 def test_an_output_has_ended_where_a_longer_one_may_not_add_a_token(function, text):
     rows = [{"max_length": length} for length in range(1, 17)]
     found = call(function, **inputs_of(rows, text))
-    unchanged = np.isclose(
-        found["score"][1:], found["score"][:-1], rtol=1e-6
-    )  # a token has a log probability
+    # A token of this model adds at least 0.006; sums of 17 tokens may differ by the rounding of another batch.
+    unchanged = np.isclose(found["score"][1:], found["score"][:-1], rtol=0, atol=1e-3)
     assert found["ended"][:-1].tolist() == unchanged.tolist() and len(set(unchanged)) == 2
 
 
