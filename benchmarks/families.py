@@ -5,14 +5,17 @@
     python benchmarks/families.py llama --rounds 5
 
 bert (T6): the last states of an encoder of BERT-base's size, 128 tokens, batches of 1 and 32, beside Hugging Face on
-PyTorch and ONNX Runtime (float32, and int8 by its dynamic quantization).
+PyTorch, ONNX Runtime (float32, and int8 by its dynamic quantization) and OpenVINO (float32, bfloat16, and int8 by
+nncf's quantization of weights and activations after training).
 gpt2 (T7): 64 new tokens after a prompt of 32, greedily, by a decoder of GPT-2's size (124 M weights), batches of 1 and
-16, beside CTranslate2 (float32, int8) and Hugging Face.
-llama: the same by a decoder of TinyLlama's size (1.1 billion weights), batch 1, beside CTranslate2. All rows together
-need 30 GB of memory; `--rows ours-f32 ours-int8 ct2-f32 ct2-int8` needs 16.
+16, beside CTranslate2 (float32, int8), llama.cpp (float32, Q8_0) and Hugging Face.
+llama: the same by a decoder of TinyLlama's size (1.1 billion weights), batch 1, beside CTranslate2 and llama.cpp. All
+rows together need 36 GB of memory; `--rows ours-f32 ours-int8 ct2-f32 ct2-int8` needs 16.
 
-It needs torch, transformers, onnx, onnxruntime and ctranslate2. Every contestant runs in a process of its own, and they
-take turns within each round. The table shows medians, and medians of the ratios within a round.
+It needs torch, transformers, onnx, onnxruntime and ctranslate2, and for the rows of families_peers.py the packages that
+its docstring names. Every contestant runs in a process of its own, and they take turns within each round. The table
+shows medians, and medians of the ratios within a round. A line for each row tells how far its result is from the first
+row's: the largest difference of the first text's first numbers, or how many tokens are the same until one differs.
 """
 
 import argparse
@@ -27,10 +30,12 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import families_peers
 import numpy as np
 
 THREADS = 2
 LENGTH, PROMPT, NEW = 128, 32, 64
+CALIBRATION = 64  # texts
 BATCHES = {"bert": (1, 32), "gpt2": (1, 16), "llama": (1,)}
 # CTranslate2 is as fast as the fastest of its settings, and which one that is differs by machine.
 CT2_SETTINGS = {"onednn": {"CT2_USE_MKL": "0"}, "mkl1": {"MKL_NUM_THREADS": "1"}}
@@ -39,16 +44,20 @@ CT2 = [
     for kind in ("f32", "int8")
     for setting in ("", *(f"-{name}" for name in CT2_SETTINGS))
 ]
+OPENVINO = [
+    f"openvino-{kind}-{hint}" for kind in ("f32", "bf16", "int8") for hint in ("latency", "throughput")
+]
+LLAMACPP = ("llamacpp-f32", "llamacpp-q8_0")
 ROWS = {
-    "bert": ("ours-f32", "ours-int8", "ours-int8-intra1", "hf-f32", "ort-f32", "ort-int8"),
-    "gpt2": ("ours-f32", "ours-int8", "ours-int8-intra1", *CT2, "hf-f32"),
-    "llama": ("ours-f32", "ours-int8", *CT2),
+    "bert": ("ours-f32", "ours-int8", "ours-int8-intra1", "hf-f32", "ort-f32", "ort-int8", *OPENVINO),
+    "gpt2": ("ours-f32", "ours-int8", "ours-int8-intra1", *CT2, *LLAMACPP, "hf-f32"),
+    "llama": ("ours-f32", "ours-int8", *CT2, *LLAMACPP),
 }
 SEED = 1
 
 
-def write_models(model, folder):
-    """Writes the random checkpoint, and what the other libraries make of it."""
+def write_models(model, folder, rows):
+    """Writes the random checkpoint, and what the other libraries of the rows make of it."""
     import torch
     import transformers
 
@@ -80,6 +89,9 @@ def write_models(model, folder):
         from onnxruntime import quantization
 
         quantization.quantize_dynamic(folder / "f32.onnx", folder / "int8.onnx")
+        if any(row.startswith("openvino-int8") for row in rows):
+            texts = np.random.default_rng(SEED + 1).integers(1000, 20000, (CALIBRATION, LENGTH))
+            families_peers.write_openvino(folder, texts)
         return
     if model == "gpt2":
         config, kind = transformers.GPT2Config(), transformers.GPT2LMHeadModel
@@ -90,6 +102,8 @@ def write_models(model, folder):
     decoder = kind(config)
     (decoder.bfloat16() if model == "llama" else decoder).save_pretrained(folder / "hf")
     del decoder  # gigabytes
+    if kinds := [row.split("-")[1] for row in LLAMACPP if row in rows]:
+        families_peers.write_gguf(folder, kinds)
     import ctranslate2
 
     class Converter(ctranslate2.converters.TransformersConverter):
@@ -144,6 +158,10 @@ def contestant(model, row, folder):
         options.intra_op_num_threads = THREADS
         session = onnxruntime.InferenceSession(folder / f"{precision}.onnx", options)
         return lambda ids: session.run(None, {"ids": ids, "mask": np.ones_like(ids)})[0]
+    if library == "openvino":
+        return families_peers.openvino_states(folder, precision, *setting, THREADS)
+    if library == "llamacpp":
+        return families_peers.llamacpp_generator(folder, precision, THREADS, NEW)
     if library == "ct2":
         import ctranslate2
 
@@ -196,10 +214,16 @@ def serve(model, row, folder):
         began = time.perf_counter()
         found = compute(ids)
         seconds = time.perf_counter() - began
-        print(
-            json.dumps({"s": seconds, "head": np.asarray(found)[0].ravel()[:8].astype(float).tolist()}),
-            flush=True,
-        )
+        head = np.asarray(found)[0].ravel()[:NEW].astype(float).tolist()
+        print(json.dumps({"s": seconds, "head": head}), flush=True)
+
+
+def distance(model, head, reference):
+    """Says how far the first numbers of a result are from those of another row."""
+    same = np.equal(head, reference)
+    if model == "bert":
+        return f"off by {np.abs(np.subtract(head, reference)).max():.4f} at most"
+    return f"{NEW if same.all() else same.argmin()} of {NEW} tokens the same"
 
 
 def main(arguments=None):
@@ -213,6 +237,10 @@ def main(arguments=None):
     parser.add_argument(
         "--rows", nargs="+", metavar="ROW", help="default: all; ours-int8 has to be among them"
     )
+    parser.add_argument("--batches", nargs="+", type=int, metavar="SIZE", help="default: all of the model")
+    parser.add_argument(
+        "--models", metavar="FOLDER", type=Path, help="keeps the models there, and reads them if it exists"
+    )
     parser.add_argument("--serve", nargs=2, metavar=("ROW", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.serve:
@@ -222,10 +250,13 @@ def main(arguments=None):
         parser.error(f"{options.model} has no such rows: {', '.join(sorted(unknown))}")
     if "ours-int8" not in names:
         parser.error("--rows needs ours-int8, which the others are compared with")
-    with tempfile.TemporaryDirectory() as folder:
-        write_models(options.model, Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.models or Path(temporary, "models")
+        if not folder.exists():
+            folder.mkdir()
+            write_models(options.model, folder, names)
         table = {}
-        for batch in BATCHES[options.model]:
+        for batch in options.batches or BATCHES[options.model]:
             rows, heads, processes = {row: [] for row in names}, {}, {}
 
             def ask(row, batch=batch, processes=processes, heads=heads):
@@ -254,7 +285,8 @@ def main(arguments=None):
                 process.stdin.close()
                 process.wait()
                 print(
-                    f"batch {batch:2d} {row:10s} {statistics.median(rows[row]) * 1e3:9.1f} ms  {heads[row][:4]}",
+                    f"batch {batch:2d} {row:24s} {statistics.median(rows[row]) * 1e3:9.1f} ms  {heads[row][:4]}  "
+                    + distance(options.model, heads[row], heads[names[0]]),
                     flush=True,
                 )
             table[batch] = rows
