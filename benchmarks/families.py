@@ -10,12 +10,12 @@ nncf's quantization of weights and activations after training).
 gpt2 (T7): 64 new tokens after a prompt of 32, greedily, by a decoder of GPT-2's size (124 M weights), batches of 1 and
 16, beside CTranslate2 (float32, int8), llama.cpp (float32, Q8_0) and Hugging Face.
 llama: the same by a decoder of TinyLlama's size (1.1 billion weights), batch 1, beside CTranslate2 and llama.cpp. All
-rows together need 36 GB of memory; `--rows ours-f32 ours-int8 ct2-f32 ct2-int8` needs 16.
+rows together need about 36 GB of memory; `--rows ours-f32 ours-int8 ct2-f32 ct2-int8` needs 16.
 
 It needs torch, transformers, onnx, onnxruntime and ctranslate2, and for the rows of families_peers.py the packages that
 its docstring names. Every contestant runs in a process of its own, and they take turns within each round. The table
 shows medians, and medians of the ratios within a round. A line for each row tells how far its result is from the first
-row's: the largest difference of the first text's first numbers, or how many tokens are the same until one differs.
+row's, for the first text: the root mean square of the difference, or how many tokens are the same until one differs.
 """
 
 import argparse
@@ -36,6 +36,7 @@ import numpy as np
 THREADS = 2
 LENGTH, PROMPT, NEW = 128, 32, 64
 CALIBRATION = 64  # texts
+SAMPLE = 1024  # numbers of the first text that are compared
 BATCHES = {"bert": (1, 32), "gpt2": (1, 16), "llama": (1,)}
 # CTranslate2 is as fast as the fastest of its settings, and which one that is differs by machine.
 CT2_SETTINGS = {"onednn": {"CT2_USE_MKL": "0"}, "mkl1": {"MKL_NUM_THREADS": "1"}}
@@ -214,15 +215,16 @@ def serve(model, row, folder):
         began = time.perf_counter()
         found = compute(ids)
         seconds = time.perf_counter() - began
-        head = np.asarray(found)[0].ravel()[:NEW].astype(float).tolist()
-        print(json.dumps({"s": seconds, "head": head}), flush=True)
+        first = np.asarray(found)[0].ravel()
+        sample = first[:: max(1, first.size // SAMPLE)].astype(float).tolist()
+        print(json.dumps({"s": seconds, "sample": sample}), flush=True)
 
 
-def distance(model, head, reference):
-    """Says how far the first numbers of a result are from those of another row."""
-    same = np.equal(head, reference)
+def distance(model, sample, reference):
+    """Says how far a result is from that of another row."""
     if model == "bert":
-        return f"off by {np.abs(np.subtract(head, reference)).max():.4f} at most"
+        return f"off by {np.sqrt(np.mean(np.subtract(sample, reference) ** 2)):.4f}"
+    same = np.equal(sample, reference)
     return f"{NEW if same.all() else same.argmin()} of {NEW} tokens the same"
 
 
@@ -257,16 +259,16 @@ def main(arguments=None):
             write_models(options.model, folder, names)
         table = {}
         for batch in options.batches or BATCHES[options.model]:
-            rows, heads, processes = {row: [] for row in names}, {}, {}
+            rows, samples, processes = {row: [] for row in names}, {}, {}
 
-            def ask(row, batch=batch, processes=processes, heads=heads):
+            def ask(row, batch=batch, processes=processes, samples=samples):
                 processes[row].stdin.write(f"{batch}\n")
                 processes[row].stdin.flush()
                 line = processes[row].stdout.readline()
                 if not line:
                     raise SystemExit(f"the process of {row} ended; is there enough memory?")
                 answer = json.loads(line)
-                heads[row] = answer["head"]
+                samples[row] = answer["sample"]
                 return answer["s"]
 
             for row in rows:  # one after the other, since loading takes more memory than answering
@@ -285,8 +287,8 @@ def main(arguments=None):
                 process.stdin.close()
                 process.wait()
                 print(
-                    f"batch {batch:2d} {row:24s} {statistics.median(rows[row]) * 1e3:9.1f} ms  {heads[row][:4]}  "
-                    + distance(options.model, heads[row], heads[names[0]]),
+                    f"batch {batch:2d} {row:24s} {statistics.median(rows[row]) * 1e3:9.1f} ms  {samples[row][:4]}  "
+                    + distance(options.model, samples[row], samples[names[0]]),
                     flush=True,
                 )
             table[batch] = rows
