@@ -1,6 +1,6 @@
 """Adam and AdamW that update each weight in one pass, and Muon for the kernels of a Transformer."""
 
-import re
+from types import SimpleNamespace
 
 import keras
 from keras import ops
@@ -137,11 +137,12 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
         self.ns_dtype = ns_dtype
 
     def _should_use_adamw(self, variable):
-        excluded = any(re.search(pattern, variable.path) for pattern in self.exclude_layers)
-        return excluded or _matrix_of(variable) is None
+        matrix = _matrix_of(variable)
+        # Keras looks at the dimensions, and at the path: `exclude_layers`, `exclude_embeddings`.
+        return matrix is None or super()._should_use_adamw(SimpleNamespace(shape=matrix, path=variable.path))
 
     def build(self, var_list):
-        """Makes the momentum of each weight, and notes which weights are matrices of attention."""
+        """Makes the momentum of each weight, and notes which weights are matrices."""
         super().build(var_list)
         # An update receives TensorFlow's variable, which has no path and may be one replica's; Keras finds its index.
         self._matrices = [_matrix_of(weight) for weight in var_list]
@@ -155,6 +156,7 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
         if self.ns_dtype is not None:  # of norm 1, so that no number is out of the dtype's range
             matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.ns_dtype)
         matrix = ops.cast(self.zeropower_via_newtonschulz5(matrix, self.ns_steps), variable.dtype)
+        # Keras's `lr_adjust` computes in float32 alone.
         scale = 1.0 if self.rms_rate is None else self.rms_rate * max(rows, columns) ** 0.5
         step = ops.cast(lr, variable.dtype) * scale * matrix
         self.assign_sub(variable, ops.reshape(step, variable.shape))
@@ -170,12 +172,12 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
 
 def _matrix_of(variable):
     """Returns the rows and columns of a kernel as a matrix, features by heads or heads by features; None for others."""
-    kernel = re.search(r"(^|/)(\w+/)?kernel$", variable.path)
-    if kernel is None or len(variable.shape) not in (2, 3):
+    *_, layer, name = ["", *variable.path.split("/")]
+    shape = tuple(variable.shape)
+    if name != "kernel" or len(shape) not in (2, 3):
         return None
-    if len(variable.shape) == 2:
-        return tuple(variable.shape)
-    first, middle, last = variable.shape
-    if kernel[2] == "attention_output/":
-        return first * middle, last
-    return (first, middle * last) if kernel[2] in ("query/", "key/", "value/") else None
+    if len(shape) == 3 and layer in ("query", "key", "value"):
+        return shape[0], shape[1] * shape[2]
+    if len(shape) == 3 and layer == "attention_output":
+        return shape[0] * shape[1], shape[2]
+    return shape if len(shape) == 2 else None

@@ -155,8 +155,10 @@ class PhraseBeam(Beam):
         highest = ops.where(is_open, (opened.sums + candidates.rest) / self.divisor(longest), NEVER)
         can_win = ops.max(highest, axis=1) > finished.ranks[:, -1]
         beams, sums, tokens, parents = opened.closed_unless(can_win)
-        closed = ops.take(self._mask("closed_ids", prediction), tokens)
-        completed = ops.logical_and(candidates.completes, ops.logical_not(closed))
+        completed = candidates.completes
+        if self.closed_ids:
+            closed = ops.take(self._mask("closed_ids", prediction), tokens)
+            completed = ops.logical_and(completed, ops.logical_not(closed))
         extra = sums, finished, candidates.met, best_log_probs, lacked, completed
         return beams, extra, tokens, parents
 
@@ -174,7 +176,7 @@ class PhraseBeam(Beam):
         """Returns which ids of the vocabulary are among the ids of an argument, bool `(vocab_size,)`."""
         ids, vocab_size = getattr(self, name), prediction.allowed.shape[-1]
         rule = f"`{name}` must be below the number of ids."
-        check(max(ids, default=0) < vocab_size, rule, largest=max(ids, default=0), vocab_size=vocab_size)
+        check(max(ids) < vocab_size, rule, largest=max(ids), vocab_size=vocab_size)
         return mask_of(ids, vocab_size)
 
     def _extensions(self, beams, sums, met, best_log_probs, prediction, search):

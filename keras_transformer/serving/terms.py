@@ -264,32 +264,28 @@ class TermTranslator(Translator):
             last: The last id of a term, an int.
         """
         if self._inner_ids is None:
-            tokenizer = self.target_tokenizer
-            pairs = np.stack([np.full(tokenizer.vocab_size, last), np.arange(tokenizer.vocab_size)], axis=1)
-            term = tokenizer.detokenize([[last]]).numpy()[0].decode("utf-8", "replace")
-            texts = [
-                text.decode("utf-8", "replace")
-                for text in tokenizer.detokenize(pairs.astype("int32")).numpy()
-            ]
+            ids = range(self.target_tokenizer.vocab_size)
+            (term,) = self._texts_of([[last]])
+            texts = self._texts_of([[last, i] for i in ids])
             self._inner_ids = [
-                i
-                for i, text in enumerate(texts)
-                if text.startswith(term) and goes_on(text.removeprefix(term))
+                i for i in ids if texts[i].startswith(term) and goes_on(texts[i].removeprefix(term))
             ]
         return self._inner_ids
 
     def _ids_that_close_words(self):
         """Returns the ids whose text ends with no letter, such as that of `€`, a list of int."""
         if self._closed_ids is None:
-            ids = np.arange(self.target_tokenizer.vocab_size, dtype="int32")[:, None]
-            texts = [
-                text.decode("utf-8", "replace") for text in self.target_tokenizer.detokenize(ids).numpy()
-            ]
+            texts = self._texts_of([[i] for i in range(self.target_tokenizer.vocab_size)])
             # A part of a letter of several bytes is the replacement character.
             self._closed_ids = [
                 i for i, text in enumerate(texts) if text and not goes_on(text[-1]) and text[-1] != "\ufffd"
             ]
         return self._closed_ids
+
+    def _texts_of(self, rows):
+        """Returns the texts of rows of ids, a list of str."""
+        rows = np.array(rows, "int32")
+        return [text.decode("utf-8", "replace") for text in self.target_tokenizer.detokenize(rows).numpy()]
 
     def _ids_of(self, term):
         """Returns the ids of a term as it stands after another word, a list; an empty one if they cannot write it."""

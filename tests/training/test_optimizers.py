@@ -88,6 +88,7 @@ def test_muon_takes_an_attention_kernel_as_the_matrix_of_all_heads(name, shape, 
     ("name", "shape", "excluded"),
     [
         ("embedding/embeddings", (8, 4), []),
+        ("patch_embedding/kernel", (8, 4), []),
         ("conv1d/kernel", (3, 4, 4), []),
         ("attention/query/kernel", (8, 2, 4), ["query"]),
         ("attention/query/bias", (2, 4), []),
