@@ -24,7 +24,10 @@ def add_sizes(parser):
 def add_max_source_length(parser):
     """Adds the limit of the texts that are read."""
     parser.add_argument(
-        "--max-source-length", type=int, help="number of tokens of a text that are read", **OPTIONAL
+        "--max-source-length",
+        type=int,
+        help="number of tokens of a text that are read (default: as saved)",
+        **OPTIONAL,
     )
 
 

@@ -243,6 +243,8 @@ def export(options):
     details = _given(options, "precision", "signatures", "batch_sizes", "source_lengths", "warmup")
     servable = _load_servable(options, serving.load)
     verbose = sys.stderr.isatty()
+    if not verbose:
+        progress.info(f"{options.run}: makes the export, which takes a minute or more for a large model")
     path = servable.export(options.folder, options.version, options.xla, verbose=verbose, **details)
     _print_export(path)
 

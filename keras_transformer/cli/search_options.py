@@ -31,12 +31,15 @@ def add_search_options(parser):
         "--beam-width", type=int, help="number of open hypotheses at each step; 1 for greedy search"
     )
     group.add_argument(
-        "--length-penalty", type=float, help="with a beam: 0 for none; a larger value favours longer outputs"
+        "--length-penalty",
+        type=float,
+        help="with a beam: 0 for none; a larger value favours longer outputs (default: as saved, or 0.6)",
     )
     group.add_argument(
         "--normalization",
         choices=NORMALIZATIONS,
-        help="with a beam: how scores are normalized, by the length penalty of Wu et al. or by the length itself",
+        help="with a beam: how scores are normalized, by the length penalty of Wu et al. or by the length itself "
+        "(default: as saved, or wu)",
     )
     group.add_argument(
         "--temperature",

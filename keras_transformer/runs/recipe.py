@@ -277,14 +277,20 @@ class Recipe:
         before = type(self)(**{field.name: earlier[field.name] for field in fields if field.name in earlier})
         before, now = before.resolved(), self.resolved()
 
-        def shown(name, value):
-            return "the preset's" if value is None and name in MODEL else repr(value)
+        def shown(recipe, name):
+            value = getattr(recipe, name)
+            if value is not None or name not in MODEL:
+                return repr(value)
+            if recipe.preset is None:
+                return "that of init_from"
+            from keras_transformer.models.transformer import PRESETS
+
+            return f"{PRESETS[recipe.preset][name]} (preset {recipe.preset})"
 
         return [
-            f"{field.name}: {shown(field.name, old)}, now {shown(field.name, new)}"
+            f"{field.name}: {shown(before, field.name)}, now {shown(now, field.name)}"
             for field in fields
-            if field.name not in free
-            and (old := getattr(before, field.name)) != (new := getattr(now, field.name))
+            if field.name not in free and getattr(before, field.name) != getattr(now, field.name)
         ]
 
 

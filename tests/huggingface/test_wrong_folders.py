@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -302,12 +301,6 @@ def test_index_of_wrong_files_is_refused(folder, places, expected):
     (folder / WEIGHTS).rename(folder / "two.safetensors")
     (folder / INDEX).write_text(json.dumps({"weight_map": places}))
     assert expected in refused(folder)
-
-
-def test_missing_safetensors_raises_and_says_what_to_install(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(ImportError, match=r"pip install safetensors"):
-        from_huggingface(folder)
 
 
 # Tokenizers.

@@ -231,7 +231,7 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path, pairs):
     [
         ({"dropout": 0.2}, "dropout: 0.3, now 0.2"),
         ({"seed": 2}, "seed: 1, now 2"),
-        ({"d_model": None}, "d_model: 16, now the preset's"),
+        ({"d_model": None}, r"d_model: 16, now 128 \(preset tiny\)"),
         ({"preset": "base", "tokenizer": "bpe"}, "'tiny', now 'base'; tokenizer: 'unigram', now 'bpe'"),
         ({"learning_rate": None}, "learning_rate: 0.01, now None"),
     ],
