@@ -3,6 +3,7 @@
 import inspect
 import os
 import posixpath
+import re
 import sys
 from pathlib import Path
 
@@ -59,6 +60,7 @@ nb_execution_mode = "off"  # `make course` executes them
 nb_merge_streams = True
 nb_output_stderr = "remove"
 IN_ENGLISH = {"ko": " (영어)"}  # after a link to a page that is not translated
+SIDEBAR = re.compile(r'<li class="toctree-l1[^>]*><a [^>]*href="([^"]*)">.*?(?=</a>)')  # its first level
 SOLUTION = {"en": ("Show a solution", "Hide the solution"), "ko": ("풀이 보기", "풀이 숨기기")}
 
 autosummary_generate = True
@@ -166,13 +168,19 @@ def _is_translated(app, name):
     return app.config.language == "en" or name.startswith("docs/learn/course/") or catalog.exists()
 
 
+def _target(name, address):
+    """Returns the page that a link of the page `name` leads to."""
+    path = address.partition("#")[0].removesuffix(".html")
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
+
+
 def _mark_links(app, document, name):
     """Marks links from a translated page to an English one."""
     if app.config.language == "en" or not _is_translated(app, name):
         return
     for link in document.findall(nodes.reference):
         address = link.get("refuri", "").partition("#")[0]
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), address.removesuffix(".html")))
+        target = _target(name, address)
         mark = IN_ENGLISH[app.config.language]
         is_toc = link.get("anchorname") is not None
         leads_to_page = link.get("internal") and address and not is_toc
@@ -180,9 +188,22 @@ def _mark_links(app, document, name):
             link += nodes.Text(mark)
 
 
+def _mark_sidebar(app, name, template, context, document):
+    """Marks the English pages in the sidebar of a translated site; the pages below one of them have no mark."""
+    if app.config.language == "en":
+        return
+
+    def marked(entry):
+        translated = _is_translated(app, _target(name, entry[1]))
+        return entry[0] if translated else entry[0] + IN_ENGLISH[app.config.language]
+
+    context["furo_navigation_tree"] = SIDEBAR.sub(marked, context["furo_navigation_tree"])
+
+
 def setup(app):
     """Connects this file's functions."""
     app.connect("doctree-resolved", _mark_links)
+    app.connect("html-page-context", _mark_sidebar, priority=600)  # after the theme, at 500
     app.connect("source-read", _picture_in_its_language)
     app.connect("config-inited", _name_solutions)
     app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500

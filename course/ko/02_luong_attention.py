@@ -121,7 +121,7 @@ for word, row in zip(target, alignment.round(2), strict=True):
     print(f"{word:8}", dict(zip(source, row.tolist(), strict=True)))
 
 # %% [markdown]
-# ## 라이브러리로 확인하기
+# ## 라이브러리로 확인합니다
 #
 # `kt.layers.LuongAttention`이 이 층입니다. 루옹 등의 논문처럼 $b_c$는 없습니다. Keras는 어텐션 가중치를 *attention
 # scores*라고 부르며, `return_attention_scores=True`를 주면 층이 어텐션 가중치도 돌려줍니다. 즉 Keras에서 말하는

@@ -169,7 +169,7 @@ np.testing.assert_allclose(weights[1], [0.001, 0.909, 0.090], atol=1e-3)
 assert (weights.argsort(axis=-1)[1:] == softmax(queries @ keys.T).argsort(axis=-1)[1:]).all()
 
 # %% [markdown]
-# ## 라이브러리로 확인하기
+# ## 라이브러리로 확인합니다
 #
 # `kt.layers.dot_product_attention`은 따로 지정하지 않으면 $\sqrt{d_k}$로 나눕니다. 이번에는 논문의 크기로 해 봅시다.
 # $d_k = 64$이고, 쿼리 쪽 단어는 5개, 키·밸류 쪽 단어는 7개입니다.
@@ -229,5 +229,5 @@ print("표준편차:", products.std().round(1), (products / 8).std().round(2), (
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 3.2.1절과 그 각주
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473), 3.1절: 바다나우 어텐션
-# - 이 라이브러리의 문서: `dot_product_attention`의 레퍼런스 (인자 `scale`과 `soft_cap`)
+# - 이 라이브러리의 문서: `dot_product_attention`의 레퍼런스 (인수 `scale`과 `soft_cap`)
 # - 다음 장: **6. 멀티헤드 어텐션**

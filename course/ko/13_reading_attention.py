@@ -347,7 +347,7 @@ np.testing.assert_allclose(contributions, [0.008, 0.6])
 assert alphas.argmax() == 0 and contributions.argmax() == 1
 
 # %% [markdown]
-# ## 어텐션 그림에서 읽을 수 있는 것과 읽을 수 없는 것
+# ## 어텐션 그림에서 무엇을 읽을 수 있을까요?
 #
 # | 보이는 것 | 말할 수 있는 것 | 말할 수 없는 것 |
 # | --- | --- | --- |

@@ -320,7 +320,7 @@ assert exact > 0.8
 # `kt.Transformer`가 계산하는 함수도 똑같습니다. 크기가 같은 모델을 만들고 파라미터를 부품마다 복사합니다. 위의 코드는
 # 부품에 라이브러리와 같은 이름을 붙였으므로 반복문 하나로 복사할 수 있습니다. 어텐션의 파라미터만 모양이 다릅니다.
 # Keras는 헤드에 축을 따로 두어 `(d_model, num_heads, key_dim)`이고, 위의 코드는 `(d_model, d_model)`을 헤드로
-# 나눕니다. 수의 순서는 같으므로 `reshape`만 하면 됩니다.
+# 나눕니다. 값의 순서는 같으므로 `reshape`만 하면 됩니다.
 
 # %%
 import matplotlib.pyplot as plt
