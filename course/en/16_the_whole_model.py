@@ -411,7 +411,7 @@ for part, count in base.items():
 print(f"{'base':>16} {sum(base.values()):12,}")
 assert sum(base.values()) == kt.Transformer.from_preset("base", 37_000).count_params()
 
-# %%
+# %% tags=["hide-input"]
 labels_of_axes = ("epoch", "loss, nats per token", "share of the parameters", "this model", "base")
 plt.rcParams["font.family"] = font_families(*labels_of_axes, *small)
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained", width_ratios=(1, 2))

@@ -230,7 +230,9 @@ agreements = {
 }
 for name, values in agreements.items():
     print(f"{name}: {values.mean():.2f}")
+assert agreements[f"{a}, {o}"].mean() < 0.8
 
+# %% tags=["hide-input"]
 figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
 for (name, values), colour in zip(agreements.items(), colours, strict=True):
     axes.hist(values, bins=np.linspace(-1, 1, 33), histtype="step", linewidth=2, color=colour, label=name)
@@ -238,7 +240,6 @@ axes.axvline(0, color="#909090", linestyle=":")
 axes.set(xlabel="영화평 하나의 켄달 τ", ylabel="영화평의 수")
 axes.legend(loc="upper left")
 plt.show()
-assert agreements[f"{a}, {o}"].mean() < 0.8
 
 # %% [markdown]
 # **그림 읽기.** 각 윤곽선이 얼마나 오른쪽에 있는지 봅시다. 어텐션이 곧 설명이라면 그 윤곽선은 1에 있어야 합니다.

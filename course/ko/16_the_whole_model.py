@@ -407,7 +407,7 @@ for part, count in base.items():
 print(f"{'base':>16} {sum(base.values()):12,}")
 assert sum(base.values()) == kt.Transformer.from_preset("base", 37_000).count_params()
 
-# %%
+# %% tags=["hide-input"]
 labels_of_axes = ("에포크", "손실 (토큰당 nat)", "파라미터의 몫", "이 모델", "base")
 plt.rcParams["font.family"] = font_families(*labels_of_axes, *small)
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained", width_ratios=(1, 2))

@@ -6,7 +6,10 @@ import keras
 import numpy as np
 
 MAX_NAMES = 5  # names of weights in a message
-ADVICE = "A lower learning rate, a longer warm-up or clipped gradients may help."
+ADVICE = (
+    "A lower learning rate, a longer warm-up or clipped gradients may help. A target that is no id of the vocabulary "
+    "makes the loss NaN, too."
+)
 
 
 class Diverged(ArithmeticError):
