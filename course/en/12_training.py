@@ -252,7 +252,7 @@ assert target[0] == 2 and target[1 : length + 1] == labels[:length]
 # paper's $\beta_2 = 0.98$ and $\varepsilon = 10^{-9}$, dropout is 0.1. (This $\varepsilon$ keeps Adam from dividing by
 # 0. It is not the one of label smoothing.) The warm-up takes 150 steps, not 4,000, because the training has only a few
 # hundred. `from_peak` gives the paper's curve by its highest rate. `kt.training.Adam` computes what Keras's Adam
-#    computes, only faster.
+# computes, only faster.
 #
 # After each epoch we let the model translate the test, and score it by BLEU. We come to BLEU below.
 
@@ -315,6 +315,13 @@ assert floor < history["val_loss"][-1] < history["val_loss"][0]
 # within a few epochs. The translations printed above show what changes: at first the same pieces repeat, then there is
 # an English sentence with wrong words, and at the end the words are right. Do not compare this BLEU with that of a real
 # language. A grammar allows one right translation, a language many.
+#
+# The page below holds the trained model, its weights and its tokenizer, and runs without a server. Type a sentence of
+# the grammar, and the page translates it and shows which Korean pieces each English piece reads. Chapter 13 says how to
+# read such a page.
+
+# %%
+kt.plots.attention(translator, ["저는 학생입니다.", sources[0]], language="en")
 
 # %% [markdown]
 # ## Does the warm-up matter?

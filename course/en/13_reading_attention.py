@@ -276,8 +276,8 @@ kt.plots.translation_attention(
 #
 # The library also shows this as a page for the browser. There you can switch heads off, go from step to step, and
 # see how a single weight comes about. In a notebook the page appears below; its method `save("page.html")` writes
-# it to a file. (`live=False` records these sentences. A translator with a SentencePiece tokenizer can run in the
-# page itself.)
+# it to a file. (`live=False` records these sentences. A translator with a SentencePiece tokenizer, as in
+# chapter 12, runs in the page itself.)
 
 # %%
 kt.plots.attention(translator, [text, test[0][0]], live=False, language="en")
