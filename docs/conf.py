@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from docutils import nodes
 from public_names import reference_context
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.i18n import search_image_for_language
 
 from keras_transformer.cli.parser import make_parser
 from keras_transformer.version import __version__
@@ -156,10 +157,11 @@ def _name_solutions(app, config):
     config.nb_code_prompt_show, config.nb_code_prompt_hide = SOLUTION[config.language]
 
 
-def _picture_in_its_language(app, document, source):
-    """Shows the picture of the front page in the language of the site."""
-    if app.config.language != "en":
-        source[0] = source[0].replace("architecture.html", f"architecture.{app.config.language}.html")
+def _files_in_their_language(app, document, source):
+    """Includes `NAME.ko.html` for `NAME.html` on the Korean site; Sphinx itself shows `NAME.ko.png` for `NAME.png`."""
+    source[0] = re.sub(
+        r"(?<=:file: )\S+", lambda found: search_image_for_language(found[0], app.env), source[0]
+    )
 
 
 def _is_translated(app, name):
@@ -204,7 +206,7 @@ def setup(app):
     """Connects this file's functions."""
     app.connect("doctree-resolved", _mark_links)
     app.connect("html-page-context", _mark_sidebar, priority=600)  # after the theme, at 500
-    app.connect("source-read", _picture_in_its_language)
+    app.connect("source-read", _files_in_their_language)
     app.connect("config-inited", _name_solutions)
     app.connect("autodoc-process-docstring", _code_blocks, priority=100)  # before Napoleon, at 500
     app.connect("autodoc-skip-member", _skip)

@@ -4,7 +4,8 @@
     python examples/draw_beam.py RUN "A dog runs on the grass." --cache --output tree_cache.png
 
 RUN is the folder of a training run or of a saved translator, such as demo/run after `make demo`. With --cache the
-picture shows how the hypotheses of one step share the cache of keys and values.
+picture shows how the hypotheses of one step share the cache of keys and values. With --language ko its words are
+Korean.
 """
 
 import argparse
@@ -42,6 +43,47 @@ OTHER = ("#d1603d", "#fbeae4", "#7a3017")
 SLOT = ("#606060", "white", "black")
 DEAD = ("#d0d0d0", "#fafafa", "#8c8c8c")
 BRANCHES = ("#3a6ea5", "#d1603d", "#5b9a5b", "#8b6bb1", "#b8a038", "#4aa3a2", "#a05a7a", "#7a7a7a")
+
+
+LANGUAGES = ("en", "ko")
+KOREAN = {
+    "step {number}": "{number}단계",
+    "Beam search, {width} wide. A column: what is open after a step, and what has ended.": (
+        "빔 서치, 폭 {width}. 열 하나: 한 단계가 끝났을 때 열려 있는 가설과 끝난 가설."
+    ),
+    "A box: a token, and its probability after all that stands to its left.": (
+        "칸 하나: 토큰, 그리고 왼쪽의 토큰이 모두 나온 다음 이 토큰이 나올 확률."
+    ),
+    "the best: its normalised score, shown\nat its end, is the highest": (
+        "가장 좋은 가설: 끝에 적은 보정한\n점수가 가장 높습니다"
+    ),
+    "led to other\nfinished hypotheses": "끝난 다른 가설로\n이어졌습니다",
+    "fell out of the beam:\nothers were likelier": "빔에서 빠졌습니다:\n다른 가설이 유력했습니다",
+    "open when the search\nstopped: can no longer win": "탐색이 멈출 때 열려 있었고,\n더는 이길 수 없습니다",
+    "How {width} hypotheses share one cache": "가설 {width}개가 캐시 하나를 함께 쓰는 방법",
+    "Step {number} of a search: a slot is written once, in its step, and never moves.": (
+        "탐색의 {number}단계: 슬롯은 그 단계에 한 번 쓰고 옮기지 않습니다."
+    ),
+    "When hypotheses change places, the small table of ancestors is all that does.": (
+        "가설의 자리가 바뀌면 조상을 적은 작은 표만 바뀝니다."
+    ),
+    "Slots: each step adds one for each hypothesis; here with the token it was made from": (
+        "슬롯: 단계마다 가설 하나에 하나씩 추가, 칸에는 슬롯을 만든 토큰"
+    ),
+    "Ancestors: which slot of each step is on a hypothesis's branch": (
+        "조상: 단계마다, 가설의 가지에 있는 슬롯의 번호"
+    ),
+    "Mask: a row for each hypothesis, a cell for each slot; filled = may attend": (
+        "마스크: 행은 가설, 칸은 슬롯, 색이 있는 칸은 볼 수 있는 슬롯"
+    ),
+    "slot {number}": "슬롯 {number}",
+    "hypothesis {number}": "가설 {number}",
+}
+
+
+def in_korean(text, **values):
+    """Returns a text of the pictures in Korean, with its values in place."""
+    return KOREAN[text].format(**values)
 
 
 @dataclasses.dataclass
@@ -193,8 +235,8 @@ class Sheet:
         plt.close(self.figure)
 
 
-def draw_beam(search, path):
-    """Draws the tree, a column for each step."""
+def draw_beam(search, path, say=str.format):
+    """Draws the tree, a column for each step. `say` gives a text of the picture in its language."""
     lay_out(search.nodes[()])
     nodes, winner = list(search.nodes.values()), search.finished[0].tokens
     labels = {node.tokens: search.pieces(node.tokens[-1:] or search.slots[0][0][:1])[0] for node in nodes}
@@ -207,11 +249,14 @@ def draw_beam(search, path):
         max(9.6, lefts[-1] + 0.8),
         bottom + 0.75,
         f"{search.source}  →  {search.translation}",
-        f"Beam search, {len(search.slots[0][0])} wide. A column: what is open after a step, and what has ended.",
-        "A box: a token, and its probability after all that stands to its left.",
+        say(
+            "Beam search, {width} wide. A column: what is open after a step, and what has ended.",
+            width=len(search.slots[0][0]),
+        ),
+        say("A box: a token, and its probability after all that stands to its left."),
     )
     for column, (left, width) in enumerate(zip(lefts, widths, strict=False)):
-        name = ["", "step 1", column][min(column, 2)]
+        name = ["", say("step {number}", number=1), column][min(column, 2)]
         sheet.write(left + width / 2, TOP - 0.05, name, ha="center", color=GREY, fontsize=9)
     for node in nodes:
         colors, weight, line, share = DEAD, 1.8, "solid", ""
@@ -239,12 +284,12 @@ def draw_beam(search, path):
         (DEAD, "dashed", 0, "open when the search\nstopped: can no longer win"),
     ):
         sheet.rectangle(x, bottom + 0.25, 0.24, ec=edge, fc=face, ls=line)
-        sheet.write(x + 0.34, bottom + 0.37, text, fontsize=9)
+        sheet.write(x + 0.34, bottom + 0.37, say(text), fontsize=9)
         x += room
     sheet.save(path)
 
 
-def draw_cache(search, path):
+def draw_cache(search, path, say=str.format):
     """Draws the slots of the cache at one step, the table of ancestors and the mask that it gives."""
     now = min(CACHE_STEP, len(search.slots) - 1)
     ancestors = search.slots[now][1]
@@ -259,22 +304,23 @@ def draw_cache(search, path):
     sheet = Sheet(
         max(8.8, lefts[-1] + column + MARGIN),
         matrix + width * CELL + 0.3,
-        f"How {width} hypotheses share one cache",
-        f"Step {now} of a search: a slot is written once, in its step, and never moves.",
-        "When hypotheses change places, the small table of ancestors is all that does.",
+        say("How {width} hypotheses share one cache", width=width),
+        say("Step {number} of a search: a slot is written once, in its step, and never moves.", number=now),
+        say("When hypotheses change places, the small table of ancestors is all that does."),
     )
-    heads = "Slots: each step adds one for each hypothesis; here with the token it was made from"
-    sheet.write(MARGIN, slots - 0.35, heads)
-    sheet.write(MARGIN, table - 0.2, "Ancestors: which slot of each step is on a hypothesis's branch")
-    sheet.write(
-        MARGIN, matrix - 0.2, "Mask: a row for each hypothesis, a cell for each slot; filled = may attend"
-    )
+    for y, heading in (
+        (slots - 0.35, "Slots: each step adds one for each hypothesis; here with the token it was made from"),
+        (table - 0.2, "Ancestors: which slot of each step is on a hypothesis's branch"),
+        (matrix - 0.2, "Mask: a row for each hypothesis, a cell for each slot; filled = may attend"),
+    ):
+        sheet.write(MARGIN, y, say(heading))
     for number in range(width):
         color = BRANCHES[number % len(BRANCHES)]
         lane = slots + (0.5 + (number - (width - 1) / 2) * 0.5 / width) * ROW
-        sheet.write(MARGIN, slots + (number + 0.5) * ROW, f"slot {number}", fontsize=9)
+        sheet.write(MARGIN, slots + (number + 0.5) * ROW, say("slot {number}", number=number), fontsize=9)
+        name = say("hypothesis {number}", number=number)
         for top in (table, matrix):
-            sheet.write(MARGIN, top + (number + 0.5) * CELL, f"hypothesis {number}", color=color, fontsize=9)
+            sheet.write(MARGIN, top + (number + 0.5) * CELL, name, color=color, fontsize=9)
         for step, left in enumerate(lefts):
             middle, slot = left + column / 2, ancestors[number, step]
             colors = SLOT if number in ancestors[:, step] else DEAD
@@ -288,7 +334,8 @@ def draw_cache(search, path):
                 x, y = middle + (cell - width / 2) * CELL, matrix + number * CELL
                 sheet.rectangle(x, y, CELL, fc=face, ec="#c8c8c8", lw=0.8)
     for step, left in enumerate(lefts):
-        sheet.write(left + column / 2, slots - 0.1, f"step {step}", ha="center", color=GREY, fontsize=9)
+        name = say("step {number}", number=step)
+        sheet.write(left + column / 2, slots - 0.1, name, ha="center", color=GREY, fontsize=9)
     sheet.save(path)
 
 
@@ -300,12 +347,15 @@ def main(arguments=None):
     parser.add_argument("--width", default=WIDTH, type=int, help="open hypotheses")
     parser.add_argument("--output", default="beam.png", type=Path, help="the PNG or SVG to write")
     parser.add_argument("--cache", action="store_true", help="draw how the hypotheses share the cache")
+    parser.add_argument("--language", default="en", choices=LANGUAGES, help="language of the picture's words")
     options = parser.parse_args(arguments)
+    korean = options.language == "ko"
     try:
         search = record(Translator.load(options.run), options.sentence, options.width)
-        families = font_families(search.source, search.translation)
+        families = font_families(search.source, search.translation, *(KOREAN.values() if korean else ()))
+        draw = draw_cache if options.cache else draw_beam
         with plt.rc_context({**STYLE, "font.family": families}):
-            (draw_cache if options.cache else draw_beam)(search, options.output)
+            draw(search, options.output, in_korean if korean else str.format)
     except (ValueError, OSError) as error:
         print(f"draw_beam: error: {error}", file=sys.stderr)
         return EXIT_INPUT

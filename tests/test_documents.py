@@ -108,7 +108,9 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "0 links lead nowhere" in done.stdout
     korean = (tmp_path / "html" / "ko" / "docs" / "index.html").read_text(encoding="utf-8")
-    assert "트랜스포머" in korean
+    assert "트랜스포머" in korean and "인코더, N층" in korean
+    for language, picture in (("", "masks.png"), ("ko/", "masks.ko.png")):
+        assert picture in (tmp_path / "html" / f"{language}docs" / "plots.html").read_text(encoding="utf-8")
     page = (
         tmp_path
         / "html"
@@ -118,6 +120,12 @@ def test_the_site_is_built_without_a_warning(tmp_path):
         / "keras_transformer.layers.MultiHeadAttention.html"
     )
     assert "num_key_value_heads" in page.read_text(encoding="utf-8")
+
+
+def test_a_picture_in_another_language_stands_beside_the_english_one():
+    korean = list((DOCS / "images").glob("*.ko.*"))
+    assert len(korean) > 10
+    assert all(path.with_name(path.name.replace(".ko.", ".")).is_file() for path in korean)
 
 
 def test_the_pictures_of_the_model_are_what_their_script_draws(tmp_path, monkeypatch):

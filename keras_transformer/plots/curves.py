@@ -48,13 +48,16 @@ def schedule(schedules, steps=20_000, xlabel="step", ylabel="learning rate"):
 
 
 @styled
-def training_curves(history, measures=None):
+def training_curves(history, measures=None, words=None):
     """Draws the measurements of each epoch, in training and in validation.
 
     Args:
         history: What `fit` returns, its `history`, or what `keras_transformer.runs.read_history` returns.
         measures: List of names without the prefix `val_`, such as `["loss", "accuracy"]`. If None: loss, perplexity and
             accuracy, where the history has them.
+        words: A dict from the English words of the figure to those of another language, such as
+            `{"Loss": "손실", "nats per token": "토큰당 냇", "training": "학습", "epoch": "에포크"}`. Words that it
+            lacks stay English.
 
     Returns:
         A `matplotlib.figure.Figure`. Loss and perplexity have logarithmic axes.
@@ -76,25 +79,28 @@ def training_curves(history, measures=None):
             )
     if not measures:
         raise ValueError("`history` must have at least one epoch with a loss. Received: none.")
-    figure = new_figure(3.7 * len(measures), 3.6)
+    words = {} if words is None else words
+    figure = new_figure(3.7 * len(measures), 3.6, *words.values())
     for axes, name in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
         for key, label, colour in ((name, "training", BLUE), (f"val_{name}", "validation", ORANGE)):
             if key in columns:
                 values = columns[key]
+                label = words.get(label, label)
                 axes.plot(range(1, len(values) + 1), values, "o-", markersize=4, color=colour, label=label)
-        _finish(axes, name)
+        _finish(axes, name, words)
     figure.axes[0].legend()
     return figure
 
 
-def _finish(axes, name):
+def _finish(axes, name, words):
     """Gives the axes of a measure its title, scale and ticks."""
     from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 
-    axes.set(title=name.capitalize(), xlabel="epoch")
+    title = name.capitalize()
+    axes.set(title=words.get(title, title), xlabel=words.get("epoch", "epoch"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     if name in LOGARITHMIC:
-        axes.set(yscale="log", ylabel=LOGARITHMIC[name])
+        axes.set(yscale="log", ylabel=words.get(LOGARITHMIC[name], LOGARITHMIC[name]))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif name == "accuracy":

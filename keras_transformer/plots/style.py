@@ -49,7 +49,7 @@ def styled(function):
 
 def upright(text):
     """Returns the properties that make turned Hangul stand upright, one letter below the other; none for other text."""
-    return {"text": "\n".join(text), "rotation": 0, "linespacing": 1} if is_wide(text) else {}
+    return {"text": "\n".join(text), "rotation": 0} if is_wide(text) else {}
 
 
 def is_wide(text):

@@ -16,7 +16,7 @@ def beam_translator(translator, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--cache"]])
+@pytest.mark.parametrize("options", [[], ["--cache"], ["--language", "ko"], ["--cache", "--language", "ko"]])
 def test_pictures_are_drawn_in_colour_and_at_a_readable_size(tiny_run, tmp_path, capsys, options):
     path = tmp_path / "picture.png"
     arguments = [str(tiny_run), SENTENCE, "--width", "2", "--output", str(path), *options]
