@@ -212,8 +212,9 @@ class Picture:
             '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" orient="auto" markerUnits="userSpaceOnUse" '
             'markerWidth="11" markerHeight="11"><path class="head" d="M0 0L10 5L0 10z"/></marker>'
         )
+        role = "group" if self.linked else "img"  # a screen reader does not see what an img holds
         return (
-            f'<svg class="t" viewBox="0 {TOP} {WIDTH} {HEIGHT - TOP}" role="img" aria-label="{self.word(TITLE)}" '
+            f'<svg class="t" viewBox="0 {TOP} {WIDTH} {HEIGHT - TOP}" role="{role}" aria-label="{self.word(TITLE)}" '
             f'xmlns="http://www.w3.org/2000/svg"><style>{style()}</style><defs>{head}</defs>'
             f'<rect x="0" y="{TOP}" width="{WIDTH}" height="{HEIGHT - TOP}" style="fill:var(--paper)"/>\n'
             + "\n".join(self.elements)
