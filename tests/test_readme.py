@@ -56,6 +56,18 @@ def test_the_korean_readme_keeps_step(part):
     assert sorted(english) == sorted(korean) if part.startswith(r"\]") else english == korean
 
 
+def test_scores_of_the_readme_are_those_of_the_evidence_to_the_digit():
+    def scores(text, heading=""):
+        section = text.partition(f"\n## {heading}")[2].partition("\n## ")[0] if heading else text
+        return set(re.findall(r"\b\d+\.\d\d\b", section))
+
+    english = scores(README, "What to expect from your data")
+    evidence = scores((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8"))
+    assert len(english) > 4
+    assert english == scores(KOREAN, "데이터 규모별 예상 성능")
+    assert english <= evidence, english - evidence
+
+
 @pytest.mark.slow
 def test_the_layers_of_the_readme_run():
     code = re.search(r"## Your own layers.*?```python\n(.*?)```", README, re.DOTALL)[1]
