@@ -12,20 +12,22 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 PAGES = (
-    "index",
-    "installation",
-    "quickstart",
-    "troubleshooting",
-    "masks",
-    "viewer",
-    "training",
-    "attention_in_your_model",
-    "decoding",
-    "plots",
-    "quantization",
-    "serving",
-    "learn/index",
-    "learn/terms",
+    "docs/index",
+    "docs/installation",
+    "docs/quickstart",
+    "docs/troubleshooting",
+    "docs/masks",
+    "docs/viewer",
+    "docs/training",
+    "docs/attention_in_your_model",
+    "docs/decoding",
+    "docs/plots",
+    "docs/quantization",
+    "docs/serving",
+    "docs/evidence",
+    "docs/learn/index",
+    "docs/learn/terms",
+    "benchmarks/korean_english",
 )
 LANGUAGES = ("ko",)
 
@@ -48,7 +50,7 @@ def main():
     ]
     if code := subprocess.call(build):
         return code
-    kept = {templates / "docs" / f"{page}.pot" for page in PAGES}
+    kept = {templates / f"{page}.pot" for page in PAGES}
     for file in templates.rglob("*.pot"):
         if file not in kept:
             file.unlink()
