@@ -9,8 +9,8 @@ in Korean, which the Korean site shows. viewer.png is a picture of the page that
     keras-transformer show demo/run "제 친구는 아침에 학교에 갑니다." --beam-width 3 --output page.html
 """
 
+import argparse
 import os
-import sys
 from pathlib import Path
 
 # Before TensorFlow loads: its notices are not the picture's.
@@ -34,9 +34,14 @@ KOREAN = {
     "schedule": {"xlabel": "스텝", "ylabel": "학습률"},
     "training_curve": {
         "words": {
-            **{"Loss": "손실", "Perplexity": "펄플렉서티", "Accuracy": "정확도"},
-            **{"nats per token": "토큰당 냇", "per token": "토큰당"},
-            **{"training": "학습", "validation": "검증", "epoch": "에포크"},
+            "Loss": "손실",
+            "Perplexity": "펄플렉서티",
+            "Accuracy": "정확도",
+            "nats per token": "토큰당 nat",
+            "per token": "토큰당",
+            "training": "학습",
+            "validation": "검증",
+            "epoch": "에포크",
         }
     },
     "attention": {
@@ -72,4 +77,6 @@ def main(run):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="folder of the run that `make demo` trains")
+    main(parser.parse_args().run)

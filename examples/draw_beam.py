@@ -58,7 +58,7 @@ KOREAN = {
         "가장 좋은 가설: 끝에 적은 보정한\n점수가 가장 높습니다"
     ),
     "led to other\nfinished hypotheses": "끝난 다른 가설로\n이어졌습니다",
-    "fell out of the beam:\nothers were likelier": "빔에서 빠졌습니다:\n다른 가설이 유력했습니다",
+    "fell out of the beam:\nothers were likelier": "빔에서 빠졌습니다:\n다른 가설이 더 유력했습니다",
     "open when the search\nstopped: can no longer win": "탐색이 멈출 때 열려 있었고,\n더는 이길 수 없습니다",
     "How {width} hypotheses share one cache": "가설 {width}개가 캐시 하나를 함께 쓰는 방법",
     "Step {number} of a search: a slot is written once, in its step, and never moves.": (

@@ -108,7 +108,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "0 links lead nowhere" in done.stdout
     korean = (tmp_path / "html" / "ko" / "docs" / "index.html").read_text(encoding="utf-8")
-    assert "트랜스포머" in korean and "인코더, N층" in korean
+    assert "트랜스포머" in korean and "인코더, N층" in korean and "Model families (영어)</a>" in korean
     for language, picture in (("", "masks.png"), ("ko/", "masks.ko.png")):
         assert picture in (tmp_path / "html" / f"{language}docs" / "plots.html").read_text(encoding="utf-8")
     page = (

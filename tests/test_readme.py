@@ -59,7 +59,7 @@ def test_the_korean_readme_keeps_step(part):
 def test_scores_of_the_readme_are_those_of_the_evidence_to_the_digit():
     def scores(text, heading=""):
         section = text.partition(f"\n## {heading}")[2].partition("\n## ")[0] if heading else text
-        return set(re.findall(r"\b\d+\.\d\d\b", section))
+        return set(re.findall(r"\b\d+\.\d+\b", section))
 
     english = scores(README, "What to expect from your data")
     evidence = scores((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8"))

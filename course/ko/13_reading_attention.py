@@ -273,8 +273,8 @@ kt.plots.translation_attention(
 #
 # 이 라이브러리는 같은 것을 브라우저용 페이지로도 보여 줍니다. 헤드를 끄고 켜거나, 단계를 옮겨 가거나, 가중치
 # 하나가 어떻게 나오는지 볼 수 있습니다. 노트북에서는 바로 아래에 페이지가 나타나고, 메서드 `save("page.html")`은
-# 파일로 저장합니다. (`live=False`는 이 문장들만 기록합니다. SentencePiece 토크나이저를 쓰는 번역기는 페이지
-# 안에서 직접 실행할 수 있습니다.)
+# 파일로 저장합니다. (`live=False`는 이 문장들만 기록합니다. 12장처럼 SentencePiece 토크나이저를 쓰는
+# 번역기는 페이지 안에서 바로 실행됩니다.)
 
 # %%
 kt.plots.attention(translator, [text, test[0][0]], live=False, language="ko")

@@ -244,7 +244,7 @@ def export(options):
     servable = _load_servable(options, serving.load)
     verbose = sys.stderr.isatty()
     if not verbose:
-        progress.info(f"{options.run}: makes the export, which takes a minute or more for a large model")
+        progress.info(f"Exporting {options.run}. A large model takes a minute or more.")
     path = servable.export(options.folder, options.version, options.xla, verbose=verbose, **details)
     _print_export(path)
 

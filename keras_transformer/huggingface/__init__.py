@@ -158,7 +158,6 @@ def from_huggingface(folder, verbose=False, *, precision="float32", base=None, *
         ValueError: If a file is missing, damaged or pickled; if config.json asks for something that the library does
             not have; if a tensor is missing, left over or of another shape; or if it differs from the tensor it is tied
             to or from what the model computes in its place.
-        ImportError: If safetensors is not installed.
     """
     with joined(folder, base) as whole:
         return _from_huggingface(whole, verbose, precision, kwargs)

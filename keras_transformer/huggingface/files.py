@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -170,6 +169,8 @@ def _tensor_files(folder):
 
 def _open(path):
     """Opens a safetensors file, for a `with` statement."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         return safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:

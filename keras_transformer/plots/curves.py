@@ -55,9 +55,9 @@ def training_curves(history, measures=None, words=None):
         history: What `fit` returns, its `history`, or what `keras_transformer.runs.read_history` returns.
         measures: List of names without the prefix `val_`, such as `["loss", "accuracy"]`. If None: loss, perplexity and
             accuracy, where the history has them.
-        words: A dict from the English words of the figure to those of another language, such as
-            `{"Loss": "손실", "nats per token": "토큰당 냇", "training": "학습", "epoch": "에포크"}`. Words that it
-            lacks stay English.
+        words: A dict from English words of the figure to those of another language, such as
+            `{"Loss": "손실", "epoch": "에포크"}`. The words are the titles, such as "Loss", and "training",
+            "validation", "epoch", "nats per token" and "per token". Those that the dict lacks stay English.
 
     Returns:
         A `matplotlib.figure.Figure`. Loss and perplexity have logarithmic axes.

@@ -281,11 +281,10 @@ class Recipe:
             value = getattr(recipe, name)
             if value is not None or name not in MODEL:
                 return repr(value)
-            if recipe.preset is None:
-                return "that of init_from"
             from keras_transformer.models.transformer import PRESETS
 
-            return f"{PRESETS[recipe.preset][name]} (preset {recipe.preset})"
+            preset = PRESETS.get(recipe.preset, {})
+            return f"{preset[name]} (preset {recipe.preset})" if name in preset else "that of init_from"
 
         return [
             f"{field.name}: {shown(before, field.name)}, now {shown(now, field.name)}"

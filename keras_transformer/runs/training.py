@@ -209,12 +209,15 @@ def _report(recipe, translator, batches, say):
             f"the tokenizers of {recipe.tokenizer}" if recipe.has_own_tokenizers else "its tokenizers"
         )
         say(f"{recipe.init_from}: the training goes on with its {type(model).__name__} and {tokenizers}")
-    accelerators = [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]
+    gpus = len(tf.config.list_logical_devices("GPU"))
+    device = (
+        f"the first of {gpus} GPUs" if gpus > 1 else "the GPU" if gpus else "the CPU: TensorFlow finds no GPU"
+    )
     say(
         f"{model.count_params():,} parameters, {sizes[0]} source and {sizes[1]} target ids; "
         f"{batches.kept:,} pairs, {batches.steps} steps an epoch, "
         f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}; "
-        f"on {', '.join(accelerators) or 'the CPU: TensorFlow finds no GPU'}"
+        f"on {device}"
     )
     read = batches.kept + batches.skipped
     sample = recipe.resolved().vocab_sample

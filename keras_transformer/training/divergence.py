@@ -7,8 +7,8 @@ import numpy as np
 
 MAX_NAMES = 5  # names of weights in a message
 ADVICE = (
-    "A lower learning rate, a longer warm-up or clipped gradients may help. A target that is no id of the vocabulary "
-    "makes the loss NaN, too."
+    "A lower learning rate, a longer warm-up or clipped gradients may help. A target that is not an id of the "
+    "vocabulary also makes the loss NaN."
 )
 
 

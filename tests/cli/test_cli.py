@@ -378,6 +378,7 @@ def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run
 def test_export_writes_a_version_and_never_overwrites_it(tiny_run, tmp_path):
     code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)
     assert (code, out.decode()) == (0, f"{tmp_path / 'model' / '3'}\n"), err
+    assert f"Exporting {tiny_run}." in err
     model = tmp_path / "model" / "3" / "saved_model.pb"
     before = model.stat().st_mtime_ns, model.read_bytes()
     code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)

@@ -1,3 +1,5 @@
+import re
+
 import draw_beam
 import matplotlib.image
 import numpy as np
@@ -16,7 +18,7 @@ def beam_translator(translator, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--cache"], ["--language", "ko"], ["--cache", "--language", "ko"]])
+@pytest.mark.parametrize("options", [[], ["--cache"]])
 def test_pictures_are_drawn_in_colour_and_at_a_readable_size(tiny_run, tmp_path, capsys, options):
     path = tmp_path / "picture.png"
     arguments = [str(tiny_run), SENTENCE, "--width", "2", "--output", str(path), *options]
@@ -26,6 +28,23 @@ def test_pictures_are_drawn_in_colour_and_at_a_readable_size(tiny_run, tmp_path,
     assert pixels.shape[0] >= 400
     assert pixels.shape[1] >= 1300
     assert np.mean(np.ptp(pixels, axis=-1) > 0.05) > 0.005  # what is no grey
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--cache"]])
+def test_words_of_the_picture_may_be_korean(tiny_run, tmp_path, options):
+    paths = [tmp_path / f"{language}.png" for language in draw_beam.LANGUAGES]
+    for language, path in zip(draw_beam.LANGUAGES, paths, strict=True):
+        arguments = [str(tiny_run), SENTENCE, "--output", str(path), "--language", language, *options]
+        assert draw_beam.main(arguments) == 0
+    english, korean = map(matplotlib.image.imread, paths)
+    assert english.shape == korean.shape and not np.array_equal(english, korean)
+
+
+def test_korean_words_keep_the_values_of_the_english_ones():
+    assert draw_beam.in_korean("slot {number}", number=3) == "슬롯 3"
+    for english, korean in draw_beam.KOREAN.items():
+        assert set(re.findall(r"{\w+}", english)) == set(re.findall(r"{\w+}", korean))
 
 
 @pytest.mark.slow

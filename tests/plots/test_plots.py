@@ -67,10 +67,10 @@ def test_labels_are_in_the_language_that_is_asked_for():
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("위치", "채널", "자\n리")
     axes = plots.schedule(kt.WarmupSchedule(8), 9, xlabel="스텝", ylabel="학습률").axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("스텝", "학\n습\n률")
-    words = {"Loss": "손실", "nats per token": "토큰당 냇", "training": "학습", "epoch": "에포크"}
+    words = {"Loss": "손실", "nats per token": "토큰당 nat", "training": "학습", "epoch": "에포크"}
     axes = plots.training_curves({"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}, words=words).axes[0]
     assert (axes.get_title(), axes.get_xlabel()) == ("손실", "에포크")
-    assert axes.get_ylabel() == "\n".join("토큰당 냇")
+    assert axes.get_ylabel() == "\n".join("토큰당 nat")
     assert labels(axes.get_legend().get_texts()) == ["학습", "validation"]
     figure = plots.classified_images(
         np.zeros((1, 2, 2, 1)), ["원"], ["칸"], wrong="{prediction} (정답: {label})"

@@ -236,3 +236,9 @@ def test_adapters_need_a_model_and_train_without_a_moving_average():
         Recipe(lora=8)
     with pytest.raises(ValueError, match=r"give `lora` or `ema`, not both"):
         Recipe(lora=8, ema=0.9, init_from="RUN")
+
+
+def test_a_value_that_the_first_model_decides_is_named_so():
+    earlier = dataclasses.asdict(Recipe(init_from="RUN", preset="tiny", activation="gelu", d_model=8))
+    changes = Recipe(init_from="RUN", preset="tiny").changes(earlier)
+    assert changes == ["d_model: 8, now 128 (preset tiny)", "activation: 'gelu', now that of init_from"]
