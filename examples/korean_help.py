@@ -83,8 +83,14 @@ def main(arguments=None):
     if pairs is None:
         return 1
     last = min(RECIPE.average_last, options.epochs)
+    # Few pairs make few updates: the warm-up ends before them.
+    warmup_steps = min(RECIPE.warmup_steps, 1 + options.epochs * len(pairs[0]) // 400)
     recipe = dataclasses.replace(
-        RECIPE, epochs=options.epochs, average_last=last, precision=options.precision
+        RECIPE,
+        epochs=options.epochs,
+        average_last=last,
+        warmup_steps=warmup_steps,
+        precision=options.precision,
     )
     translator = train(recipe, pairs[0], options.output / "run", pairs[1])
 

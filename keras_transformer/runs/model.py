@@ -1,5 +1,6 @@
 """The compiled model of a recipe."""
 
+from keras_transformer.checks import check
 from keras_transformer.execution.compiled import compiles
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
@@ -65,8 +66,14 @@ def _schedule(recipe, d_model, steps):
         peak = (d_model * recipe.warmup_steps) ** -0.5  # "Attention Is All You Need", equation 3
     if recipe.schedule == "inverse_sqrt":
         return InverseSquareRootSchedule(peak, recipe.warmup_steps)
+    updates = recipe.epochs * steps // recipe.accumulation
+    rule = (
+        f"`warmup_steps` must be less than the updates of the training, because the rate of {recipe.schedule!r} falls "
+        "after them. Take about a tenth of the updates, or more epochs."
+    )
+    check(recipe.warmup_steps < updates, rule, warmup_steps=recipe.warmup_steps, updates=updates)
     schedule_class = LinearSchedule if recipe.schedule == "linear" else CosineSchedule
-    return schedule_class(peak, recipe.epochs * steps // recipe.accumulation, recipe.warmup_steps)
+    return schedule_class(peak, updates, recipe.warmup_steps)
 
 
 def _optimizer(recipe, schedule):

@@ -240,6 +240,14 @@ def test_another_recipe_is_refused_with_its_changes(finished, pairs, arguments, 
     assert_refused(message, changed(epochs=5, **arguments), pairs, finished)
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_warm_up_as_long_as_the_training_is_refused_with_the_number_of_updates(pairs, tmp_path, schedule):
+    message = r"less than the updates of the training.* Received: warmup_steps=4000, updates=\d+"
+    with pytest.raises(ValueError, match=message):
+        train(changed(schedule=schedule, warmup_steps=4000), pairs, tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
 def test_other_pairs_are_refused(finished, pairs):
     for others in (pairs[:-1], [*pairs[1:], pairs[0]], [*pairs[:-1], ("저", "I")]):
         assert_refused(f"pairs: {len(pairs)}, now {len(others)}", RECIPE, others, finished)
