@@ -51,7 +51,7 @@ check-pages: $(VENV)/.pages
 	$(BIN)/python docs/check_pages.py
 
 # Slides of the executed chapters in docs/_build/slides: HTML, and PDF where Chromium is installed.
-slides: course $(VENV)/.docs
+slides: course $(VENV)/.docs $(VENV)/.pages
 	$(BIN)/python docs/build_slides.py
 
 # The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.

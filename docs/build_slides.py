@@ -9,14 +9,13 @@ PDF, too.
 
 import argparse
 import base64
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
+import tqdm
 from draw_motion import browser
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
@@ -26,7 +25,6 @@ COURSE = DOCS.parent / "course"
 LANGUAGES = ("en", "ko")
 TITLES = {"en": "Slides of the course", "ko": "강의 슬라이드"}
 ROOM = 14  # lines of a slide
-PRINTS = 6  # tries to print a PDF
 SENTENCE = re.compile(r"(?<=[.?!])(?<!al\.)(?<!e\.g\.)\s+(?=[^\s\d(])")
 ONLY_IMPORTS = re.compile(
     r"(\s*(import |from |os\.environ|keras\.utils\.set_random_seed|random = ).*\n?|\s*\n)*"
@@ -171,26 +169,21 @@ def build(language, only, output):
     return [folder / f"{name}.html" for name in names]
 
 
-def print_pdf(page, program):
-    """Prints slides into a PDF beside them. Chromium may print before reveal.js is ready: then it prints again."""
-    target = page.with_suffix(".pdf")
-    command = [
-        program,
-        "--headless",
-        *(["--no-sandbox"] if os.geteuid() == 0 else []),  # root gets none
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--virtual-time-budget=20000",
-        "--run-all-compositor-stages-before-draw",
-        "--no-pdf-header-footer",
-        f"--print-to-pdf={target}",
-        f"{page.as_uri()}?print-pdf",
-    ]
-    for _ in range(PRINTS):
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
-        if len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) > 1:
-            return
-    raise SystemExit(f"{program} printed no slides into {target}.")
+def print_pdfs(pages, program):
+    """Prints slides into PDFs beside them, each when reveal.js says that its slides are laid out."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=program, args=["--disable-background-networking"]
+        )
+        tab = chromium.new_page()
+        tab.add_init_script("window.addEventListener('pdf-ready', () => { window.isLaidOut = true; })")
+        for page in tqdm.tqdm(pages, unit="deck"):
+            tab.goto(f"{page.as_uri()}?print-pdf")
+            tab.wait_for_function("window.isLaidOut", timeout=300_000)
+            tab.pdf(path=page.with_suffix(".pdf"), prefer_css_page_size=True, print_background=True)
+        chromium.close()
 
 
 def main(arguments=None):
@@ -210,8 +203,8 @@ def main(arguments=None):
         print("No chapter is executed. Run `make course` first.", file=sys.stderr)
         return 1
     program = browser() if options.pdf else None
-    for page in pages if program else ():
-        print_pdf(page, program)
+    if program:
+        print_pdfs(pages, program)
     print(f"{len(pages)} decks in {output}, {'with' if program else 'without'} PDF")
     return 0
 
