@@ -66,7 +66,7 @@ def _schedule(recipe, d_model, steps):
         peak = (d_model * recipe.warmup_steps) ** -0.5  # "Attention Is All You Need", equation 3
     if recipe.schedule == "inverse_sqrt":
         return InverseSquareRootSchedule(peak, recipe.warmup_steps)
-    updates = recipe.epochs * steps // recipe.accumulation
+    updates = recipe.updates(steps)
     rule = (
         f"`warmup_steps` must be less than the updates of the training, because the rate of {recipe.schedule!r} falls "
         "after them. Take about a tenth of the updates, or more epochs."

@@ -239,6 +239,10 @@ class Recipe:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None or name not in optional}
 
+    def updates(self, steps):
+        """Returns the number of updates of the weights in a training of `steps` batches an epoch."""
+        return self.epochs * steps // self.accumulation
+
     @property
     def has_own_tokenizers(self):
         """Whether `tokenizer` is a file or a folder."""

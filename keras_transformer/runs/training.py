@@ -229,7 +229,7 @@ def _report(recipe, translator, batches, say):
     for side, unknown in batches.unknown.items():
         if 0 < unknown.share <= SMALL_SHARE:  # above, the batches have warned
             say(f"{side}: {unknown}")
-    updates = recipe.epochs * batches.steps // recipe.accumulation
+    updates = recipe.updates(batches.steps)
     if updates <= recipe.warmup_steps:
         warnings.warn(
             f"the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
