@@ -65,9 +65,11 @@ def test_the_translator_of_help_texts_takes_any_pairs(tmp_path):
     }
     for part, text in parts.items():
         (tmp_path / f"{part}.ko-en.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    done = run("korean_help.py", "--data", str(tmp_path), "--epochs", "1", folder=tmp_path)
+    done = run("korean_help.py", "--data", str(tmp_path), "--epochs", "1", "1", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "20 sentences of other pages: BLEU" in done.stdout and done.stdout.count("reference: ") == 20
+    for name in ("the beam's best", "the best when read back"):
+        assert f"20 sentences of other pages, {name}: BLEU" in done.stdout
+    assert done.stdout.count("reference: ") == 20
     assert done.stdout.splitlines()[-1].startswith("Exported to ")
 
 
