@@ -278,22 +278,33 @@ class Batches:
             `source_end`, ids `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with
             eos.
         """
-        pairs = self._pairs if pairs is None else pairs
-        rows, source_len, target_len = self.shapes[bucket]
-        source = np.full((rows, source_len), self._pad_id, "int32")
-        shifted = np.full((rows, target_len), self._pad_id, "int32")
-        target = np.full((rows, target_len), self._pad_id, "int32")
-        for row, i in enumerate(indices):
-            s, t = (
-                np.concatenate([start, ids if len(ids) + added <= room else likeliest, end])
-                for ids, likeliest, (start, end), added, room in zip(
-                    pairs[i], self._pairs[i], self._frames, self._added, (source_len, target_len), strict=True
-                )
-            )
-            source[row, : len(s)] = s
-            shifted[row, 0], shifted[row, 1 : len(t)] = self._bos_id, t[:-1]
-            target[row, : len(t)] = t
+        pairs, indices = self._pairs if pairs is None else pairs, np.asarray(indices)
+        rows, *widths = self.shapes[bucket]
+        (source, _), (target, lengths) = (
+            self._table(side, indices, pairs, rows, width) for side, width in enumerate(widths)
+        )
+        shifted = np.full_like(target, self._pad_id)
+        shifted[: len(indices), 0] = self._bos_id
+        before_the_last = np.arange(1, target.shape[1]) < lengths[:, None]
+        shifted[: len(indices), 1:] = np.where(before_the_last, target[: len(indices), :-1], self._pad_id)
         return {"source": source, "target": shifted}, target
+
+    def _table(self, side, indices, pairs, rows, width):
+        """Returns one side of a batch, int32 `(rows, width)`, and the lengths of its real rows, int `(indices,)`."""
+        (start, end), added = self._frames[side], self._added[side]
+        ids, lengths = pairs.side(side, indices, width - added)
+        long = lengths > width - added
+        if long.any():
+            ids[long], lengths[long] = self._pairs.side(side, indices[long], width - added)
+        table = np.full((rows, width), self._pad_id, "int32")
+        real, first = table[: len(indices)], len(start)
+        real[:, :first] = start
+        real[:, first : width - len(end)] = np.where(
+            np.arange(width - added) < lengths[:, None], ids, self._pad_id
+        )
+        ends = first + lengths[:, None] + np.arange(len(end))
+        np.put_along_axis(real, ends, np.broadcast_to(np.asarray(end, "int32"), ends.shape), axis=1)
+        return table, lengths + added
 
     def arrays(self, epoch, first_step=0):
         """Yields the batches of one epoch, as `dataset` has them, but as arrays: any backend takes these.
@@ -359,6 +370,22 @@ class _Segmented(Sequence):
     def __getitem__(self, index):
         number = self._chosen[index]
         return tuple(side[number][:room] for side, room in zip(self._sides, self._room, strict=True))
+
+    def side(self, side, indices, width):
+        """Returns the ids of one side of pairs, and their lengths.
+
+        Args:
+            side: 0 for the sources, 1 for the targets.
+            indices: int `(rows,)`, which pairs.
+            width: Number of ids of each row.
+
+        Returns:
+            int32 `(rows, width)`, with other ids behind the end of a short row; and int `(rows,)`, which may be larger
+            than `width`.
+        """
+        numbers = self._chosen[indices]
+        lengths = np.minimum(self._sides[side].lengths[numbers], self._room[side])
+        return self._sides[side].columns(numbers, width), lengths
 
     def lengths(self):
         """Returns the lengths of both sides of each pair, with the ids around them, int `(pairs, 2)`."""

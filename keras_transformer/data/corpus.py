@@ -305,3 +305,13 @@ class FlatIds(Sequence):
     def __getitem__(self, index):
         start = self._starts[index]
         return np.asarray(self._flat[start : start + self.lengths[index]], "int32")
+
+    def columns(self, numbers, width):
+        """Returns the first ids of rows, int32 `(rows, width)`; a shorter row goes on with ids of the next ones.
+
+        Args:
+            numbers: int `(rows,)`, which rows.
+            width: Number of ids of each.
+        """
+        positions = self._starts[numbers][:, None] + np.arange(width)
+        return self._flat[np.minimum(positions, len(self._flat) - 1)].astype("int32")
