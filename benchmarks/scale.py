@@ -2,12 +2,13 @@
 
     python benchmarks/scale.py FOLDER data --pairs 10000000
     python benchmarks/scale.py FOLDER memory
-    KERAS_BACKEND=jax python benchmarks/scale.py FOLDER devices
+    python benchmarks/scale.py FOLDER devices
 
 `data` writes generated pairs and reads them as a training does: lines, vocabulary, ids, and batches as fast as they
 come. `memory` trains the presets `base` and `big` for a step, and writes and reads a checkpoint. `devices` trains
 `base` for 50 steps on one device, and on eight simulated ones in two layouts, from the same weights on the same
-batches. Each appends its line of JSON to FOLDER/results.jsonl and prints it. docs/wmt14.md says what follows.
+batches. Each appends its line of JSON to FOLDER/results.jsonl and prints it. docs/evidence.md has the figures, and what
+follows from them.
 """
 
 import argparse
@@ -25,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 VOCAB = 37_000  # pieces of both languages, as in the paper
 BATCH_TOKENS = 25_000  # of each side, as in the paper
 SECONDS = 60  # for which batches are read
-POSITIONS = (32, 32)  # rows and tokens a side, of the step whose memory is measured
+STEP_SHAPE = (32, 32)  # rows and tokens a side, of the step whose memory is measured
 ROWS, LENGTH, STEPS = 8, 16, 50  # of the batches of `devices`
 # None is one device; else the sizes of the axes "batch" and "model".
 LAYOUTS = {
@@ -35,8 +36,8 @@ LAYOUTS = {
 }
 
 
-def peak_mb():
-    """Returns the largest memory of this process so far, in MB (Linux)."""
+def peak_mib():
+    """Returns the largest memory of this process so far, in MiB (Linux)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
@@ -78,28 +79,28 @@ def measure_data(folder, pairs):
         "batches_read": steps,
         "target_tokens_per_second_from_batches": round(tokens / seconds["batches"]),
         "padding": round(batches.padding, 3),
-        "peak_mb": peak_mb(),
+        "peak_mib": peak_mib(),
     }
 
 
 def measure_memory(folder, preset):
-    """Returns the bytes of the weights and of the optimizer, of a step and of a checkpoint of one preset."""
+    """Returns the MiB of the weights, the optimizer, a step and a checkpoint of one preset, and seconds."""
     import keras
     import numpy as np
 
     import keras_transformer as kt
     from keras_transformer.training import Adam
 
-    before = peak_mb()
+    before = peak_mib()
     model = kt.Transformer.from_preset(preset, VOCAB)
     model.compile(Adam(1e-4), kt.MaskedCrossentropy(0.1))
-    ids = np.random.default_rng(0).integers(4, VOCAB, POSITIONS)
+    ids = np.random.default_rng(0).integers(4, VOCAB, STEP_SHAPE)
     begin = time.perf_counter()
     data = {"source": ids, "target": ids[:, :-1]}, ids[:, 1:]
     model.fit(*data, batch_size=len(ids), verbose=0)
     first, begin = time.perf_counter() - begin, time.perf_counter()
     model.fit(*data, batch_size=len(ids), verbose=0)
-    step, after = time.perf_counter() - begin, peak_mb()
+    step, after = time.perf_counter() - begin, peak_mib()
     begin, path = time.perf_counter(), folder / f"{preset}.keras"
     model.save(path)
     saved, begin = time.perf_counter() - begin, time.perf_counter()
@@ -107,20 +108,20 @@ def measure_memory(folder, preset):
     loaded, size = time.perf_counter() - begin, path.stat().st_size
     path.unlink()
 
-    def megabytes(variables):
+    def mebibytes(variables):
         return sum(int(np.prod(variable.shape)) for variable in variables) * 4 >> 20
 
     return {
         "preset": preset,
         "parameters": model.count_params(),
-        "weights_mb": megabytes(model.trainable_variables),
-        "optimizer_mb": megabytes(model.optimizer.variables),
+        "weights_mib": mebibytes(model.trainable_variables),
+        "optimizer_mib": mebibytes(model.optimizer.variables),
         "step_positions": ids.size,
-        "process_mb": before,
-        "step_peak_mb": after,
+        "process_mib": before,
+        "step_peak_mib": after,
         "first_step_seconds": round(first, 1),
         "step_seconds": round(step, 2),
-        "checkpoint_mb": size >> 20,
+        "checkpoint_mib": size >> 20,
         "save_seconds": round(saved, 1),
         "load_seconds": round(loaded, 1),
     }
@@ -155,7 +156,7 @@ def train_on(sizes):
     for weight in model.trainable_variables:
         for shard in weight.value.addressable_shards:
             held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
-    return {"losses": list(map(float, losses)), "weights_mb_a_device": max(held.values()) >> 20}
+    return {"losses": list(map(float, losses)), "weights_mib_a_device": max(held.values()) >> 20}
 
 
 def own_output(arguments, **environment):
@@ -168,7 +169,7 @@ def own_output(arguments, **environment):
 
 
 def measure_devices(folder):
-    """Returns what each layout's losses are, and how far they are from those of one device."""
+    """Trains in each layout. Returns the first and the last loss of one device, and how far the others are off."""
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "KERAS_BACKEND": "jax"}
     runs = {name: own_output([folder, "layout", "--layout", name], **devices) for name in LAYOUTS}
     one = runs["one device"]["losses"]
@@ -180,7 +181,7 @@ def measure_devices(folder):
             name: max(abs(a - b) for a, b in zip(one, run["losses"], strict=True))
             for name, run in runs.items()
         },
-        "weights_mb_a_device": {name: run["weights_mb_a_device"] for name, run in runs.items()},
+        "weights_mib_a_device": {name: run["weights_mib_a_device"] for name, run in runs.items()},
     }
 
 

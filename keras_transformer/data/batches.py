@@ -271,14 +271,14 @@ class Batches:
         Args:
             bucket: Number of the bucket.
             indices: Which pairs, at most as many as the bucket has rows.
-            pairs: The result of `segmented`; the pairs with the most likely subwords when None.
+            pairs: The result of `segmented`, and nothing else; the pairs with the most likely subwords when None.
 
         Returns:
             `({"source": ..., "target": ...}, targets)`, int32 arrays: ids `(rows, source_len)` that end with
             `source_end`, ids `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with
             eos.
         """
-        pairs, indices = self._pairs if pairs is None else pairs, np.asarray(indices)
+        pairs, indices = self._pairs if pairs is None else pairs, np.asarray(indices, "int64")
         rows, *widths = self.shapes[bucket]
         (source, _), (target, lengths) = (
             self._table(side, indices, pairs, rows, width) for side, width in enumerate(widths)
@@ -292,10 +292,11 @@ class Batches:
     def _table(self, side, indices, pairs, rows, width):
         """Returns one side of a batch, int32 `(rows, width)`, and the lengths of its real rows, int `(indices,)`."""
         (start, end), added = self._frames[side], self._added[side]
-        ids, lengths = pairs.side(side, indices, width - added)
+        ids, lengths = pairs.ids_of(side, indices, width - added)
         long = lengths > width - added
         if long.any():
-            ids[long], lengths[long] = self._pairs.side(side, indices[long], width - added)
+            # A draw that is longer than the batch gives way to the most likely subwords.
+            ids[long], lengths[long] = self._pairs.ids_of(side, indices[long], width - added)
         table = np.full((rows, width), self._pad_id, "int32")
         real, first = table[: len(indices)], len(start)
         real[:, :first] = start
@@ -371,7 +372,7 @@ class _Segmented(Sequence):
         number = self._chosen[index]
         return tuple(side[number][:room] for side, room in zip(self._sides, self._room, strict=True))
 
-    def side(self, side, indices, width):
+    def ids_of(self, side, indices, width):
         """Returns the ids of one side of pairs, and their lengths.
 
         Args:
@@ -385,7 +386,7 @@ class _Segmented(Sequence):
         """
         numbers = self._chosen[indices]
         lengths = np.minimum(self._sides[side].lengths[numbers], self._room[side])
-        return self._sides[side].columns(numbers, width), lengths
+        return self._sides[side].first_ids(numbers, width), lengths
 
     def lengths(self):
         """Returns the lengths of both sides of each pair, with the ids around them, int `(pairs, 2)`."""

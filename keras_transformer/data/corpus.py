@@ -306,7 +306,7 @@ class FlatIds(Sequence):
         start = self._starts[index]
         return np.asarray(self._flat[start : start + self.lengths[index]], "int32")
 
-    def columns(self, numbers, width):
+    def first_ids(self, numbers, width):
         """Returns the first ids of rows, int32 `(rows, width)`; a shorter row goes on with ids of the next ones.
 
         Args:

@@ -97,6 +97,51 @@ def test_source_and_target_are_read_by_their_own_tokenizers():
     assert target[0].tolist() == [107, EOS]
 
 
+@pytest.mark.parametrize("too_long", ["skip", "truncate"])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        {},
+        {"source_start": (7,), "source_end": (8, 9), "target_start": (6, 5)},
+        {"source_end": ()},
+        {"pad_id": EOS},
+    ],
+    ids=["usual", "longer", "no source_end", "pad is eos"],
+)
+def test_each_row_has_the_ids_of_its_pair_in_their_frame(frames, too_long):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the longer pairs
+        batches = Batches(
+            some_pairs(31),
+            Numbers(),
+            batch_tokens=70,
+            max_length=11,
+            num_buckets=3,
+            too_long=too_long,
+            **frames,
+        )
+    pad = frames.get("pad_id", 0)
+    around = (
+        (frames.get("source_start", ()), frames.get("source_end", (EOS,))),
+        (frames.get("target_start", ()), (EOS,)),
+    )
+    for step, (bucket, indices) in enumerate(batches.plan(0)):
+        rows, *widths = batches.shapes[bucket]
+        framed = [
+            [[*start, *map(int, side.split()[: 11 - len(start) - len(end)]), *end] for side in sides]
+            for sides, (start, end) in zip(zip(*batches.texts(0, step), strict=True), around, strict=True)
+        ]
+        framed.append([[BOS, *target[:-1]] for target in framed[1]])
+        for count in (len(indices), len(indices) // 2, 0):  # the rest is padding
+            inputs, targets = batches.batch(bucket, indices[:count])
+            arrays = inputs["source"], targets, inputs["target"]
+            for array, sides, width in zip(arrays, framed, [*widths, widths[1]], strict=True):
+                expected = [side + [pad] * (width - len(side)) for side in sides[:count]]
+                assert array.dtype == "int32" and array.tolist() == expected + [[pad] * width] * (
+                    rows - count
+                )
+
+
 def test_special_ids_may_be_others():
     pairs = [("5 6", "7"), ("5", "7"), ("6", "7")]
     batches = Batches(
