@@ -7,8 +7,8 @@
 `data` writes generated pairs and reads them as a training does: lines, vocabulary, ids, and batches as fast as they
 come. `memory` trains the presets `base` and `big` for a step, and writes and reads a checkpoint. `devices` trains 3+3
 layers of 256 for 50 steps on one device, and on eight simulated ones in two layouts, from the same weights on the same
-batches, in float64: in float32 the rounding of a step grows with the steps. Each appends its line of JSON to
-FOLDER/results.jsonl and prints it. docs/evidence.md has the figures, and what follows from them.
+batches, in float64. Each appends its line of JSON to FOLDER/results.jsonl and prints it. docs/evidence.md has the
+figures, and what follows from them.
 """
 
 import argparse

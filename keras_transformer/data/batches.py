@@ -304,7 +304,7 @@ class Batches:
             np.arange(width - added) < lengths[:, None], ids, self._pad_id
         )
         ends = first + lengths[:, None] + np.arange(len(end))
-        np.put_along_axis(real, ends, np.broadcast_to(np.asarray(end, "int32"), ends.shape), axis=1)
+        real[np.arange(len(indices))[:, None], ends] = end
         return table, lengths + added
 
     def arrays(self, epoch, first_step=0):
