@@ -14,6 +14,7 @@ from contracts import (
 from keras import ops
 from reference import log_softmax
 
+from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.losses import MaskedCrossentropy, token_cross_entropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 
@@ -167,6 +168,11 @@ def test_axes_of_unknown_size_are_accepted():
         as_numpy(MaskedCrossentropy()(TARGETS, logits(), weights[:, 0])),
         rtol=1e-6,
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_nothing_is_computed_in_less_than_float32_or_than_its_own_dtype(dtype):
+    assert at_least_float32(dtype) == ("float64" if dtype == "float64" else "float32")
 
 
 @pytest.mark.tensorflow  # JAX has no float64 by default

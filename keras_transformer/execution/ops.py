@@ -5,8 +5,6 @@ and an int are ints. Additions are `masked_softmax`, `zero_unless`, `update_rows
 and `at_least_float32`.
 """
 
-import functools
-
 import keras
 from keras import ops
 from keras.ops import *  # noqa: F403 (this module stands in for it; `min`, `all` and such are Keras's below)
@@ -26,8 +24,14 @@ HIGHEST = 3e38
 # Size of a kernel from which on a single row is multiplied in halves outside XLA.
 SPLIT_ROW_FROM = 2**21
 
-# The dtype that softmax, norms, positions and losses compute in: "float64" for float64, else "float32".
-at_least_float32 = functools.partial(keras.backend.result_type, "float32")
+
+def at_least_float32(dtype):
+    """Returns the dtype that softmax, norms, positions and losses compute in: "float64" for float64, else "float32".
+
+    `keras.backend.result_type` makes float32 of float64 on JAX and PyTorch.
+    """
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
 
 copy = native.copy
 
