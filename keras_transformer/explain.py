@@ -76,7 +76,8 @@ def explain_text(servable, text, target=None, method="leave_one_out", steps=32):
         return Importances(source_tokenizer.pieces(source), tokenizer.pieces(written), values)
     if not hasattr(servable, "labels") or servable.pairs:
         raise ValueError(
-            f"`servable` must be a `Translator` or a `Classifier` of single texts. Received: {servable!r:.200}."
+            "`servable` must be a `Translator` with an `EncoderDecoder`, or a `Classifier` of single texts. "
+            f"Received: {servable!r:.200}."
         )
     tokenizer, labels = servable.tokenizer, servable.labels
     read = [tokenizer.bos_id, *tokenizer.tokenize([text])[0].numpy()[: limit - 2], tokenizer.eos_id]

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import errno
+import itertools
 import os
 
 # Of an option that is not among the parsed options unless it was given.
@@ -40,6 +41,7 @@ class InputPath(str):
 
 def check_input_paths(options):
     """Raises `FileNotFoundError` if an `InputPath` among the parsed options is missing."""
-    for value in vars(options).values():
+    values = (value if isinstance(value, list) else [value] for value in vars(options).values())
+    for value in itertools.chain.from_iterable(values):
         if isinstance(value, InputPath) and not os.path.exists(value):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(value))

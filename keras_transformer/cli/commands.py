@@ -1,10 +1,8 @@
 """The commands of the command line. Each imports the libraries it needs when it runs."""
 
 import dataclasses
-import itertools
 import logging
 import os
-import re
 import sys
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
@@ -13,10 +11,8 @@ from keras_transformer.cli.search_options import SEARCH_OPTIONS, constraints_of,
 
 log = logging.getLogger(__name__)
 
-LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # those of `str.splitlines`
 
-
-def _given(options, *names):
+def options_among(options, *names):
     """Returns the options with these names that the user gave or that have a default, a dict."""
     return {name: value for name, value in vars(options).items() if name in names}
 
@@ -48,7 +44,7 @@ def _load_servable(options, load):
         load: A function from the folder to a `Translator`, a `Classifier`, ...
     """
     servable = load(options.run)
-    given = _given(options, *SEARCH_OPTIONS, "max_source_length", "max_length")
+    given = options_among(options, *SEARCH_OPTIONS, "max_source_length", "max_length")
     _check_options(servable, given)
     changes = {name: value for name, value in given.items() if name not in SEARCH_OPTIONS}
     if given.keys() & set(SEARCH_OPTIONS):
@@ -74,7 +70,7 @@ def train(options):
     from keras_transformer.execution.memory import keep_freed_memory
 
     keep_freed_memory()
-    recipe = runs.Recipe(**_given(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
+    recipe = runs.Recipe(**options_among(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
     pairs, val_pairs = _read_pairs(options), _read_pairs(options, "val_", required=False)
     try:
         runs.train(recipe, pairs, options.output, val_pairs, say=progress.info)
@@ -99,17 +95,31 @@ def average(options):
     runs.average(options.run, getattr(options, "last", None), say=progress.info)
 
 
+def ensemble(options):
+    """Joins several translators to one."""
+    from keras_transformer.serving import Translator
+
+    if os.path.lexists(options.output):  # before the models are loaded, which takes longer
+        raise ValueError(f"`output` must not exist yet. Received: output={options.output!r}.")
+    translators = [Translator.load(folder) for folder in options.runs]
+    Translator.ensemble(translators).save(options.output)
+    print(options.output)
+
+
 def translate(options):
     """Translates standard input, or one file to another."""
     from keras_transformer.serving import Glossary, TermTranslator, Translator, translate_file
     from keras_transformer.serving.sentences import SentenceTranslator
     from keras_transformer.training import Terminated
 
-    files = _given(options, "input", "output", "restart").keys()
+    files = options_among(options, "input", "output", "restart").keys()
     if files and not {"input", "output"} <= files:
         raise ValueError("Give --input and --output, with or without --restart, or none of them.")
-    translator, sizes = _load_servable(options, Translator.load), _given(options, "batch_size", "window")
-    terms = _given(options, "glossary", "copy", "replace_unknown")
+    translator, sizes = (
+        _load_servable(options, Translator.load),
+        options_among(options, "batch_size", "window"),
+    )
+    terms = options_among(options, "glossary", "copy", "replace_unknown")
     if terms:
         glossary, copy = terms.get("glossary"), terms.get("copy")
         glossary = Glossary.read(glossary, copy) if glossary else Glossary(copy=copy)
@@ -166,7 +176,7 @@ def _load_answers(options, *classes, signature="serving_default"):
         raise ValueError(
             f"{options.run} must hold a {' or a '.join(classes)}. Received: a {type(servable).__name__}."
         )
-    return LineAnswers(servable, signature), _given(options, "batch_size", "window")
+    return LineAnswers(servable, signature), options_among(options, "batch_size", "window")
 
 
 def classify(options):
@@ -240,7 +250,7 @@ def export(options):
     from keras_transformer.serving.export import path_of_new_version
 
     path_of_new_version(options.folder, options.version)  # before the model is loaded, which takes longer
-    details = _given(options, "precision", "signatures", "batch_sizes", "source_lengths", "warmup")
+    details = options_among(options, "precision", "signatures", "batch_sizes", "source_lengths", "warmup")
     servable = _load_servable(options, serving.load)
     verbose = sys.stderr.isatty()
     if not verbose:
@@ -258,7 +268,9 @@ def show(options):
     inputs = options.inputs
     if isinstance(servable, serving.ImageClassifier):
         inputs = [read_image(path, servable.model.channels) for path in inputs]
-    page = plots.attention(servable, inputs, live=options.live, **_given(options, "precision", "language"))
+    page = plots.attention(
+        servable, inputs, live=options.live, **options_among(options, "precision", "language")
+    )
     page.save(options.output)
     if page.reason:
         progress.info(
@@ -277,7 +289,7 @@ def convert(options):
         options.pairs,
         options.tokenizers,
         sys.stderr.isatty(),
-        **_given(options, "source_language", "target_language", "precision", "chat", "base"),
+        **options_among(options, "source_language", "target_language", "precision", "chat", "base"),
     )
     kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
     progress.info(f"{kind}, {options.target}")
@@ -300,78 +312,3 @@ def verify(options):
 
     for path in verify(options.folder):
         _print_export(path)
-
-
-def server_files(options):
-    """Writes the configuration files of a TensorFlow Serving server."""
-    from keras_transformer.cli.server_options import labelled_versions
-    from keras_transformer.serving.server_files import write_server_files
-
-    labels = {
-        label: labelled_versions(label, given) for label, given in _given(options, "stable", "canary").items()
-    }
-    for path in write_server_files(options.folder, **_given(options, "name", "image"), **labels):
-        print(path)
-
-
-def ask(options):
-    """Sends standard input to a server and prints its answers."""
-    import tqdm
-
-    from keras_transformer.cli.answers import line_of, rows_of, sides_of, standard_input
-    from keras_transformer.cli.server_options import client_arguments
-    from keras_transformer.client import Client
-    from keras_transformer.data import LONGEST_LINE, iterate_lines
-    from keras_transformer.request_options import OPTIONS
-    from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
-
-    given, splitter = _given(options, *OPTIONS), None
-    if options.pairs + options.stream + ("split_sentences" in options) > 1:
-        raise ValueError("Give one of --pairs, --split-sentences and --stream.")
-    if "split_sentences" in options:
-        splitter = SentenceSplitter(options.split_sentences)
-    arguments = client_arguments(options)
-    if options.stream:
-        arguments["batch_size"] = 1
-    client = Client(**arguments)
-
-    def answers_to(batch):
-        if splitter is None:
-            return map(line_of, rows_of(client.answer(*sides_of(batch, options.pairs), **given)))
-        parts = [splitter.split(line) for line in batch]
-        translations = iter(client.translate(sentences_of(parts), **given))
-        return [" ".join(joined(line, translations).splitlines()) for line in parts]
-
-    lines, done = iterate_lines(standard_input(), LONGEST_LINE), 0
-    hidden = options.stream or not sys.stderr.isatty()  # the bar would be in the line that grows
-    with client, tqdm.tqdm(unit="line", disable=hidden, leave=False) as bar:
-        while batch := list(itertools.islice(lines, client.batch_size)):
-            begun = False
-            try:
-                if options.stream:
-                    for piece in client.stream(*batch, **given):
-                        begun = True
-                        _write(re.sub(LINE_ENDS, " ", piece))
-                answers = [""] if options.stream else answers_to(batch)
-            except (OSError, ValueError) as error:
-                kind = type(error) if isinstance(error, OSError) else ValueError
-                if begun:
-                    _write("\n")
-                    raise kind(f"the answer of line {done + 1} is not complete: {error}") from None
-                raise kind(f"from line {done + 1} on nothing is answered: {error}") from None
-            _write("".join(f"{answer}\n" for answer in answers))
-            done += len(batch)
-            bar.update(len(batch))
-
-
-def _write(text):
-    """Writes a text to standard output at once."""
-    sys.stdout.buffer.write(text.encode())
-    sys.stdout.buffer.flush()
-
-
-def load_test(options):
-    """Sends requests to a server from several callers, and prints throughput, latencies and errors."""
-    from keras_transformer.cli import load_test
-
-    return load_test.run(options)

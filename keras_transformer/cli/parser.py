@@ -5,7 +5,7 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli import answer_options, commands, logs, server_options, show
+from keras_transformer.cli import answer_options, commands, logs, server_commands, server_options, show
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, InputPath
 from keras_transformer.cli.search_options import add_search_options
 from keras_transformer.runs import Recipe
@@ -32,6 +32,13 @@ def make_parser():
         _fill_average,
         "Give a run's translator the mean weights of its newest epochs. `train --average-last` sets how many epochs a "
         "run keeps.",
+    )
+    _add_command(
+        subparsers,
+        "ensemble",
+        commands.ensemble,
+        _fill_ensemble,
+        "Join translators to one: each token of a translation has the mean of their probabilities.",
     )
     _add_command(
         subparsers,
@@ -100,7 +107,7 @@ def make_parser():
     _add_command(
         subparsers,
         "server-files",
-        commands.server_files,
+        server_commands.server_files,
         server_options.fill_server_files,
         "Write the configuration files of TensorFlow Serving for a model. Run it again to move the labels `stable` "
         "and `canary` to other versions.",
@@ -109,7 +116,7 @@ def make_parser():
     _add_command(
         subparsers,
         "ask",
-        commands.ask,
+        server_commands.ask,
         server_options.fill_ask,
         "Send standard input to TensorFlow Serving: one line with an answer out for each line in, in order, as the "
         "lines come.",
@@ -118,7 +125,7 @@ def make_parser():
     _add_command(
         subparsers,
         "load-test",
-        commands.load_test,
+        server_commands.load_test,
         server_options.fill_load_test,
         "Send requests to TensorFlow Serving from several callers, and print throughput, latencies and errors.",
         epilog="The texts are those of --text, or the lines of standard input. They are sent again and again.",
@@ -178,6 +185,12 @@ def _fill_average(parser):
     parser.add_argument(
         "--last", type=int, help="how many epochs (default: all that the run keeps)", **OPTIONAL
     )
+
+
+def _fill_ensemble(parser):
+    about = "folders of runs, or of saved translators, at least two, with the same tokenizers"
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=InputPath, help=about)
+    parser.add_argument("--output", metavar="FOLDER", required=True, help="new folder", **OPTIONAL)
 
 
 def _fill_generate(parser):

@@ -130,8 +130,7 @@ def decode(
     if isinstance(prompt_len, int) and isinstance(target_len, int):
         rule = "`prompt` must have at most `max_length` tokens after its first."
         check(prompt_len - 1 <= target_len, rule, prompt_len=prompt_len, max_length=target_len)
-    if not hasattr(cache, "grown"):
-        step, cache = _with_methods(step, cache)
+    step, cache = with_methods(step, cache)
 
     def by_row(x, dtype):
         return None if x is None else ops.broadcast_to(ops.cast(x, dtype), (batch_size,))
@@ -206,8 +205,13 @@ def decode(
     return strategy.end(*result, search)
 
 
-def _with_methods(step, cache):
-    """Wraps a cache that is a nest of tensors in a `_FixedCache`, and its step in a function that unwraps it."""
+def with_methods(step, cache):
+    """Wraps a cache that is a nest of tensors in a `_FixedCache`, and its step in a function that unwraps it.
+
+    A cache that has the methods of one stays as it is.
+    """
+    if hasattr(cache, "grown"):
+        return step, cache
 
     def wrapped(tokens, cache, index):
         logits, nest = step(tokens, cache.nest, index)

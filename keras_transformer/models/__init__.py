@@ -3,6 +3,7 @@
 # A saved model names its loss, metrics, optimizer and schedule: who imports the models can load it.
 from keras_transformer import losses, metrics, optimizers, schedules  # noqa: F401
 from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.heads import (
     ClassificationHead,
     Head,
@@ -24,6 +25,7 @@ __all__ = [
     "ClassificationHead",
     "EncoderDecoder",
     "EncoderModel",
+    "Ensemble",
     "Head",
     "LanguageModel",
     "MaskedLanguageHead",

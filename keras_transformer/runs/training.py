@@ -16,6 +16,7 @@ from keras_transformer.data import Batches
 from keras_transformer.data.unknown import SMALL_SHARE
 from keras_transformer.execution.compiled import compiles
 from keras_transformer.files import locked, remove_temporaries
+from keras_transformer.models import Ensemble
 from keras_transformer.runs.averaging import average_in_locked_folder
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.model import make_model
@@ -160,6 +161,8 @@ def _begin(recipe, pairs, val_pairs, say):
         model = make_model(recipe, tokenizers, batches.steps)
         return Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
     initial = Translator.load(recipe.init_from)
+    rule = "`init_from` must hold one model. An `Ensemble` cannot be trained by a run: begin with one of its runs."
+    check(not isinstance(initial.model, Ensemble), rule, init_from=recipe.init_from)
     for name in ("max_source_positions", "max_positions"):
         longest = getattr(initial.model, name, None)
         rule = f"`max_length` must be at most the number of positions that the model of `init_from` has, {longest}."

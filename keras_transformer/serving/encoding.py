@@ -115,7 +115,7 @@ class TextEncoder(Servable):
 
     TOKENIZERS = ("tokenizer",)
     CHANGEABLE = ("max_source_length",)
-    model_class = EncoderModel
+    model_classes = (EncoderModel,)
 
     def __init__(self, model, tokenizer, max_source_length=None, pairs=False):
         super().__init__(model)

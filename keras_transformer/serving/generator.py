@@ -171,7 +171,7 @@ class TextGenerator(Searcher):
 
     DESCRIPTION = "generator.json"
     TOKENIZERS = ("tokenizer",)
-    model_class = LanguageModel
+    model_classes = (LanguageModel,)
     signatures_class = TextGeneratorSignatures
 
     def __init__(

@@ -146,7 +146,7 @@ class ImageClassifier(Servable):
     """
 
     DESCRIPTION = "image_classifier.json"
-    model_class = VisionTransformer
+    model_classes = (VisionTransformer,)
     signatures_class = ImageClassifierSignatures
     max_source_length = None
 

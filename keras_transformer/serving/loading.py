@@ -10,12 +10,12 @@ from keras_transformer.files import sha256_of
 HASHES = "sha256"  # the entry of a description with the hashes of the files
 
 
-def load_model(path, model_class=keras.Model, compile=False):
+def load_model(path, *model_classes, compile=False):
     """Loads a `.keras` file. A file that needs code from outside this library is refused.
 
     Args:
         path: Path of the file.
-        model_class: The class that the model must have.
+        *model_classes: The classes that the model may have; without them any.
         compile: Whether to restore the optimizer, the loss and the metrics, too.
 
     Returns:
@@ -34,11 +34,16 @@ def load_model(path, model_class=keras.Model, compile=False):
     except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(f"Cannot load {path}: {reason:.500}") from error
-    if not isinstance(model, model_class):
+    if model_classes and not isinstance(model, model_classes):
         raise ValueError(
-            f"{path} must hold a model of class {model_class.__name__}. Received: a {type(model).__name__}."
+            f"{path} must hold a model of class {names_of(model_classes)}. Received: a {type(model).__name__}."
         )
     return model
+
+
+def names_of(classes):
+    """Returns the names of classes, with "or" between them, for a message."""
+    return " or ".join(each.__name__ for each in classes)
 
 
 def check_hash(path, description):

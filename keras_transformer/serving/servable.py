@@ -21,7 +21,7 @@ from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import replaced, sha256_of
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
-from keras_transformer.serving.loading import HASHES, check_hash, load_model, save_model
+from keras_transformer.serving.loading import HASHES, check_hash, load_model, names_of, save_model
 from keras_transformer.text import TOKENIZERS
 
 MODEL = "model.keras"
@@ -37,7 +37,7 @@ class Servable:
 
     - `DESCRIPTION`: the name of the JSON file that describes the servable in its folder. Each subclass has another.
     - `TOKENIZERS`: the names of the constructor's arguments that are tokenizers. They are attributes, too.
-    - `model_class`: the class of its model.
+    - `model_classes`: the classes that its model may have, a tuple.
     - `signatures_class`: the `Signatures` of its export.
     - `CHANGEABLE`: the names of the constructor's arguments that `changed` takes.
     - `max_source_length`: the largest number of tokens of a text; None if the servable reads no texts.
@@ -48,7 +48,7 @@ class Servable:
       inputs, for pairs of a batch size and a length in tokens.
 
     Args:
-        model: The model, of the class `model_class`.
+        model: The model, of one of the `model_classes`.
 
     Raises:
         ValueError: If the backend of Keras is not TensorFlow, or `model` is of another class.
@@ -58,7 +58,7 @@ class Servable:
     TOKENIZERS = ()
     CHANGEABLE = ()
     longest_output = None
-    model_class = keras.Model
+    model_classes = (keras.Model,)
 
     def __init__(self, model):
         if keras.backend.backend() != "tensorflow":
@@ -66,9 +66,9 @@ class Servable:
                 f"A {type(self).__name__} needs the TensorFlow backend of Keras. "
                 f"Received: KERAS_BACKEND={keras.backend.backend()}."
             )
-        if not isinstance(model, self.model_class):
+        if not isinstance(model, self.model_classes):
             raise ValueError(
-                f"`model` must be of class {self.model_class.__name__}. Received: {model!r:.200}."
+                f"`model` must be of class {names_of(self.model_classes)}. Received: {model!r:.200}."
             )
         self.model = model
 
@@ -335,7 +335,7 @@ class Servable:
             tokenizers = cls.read_tokenizers(description, folder)
             if (folder / MODEL).is_file():
                 check_hash(folder / MODEL, description)
-            model = load_model(folder / MODEL, cls.model_class)
+            model = load_model(folder / MODEL, *cls.model_classes)
         except (KeyError, TypeError, AttributeError, OSError) as error:
             raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
         try:

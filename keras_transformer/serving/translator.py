@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check_count, check_ids, check_positive
+from keras_transformer.checks import check, check_count, check_ids, check_positive
 from keras_transformer.decoding import Greedy
-from keras_transformer.models import EncoderDecoder
+from keras_transformer.models import EncoderDecoder, Ensemble
 from keras_transformer.serving.options import option_specs, options_request
 from keras_transformer.serving.rows import Output, function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures
@@ -264,7 +264,7 @@ class Translator(Searcher):
     ```
 
     Args:
-        model: A `Transformer`, `T5` or another `EncoderDecoder`.
+        model: A `Transformer`, `T5` or another `EncoderDecoder`, or an `Ensemble` of them.
         source_tokenizer: The tokenizer of the sources, from `keras_transformer.text`.
         target_tokenizer: The tokenizer of the translations; None for `source_tokenizer`.
         strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
@@ -286,7 +286,7 @@ class Translator(Searcher):
 
     DESCRIPTION = "translator.json"
     TOKENIZERS = ("source_tokenizer", "target_tokenizer")
-    model_class = EncoderDecoder
+    model_classes = (EncoderDecoder, Ensemble)
     signatures_class = TranslatorSignatures
     _unended = 0  # translations of `translate_batch` that were cut at their largest length
 
@@ -421,6 +421,36 @@ class Translator(Searcher):
     def frame(self):
         """The ids around texts: a dict of lists of int, `source_start`, `source_end` and `target_start`."""
         return {name: list(getattr(self, name)) for name in FRAME}
+
+    @classmethod
+    def ensemble(cls, translators):
+        """Joins translators to one, whose model is the `Ensemble` of their models.
+
+        The strategy and the limits are those of the first.
+
+        Args:
+            translators: List of at least two translators with the same tokenizers.
+
+        Returns:
+            A translator.
+
+        Raises:
+            ValueError: If `translators` is not such a list, their tokenizers or the ids around texts differ, or
+                `Ensemble` refuses the models.
+        """
+        fits = isinstance(translators, (list, tuple)) and all(isinstance(each, cls) for each in translators)
+        check(fits and translators, "`translators` must be a list of translators.", translators=translators)
+        first, *others = translators
+        for other in others:
+            for name, own, its in zip(cls.TOKENIZERS, first.tokenizers, other.tokenizers, strict=True):
+                rule = f"`translators` must have the same `{name}`: train the others with `--tokenizer FIRST_RUN`."
+                check((type(own), own.content) == (type(its), its.content), rule, **{name: [own, its]})
+            check(
+                first.frame == other.frame,
+                "`translators` must have the same ids around texts.",
+                frames=[first.frame, other.frame],
+            )
+        return first.copied(model=Ensemble([each.model for each in translators]))
 
     def describe(self):
         return {**super().describe(), **self.frame}

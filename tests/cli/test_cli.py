@@ -602,6 +602,21 @@ def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
     assert code == 0 and f"the mean weights of the last {kept} epochs" in err
 
 
+def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, tmp_path):
+    output = tmp_path / "joined"
+    assert_refused("ensemble", tiny_run, "--output", output, named="at least two")
+    assert_refused("ensemble", tiny_run, tmp_path / "none", "--output", output, named="No such file")
+    assert not output.exists()
+    code, out, err = run("ensemble", tiny_run, tiny_run, "--output", output)
+    assert (code, out.decode()) == (0, f"{output}\n"), err
+    assert_refused("ensemble", tiny_run, tiny_run, "--output", output, named="`output` must not exist yet")
+    assert_refused("convert", output, tmp_path / "converted", named="Ensemble")
+    stdin = (files / "ko.few").read_bytes()
+    assert run("translate", output, stdin=stdin) == run("translate", tiny_run, stdin=stdin)
+    new = ("--source", files / "ko", "--target", files / "en", "--output", tmp_path / "new")
+    assert_refused("train", *new, "--init-from", output, named="`init_from` must hold one model")
+
+
 @pytest.mark.slow
 def test_translate_has_the_limits_of_an_export(tiny_run, translator, pairs):
     line = pairs[0][0]

@@ -11,6 +11,7 @@ from keras_transformer.models import (
     T5,
     ClassificationHead,
     EncoderModel,
+    Ensemble,
     LanguageModel,
     MaskedLanguageHead,
     MultipleChoiceHead,
@@ -42,6 +43,11 @@ def marian():
 def recurrent(seed=0, scale=0.8, vocabularies=(SOURCE_VOCAB, TARGET_VOCAB), **arguments):
     sizes = {"num_layers": 2, "d_model": D_MODEL, "dropout": 0.0}
     return randomized(RecurrentSeq2Seq(*vocabularies, **{**sizes, **arguments}), seed, scale)
+
+
+def ensemble(seed=0, **arguments):
+    """Models of two classes and of different sizes."""
+    return Ensemble([transformer(seed, **arguments), recurrent(seed + 1, d_model=7, **arguments)])
 
 
 T5_EOS, BUCKETS, DISTANCE = 1, 8, 6
@@ -143,6 +149,7 @@ CASES = {
     "pre_norm": Case(with_arguments(transformer, lambda: {"normalize_first": True}), PAIR, TARGET != PAD),
     "variant": Case(with_arguments(transformer, marian), PAIR, TARGET != PAD),
     "recurrent": Case(recurrent, PAIR, TARGET != PAD),
+    "ensemble": Case(ensemble, PAIR, TARGET != PAD),
     "t5": Case(t5, T5_PAIR),
     "t5_gated": Case(
         with_arguments(t5, lambda: {**GATED, "layer_norm_epsilon": 1e-3, "output_scale": 0.7}), T5_PAIR
@@ -174,10 +181,15 @@ def writer(**arguments):
     return model
 
 
+def writing_ensemble():
+    return Ensemble([writer(), boosted(recurrent(7, 0.6, d_model=12), 1.6)])
+
+
 # Models that write, with sources of different lengths.
 WRITERS = {
     "transformer": (writer, SOURCE),
     "recurrent": (lambda: boosted(recurrent(7, 0.6, (23,), d_model=12), 1.6), SOURCE),
+    "ensemble": (writing_ensemble, SOURCE),
     "t5": (lambda: t5(seed=9), T5_PAIR["source"]),
     "gpt2": (gpt2, PROMPTS),
     "llama": (llama, PROMPTS),

@@ -38,7 +38,7 @@ from keras_transformer.models import T5, LanguageModel, RecurrentSeq2Seq, Transf
 PAIRS = [name for name, case in CASES.items() if isinstance(case.inputs, dict) and "source" in case.inputs]
 CAUSAL = [*PAIRS, "gpt2", "llama"]
 STATES = ("states", "pooler", "vision_states")  # the others give logits
-ONE_OF_EACH_CLASS = ("transformer", "t5", "recurrent", "llama", "classification", "vision")
+ONE_OF_EACH_CLASS = ("transformer", "t5", "recurrent", "ensemble", "llama", "classification", "vision")
 EACH = pytest.mark.parametrize("name", slow_but(ONE_OF_EACH_CLASS, CASES))
 
 

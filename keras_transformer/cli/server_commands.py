@@ -1,0 +1,85 @@
+"""The commands that need a server: its files, questions to it, and its load."""
+
+import itertools
+import re
+import sys
+
+from keras_transformer.cli.commands import options_among
+
+LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # those of `str.splitlines`
+
+
+def server_files(options):
+    """Writes the configuration files of a TensorFlow Serving server."""
+    from keras_transformer.cli.server_options import labelled_versions
+    from keras_transformer.serving.server_files import write_server_files
+
+    labels = {
+        label: labelled_versions(label, given)
+        for label, given in options_among(options, "stable", "canary").items()
+    }
+    for path in write_server_files(options.folder, **options_among(options, "name", "image"), **labels):
+        print(path)
+
+
+def ask(options):
+    """Sends standard input to a server and prints its answers."""
+    import tqdm
+
+    from keras_transformer.cli.answers import line_of, rows_of, sides_of, standard_input
+    from keras_transformer.cli.server_options import client_arguments
+    from keras_transformer.client import Client
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.request_options import OPTIONS
+    from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
+
+    given, splitter = options_among(options, *OPTIONS), None
+    if options.pairs + options.stream + ("split_sentences" in options) > 1:
+        raise ValueError("Give one of --pairs, --split-sentences and --stream.")
+    if "split_sentences" in options:
+        splitter = SentenceSplitter(options.split_sentences)
+    arguments = client_arguments(options)
+    if options.stream:
+        arguments["batch_size"] = 1
+    client = Client(**arguments)
+
+    def answers_to(batch):
+        if splitter is None:
+            return map(line_of, rows_of(client.answer(*sides_of(batch, options.pairs), **given)))
+        parts = [splitter.split(line) for line in batch]
+        translations = iter(client.translate(sentences_of(parts), **given))
+        return [" ".join(joined(line, translations).splitlines()) for line in parts]
+
+    lines, done = iterate_lines(standard_input(), LONGEST_LINE), 0
+    hidden = options.stream or not sys.stderr.isatty()  # the bar would be in the line that grows
+    with client, tqdm.tqdm(unit="line", disable=hidden, leave=False) as bar:
+        while batch := list(itertools.islice(lines, client.batch_size)):
+            begun = False
+            try:
+                if options.stream:
+                    for piece in client.stream(*batch, **given):
+                        begun = True
+                        _write(re.sub(LINE_ENDS, " ", piece))
+                answers = [""] if options.stream else answers_to(batch)
+            except (OSError, ValueError) as error:
+                kind = type(error) if isinstance(error, OSError) else ValueError
+                if begun:
+                    _write("\n")
+                    raise kind(f"the answer of line {done + 1} is not complete: {error}") from None
+                raise kind(f"from line {done + 1} on nothing is answered: {error}") from None
+            _write("".join(f"{answer}\n" for answer in answers))
+            done += len(batch)
+            bar.update(len(batch))
+
+
+def _write(text):
+    """Writes a text to standard output at once."""
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def load_test(options):
+    """Sends requests to a server from several callers, and prints throughput, latencies and errors."""
+    from keras_transformer.cli import load_test
+
+    return load_test.run(options)

@@ -1,0 +1,81 @@
+"""Translators joined to one: its answers, its folder, its export, and what does not fit together."""
+
+import keras
+import numpy as np
+import pytest
+from alone import run_alone
+
+from keras_transformer.decoding import Beam
+from keras_transformer.explain import explain_text
+from keras_transformer.models import Transformer
+from keras_transformer.plots import attention
+from keras_transformer.serving import Translator
+from keras_transformer.text import ByteTokenizer
+
+
+def small(seed, tokenizer=None, **arguments):
+    keras.utils.set_random_seed(seed)
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    return Translator(model, tokenizer or ByteTokenizer(), max_length=9, **arguments)
+
+
+@pytest.fixture(scope="module")
+def joined():
+    return Translator.ensemble([small(1, strategy=Beam(2, n_best=2)), small(2)])
+
+
+TEXTS = ["a dog", "two dogs run", ""]
+
+
+def test_scores_are_those_of_the_mean_probabilities(joined):
+    score = joined.answer(TEXTS[:1], ["abc"], signature="score")["token_scores"][0]
+    each = [one.answer(TEXTS[:1], ["abc"], signature="score")["token_scores"][0] for one in parts(joined)]
+    np.testing.assert_allclose(score, np.log(np.mean(np.exp(each), axis=0)), rtol=1e-5)
+
+
+def parts(joined):
+    return [joined.copied(model=model) for model in joined.model.models]
+
+
+def test_strategy_and_limits_are_those_of_the_first(joined):
+    assert (joined.strategy, joined.max_length) == (Beam(2, n_best=2), 9)
+
+
+def test_saved_ensemble_translates_the_same(joined, tmp_path):
+    joined.save(tmp_path / "saved")
+    assert Translator.load(tmp_path / "saved").translate(TEXTS) == joined.translate(TEXTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_export_needs_tensorflow_alone(precision, joined, tmp_path):
+    export = joined.export(tmp_path / "model", precision=precision)
+    result = run_alone(export, TEXTS, False, tmp_path, "serving_default")["serving_default"]
+    assert len(result["translation"]) == len(TEXTS) and result["translation"][-1] == ""
+    if precision == "float32":
+        assert result["translation"] == joined.translate(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("translators", "message"),
+    [
+        (lambda: small(1), "must be a list of translators"),
+        (lambda: [small(1)], "at least two different"),
+        (lambda: [small(1), small(2, source_start=(4,))], "the same ids around texts"),
+    ],
+)
+def test_what_does_not_fit_is_refused(translators, message):
+    with pytest.raises(ValueError, match=message):
+        Translator.ensemble(translators())
+
+
+def test_other_tokenizers_are_refused(translator):
+    with pytest.raises(ValueError, match="the same `source_tokenizer`: train the others with"):
+        Translator.ensemble([translator, small(1)])
+
+
+def test_pages_and_explanations_need_one_model(joined):
+    with pytest.raises(ValueError, match=r"encoder-decoder.*Ensemble"):
+        attention(joined, "a dog")
+    with pytest.raises(ValueError, match="`Translator` with an `EncoderDecoder`"):
+        explain_text(joined, "a dog")
