@@ -1,10 +1,9 @@
 """Label-smoothed, masked cross-entropy."""
 
 import keras
-from keras import ops
 
 from keras_transformer.checks import check, check_dense, check_share, known_values
-from keras_transformer.execution import native
+from keras_transformer.execution import native, ops
 from keras_transformer.execution.ops import at_least_float32, written_gradient
 from keras_transformer.keras_internals import implicit_mask
 

@@ -114,6 +114,18 @@ def loaded(exported):
     return tf.saved_model.load(str(exported))
 
 
+@pytest.fixture
+def float64():
+    """Lets JAX compute in float64; it makes float32 of float64 unless it is told otherwise."""
+    if os.environ.get("KERAS_BACKEND") != "jax":
+        yield
+        return
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
     """Leaves a test as many quick cases as its mark `quick_cases` says, evenly spread; its other cases are slow.

@@ -175,21 +175,23 @@ def test_nothing_is_computed_in_less_than_float32_or_than_its_own_dtype(dtype):
     assert at_least_float32(dtype) == ("float64" if dtype == "float64" else "float32")
 
 
-@pytest.mark.tensorflow  # JAX has no float64 by default
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_float64_logits_are_scored_in_float64(smoothing):
     scores = ops.convert_to_tensor(logits().astype("float64"))
     losses = token_cross_entropy(TARGETS, scores, smoothing)
     assert keras.backend.standardize_dtype(losses.dtype) == "float64"
     expected = reference_losses(TARGETS, logits(), smoothing)
-    np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-13)
+    np.testing.assert_allclose(ops.convert_to_numpy(losses), expected, rtol=1e-13)
     weights = np.random.default_rng(4).uniform(0.5, 3.0, TARGETS.shape)  # float64 weights stay exact too
     loss = MaskedCrossentropy(smoothing)(TARGETS, scores, weights)
     weights = weights * (TARGETS != 0)
-    np.testing.assert_allclose(loss.numpy(), (expected * weights).sum() / weights.sum(), rtol=1e-13)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(loss), (expected * weights).sum() / weights.sum(), rtol=1e-13
+    )
 
 
-@pytest.mark.tensorflow
+@pytest.mark.usefixtures("float64")
 def test_a_model_of_float64_trains():
     embedding = keras.layers.Embedding(REAL + 1, VOCAB, dtype="float64")
     model = keras.Sequential([keras.Input((None,), dtype="int32"), embedding])

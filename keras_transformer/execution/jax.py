@@ -86,6 +86,10 @@ def copy(x):
 
 write_in_place = ops.scatter_update
 transpose = ops.transpose
+# Those of Keras compute float64 in float32 on JAX.
+mean, sin, cos = (
+    (ops.mean, ops.sin, ops.cos) if jax is None else (jax.numpy.mean, jax.numpy.sin, jax.numpy.cos)
+)
 
 
 def product_of_few_rows(x, y, transpose_y=False):

@@ -1,8 +1,8 @@
 """`keras.ops`, with faster versions of a few functions that have the same names and the same meaning.
 
 Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well; `minimum` and `maximum` of a tensor of ints
-and an int are ints. Additions are `masked_softmax`, `zero_unless`, `update_rows`, `custom_gradient`, `written_gradient`
-and `at_least_float32`.
+and an int are ints; `mean`, `sin` and `cos` of float64 are float64 on JAX too. Additions are `masked_softmax`,
+`zero_unless`, `update_rows`, `custom_gradient`, `written_gradient` and `at_least_float32`.
 """
 
 import keras
@@ -33,7 +33,7 @@ def at_least_float32(dtype):
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
-copy = native.copy
+copy, mean, sin, cos = native.copy, native.mean, native.sin, native.cos
 
 
 def minimum(x, y):

@@ -107,6 +107,9 @@ def gradient_of(function):
 recomputed = functools.partial  # blocks.py writes its gradient out, and computes there again what it needs
 
 
+mean, sin, cos = ops.mean, ops.sin, ops.cos
+
+
 def copy(x):
     """Returns a copy of a tensor that shares no memory with it, with a constant or with another copy."""
     return x if in_xla() else tf.raw_ops.DeepCopy(x=x)

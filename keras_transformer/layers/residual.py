@@ -186,7 +186,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class RMSNormalization(keras.layers.RMSNormalization):
     """`keras.layers.RMSNormalization`, which passes Keras's implicit mask on: `x / sqrt(mean(x²) + epsilon) * scale`.
 
-    Zhang and Sennrich, 2019, "Root Mean Square Layer Normalization", section 3, equation 4.
+    Zhang and Sennrich, 2019, "Root Mean Square Layer Normalization", section 3, equation 4. It corrects two faults of
+    Keras's layer: it computes in float64 under a float64 policy on JAX too, and `scale` multiplies the axis that is
+    normalised, where Keras multiplies the last one.
 
     Args:
         axis: Axis or axes to normalise.
@@ -210,6 +212,19 @@ class RMSNormalization(keras.layers.RMSNormalization):
         check_range(0, epsilon=epsilon)
         super().__init__(axis=axis, epsilon=epsilon, **kwargs)
         self.supports_masking = True
+
+    def call(self, x):
+        wide, factors = ops.cast(x, at_least_float32(x.dtype)), self.factors(at_least_float32(x.dtype))
+        axes = [axis % len(x.shape) for axis in self.axis]
+        if axes != [len(x.shape) - 1]:
+            shape = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
+            factors = ops.reshape(factors, shape)
+        scale = ops.rsqrt(ops.mean(ops.square(wide), axis=self.axis, keepdims=True) + self.epsilon)
+        return ops.cast(wide * scale * factors, x.dtype)
+
+    def factors(self, dtype):
+        """Returns what the normalised values are multiplied by, `(features,)`."""
+        return ops.cast(self.scale, dtype)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -240,11 +255,8 @@ class ZeroCenteredRMSNormalization(RMSNormalization):
         super().build(x_shape)
         self.scale.assign(ops.zeros(self.scale.shape, self.scale.dtype))
 
-    def call(self, x):
-        dtype = at_least_float32(x.dtype)
-        scale = 1 + ops.cast(self.scale, dtype)
-        y = ops.rms_normalization(ops.cast(x, dtype), scale=scale, axis=self.axis, epsilon=self.epsilon)
-        return ops.cast(y, self.compute_dtype)
+    def factors(self, dtype):
+        return 1 + super().factors(dtype)
 
 
 NORMS = {

@@ -16,7 +16,11 @@ from contracts import (
 from keras import ops
 from reference import rms_norm, weights_of
 
-from keras_transformer.layers.residual import LayerNormalization, RMSNormalization
+from keras_transformer.layers.residual import (
+    LayerNormalization,
+    RMSNormalization,
+    ZeroCenteredRMSNormalization,
+)
 
 FEATURES = 24
 
@@ -155,13 +159,23 @@ KERAS_NORMS = pytest.mark.parametrize(
 @pytest.mark.parametrize("arguments", [(1,), ((1, 2),), (-1, 0.5), (2, 0.5)])
 def test_axes_and_epsilon_are_given_in_kerass_order(ours, theirs, arguments):
     if ours is RMSNormalization and arguments == (1,):
-        pytest.skip("Keras's layer multiplies the last axis by the factors of the first")
+        pytest.skip("Keras's layer multiplies the last axis by the factors of another")
     x = normal(2, 3, 5)
     one, other = ours(*arguments), theirs(*(arguments if len(arguments) > 1 else (*arguments, 1e-6)))
     for layer in (one, other):
         layer.build(x.shape)
     one.set_weights(randomized(other).get_weights())
     assert_close(one(x), other(x), 2e-6)
+
+
+@pytest.mark.parametrize("layer_class", [RMSNormalization, ZeroCenteredRMSNormalization])
+def test_factors_multiply_the_axis_that_is_normalised(layer_class):
+    x = normal(2, 3, 5)
+    inner, last = layer_class(axis=1), layer_class()
+    inner.build(x.shape)
+    last.build((2, 5, 3))
+    last.set_weights(randomized(inner).get_weights())
+    assert_close(inner(x), np.swapaxes(as_numpy(last(np.swapaxes(x, 1, 2))), 1, 2), 2e-6)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +192,7 @@ def test_a_norm_without_shift_or_factor_is_kerass(arguments):
     assert LayerNormalization.from_config(ours.get_config()).get_config() == ours.get_config()
 
 
-@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("layer_class", [LayerNormalization, RMSNormalization])
 def test_a_float64_policy_computes_in_float64(layer_class):
     layer, x = layer_class(dtype="float64"), np.random.default_rng(0).normal(size=(3, 5))

@@ -78,7 +78,7 @@ def test_float16_positions_stay_exact_far_out():
     np.testing.assert_allclose(found[0], reference_positions(3, 4, start_index=4097), atol=2e-3)
 
 
-@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+@pytest.mark.usefixtures("float64")
 def test_a_float64_policy_computes_in_float64():
     x, exact = np.zeros((1, 53, 12)), reference_positions(53, 12)
     found = ops.convert_to_numpy(PositionalEncoding(dtype="float64")(x))[0]
