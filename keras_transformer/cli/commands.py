@@ -96,9 +96,13 @@ def average(options):
 
 
 def ensemble(options):
-    """Joins several translators to one."""
+    """Joins several translators into one."""
+    from keras_transformer.files import check_local
     from keras_transformer.serving import Translator
 
+    check_local(options.output)
+    if len(options.runs) < 2:
+        raise ValueError(f"Give at least two folders. Received: {options.runs[0]}.")
     if os.path.lexists(options.output):  # before the models are loaded, which takes longer
         raise ValueError(f"`output` must not exist yet. Received: output={options.output!r}.")
     translators = [Translator.load(folder) for folder in options.runs]

@@ -38,7 +38,7 @@ def make_parser():
         "ensemble",
         commands.ensemble,
         _fill_ensemble,
-        "Join translators to one: each token of a translation has the mean of their probabilities.",
+        "Join translators into one: the probability of each token is the mean of theirs.",
     )
     _add_command(
         subparsers,

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-try:
+if keras.backend.backend() == "jax":
     import jax
-except ImportError:  # another backend of Keras: layers compute, and nothing is compiled
+else:  # another backend of Keras: layers compute, and nothing is compiled
     jax = None
 
 
@@ -87,9 +87,12 @@ def copy(x):
 write_in_place = ops.scatter_update
 transpose = ops.transpose
 # Those of Keras compute float64 in float32 on JAX.
-mean, sin, cos = (
-    (ops.mean, ops.sin, ops.cos) if jax is None else (jax.numpy.mean, jax.numpy.sin, jax.numpy.cos)
-)
+sin, cos, tanh = (getattr(ops if jax is None else jax.numpy, name) for name in ("sin", "cos", "tanh"))
+
+
+def mean(x, axis=None, keepdims=False):
+    """Computes the mean, in float64 for float64."""
+    return (ops if jax is None else jax.numpy).mean(x, axis=axis, keepdims=keepdims)
 
 
 def product_of_few_rows(x, y, transpose_y=False):

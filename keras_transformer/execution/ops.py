@@ -1,7 +1,7 @@
 """`keras.ops`, with faster versions of a few functions that have the same names and the same meaning.
 
 Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well; `minimum` and `maximum` of a tensor of ints
-and an int are ints; `mean`, `sin` and `cos` of float64 are float64 on JAX too. Additions are `masked_softmax`,
+and an int are ints; `mean`, `sin`, `cos` and `tanh` of float64 are float64 on JAX too. Additions are `masked_softmax`,
 `zero_unless`, `update_rows`, `custom_gradient`, `written_gradient` and `at_least_float32`.
 """
 
@@ -33,7 +33,8 @@ def at_least_float32(dtype):
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
-copy, mean, sin, cos = native.copy, native.mean, native.sin, native.cos
+copy = native.copy
+mean, sin, cos, tanh = native.mean, native.sin, native.cos, native.tanh
 
 
 def minimum(x, y):

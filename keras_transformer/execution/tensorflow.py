@@ -107,7 +107,7 @@ def gradient_of(function):
 recomputed = functools.partial  # blocks.py writes its gradient out, and computes there again what it needs
 
 
-mean, sin, cos = ops.mean, ops.sin, ops.cos
+mean, sin, cos, tanh = ops.mean, ops.sin, ops.cos, ops.tanh
 
 
 def copy(x):

@@ -119,7 +119,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization`, at two thirds of its training time where it normalises the last axis.
 
     Ba, Kiros and Hinton, 2016, "Layer Normalization", section 3. It computes in float32, or in float64 under a float64
-    policy. The gradient's sums over rows and columns are products with a vector, which take one pass each.
+    policy; on JAX in float32 for other axes than the last, and without a scale, as Keras's layer does. The gradient's
+    sums over rows and columns are products with a vector, which take one pass each.
 
     Args:
         axis: Axis or axes to normalise.
@@ -218,9 +219,11 @@ class RMSNormalization(keras.layers.RMSNormalization):
         axes = [axis % len(x.shape) for axis in self.axis]
         if axes != [len(x.shape) - 1]:
             shape = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
-            factors = ops.reshape(factors, shape)
+            # Keras sorts (1, -1) as numbers.
+            order = sorted(range(len(axes)), key=lambda i: axes[i])
+            factors = ops.reshape(ops.transpose(factors, order), shape)
         scale = ops.rsqrt(ops.mean(ops.square(wide), axis=self.axis, keepdims=True) + self.epsilon)
-        return ops.cast(wide * scale * factors, x.dtype)
+        return ops.cast(wide * scale * factors, self.compute_dtype)
 
     def factors(self, dtype):
         """Returns what the normalised values are multiplied by, `(features,)`."""

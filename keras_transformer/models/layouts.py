@@ -48,12 +48,17 @@ def layout_map(model, mesh, axis="model"):
     if axis not in mesh.axis_names:
         raise ValueError(f"`mesh` must have the axis {axis!r}. Received: axes {list(mesh.axis_names)}.")
     size = mesh.shape[list(mesh.axis_names).index(axis)]
-    layouts = keras.distribution.LayoutMap(mesh)
+    axes_of = {}
     for weight in model.weights:
         axes = [None] * len(weight.shape)
         split = next((i for end, i in SPLIT_AXIS.items() if f"/{weight.path}".endswith(f"/{end}")), None)
         if split is not None and weight.shape[split] % size == 0:
             axes[split] = axis
         path = weight.path.removeprefix(f"{model.name}/")
+        # Models of an ensemble may have one name, and so weights of one path.
+        same = axes_of.setdefault(path, axes)
+        axes_of[path] = axes if same == axes else [None] * len(axes)
+    layouts = keras.distribution.LayoutMap(mesh)
+    for path, axes in axes_of.items():
         layouts[f"(.*/)?{re.escape(path)}"] = tuple(axes)
     return layouts

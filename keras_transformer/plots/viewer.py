@@ -107,7 +107,7 @@ def attention(servable, inputs, *, live=True, precision=None, language="en"):
     if title is None:
         raise ValueError(
             "`servable` must have an encoder-decoder, an `EncoderModel` or a `VisionTransformer`. "
-            f"Received: a {type(servable).__name__} with a {type(servable.model).__name__}."
+            f"Received: a {type(servable).__name__} whose model is of class {type(servable.model).__name__}."
         )
     words = words_of(language)
     data = {

@@ -161,7 +161,7 @@ def _begin(recipe, pairs, val_pairs, say):
         model = make_model(recipe, tokenizers, batches.steps)
         return Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
     initial = Translator.load(recipe.init_from)
-    rule = "`init_from` must hold one model. An `Ensemble` cannot be trained by a run: begin with one of its runs."
+    rule = "`init_from` must hold one model. A run cannot train an `Ensemble`: pass one of its runs."
     check(not isinstance(initial.model, Ensemble), rule, init_from=recipe.init_from)
     for name in ("max_source_positions", "max_positions"):
         longest = getattr(initial.model, name, None)

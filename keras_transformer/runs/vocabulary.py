@@ -8,6 +8,7 @@ import numpy as np
 from keras_transformer.checks import check
 from keras_transformer.decoding import ForcedFirstToken, SuppressTokens
 from keras_transformer.execution.int8 import has_int8_weights
+from keras_transformer.models import EncoderDecoder
 from keras_transformer.runs.tokenizers import NAMES, ids_and_sizes
 from keras_transformer.serving.translator import FRAME
 
@@ -68,6 +69,8 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
     (260, True)
     """
     model, old = translator.model, translator.tokenizers
+    rule = "`translator` must have one model, not an `Ensemble`."
+    check(isinstance(model, EncoderDecoder), rule, model=type(model).__name__)
     new = source_tokenizer, target_tokenizer or source_tokenizer
     check(
         not has_int8_weights(model), "The model must have weights of floats, not of int8.", model=model.name

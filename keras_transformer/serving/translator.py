@@ -424,9 +424,10 @@ class Translator(Searcher):
 
     @classmethod
     def ensemble(cls, translators):
-        """Joins translators to one, whose model is the `Ensemble` of their models.
+        """Joins translators into one, whose model is the `Ensemble` of their models.
 
-        The strategy and the limits are those of the first.
+        The strategy and the limits are those of the first. `max_source_length` is lowered to the number of positions
+        that the models have.
 
         Args:
             translators: List of at least two translators with the same tokenizers.
@@ -439,18 +440,26 @@ class Translator(Searcher):
                 `Ensemble` refuses the models.
         """
         fits = isinstance(translators, (list, tuple)) and all(isinstance(each, cls) for each in translators)
-        check(fits and translators, "`translators` must be a list of translators.", translators=translators)
+        rule = f"`translators` must be a list of at least two translators of class `{cls.__name__}`."
+        check(fits and len(translators) > 1, rule, translators=translators)
         first, *others = translators
-        for other in others:
+        for number, other in enumerate(others, start=2):
             for name, own, its in zip(cls.TOKENIZERS, first.tokenizers, other.tokenizers, strict=True):
-                rule = f"`translators` must have the same `{name}`: train the others with `--tokenizer FIRST_RUN`."
-                check((type(own), own.content) == (type(its), its.content), rule, **{name: [own, its]})
+                rule = (
+                    f"`translators` must have the same `{name}`. Train translator {number} with the tokenizers of the "
+                    "first: `Recipe(tokenizer=FIRST_RUN)`, or `--tokenizer FIRST_RUN`."
+                )
+                ids = {"first": own.vocab_size, f"translator_{number}": its.vocab_size}
+                check((type(own), own.content) == (type(its), its.content), rule, **ids)
             check(
                 first.frame == other.frame,
                 "`translators` must have the same ids around texts.",
                 frames=[first.frame, other.frame],
             )
-        return first.copied(model=Ensemble([each.model for each in translators]))
+        joint = Ensemble([each.model for each in translators])
+        limits = first.max_source_length, joint.max_positions, joint.max_source_positions
+        longest = min(limit for limit in limits if limit is not None)
+        return first.copied(model=joint).changed(max_source_length=longest)
 
     def describe(self):
         return {**super().describe(), **self.frame}

@@ -12,9 +12,10 @@ import tensorflow as tf
 from keras import ops
 from tensorboard.plugins import projector
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.files import replaced
 from keras_transformer.keras_internals import watch_gradients
+from keras_transformer.models import EncoderDecoder
 from keras_transformer.optimizers import unwrapped
 from keras_transformer.training.attention_maps import AttentionMaps
 from keras_transformer.training.moving_average import average_in_place
@@ -88,6 +89,8 @@ class TensorBoard(keras.callbacks.Callback):
             raise ValueError(
                 "`translator` must be one of the model that is trained. Received: a translator of another model."
             )
+        rule = "`translator` must have one model: an `Ensemble` has neither one attention nor one embedding to show."
+        check(self.translator is None or isinstance(model, EncoderDecoder), rule, model=type(model).__name__)
         self._draws = bool(self.val_pairs) and importlib.util.find_spec("matplotlib") is not None
         if self.val_pairs and not self._draws:
             warnings.warn(

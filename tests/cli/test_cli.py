@@ -604,7 +604,7 @@ def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
 
 def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, tmp_path):
     output = tmp_path / "joined"
-    assert_refused("ensemble", tiny_run, "--output", output, named="at least two")
+    assert_refused("ensemble", tiny_run, "--output", output, named="Give at least two folders")
     assert_refused("ensemble", tiny_run, tmp_path / "none", "--output", output, named="No such file")
     assert not output.exists()
     code, out, err = run("ensemble", tiny_run, tiny_run, "--output", output)

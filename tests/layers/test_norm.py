@@ -178,6 +178,16 @@ def test_factors_multiply_the_axis_that_is_normalised(layer_class):
     assert_close(inner(x), np.swapaxes(as_numpy(last(np.swapaxes(x, 1, 2))), 1, 2), 2e-6)
 
 
+def test_axes_count_from_the_end_too():
+    x = normal(2, 3, 5)
+    inner, mixed = RMSNormalization(axis=(1, 2)), RMSNormalization(axis=(1, -1))
+    for layer in (inner, mixed):
+        layer.build(x.shape)
+    randomized(inner)
+    mixed.set_weights([np.transpose(as_numpy(inner.scale))])
+    assert_close(mixed(x), inner(x), 1e-6)
+
+
 @pytest.mark.parametrize(
     "arguments", [{"center": False}, {"scale": False}, {"center": False, "scale": False}]
 )

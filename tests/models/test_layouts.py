@@ -2,7 +2,7 @@ import keras
 import pytest
 
 from keras_transformer import Transformer, layers
-from keras_transformer.models import LanguageModel
+from keras_transformer.models import Ensemble, LanguageModel
 
 SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 6, "d_ff": 10, "normalize_first": True}
 
@@ -42,6 +42,13 @@ def test_what_does_not_divide_stays_whole():
     assert layouts["target_embedding/embeddings"] == (None, None)
     assert layouts["encoder/layer_0/self_attention/query/kernel"] == (None, "model", None)
     assert layouts["encoder/layer_0/feed_forward/inner/kernel"] == (None, None)
+
+
+def test_models_of_one_name_have_layouts_for_all_weights():
+    models = [Transformer(15, 16, **{**SIZES, "d_ff": d_ff}, name="transformer") for d_ff in (9, 10)]
+    layouts = Ensemble(models).layout_map(mesh_of(1, 3))
+    assert layouts["transformer/source_embedding/embeddings"].axes == ("model", None)
+    assert layouts["transformer/encoder/layer_0/feed_forward/inner/kernel"].axes == (None, None)
 
 
 def test_layouts_hold_for_a_model_of_another_name():

@@ -7,8 +7,10 @@ from alone import run_alone
 
 from keras_transformer.decoding import Beam
 from keras_transformer.explain import explain_text
+from keras_transformer.layers import LearnedPositions
 from keras_transformer.models import Transformer
 from keras_transformer.plots import attention
+from keras_transformer.runs import change_vocabulary
 from keras_transformer.serving import Translator
 from keras_transformer.text import ByteTokenizer
 
@@ -54,23 +56,40 @@ def test_export_needs_tensorflow_alone(precision, joined, tmp_path):
     assert len(result["translation"]) == len(TEXTS) and result["translation"][-1] == ""
     if precision == "float32":
         assert result["translation"] == joined.translate(TEXTS)
+    else:
+        own = joined.answer(TEXTS)["score"]
+        np.testing.assert_allclose(result["score"], own, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize(
     ("translators", "message"),
     [
-        (lambda: small(1), "must be a list of translators"),
-        (lambda: [small(1)], "at least two different"),
+        (lambda: small(1), "must be a list of at least two translators"),
+        (lambda: [small(1)], "must be a list of at least two translators"),
         (lambda: [small(1), small(2, source_start=(4,))], "the same ids around texts"),
     ],
 )
-def test_what_does_not_fit_is_refused(translators, message):
+def test_translators_that_do_not_fit_are_refused(translators, message):
     with pytest.raises(ValueError, match=message):
         Translator.ensemble(translators())
 
 
+def test_fewer_positions_lower_the_limit_of_the_source(tmp_path):
+    model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16, positions=LearnedPositions(12))
+    joined = Translator.ensemble([small(1), Translator(model, ByteTokenizer(), max_source_length=12)])
+    assert joined.max_source_length == 12
+    joined.save(tmp_path / "saved")
+    with pytest.warns(UserWarning, match="longer than `max_source_length`=12"):
+        assert len(Translator.load(tmp_path / "saved").translate(["a dog " * 9])) == 1
+
+
+def test_only_one_model_gets_another_vocabulary(joined):
+    with pytest.raises(ValueError, match="must have one model, not an `Ensemble`"):
+        change_vocabulary(joined, ByteTokenizer())
+
+
 def test_other_tokenizers_are_refused(translator):
-    with pytest.raises(ValueError, match="the same `source_tokenizer`: train the others with"):
+    with pytest.raises(ValueError, match=r"Train translator 2 .* first=\d+, translator_2=260"):
         Translator.ensemble([translator, small(1)])
 
 

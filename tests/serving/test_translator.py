@@ -338,7 +338,7 @@ NO_DESCRIPTIONS += [b'{"format": "1"}', b"[" * 100_000]
         (lambda folder: (folder / "translator.json").unlink(), r"translator\.json"),
         (lambda folder: (folder / "model.keras").unlink(), r"model\.keras"),
         (without_subwords, r"target_tokenizer\.model"),
-        (another_model, "must hold a model of class EncoderDecoder. Received: a Sequential"),
+        (another_model, "must hold a model of class EncoderDecoder or Ensemble. Received: a Sequential"),
         *((cut(share), r"model\.keras") for share in (0.0, 0.3, 0.7, 0.99)),
         *((holding("translator.json", content), "saved") for content in NO_DESCRIPTIONS),
         (described(source_tokenizer="PickleTokenizer"), "'PickleTokenizer'.*'ByteTokenizer'"),
