@@ -374,7 +374,7 @@ def test_bad_argument_is_refused(translator, inputs, options, message):
 
 def test_language_model_is_refused():
     model = models.LanguageModel(260, 8, layers.Decoder(1, 2, 11), layers.PositionalEncoding())
-    with pytest.raises(ValueError, match="Received: a TextGenerator with a LanguageModel"):
+    with pytest.raises(ValueError, match="Received: a TextGenerator whose model is of class LanguageModel"):
         attention(TextGenerator(model, ByteTokenizer()), "a")
 
 
