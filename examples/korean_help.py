@@ -3,8 +3,7 @@
     python examples/korean_help.py --data libreoffice-ko-en --output korean_help
 
 The folder of --data has train.ko-en.tsv.gz, val.ko-en.tsv.gz and test.ko-en.tsv.gz: lines of Korean, a tab and English.
-Any pairs of this form do. Those of benchmarks/korean_english.md are human translations, aligned by their paragraphs,
-from Debian's packages libreoffice-help-ko, libreoffice-help-en-us and libreoffice-l10n-ko (MPL-2.0). Nothing is
+Any pairs of this form do. `korean_help_data.py` makes them from Debian's packages of LibreOffice (MPL-2.0). Nothing is
 downloaded. The model first learns to translate from Korean, and then in both directions. That takes three hours on
 two cores with AVX-512 and bfloat16 and `--precision mixed_bfloat16`; in float32 it takes longer. Run again with
 the same options, the training goes on where it stopped.
@@ -70,7 +69,8 @@ def read(folder):
     if missing:
         print(
             f"korean_help: error: --data must have {', '.join(file.name for file in files)}. "
-            f"Missing: {', '.join(missing)}. Without them, `make demo` trains on a corpus that it generates.",
+            f"Missing: {', '.join(missing)}. korean_help_data.py makes them. Without them, `make demo` trains on a "
+            "corpus that it generates.",
             file=sys.stderr,
         )
         return None
@@ -104,7 +104,10 @@ def candidates(translator, sources):
     texts = np.full((len(sources), WIDTH), None)
     forward, backward, words = np.zeros((3, *texts.shape))
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    for start in tqdm.trange(0, len(order), ROWS, desc="translating", disable=None, leave=False):
+    quiet = not sys.stderr.isatty()  # a line each minute, as a log file needs it
+    for start in tqdm.trange(
+        0, len(order), ROWS, desc="translating", leave=quiet, mininterval=60 if quiet else 0.1
+    ):
         rows = order[start : start + ROWS]
         batch = [sources[i] for i in rows]
         answer = translator.answer(batch, signature="n_best")

@@ -98,6 +98,7 @@ def average(options):
 def ensemble(options):
     """Joins several translators into one."""
     from keras_transformer.files import check_local
+    from keras_transformer.runs.folder import RunFolder
     from keras_transformer.serving import Translator
 
     check_local(options.output)
@@ -106,6 +107,12 @@ def ensemble(options):
     if os.path.lexists(options.output):  # before the models are loaded, which takes longer
         raise ValueError(f"`output` must not exist yet. Received: output={options.output!r}.")
     translators = [Translator.load(folder) for folder in options.runs]
+    pairs = [RunFolder(folder).pairs for folder in options.runs]
+    if len({str(each) for each in pairs if each is not None}) > 1:
+        log.warning(
+            "the runs were trained with different pairs. An ensemble translates well only if its models translate "
+            "the same language into the same language."
+        )
     Translator.ensemble(translators).save(options.output)
     print(options.output)
 

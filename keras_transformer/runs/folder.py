@@ -95,6 +95,14 @@ class RunFolder:
         except (OSError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{self} holds no tokenizers to resume with: {error!r:.500}") from None
 
+    @property
+    def pairs(self):
+        """The number and the fingerprint of the pairs that the run trains with, a dict; None where they are unknown."""
+        try:
+            return json.loads((self.path / DESCRIPTION).read_text(encoding="utf-8"))["pairs"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
     def checkpoints(self):
         """Returns all checkpoints, the newest first, a list of `SavedState`."""
         return checkpoints(self.path)

@@ -223,7 +223,9 @@ def _report(recipe, translator, batches, say):
         f"on {device}"
     )
     read = batches.kept + batches.skipped
-    sample = recipe.resolved().vocab_sample
+    asked, sample = recipe.resolved().vocab_size, recipe.resolved().vocab_sample
+    if asked is not None and recipe.tokenizer != "byte" and min(sizes) < asked:
+        say(f"a vocabulary of {min(sizes):,} ids: the texts do not give the {asked:,} of `vocab_size`")
     if sample is not None and recipe.tokenizer != "byte" and read > sample:
         say(f"the vocabulary is made from {sample:,} of {read:,} pairs (vocab_sample)")
     if recipe.lora is not None:

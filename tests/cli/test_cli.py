@@ -609,6 +609,13 @@ def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, t
     assert not output.exists()
     code, out, err = run("ensemble", tiny_run, tiny_run, "--output", output)
     assert (code, out.decode()) == (0, f"{output}\n"), err
+    assert "different pairs" not in err
+    other = shutil.copytree(tiny_run, tmp_path / "other")
+    description = json.loads((other / "run.json").read_text(encoding="utf-8"))
+    description["pairs"]["sha256"] = "0" * 64  # as of a run of the other direction
+    (other / "run.json").write_text(json.dumps(description), encoding="utf-8")
+    code, _, err = run("ensemble", tiny_run, other, "--output", tmp_path / "mixed")
+    assert code == 0 and "warning: the runs were trained with different pairs" in err
     assert_refused("ensemble", tiny_run, tiny_run, "--output", output, named="`output` must not exist yet")
     assert_refused("convert", output, tmp_path / "converted", named="Ensemble")
     stdin = (files / "ko.few").read_bytes()

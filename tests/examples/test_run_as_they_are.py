@@ -1,6 +1,7 @@
 """Each example as a user runs it: a process of its own, in another folder, without this project's path."""
 
 import gzip
+import itertools
 import os
 import subprocess
 import sys
@@ -9,8 +10,13 @@ from pathlib import Path
 
 import korean_corpus
 import korean_help
+import korean_help_data
 import numpy as np
 import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+
+from keras_transformer.data import read_tsv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What makes each quicker, and the start of a line near its end.
@@ -110,6 +116,55 @@ def test_the_translator_of_help_texts_says_which_file_is_missing(tmp_path, capsy
 def test_every_example_has_a_run():
     """Those that need a run, an export or a server of the user have tests of their own."""
     named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py", "korean_help.py"}
-    helpers = {"encoders.py", "korean_corpus.py"}
+    helpers = {"encoders.py", "korean_corpus.py", "korean_help_data.py"}
     found = {file.name for file in EXAMPLES.glob("*.py")}
     assert found == {*RUNS, "demo.py", *named, *helpers}
+
+
+def write_packages(folder, pages, messages):
+    """Writes help pages and a catalogue as Debian's packages have them.
+
+    Args:
+        folder: The folder of the extracted packages.
+        pages: A dict from a page's number to pairs of Korean and English paragraphs.
+        messages: A dict from English to Korean texts of the interface.
+    """
+    for number, pairs in pages.items():
+        for language, side in (("ko", 0), ("en-US", 1)):
+            page = folder / korean_help_data.HELP / language / f"text/{number}.html"
+            page.parent.mkdir(parents=True, exist_ok=True)
+            texts = "".join(f'<p id="par_{i}">{pair[side]}</p>' for i, pair in enumerate(pairs))
+            page.write_text(f"<html><body><p>not aligned</p>{texts}</body></html>", encoding="utf-8")
+    catalogue = Catalog()
+    for english, korean in messages.items():
+        catalogue.add(english, korean)
+    (folder / korean_help_data.CATALOGUES).mkdir(parents=True)
+    with (folder / korean_help_data.CATALOGUES / "sw.mo").open("wb") as file:
+        write_mo(file, catalogue)
+
+
+def test_the_packages_of_help_texts_become_pairs(tmp_path):
+    pages = {number: [(f"문단 {number}입니다.", f"This is paragraph {number}.")] for number in range(60)}
+    menu = '<span hidden id="MAC1">Preferences</span><span hidden id="default1">Tools - <b>Options</b></span>'
+    pages[60] = [("Not translated.", "Not translated."), (f"{menu} 선택", f"Choose {menu}")]
+    held_out = next(n for n in range(60) if korean_help_data.part_of(f"text/{n}.html") == "test")
+    pages[held_out].append(("짧은 글", "Short text"))  # of too few words to be scored
+    write_packages(
+        tmp_path, pages, {"_File": "파일(_F)", f"this is paragraph {held_out}.": "샌 문단", "OK": "OK"}
+    )
+    assert korean_help_data.part_of("text/60.html") == "train"
+    assert korean_help_data.main(["--packages", str(tmp_path), "--output", str(tmp_path / "out")]) == 0
+    found = {part: list(read_tsv(tmp_path / f"out/{part}.ko-en.tsv.gz")) for part in korean_help.PARTS}
+    assert all(found.values())
+    assert {("파일", "File"), ("Tools - Options 선택", "Choose Tools - Options")} <= set(found["train"])
+    assert pages[held_out][0] in found["test"] and pages[held_out][1] not in found["test"]
+    # Every paragraph is in one part, and no text of a held-out page is in the training pairs.
+    expected = [pages[number][0] for number in range(60)]
+    expected += [("Tools - Options 선택", "Choose Tools - Options"), ("파일", "File")]
+    assert sorted(itertools.chain(*found.values())) == sorted(expected)
+
+
+def test_missing_packages_are_named(tmp_path, capsys):
+    assert korean_help_data.main(["--packages", str(tmp_path), "--output", str(tmp_path / "out")]) == 1
+    assert f"Missing: {korean_help_data.HELP}/ko" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

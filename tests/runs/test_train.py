@@ -505,6 +505,15 @@ def test_a_moving_average_translates_and_validates_but_does_not_train(
 
 
 @pytest.mark.slow
+def test_a_vocabulary_smaller_than_asked_for_is_announced(tmp_path, pairs):
+    options = {"epochs": 1, "warmup_steps": 1, "tokenizer": "bpe"}
+    said = trained(changed(**options, vocab_size=100_000), pairs, tmp_path / "more")
+    assert "the texts do not give the 100,000 of `vocab_size`" in said[1]
+    said = trained(changed(**options), pairs, tmp_path / "all")
+    assert not any("vocab_size" in line for line in said)
+
+
+@pytest.mark.slow
 def test_patience_ends_a_run_for_good(tmp_path, pairs):
     # No step moves a weight, so no epoch is better than the first.
     recipe = changed(patience=2, epochs=9, learning_rate=1e-30)
