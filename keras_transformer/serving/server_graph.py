@@ -16,6 +16,9 @@ from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.grappler.cluster import Cluster
 
+from keras_transformer.serving.loops import hold_invariants
+from keras_transformer.serving.opened import open_signatures
+
 SERVER_CONFIG = "saved_model_config.pb"  # in the folder `assets.extra`
 
 # What TensorFlow adds to the names of the nodes of a function that it writes out. Without it the file is half as large.
@@ -55,39 +58,35 @@ def write_out_signatures(meta_graph):
         meta_graph: The `MetaGraphDef` of a SavedModel, changed in place.
     """
     graph = meta_graph.graph_def
-    functions = {function.signature.name for function in graph.library.function}
-    signatures = {
-        name: signature for name, signature in meta_graph.signature_def.items() if not name.startswith("__")
+    names = sorted(meta_graph.signature_def, key=lambda name: (name != "serving_default", name))
+    signatures = {name: meta_graph.signature_def[name] for name in names if not name.startswith("__")}
+    replaced = {
+        info.name.split(":")[0]
+        for signature in signatures.values()
+        for info in (*signature.inputs.values(), *signature.outputs.values())
     }
-    outputs = {_node(info.name) for signature in signatures.values() for info in signature.outputs.values()}
-    calls = {node.name for node in graph.node if node.name in outputs and "PartitionedCall" in node.op}
-    kept = [node for node in graph.node if node.name not in calls]
-    taken, written = {node.name for node in graph.node}, []
+    kept = [node for node in graph.node if node.name not in replaced]
+    opened = open_signatures(graph, signatures)
+
+    part = meta_graph_pb2.MetaGraphDef()
+    part.meta_info_def.CopyFrom(meta_graph.meta_info_def)
+    part.graph_def.versions.CopyFrom(graph.versions)
+    part.graph_def.library.CopyFrom(graph.library)
+    part.graph_def.node.extend([*kept, *opened])
+    for name, signature in signatures.items():
+        part.signature_def[name].CopyFrom(signature)
     cpu = NamedDevice(
         name="/job:localhost/replica:0/task:0/device:CPU:0", properties=DeviceProperties(type="CPU")
     )
     cluster = Cluster(devices=[cpu])  # without it TensorFlow would look at the devices of this machine
-    for name, signature in signatures.items():
-        own = {_node(info.name) for info in signature.outputs.values()}
-        part = meta_graph_pb2.MetaGraphDef()
-        part.meta_info_def.CopyFrom(meta_graph.meta_info_def)
-        part.signature_def[name].CopyFrom(signature)
-        part.graph_def.versions.CopyFrom(graph.versions)
-        part.graph_def.library.CopyFrom(graph.library)
-        part.graph_def.node.extend(node for node in graph.node if node.name in own or node.name not in calls)
-        optimized = tf_optimizer.OptimizeGraph(
-            _optimizer_config(), part, verbose=False, graph_id=name.encode(), cluster=cluster
-        )
-        names = _short_names(name, optimized.node, {node.name for node in kept}, taken)
-        written += _renamed(optimized.node, names)
-        for info in signature.outputs.values():
-            info.name = with_name(info.name, names)
-        for function in optimized.library.function:
-            if function.signature.name not in functions:
-                functions.add(function.signature.name)
-                graph.library.function.append(function)
+    optimized = tf_optimizer.OptimizeGraph(_optimizer_config(), part, verbose=False, cluster=cluster)
+    functions = {function.signature.name for function in graph.library.function}
+    graph.library.function.extend(
+        function for function in optimized.library.function if function.signature.name not in functions
+    )
+    nodes = _named_after_signatures(hold_invariants(optimized.node), signatures, {node.name for node in kept})
     del graph.node[:]
-    graph.node.extend([*kept, *written])
+    graph.node.extend([*kept, *nodes])
     meta_graph.meta_info_def.stripped_op_list.CopyFrom(stripped_op_list_for_graph(graph))
 
 
@@ -98,47 +97,104 @@ def _optimizer_config():
     off = rewriter_config_pb2.RewriterConfig.OFF
     rewrites.remapping = rewrites.layout_optimizer = rewrites.implementation_selector = off
     rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    rewrites.meta_optimizer_iterations = (
+        rewriter_config_pb2.RewriterConfig.ONE
+    )  # a second removes 1 % of the nodes
     rewrites.min_graph_nodes = -1  # optimize small graphs too
     rewrites.meta_optimizer_timeout_ms = -1  # take the time that it takes
     return config
 
 
-def _short_names(prefix, nodes, kept, taken):
-    """Returns a dict from the name of each node that is not kept to a short one that says where it is from.
+def _named_after_signatures(nodes, signatures, kept):
+    """Gives nodes short names that say where they are from, and leaves out those that no signature needs.
 
     Args:
-        prefix: What each name begins with.
-        nodes: The nodes.
-        kept: The names of the nodes that keep theirs.
-        taken: A set of the names that the graph has. The new ones are added.
+        nodes: The `NodeDef`s, changed in place.
+        signatures: A dict from a name to its `SignatureDef`. Its inputs and outputs keep their names.
+        kept: The names of nodes of the same graph that are left out, too.
+
+    Returns:
+        A list of the `NodeDef`s.
     """
-    names = {}
-    for node in nodes:
-        if node.name not in kept:
-            parts = [part for part in node.name.split("/") if not ADDED.fullmatch(part)]
-            short = "/".join([prefix, *parts[-4:]]) if parts else f"{prefix}/{node.op}"
-            name, number = short, 0
-            while name in taken:
+    by_name = {node.name: node for node in nodes}
+    fixed, owners = set(kept), {}
+    for name, signature in signatures.items():
+        outputs = [info.name.split(":")[0] for info in signature.outputs.values()]
+        fixed.update(outputs, (info.name.split(":")[0] for info in signature.inputs.values()))
+        owners |= dict.fromkeys(_needed(outputs, by_name, owners), name)
+    taken, names = set(fixed), {}
+    for name in owners:
+        if name not in fixed:
+            parts = [part for part in name.split("/") if not ADDED.fullmatch(part)]
+            short = "/".join([owners[name], *parts[-4:]]) if parts else f"{owners[name]}/{by_name[name].op}"
+            names[name], number = short, 0
+            while names[name] in taken:
                 number += 1
-                name = f"{short}.{number}"
-            taken.add(name)
-            names[node.name] = name
-    return names
+                names[name] = f"{short}.{number}"
+            taken.add(names[name])
+    return list(_renamed((by_name[name] for name in owners if name not in kept), names))
+
+
+def _needed(names, nodes, known=()):
+    """Returns the names of the nodes that must run before those of some names, and these names, without the known ones.
+
+    Args:
+        names: The names, a list of str.
+        nodes: A dict from a name to its `NodeDef`.
+        known: Names that are left out, with what must run before them.
+    """
+    found, left = {}, list(names)
+    while left:
+        name = left.pop()
+        if name not in found and name not in known:
+            found[name] = None
+            left += (tensor.removeprefix("^").split(":")[0] for tensor in nodes[name].input)
+    return list(found)
+
+
+def leave_signature(meta_graph, name):
+    """Takes everything out of a written out graph that one signature, the restoring and the initializer do not need.
+
+    Args:
+        meta_graph: The `MetaGraphDef` of a SavedModel, changed in place.
+        name: Name of the signature.
+    """
+    graph, saver = meta_graph.graph_def, meta_graph.saver_def
+    kept = [key for key in meta_graph.signature_def if key.startswith("__") or key == name]
+    outputs = [info.name for key in kept for info in meta_graph.signature_def[key].outputs.values()]
+    outputs += [saver.restore_op_name, saver.save_tensor_name, saver.filename_tensor_name]
+    by_name = {node.name: node for node in graph.node}
+    names = _needed([tensor.split(":")[0] for tensor in outputs], by_name)
+    nodes = [by_name[each] for each in names]
+    functions = {function.signature.name: function for function in graph.library.function}
+    called, left = {}, list(nodes)
+    while left:
+        for value in left.pop().attr.values():
+            for each in (value.func.name, *(function.name for function in value.list.func)):
+                if each in functions and each not in called:
+                    called[each] = functions[each]
+                    left += functions[each].node_def
+    _keep(graph.node, nodes)
+    _keep(graph.library.function, called.values())
+    for key in meta_graph.signature_def.keys() - kept:
+        del meta_graph.signature_def[key]
+
+
+def _keep(field, messages):
+    """Replaces the messages of a repeated field by some of them."""
+    kept = [type(each).FromString(each.SerializeToString()) for each in messages]
+    del field[:]
+    field.extend(kept)
 
 
 def _renamed(nodes, names):
-    """Yields the nodes that have a new name, with the new names of their inputs."""
+    """Yields nodes with their new names, and with the new names of their inputs."""
     for node in nodes:
-        if node.name not in names:
-            continue
-        node.name = names[node.name]
+        node.name = names.get(node.name, node.name)
         node.input[:] = [with_name(each, names) for each in node.input]
-        for notes in [key for key in node.attr if key.startswith("_grappler")]:
+        # Notes of the optimizer, and places, which TensorFlow finds by the variables that an operation reads.
+        for notes in [key for key in node.attr if key.startswith("_grappler") or key == "_class"]:
             del node.attr[notes]
-        places = node.attr["_class"].list.s if "_class" in node.attr else []
-        for i, place in enumerate(places):
-            prefix, _, name = place.decode().partition("@")
-            places[i] = f"{prefix}@{names.get(name, name)}".encode()
         yield node
 
 
@@ -152,7 +208,3 @@ def with_name(tensor, names):
     before = "^" * tensor.startswith("^")
     node, *output = tensor.removeprefix("^").split(":")
     return before + ":".join([names.get(node, node), *output])
-
-
-def _node(tensor):
-    return tensor.split(":")[0]

@@ -1,5 +1,6 @@
 """Checks exports: their files, their signatures and their answers."""
 
+import contextlib
 import gc
 import logging
 from pathlib import Path
@@ -13,7 +14,7 @@ from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from keras_transformer.files import sha256_of
 from keras_transformer.serving.server_files import DESCRIPTION, description_of, models_in, versions_of
-from keras_transformer.serving.server_graph import session_config
+from keras_transformer.serving.server_graph import leave_signature, session_config
 
 log = logging.getLogger(__name__)
 
@@ -137,24 +138,23 @@ class Served:
 
     Args:
         path: Path of the version.
+        only: Name of the one signature to load; None for all.
     """
 
-    def __init__(self, path):
-        self._config = session_config(Path(path) / DESCRIPTION.parent)
-        self._loader, self._graph, self._session = SavedModelLoader(str(path)), tf.Graph(), None
-        self._saver, _ = self._loader.load_graph(self._graph, ["serve"])
-        found = self._loader.get_meta_graph_def_from_tags(["serve"]).signature_def
-        self.signatures = {name: found[name] for name in found if not name.startswith("__")}
-        self.start()
-
-    def start(self):
-        """Starts a session, in place of the one that there is. A new one holds no packed copy of int8 weights."""
-        if self._session is not None:
-            self._session.close()
-        self._session = tf.compat.v1.Session(graph=self._graph, config=self._config)
-        with self._graph.as_default():
-            self._loader.restore_variables(self._session, self._saver)
-            self._loader.run_init_ops(self._session, ["serve"])
+    def __init__(self, path, only=None):
+        config = session_config(Path(path) / DESCRIPTION.parent)
+        loader, graph = SavedModelLoader(str(path)), tf.Graph()
+        loaded = loader.get_meta_graph_def_from_tags(["serve"])
+        if only is not None:
+            leave_signature(loaded, only)
+        self.signatures = {
+            name: each for name, each in loaded.signature_def.items() if not name.startswith("__")
+        }
+        saver, _ = loader.load_graph(graph, ["serve"])
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
+        with graph.as_default():
+            loader.restore_variables(self._session, saver)
+            loader.run_init_ops(self._session, ["serve"])
 
     def answer(self, name, inputs):
         """Returns what a signature answers, a dict of NumPy arrays, for a dict of arrays."""
@@ -163,6 +163,10 @@ class Served:
             {key: info.name for key, info in signature.outputs.items()},
             {signature.inputs[key].name: value for key, value in inputs.items()},
         )
+
+    def close(self):
+        """Frees what the session holds."""
+        self._session.close()
 
 
 def check_answers(path, functions, requests, draws=False, afresh=False):
@@ -173,31 +177,46 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         functions: A dict from a signature's name to its concrete function.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
-        afresh: Whether to take each function out of `functions` when it has answered, and to start a new session for
+        afresh: Whether to take each function out of `functions` when it has answered, and to load the export anew for
             each request. A function or a session that has run holds a copy of the int8 weights: so there is one copy.
 
     Raises:
         ValueError: If an answer differs.
     """
     requests, answers = list(requests), []
-    for name, inputs in requests:
-        function = functions[name]
-        found = function(**{key: tf.constant(value) for key, value in inputs.items()})
-        answers.append({key: value.numpy() for key, value in found.items()})
-        if afresh:
-            del functions[name], function
-            gc.collect()  # functions are in cycles
-    served = Served(path)
+    with _unoptimized():
+        for name, inputs in requests:
+            function = functions[name]
+            found = function(**{key: tf.constant(value) for key, value in inputs.items()})
+            answers.append({key: value.numpy() for key, value in found.items()})
+            if afresh:
+                del functions[name], function
+                gc.collect()  # functions are in cycles
+    served = None if afresh else Served(path)
     for (name, inputs), expected in zip(requests, answers, strict=True):
         if afresh:
-            served.start()
+            served = Served(path, only=name)
         found = served.answer(name, inputs)
+        if afresh:
+            served.close()
         for key in expected:
             if not _equal(expected[key], found[key], draws):
                 raise ValueError(
                     f"The export must answer as the model does in Python. Received: {name!r}, output {key!r}: "
                     f"{found[key]!r:.200}, in Python {expected[key]!r:.200}."
                 )
+
+
+@contextlib.contextmanager
+def _unoptimized():
+    """Lets TensorFlow run functions as they were traced. To optimize one takes longer than to run it once."""
+    name = "disable_meta_optimizer"
+    before = tf.config.optimizer.get_experimental_options().get(name, False)
+    tf.config.optimizer.set_experimental_options({name: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({name: before})
 
 
 def _equal(expected, found, draws):

@@ -1,0 +1,166 @@
+"""The functions of signatures, written out so far that what several of them compute is in the graph once."""
+
+import graphlib
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
+from tensorflow.python.framework import op_def_registry
+
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# The call of a signature is opened, and the call of the function that it wraps. The calls in that one stay calls.
+LEVELS = 2
+
+
+def open_signatures(graph, signatures):
+    """Writes out the functions of signatures as nodes of one graph, in which equal nodes with equal inputs are one.
+
+    So signatures that read the same text share its tokens, and those that search in the same way share the search. A
+    call counts as equal, too: what a served function computes depends on its inputs and on weights that never change.
+
+    Args:
+        graph: The `GraphDef` of a SavedModel, in which each signature is the call of a function.
+        signatures: A dict from a name to its `SignatureDef`, changed in place: inputs of the same name, dtype and shape
+            become one, and each output gets a node of its own, such as "serving_default/translation".
+
+    Returns:
+        A list of `NodeDef`s that stand for the calls and for the inputs of the signatures.
+    """
+    by_name = {node.name: node for node in graph.node}
+    opened = _Nodes({function.signature.name: function for function in graph.library.function})
+    inputs, outputs = {}, []
+    for name, signature in signatures.items():
+        own = {_node(info.name): key for key, info in signature.inputs.items()}
+        call = by_name[_node(next(iter(signature.outputs.values())).name)]
+        tensors = [
+            _shared_input(own[tensor], by_name[tensor], inputs) if tensor in own else tensor
+            for tensor in call.input
+        ]
+        results, waits = opened.open(call, tensors, LEVELS)
+        for key, info in signature.inputs.items():
+            info.name = f"{_shared_input(key, by_name[_node(info.name)], inputs)}:0"
+        for key, info in signature.outputs.items():
+            result = results[int(info.name.partition(":")[2])]
+            node = NodeDef(name=f"{name}/{key}", op="Identity", input=[result, *waits])
+            node.attr["T"].type = info.dtype
+            outputs.append(node)
+            info.name = f"{node.name}:0"
+    return [*inputs.values(), *opened.nodes, *outputs]
+
+
+def _shared_input(key, placeholder, inputs):
+    """Returns the name of the input of all signatures that stands for one of a signature.
+
+    Args:
+        key: The name of the input in its signature.
+        placeholder: The `NodeDef` of the input.
+        inputs: A dict of the inputs so far, which gets a new one.
+    """
+    content = key, *_attributes(placeholder)
+    if content not in inputs:
+        names = {node.name for node in inputs.values()}
+        node = NodeDef()
+        node.CopyFrom(placeholder)
+        node.name = key if key not in names else placeholder.name
+        inputs[content] = node
+    return inputs[content].name
+
+
+def _node(tensor):
+    return tensor.split(":")[0]
+
+
+def _attributes(node):
+    """Returns the attributes of a node, hashable."""
+    return sorted((key, value.SerializeToString(deterministic=True)) for key, value in node.attr.items())
+
+
+class _Nodes:
+    """Nodes of functions, in the order in which they are computed.
+
+    Args:
+        functions: A dict from a name to its `FunctionDef`.
+    """
+
+    def __init__(self, functions):
+        self.functions, self.nodes, self._known = functions, [], {}
+
+    def open(self, call, inputs, levels):
+        """Writes out the function of a call.
+
+        Args:
+            call: The `NodeDef` of the call.
+            inputs: The inputs of the call, such as "node:1" or, to wait for a node, "^node".
+            levels: How many calls within one another to open.
+
+        Returns:
+            The outputs of the call, and what to wait for to wait for the call: lists of such str.
+        """
+        function = self.functions[call.attr["f"].func.name]
+        before = [tensor for tensor in inputs if tensor.startswith("^")]
+        values = [tensor for tensor in inputs if not tensor.startswith("^")]
+        # In a function "argument", "node:outputs:1" and "^node" are inputs of a node.
+        places = {arg.name: each for arg, each in zip(function.signature.input_arg, values, strict=True)}
+        waits = {}
+
+        def resolved(tensor):
+            if not tensor.startswith("^"):
+                return [places[tensor]]
+            name = tensor.removeprefix("^")
+            return [f"^{_node(places[name])}"] if name in places else waits[name]
+
+        for node, is_first in _in_order(function.node_def):
+            own = [each for tensor in node.input for each in resolved(tensor)]
+            own += before if is_first else []
+            if levels > 1 and node.op in CALLS:
+                results, waits[node.name] = self.open(node, own, levels - 1)
+            else:
+                name = self._add(node, own)
+                results, waits[node.name] = (
+                    [f"{name}:{i}" for i in range(len(_output_names(node)))],
+                    [f"^{name}"],
+                )
+            places |= zip((f"{node.name}:{each}" for each in _output_names(node)), results, strict=True)
+        results = [places[function.ret[each.name]] for each in function.signature.output_arg]
+        return results, [each for name in function.control_ret.values() for each in waits[name]]
+
+    def _add(self, node, inputs):
+        """Adds a node of a function, unless an equal one is here. Returns its name."""
+        values = [tensor for tensor in inputs if not tensor.startswith("^")]
+        inputs = values + sorted({tensor for tensor in inputs if tensor.startswith("^")})
+        content = (node.op, node.device, *map(tuple, _attributes(node)), *inputs)
+        # Whoever draws random numbers draws them alone.
+        alone = node.op not in CALLS and op_def_registry.get(node.op).is_stateful
+        if not alone and content in self._known:
+            return self._known[content]
+        new = NodeDef()
+        new.CopyFrom(node)
+        new.name = f"_{len(self.nodes)}/{node.name}"
+        new.input[:] = inputs
+        self.nodes.append(new)
+        self._known[content] = new.name
+        return new.name
+
+
+def _in_order(nodes):
+    """Returns the nodes of a function, each after those that it needs, and whether it needs none."""
+    by_name = {node.name: node for node in nodes}
+    needed = {
+        node.name: {_node(tensor.removeprefix("^")) for tensor in node.input} & by_name.keys()
+        for node in nodes
+    }
+    order = graphlib.TopologicalSorter(needed).static_order()
+    return [(by_name[name], not needed[name]) for name in order]
+
+
+def _output_names(node):
+    """Returns the outputs of a node as its function names them, such as "outputs:1", in their order."""
+    names = []
+    for output in op_def_registry.get(node.op).output_arg:
+        number = 1
+        if output.number_attr:
+            number = node.attr[output.number_attr].i
+        elif output.type_list_attr:
+            number = len(node.attr[output.type_list_attr].list.type)
+        names += [f"{output.name}:{i}" for i in range(number)]
+    return names

@@ -1,0 +1,164 @@
+"""The graph that a server runs: what signatures share, and what its loops carry, is in it once."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.serving.loops import hold_invariants
+from keras_transformer.serving.server_graph import leave_signature, write_out_signatures
+
+pytestmark = pytest.mark.tensorflow
+NUMBER = tf.TensorSpec((), tf.int32)
+NUMBERS = tf.TensorSpec((None,), tf.float32)
+
+
+def saved(folder, functions):
+    """The `MetaGraphDef` of a SavedModel with these signatures: functions of `x` and of the number of steps."""
+    module = tf.Module()
+    module.weight = tf.Variable([2.0, 3.0])
+    signatures = {
+        name: tf.function(lambda x, n, call=call: call(module.weight, x, n)).get_concrete_function(
+            x=NUMBERS, n=NUMBER
+        )
+        for name, call in functions.items()
+    }
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    found = saved_model_pb2.SavedModel()
+    found.ParseFromString((folder / "saved_model.pb").read_bytes())
+    return found.meta_graphs[0]
+
+
+def answer(meta_graph, folder, name, x, n):
+    """What a signature answers in a session, as in a server that leaves the graph alone."""
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=60_000)  # a loop that does not end is an error
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    signature, saver = meta_graph.signature_def[name], meta_graph.saver_def
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        tf.graph_util.import_graph_def(meta_graph.graph_def, name="")
+        variables = str(folder / "variables" / "variables")
+        session.run(saver.restore_op_name, {saver.filename_tensor_name: variables})
+        return session.run(
+            {key: info.name for key, info in signature.outputs.items()},
+            {signature.inputs["x"].name: x, signature.inputs["n"].name: n},
+        )
+
+
+def operations(meta_graph):
+    return collections.Counter(node.op for node in meta_graph.graph_def.node)
+
+
+def nested(weight, x, n):
+    """Two loops within one another, whose bodies and conditions use what no step changes."""
+    scale, last = x * weight, tf.cast(n, tf.float32)
+
+    def inner(j, total, product):
+        return j + 1, total + scale * weight, scale * last  # the last is made of constants alone
+
+    def outer(i, total, product, bound):
+        found = tf.while_loop(lambda j, *_: j < n - i, inner, (0, total, product))
+        return i + 1, found[1], found[2], bound
+
+    return tf.while_loop(
+        lambda i, total, product, bound: (i < n) & (tf.reduce_sum(total) < bound),
+        outer,
+        (0, x, tf.zeros_like(x), last * 1000.0),
+    )
+
+
+def total_and_bound(weight, x, n):
+    _, total, product, bound = nested(weight, x, n)
+    return {"total": total, "product": product, "bound": bound}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_loops_carry_what_changes_alone_and_answer_the_same(tmp_path, steps):
+    meta_graph = saved(tmp_path, {"serving_default": total_and_bound})
+    x = np.array([1.0, 0.5], "float32")
+    expected = answer(meta_graph, tmp_path, "serving_default", x, steps)
+    write_out_signatures(meta_graph)
+    found = answer(meta_graph, tmp_path, "serving_default", x, steps)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-6)
+    count = operations(meta_graph)
+    assert count["While"] == count["StatelessWhile"] == 0
+    # Of each loop: its index, the total, the product, and TensorFlow's own counter.
+    assert count["NextIteration"] == 8
+    assert found["bound"] == steps * 1000.0  # a loop hands it through
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_an_operation_of_constants_alone_does_not_run_after_the_end_of_its_loop(steps):
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            n, a, b = (tf.compat.v1.placeholder(tf.int32, (), name) for name in "nab")
+            variables = (0, a, b, -1)
+            _, a, _, last = tf.compat.v1.while_loop(
+                lambda i, a, b, last: i < n, lambda i, a, b, last: (i + 1, a, b, a * b), variables
+            )
+            tf.identity_n([a, last], "result")
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    graph_def = graph.as_graph_def()
+    nodes = hold_invariants(graph_def.node)
+    assert sum(node.op == "NextIteration" for node in nodes) == 2
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=60_000)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        changed = tf.compat.v1.GraphDef(node=nodes, versions=graph_def.versions)
+        tf.graph_util.import_graph_def(changed, name="")
+        found = session.run(["result:0", "result:1"], {"n:0": steps, "a:0": 5, "b:0": 7})
+    assert found == [5, 35 if steps else -1]
+
+
+def searched(x, n, weight):
+    return tf.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * weight), (0, x))[1]
+
+
+def test_signatures_share_equal_calls_of_equal_inputs(tmp_path):
+    search = tf.function(searched, autograph=False)
+
+    def best(weight, x, n):
+        return {"best": tf.reduce_max(search(x, n, weight))}
+
+    def all_of_them(weight, x, n):
+        return {"all": search(x, n, weight), "number": tf.size(x)}
+
+    def of_other_input(weight, x, n):
+        return {"all": search(x + 1.0, n, weight)}
+
+    functions = {"serving_default": best, "all": all_of_them, "other": of_other_input}
+    meta_graph = saved(tmp_path, functions)
+    x = np.array([1.0, 5.0], "float32")
+    expected = {name: answer(meta_graph, tmp_path, name, x, 3) for name in functions}
+    write_out_signatures(meta_graph)
+    assert operations(meta_graph)["LoopCond"] == 2
+    assert operations(meta_graph)["Placeholder"] == 3  # `x`, `n`, and the name of the file to restore
+    for name in functions:
+        found = answer(meta_graph, tmp_path, name, x, 3)
+        for key, value in expected[name].items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-6)
+    outputs = [info.name for each in meta_graph.signature_def.values() for info in each.outputs.values()]
+    assert len(outputs) == len(set(outputs)) and "serving_default/best:0" in outputs
+
+    leave_signature(meta_graph, "all")
+    assert operations(meta_graph)["LoopCond"] == 1
+    assert {name for name in meta_graph.signature_def if not name.startswith("__")} == {"all"}
+    np.testing.assert_allclose(answer(meta_graph, tmp_path, "all", x, 3)["all"], expected["all"]["all"])
+
+
+def test_random_numbers_of_signatures_are_drawn_apart_and_assertions_stay(tmp_path):
+    def draws(weight, x, n):
+        tf.debugging.assert_less(n, 5, message="too many steps")
+        return {"drawn": tf.random.uniform(tf.shape(x))}
+
+    meta_graph = saved(tmp_path, {"serving_default": draws, "other": draws})
+    write_out_signatures(meta_graph)
+    assert operations(meta_graph)["RandomUniform"] == 2
+    x = np.zeros(2, "float32")
+    assert answer(meta_graph, tmp_path, "other", x, 4)["drawn"].shape == (2,)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too many steps"):
+        answer(meta_graph, tmp_path, "other", x, 5)
