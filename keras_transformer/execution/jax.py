@@ -1,5 +1,7 @@
 """The backend's own operations on JAX, and plain ones on other backends. `tensorflow.py` has the same names."""
 
+import itertools
+
 import keras
 from keras import ops
 
@@ -88,6 +90,12 @@ write_in_place = ops.scatter_update
 transpose = ops.transpose
 # Those of Keras compute float64 in float32 on JAX.
 sin, cos, tanh = (getattr(ops if jax is None else jax.numpy, name) for name in ("sin", "cos", "tanh"))
+
+
+def split(x, sizes, axis):
+    """Splits a tensor into parts of some sizes, or into a number of parts."""
+    ends = sizes if isinstance(sizes, int) else list(itertools.accumulate(sizes))[:-1]
+    return ops.split(x, ends, axis=axis)
 
 
 def mean(x, axis=None, keepdims=False):

@@ -75,6 +75,5 @@ def joint_product(layer, x):
     free = ops.shape(x)[:-1]
     product = operands.product(ops.reshape(x, (-1, x.shape[-1])))
     outers = [part.outer_shape for part in layer.joint_products]
-    ends = [sum(map(math.prod, outers[: i + 1])) for i in range(len(outers) - 1)]
-    parts = ops.split(product, ends, axis=-1)
+    parts = ops.split(product, list(map(math.prod, outers)), axis=-1)
     return [ops.reshape(part, (*free, *outer)) for part, outer in zip(parts, outers, strict=True)]

@@ -1,8 +1,9 @@
 """`keras.ops`, with faster versions of a few functions that have the same names and the same meaning.
 
-Any other name is that of `keras.ops`. `matmul` takes `transpose_y` as well; `minimum` and `maximum` of a tensor of ints
-and an int are ints; `mean`, `sin`, `cos` and `tanh` of float64 are float64 on JAX too. Additions are `masked_softmax`,
-`zero_unless`, `update_rows`, `custom_gradient`, `written_gradient` and `at_least_float32`.
+Any other name is that of `keras.ops`. `split` takes sizes, where Keras takes indices. `matmul` takes `transpose_y` as
+well; `minimum` and `maximum` of a tensor of ints and an int are ints; `mean`, `sin`, `cos` and `tanh` of float64 are
+float64 on JAX too. Additions are `masked_softmax`, `zero_unless`, `update_rows`, `custom_gradient`, `written_gradient`
+and `at_least_float32`.
 """
 
 import keras
@@ -34,6 +35,7 @@ def at_least_float32(dtype):
 
 
 copy = native.copy
+split = native.split
 mean, sin, cos, tanh = native.mean, native.sin, native.cos, native.tanh
 
 
@@ -75,7 +77,16 @@ def reshape(x, shape):
     not_positive = [size for size in shape if isinstance(size, int) and size < 1]
     if len(unknown) == 1 and not not_positive:
         shape = (*shape[: unknown[0]], -1, *shape[unknown[0] + 1 :])
+    if ops.is_tensor(x) and len(x.shape) == len(shape) and _is_shape(x, shape):
+        return x
     return ops.reshape(x, shape)
+
+
+def _is_shape(x, shape):
+    """Returns whether a tensor has a shape of its rank already, as far as a graph knows: -1 fits one size."""
+    if [size for size in shape if not isinstance(size, int)] or shape.count(-1) > 1:
+        return False
+    return not [size for size, own in zip(shape, x.shape, strict=True) if size not in (-1, own)]
 
 
 def transpose(x, axes):

@@ -107,6 +107,8 @@ def gradient_of(function):
 recomputed = functools.partial  # blocks.py writes its gradient out, and computes there again what it needs
 
 
+# Keras computes the sizes of parts by operations of the graph.
+split = tf.split
 mean, sin, cos, tanh = ops.mean, ops.sin, ops.cos, ops.tanh
 
 
