@@ -6,9 +6,9 @@
     python examples/korean_help_data.py --packages packages --output libreoffice-ko-en
 
 The texts are LibreOffice's, under the Mozilla Public License 2.0. Paragraphs of the help are aligned by their ids, and
-texts of the interface by their message ids. Whole help pages are held out for the validation and for the test, and no
-text of theirs stays in the training pairs. Nothing is downloaded. Other versions of the packages give other pairs, so
-scores are near those of benchmarks/korean_english.md, and not the same.
+texts of the interface by their message ids. Whole help pages are held out for the validation and for the test: their
+sentences of four words and more, none of which is a training pair, too. Nothing is downloaded. Other versions of the
+packages give other pairs, so scores are near those of benchmarks/korean_english.md, and not the same.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def is_pair(korean, english):
 
 def part_of(page):
     """Returns the part that a page belongs to: its name decides, so that other versions divide alike."""
-    return HELD_OUT.get(zlib.crc32(str(page).encode()) % PARTS, "train")
+    return HELD_OUT.get(zlib.crc32(page.as_posix().encode()) % PARTS, "train")
 
 
 def read_pairs(packages):
@@ -90,11 +90,21 @@ def read_pairs(packages):
                 found[part_of(name)].setdefault((korean, english[key]))
     for file in sorted((packages / CATALOGUES).glob("*.mo")):
         found["train"].update((pair, None) for pair in interface_texts(file) if is_pair(*pair))
-    for held_out in ("val", "test"):
-        found[held_out] = [pair for pair in found[held_out] if len(pair[1].split()) >= FEWEST_WORDS]
-    seen = {text.casefold() for name in ("val", "test") for pair in found[name] for text in pair}
-    found["train"] = [pair for pair in found["train"] if not seen & {text.casefold() for text in pair}]
-    return found
+    val, test = (
+        [pair for pair in found[name] if len(pair[1].split()) >= FEWEST_WORDS] for name in ("val", "test")
+    )
+    test_texts = texts_of(test)
+    held_out = test_texts | texts_of(val)
+    return {
+        "train": [pair for pair in found["train"] if not held_out & texts_of([pair])],
+        "val": [pair for pair in val if not test_texts & texts_of([pair])],
+        "test": test,
+    }
+
+
+def texts_of(pairs):
+    """Returns all texts of pairs in lower case, a set."""
+    return {text.casefold() for pair in pairs for text in pair}
 
 
 def main(arguments=None):

@@ -77,16 +77,19 @@ def reshape(x, shape):
     not_positive = [size for size in shape if isinstance(size, int) and size < 1]
     if len(unknown) == 1 and not not_positive:
         shape = (*shape[: unknown[0]], -1, *shape[unknown[0] + 1 :])
-    if ops.is_tensor(x) and len(x.shape) == len(shape) and _is_shape(x, shape):
-        return x
-    return ops.reshape(x, shape)
+    return x if _has_shape(x, shape) else ops.reshape(x, shape)
 
 
-def _is_shape(x, shape):
-    """Returns whether a tensor has a shape of its rank already, as far as a graph knows: -1 fits one size."""
+def _has_shape(x, shape):
+    """Returns whether a tensor has a shape already, as far as a graph knows: -1 fits one size."""
+    if not ops.is_tensor(x) or isinstance(x, keras.Variable) or getattr(x.shape, "rank", 0) is None:
+        return False
     if [size for size in shape if not isinstance(size, int)] or shape.count(-1) > 1:
         return False
-    return not [size for size, own in zip(shape, x.shape, strict=True) if size not in (-1, own)]
+    sizes = tuple(x.shape)
+    return len(sizes) == len(shape) and not [
+        size for size, own in zip(shape, sizes, strict=True) if size not in (-1, own)
+    ]
 
 
 def transpose(x, axes):

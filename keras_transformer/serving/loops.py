@@ -3,6 +3,7 @@
 import collections
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.types_pb2 import DT_INT32
 
 CONTROL = -1  # in place of an output's number: "^node", which only waits for the node
 
@@ -38,20 +39,20 @@ def hold_invariants(nodes):
         if not varying:
             continue
         exits = [node.name for each in varying for node in each.exits]
-        varying = varying[0]
+        # One more use of a large value may keep TensorFlow from reusing its memory. Integers are small.
+        smallest = min(varying, key=lambda each: each.switch.attr["T"].type != DT_INT32)
+        switch = smallest.switch
         # It runs in each step, but not after the last one.
-        pivot = NodeDef(
-            name=f"{varying.switch.name}/pivot", op="Identity", input=[f"{varying.switch.name}:1"]
-        )
-        pivot.attr["T"].CopyFrom(varying.switch.attr["T"])
+        pivot = NodeDef(name=f"{switch.name}/pivot", op="Identity", input=[f"{switch.name}:1"])
+        pivot.attr["T"].CopyFrom(switch.attr["T"])
         pivots.append(pivot)
         for each in variables:
-            if each.is_invariant and (exits or not each.is_waited_for):
+            if each.is_invariant and (exits or not each.has_waiting_exit):
                 each.enter.attr["is_constant"].b = True
                 removed.update(node.name for node in (each.next, each.merge, each.switch, *each.exits))
-                moved.update(each.moved(varying.merge.name, pivot.name, exits[0] if exits else None))
+                moved.update(each.new_places(smallest.merge.name, pivot.name, exits[0] if exits else None))
                 # What must be done before the next step begins.
-                varying.next.input.extend(x for x in each.waits if x not in varying.next.input)
+                smallest.next.input.extend(x for x in each.waits if x not in smallest.next.input)
 
     left = [node for node in nodes if node.name not in removed]
     constants = {node.name for node in left if node.op == "Enter" and node.attr["is_constant"].b}
@@ -66,14 +67,15 @@ def _move_inputs(node, moved, constants):
 
     Args:
         node: The `NodeDef`.
-        moved: What `_Variable.moved` returns, for all of them.
+        moved: What `_Variable.new_places` returns, for all variables.
         constants: The names of the constants of all loops.
     """
     anchor = None
     for i, tensor in enumerate(node.input):
         place = _split(tensor)
         while place in moved:
-            place, anchor = moved[place]
+            place, own_anchor = moved[place]
+            anchor = own_anchor or anchor
             node.input[i] = f"^{place[0]}" if place[1] == CONTROL else f"{place[0]}:{place[1]}"
     # With constants alone it would run once more, when the loop has ended.
     if anchor is not None and all(_split(tensor)[0] in constants for tensor in node.input):
@@ -91,16 +93,18 @@ class _Variable:
 
     def __init__(self, last, by_name, uses):
         self.next = last
-        self.merge = next(node for node, _ in uses[last.name] if node.op == "Merge")
-        self.enter = next(
-            node for node in (by_name[_split(x)[0]] for x in self.merge.input) if node.op == "Enter"
-        )
-        self.switch = next((node for node, _ in uses[self.merge.name] if node.op == "Switch"), None)
+        self.merge = _only(last, [node for node, _ in uses[last.name] if node.op == "Merge"])
+        inputs = [by_name[_split(tensor)[0]] for tensor in self.merge.input]
+        self.enter = _only(last, [node for node in inputs if node.op == "Enter"])
+        # A condition of the user's may switch the same value; the switch of the loop asks the loop's condition.
+        switches = [node for node, _ in uses[self.merge.name] if node.op == "Switch"]
+        switches = [node for node in switches if by_name[_split(node.input[1])[0]].op == "LoopCond"]
+        self.switch = switches[0] if len(switches) == 1 else None
         used = [] if self.switch is None else uses[self.switch.name]
         self.exits = [node for node, output in used if output == 0]
-        # Whoever waits for an exit waits for the end of the loop.
-        self.is_waited_for = any(output == CONTROL for each in self.exits for _, output in uses[each.name])
+        self.has_waiting_exit = any(output == CONTROL for each in self.exits for _, output in uses[each.name])
 
+        # The value that the next step begins with, and what the step waits for.
         tensor, *self.waits = last.input
         while (source := by_name[_split(tensor)[0]]).op == "Identity":
             tensor, *waits = source.input
@@ -114,27 +118,39 @@ class _Variable:
             and all(output in (0, CONTROL) for _, output in uses[self.merge.name])
         )
 
-    def moved(self, condition, body, end):
+    def new_places(self, condition, body, end):
         """Says where the values of the variable are, once it is a constant.
 
         Args:
             condition: The name of a node that runs before each step and before the end.
             body: The name of a node that runs in each step.
-            end: The name of a node that runs when the loop has ended, or None where nobody waits for the variable's.
+            end: The name of a node that runs when the loop has ended. It may be None where no node waits for one of
+                the variable's exits.
 
         Returns:
-            A dict from a node's name and an output to the place in their stead, such a pair too, and the name of the
-            node that its user has to wait for if it has constants alone; None outside of the loop.
+            A dict. Its keys are places: pairs of a node's name and the number of an output. Its values are pairs: the
+            new place, and the name of the node for which a user of the place waits if all its inputs are constants.
+            The name is None outside of the loop.
         """
-        found = {}
+        places = {}
         for output in (0, CONTROL):
-            found[self.merge.name, output] = (self.enter.name, output), condition
+            places[self.merge.name, output] = (self.enter.name, output), condition
         for output in (1, CONTROL):
-            found[self.switch.name, output] = (self.enter.name, min(output, 0)), body
+            places[self.switch.name, output] = (self.enter.name, min(output, 0)), body
         for each in self.exits:
-            found[each.name, 0] = _split(self.enter.input[0]), None
-            found[each.name, CONTROL] = (end, CONTROL), None
-        return found
+            places[each.name, 0] = _split(self.enter.input[0]), None
+            places[each.name, CONTROL] = (end, CONTROL), None
+        return places
+
+
+def _only(last, nodes):
+    """Returns the one node of a list, or raises `ValueError` that names a `NextIteration` of an unusual loop."""
+    if len(nodes) != 1:
+        raise ValueError(
+            f"A loop must have one Enter and one Merge for each variable. Received: {last.name!r}, which has "
+            f"{[node.name for node in nodes]}."
+        )
+    return nodes[0]
 
 
 def _split(tensor):

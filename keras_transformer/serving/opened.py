@@ -1,6 +1,7 @@
 """The functions of signatures, written out so far that what several of them compute is in the graph once."""
 
 import graphlib
+import re
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
@@ -24,46 +25,59 @@ def open_signatures(graph, signatures):
             become one, and each output gets a node of its own, such as "serving_default/translation".
 
     Returns:
-        A list of `NodeDef`s that stand for the calls and for the inputs of the signatures.
+        A list of `NodeDef`s that replace the calls and the inputs of the signatures.
     """
     by_name = {node.name: node for node in graph.node}
     opened = _Nodes({function.signature.name: function for function in graph.library.function})
-    inputs, outputs = {}, []
+    inputs, outputs = {}, {}
     for name, signature in signatures.items():
         own = {_node(info.name): key for key, info in signature.inputs.items()}
         call = by_name[_node(next(iter(signature.outputs.values())).name)]
         tensors = [
-            _shared_input(own[tensor], by_name[tensor], inputs) if tensor in own else tensor
+            _shared_input(own[tensor], by_name, tensor, inputs) if tensor in own else tensor
             for tensor in call.input
         ]
         results, waits = opened.open(call, tensors, LEVELS)
         for key, info in signature.inputs.items():
-            info.name = f"{_shared_input(key, by_name[_node(info.name)], inputs)}:0"
+            info.name = f"{_shared_input(key, by_name, _node(info.name), inputs)}:0"
         for key, info in signature.outputs.items():
             result = results[int(info.name.partition(":")[2])]
-            node = NodeDef(name=f"{name}/{key}", op="Identity", input=[result, *waits])
+            usual = f"{name}/{re.sub(r'[^A-Za-z0-9_.-]', '_', key)}"
+            free = _free(usual, by_name.keys() | outputs.keys())
+            node = NodeDef(name=free, op="Identity", input=[result, *waits])
             node.attr["T"].type = info.dtype
-            outputs.append(node)
+            outputs[node.name] = node
             info.name = f"{node.name}:0"
-    return [*inputs.values(), *opened.nodes, *outputs]
+    return [*inputs.values(), *opened.nodes, *outputs.values()]
 
 
-def _shared_input(key, placeholder, inputs):
-    """Returns the name of the input of all signatures that stands for one of a signature.
+def _shared_input(key, nodes, placeholder, inputs):
+    """Returns the name of the input that signatures share in place of one of their own.
 
     Args:
         key: The name of the input in its signature.
-        placeholder: The `NodeDef` of the input.
-        inputs: A dict of the inputs so far, which gets a new one.
+        nodes: A dict from the names of the graph to their `NodeDef`s.
+        placeholder: The name of the node of the signature's own input.
+        inputs: A dict of the shared inputs so far, which gets a new one.
     """
-    content = key, *_attributes(placeholder)
+    content = key, *_attributes(nodes[placeholder])
     if content not in inputs:
-        names = {node.name for node in inputs.values()}
         node = NodeDef()
-        node.CopyFrom(placeholder)
-        node.name = key if key not in names else placeholder.name
+        node.CopyFrom(nodes[placeholder])
+        usual = re.fullmatch(r"[A-Za-z0-9.][\w.-]*", key, re.ASCII) is not None
+        names = nodes.keys() | {each.name for each in inputs.values()}
+        node.name = _free(key if usual else placeholder, names - {placeholder})
         inputs[content] = node
     return inputs[content].name
+
+
+def _free(name, taken):
+    """Returns a name, with a number after it where it is taken."""
+    number, free = 0, name
+    while free in taken:
+        number += 1
+        free = f"{name}.{number}"
+    return free
 
 
 def _node(tensor):
@@ -129,7 +143,7 @@ class _Nodes:
         values = [tensor for tensor in inputs if not tensor.startswith("^")]
         inputs = values + sorted({tensor for tensor in inputs if tensor.startswith("^")})
         content = (node.op, node.device, *map(tuple, _attributes(node)), *inputs)
-        # Whoever draws random numbers draws them alone.
+        # Two operations that draw random numbers draw different ones.
         alone = node.op not in CALLS and op_def_registry.get(node.op).is_stateful
         if not alone and content in self._known:
             return self._known[content]
@@ -145,8 +159,11 @@ class _Nodes:
 def _in_order(nodes):
     """Returns the nodes of a function, each after those that it needs, and whether it needs none."""
     by_name = {node.name: node for node in nodes}
+    # A dict and no set: the order must be the same in each process.
     needed = {
-        node.name: {_node(tensor.removeprefix("^")) for tensor in node.input} & by_name.keys()
+        node.name: dict.fromkeys(
+            name for name in (_node(tensor.removeprefix("^")) for tensor in node.input) if name in by_name
+        )
         for node in nodes
     }
     order = graphlib.TopologicalSorter(needed).static_order()

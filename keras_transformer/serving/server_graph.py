@@ -60,11 +60,7 @@ def write_out_signatures(meta_graph):
     graph = meta_graph.graph_def
     names = sorted(meta_graph.signature_def, key=lambda name: (name != "serving_default", name))
     signatures = {name: meta_graph.signature_def[name] for name in names if not name.startswith("__")}
-    replaced = {
-        info.name.split(":")[0]
-        for signature in signatures.values()
-        for info in (*signature.inputs.values(), *signature.outputs.values())
-    }
+    replaced = {end for signature in signatures.values() for end in _ends(signature)}
     kept = [node for node in graph.node if node.name not in replaced]
     opened = open_signatures(graph, signatures)
 
@@ -119,9 +115,9 @@ def _named_after_signatures(nodes, signatures, kept):
     by_name = {node.name: node for node in nodes}
     fixed, owners = set(kept), {}
     for name, signature in signatures.items():
-        outputs = [info.name.split(":")[0] for info in signature.outputs.values()]
-        fixed.update(outputs, (info.name.split(":")[0] for info in signature.inputs.values()))
-        owners |= dict.fromkeys(_needed(outputs, by_name, owners), name)
+        ends = _ends(signature)
+        fixed.update(ends)
+        owners |= dict.fromkeys(_needed(ends, by_name, owners), name)
     taken, names = set(fixed), {}
     for name in owners:
         if name not in fixed:
@@ -133,6 +129,11 @@ def _named_after_signatures(nodes, signatures, kept):
                 names[name] = f"{short}.{number}"
             taken.add(names[name])
     return list(_renamed((by_name[name] for name in owners if name not in kept), names))
+
+
+def _ends(signature):
+    """Returns the names of the nodes that are inputs and outputs of a `SignatureDef`, a list."""
+    return [info.name.split(":")[0] for info in (*signature.inputs.values(), *signature.outputs.values())]
 
 
 def _needed(names, nodes, known=()):
@@ -161,10 +162,11 @@ def leave_signature(meta_graph, name):
     """
     graph, saver = meta_graph.graph_def, meta_graph.saver_def
     kept = [key for key in meta_graph.signature_def if key.startswith("__") or key == name]
-    outputs = [info.name for key in kept for info in meta_graph.signature_def[key].outputs.values()]
-    outputs += [saver.restore_op_name, saver.save_tensor_name, saver.filename_tensor_name]
+    ends = [end for key in kept for end in _ends(meta_graph.signature_def[key])]
+    tensors = saver.restore_op_name, saver.save_tensor_name, saver.filename_tensor_name
+    ends += [tensor.split(":")[0] for tensor in tensors]
     by_name = {node.name: node for node in graph.node}
-    names = _needed([tensor.split(":")[0] for tensor in outputs], by_name)
+    names = _needed(ends, by_name)
     nodes = [by_name[each] for each in names]
     functions = {function.signature.name: function for function in graph.library.function}
     called, left = {}, list(nodes)
@@ -195,6 +197,7 @@ def _renamed(nodes, names):
         # Notes of the optimizer, and places, which TensorFlow finds by the variables that an operation reads.
         for notes in [key for key in node.attr if key.startswith("_grappler") or key == "_class"]:
             del node.attr[notes]
+        node.ClearField("experimental_debug_info")  # the names that the nodes had in their functions
         yield node
 
 

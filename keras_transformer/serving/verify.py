@@ -1,6 +1,7 @@
 """Checks exports: their files, their signatures and their answers."""
 
 import contextlib
+import copy
 import gc
 import logging
 from pathlib import Path
@@ -8,6 +9,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  # the operations of the tokenizers, which a server has
+from tensorflow.core.protobuf import config_pb2
+
+# TensorFlow has no public way to change these options for one thread.
+from tensorflow.python.eager import context
 
 # The public function of this loader warns that it is old. Servers load exports in this way.
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
@@ -195,28 +200,31 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
     served = None if afresh else Served(path)
     for (name, inputs), expected in zip(requests, answers, strict=True):
         if afresh:
-            served = Served(path, only=name)
-        found = served.answer(name, inputs)
-        if afresh:
-            served.close()
+            with contextlib.closing(Served(path, only=name)) as alone:
+                answer = alone.answer(name, inputs)
+        else:
+            answer = served.answer(name, inputs)
         for key in expected:
-            if not _equal(expected[key], found[key], draws):
+            if not _equal(expected[key], answer[key], draws):
                 raise ValueError(
                     f"The export must answer as the model does in Python. Received: {name!r}, output {key!r}: "
-                    f"{found[key]!r:.200}, in Python {expected[key]!r:.200}."
+                    f"{answer[key]!r:.200}, in Python {expected[key]!r:.200}."
                 )
 
 
 @contextlib.contextmanager
 def _unoptimized():
-    """Lets TensorFlow run functions as they were traced. To optimize one takes longer than to run it once."""
-    name = "disable_meta_optimizer"
-    before = tf.config.optimizer.get_experimental_options().get(name, False)
-    tf.config.optimizer.set_experimental_options({name: True})
+    """Lets TensorFlow run functions of this thread as they were traced. To optimize one takes longer than to run it."""
+    before = context.context().function_call_options
+    config = config_pb2.ConfigProto.FromString(before.config_proto_serialized)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    options = copy.copy(before)
+    options.config_proto_serialized = config
+    context.context().function_call_options = options
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options({name: before})
+        context.context().function_call_options = before
 
 
 def _equal(expected, found, draws):

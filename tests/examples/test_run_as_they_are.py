@@ -147,12 +147,12 @@ def test_the_packages_of_help_texts_become_pairs(tmp_path):
     pages = {number: [(f"문단 {number}입니다.", f"This is paragraph {number}.")] for number in range(60)}
     menu = '<span hidden id="MAC1">Preferences</span><span hidden id="default1">Tools - <b>Options</b></span>'
     pages[60] = [("Not translated.", "Not translated."), (f"{menu} 선택", f"Choose {menu}")]
-    held_out = next(n for n in range(60) if korean_help_data.part_of(f"text/{n}.html") == "test")
+    held_out = next(n for n in range(60) if korean_help_data.part_of(Path(f"text/{n}.html")) == "test")
     pages[held_out].append(("짧은 글", "Short text"))  # of too few words to be scored
     write_packages(
         tmp_path, pages, {"_File": "파일(_F)", f"this is paragraph {held_out}.": "샌 문단", "OK": "OK"}
     )
-    assert korean_help_data.part_of("text/60.html") == "train"
+    assert korean_help_data.part_of(Path("text/60.html")) == "train"
     assert korean_help_data.main(["--packages", str(tmp_path), "--output", str(tmp_path / "out")]) == 0
     found = {part: list(read_tsv(tmp_path / f"out/{part}.ko-en.tsv.gz")) for part in korean_help.PARTS}
     assert all(found.values())

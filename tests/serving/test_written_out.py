@@ -1,6 +1,10 @@
 """The graph that a server runs: what signatures share, and what its loops carry, is in it once."""
 
 import collections
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +19,10 @@ NUMBER = tf.TensorSpec((), tf.int32)
 NUMBERS = tf.TensorSpec((None,), tf.float32)
 
 
-def saved(folder, functions):
+def saved(folder, functions, weight="weight"):
     """The `MetaGraphDef` of a SavedModel with these signatures: functions of `x` and of the number of steps."""
     module = tf.Module()
-    module.weight = tf.Variable([2.0, 3.0])
+    module.weight = tf.Variable([2.0, 3.0], name=weight)
     signatures = {
         name: tf.function(lambda x, n, call=call: call(module.weight, x, n)).get_concrete_function(
             x=NUMBERS, n=NUMBER
@@ -87,6 +91,104 @@ def test_loops_carry_what_changes_alone_and_answer_the_same(tmp_path, steps):
     # Of each loop: its index, the total, the product, and TensorFlow's own counter.
     assert count["NextIteration"] == 8
     assert found["bound"] == steps * 1000.0  # a loop hands it through
+
+
+def with_condition_that_branches(weight, x, n):
+    """The loop's condition switches the variables, too."""
+    last = tf.cast(n, tf.float32) * 2.0
+    i, y, product = tf.while_loop(
+        lambda i, y, _: tf.cond(tf.reduce_sum(y) < 100.0, lambda: i < n, lambda: i < n - 1),
+        lambda i, y, _: (i + 1, y + weight, last * last),
+        (0, x, 0.0),
+    )
+    return {"y": y, "product": product, "i": i}
+
+
+def with_invariant_that_branches(weight, x, n):
+    large = tf.cast(n, tf.float32) * 60.0
+    i, y, large = tf.while_loop(
+        lambda i, y, large: tf.cond(large > 100.0, lambda: i < n, lambda: i < 0),
+        lambda i, y, large: (i + 1, tf.cond(large > 150.0, lambda: y + weight, lambda: y * weight), large),
+        (0, x, large),
+    )
+    with tf.control_dependencies([large]):
+        return {"y": y, "i": i * 2}
+
+
+def with_assertion(weight, x, n):
+    def body(i, y):
+        tf.debugging.assert_less(x, 5.0)
+        return i + 1, tf.ensure_shape(x * 2.0 * weight, (2,))
+
+    return {"y": tf.while_loop(lambda i, y: i < n, body, (0, x))[1]}
+
+
+def with_variables_that_never_change(weight, x, n):
+    """It takes no step, or it would not end."""
+    return {"y": tf.while_loop(lambda _, go: go, lambda y, go: (y, go), (x * weight, n > 100))[0]}
+
+
+def with_unused_input(weight, x, n):
+    return {"with a space": x * weight, "_y": x}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize(
+    "function",
+    [
+        with_condition_that_branches,
+        with_invariant_that_branches,
+        with_assertion,
+        with_variables_that_never_change,
+        with_unused_input,
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_any_loop_answers_the_same(tmp_path, function, steps):
+    meta_graph = saved(tmp_path, {"serving_default": function})
+    x = np.array([1.0, 0.5], "float32")
+    expected = answer(meta_graph, tmp_path, "serving_default", x, steps)
+    write_out_signatures(meta_graph)
+    found = answer(meta_graph, tmp_path, "serving_default", x, steps)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-6)
+
+
+def test_an_input_with_the_name_of_a_variable_gets_another(tmp_path):
+    meta_graph = saved(tmp_path, {"serving_default": total_and_bound}, weight="x")
+    x = np.array([1.0, 0.5], "float32")
+    expected = answer(meta_graph, tmp_path, "serving_default", x, 2)
+    write_out_signatures(meta_graph)
+    assert meta_graph.signature_def["serving_default"].inputs["x"].name == "x.1:0"
+    np.testing.assert_allclose(
+        answer(meta_graph, tmp_path, "serving_default", x, 2)["total"], expected["total"]
+    )
+
+
+SAME_IN_EACH_PROCESS = """
+import hashlib, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import test_written_out as this
+meta_graph = this.saved(pathlib.Path(sys.argv[2]), {"serving_default": this.with_condition_that_branches})
+this.write_out_signatures(meta_graph)
+print(hashlib.sha256(meta_graph.graph_def.SerializeToString(deterministic=True)).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_the_graph_is_the_same_in_each_process(tmp_path):
+    def written(seed):
+        done = subprocess.run(
+            [sys.executable, "-c", SAME_IN_EACH_PROCESS, str(Path(__file__).parent), str(tmp_path / seed)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()[-1]
+
+    assert written("1") == written("2")
 
 
 @pytest.mark.parametrize("steps", [0, 3])
