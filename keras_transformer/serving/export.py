@@ -59,7 +59,7 @@ def export(
             int8 stores and multiplies int8, as after `model.quantize("int8")`; the servable keeps its own weights.
             The server then needs oneDNN's operations, which TensorFlow for Linux on x86-64 has; not with `xla=True`.
         signatures: Names of the signatures to write, such as ("serving_default",); all that the servable has when None.
-            Each takes memory of the server, and seconds to load, for a graph of its own.
+            Each takes memory of the server and seconds to load, for what it shares with no other.
         batch_sizes: Increasing ints; None for (1, 8, 32). A request with more rows than the last is answered in several
             steps. With `xla=True`, a step is padded to one of these sizes.
         source_lengths: Increasing ints, the lengths in tokens to which sources are padded with `xla=True`. The last is
