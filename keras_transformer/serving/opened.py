@@ -38,9 +38,9 @@ def open_signatures(graph, signatures):
             for tensor in call.input
         ]
         results, waits = opened.open(call, tensors, LEVELS)
-        for key, info in signature.inputs.items():
+        for key, info in sorted(signature.inputs.items()):
             info.name = f"{_shared_input(key, by_name, _node(info.name), inputs)}:0"
-        for key, info in signature.outputs.items():
+        for key, info in sorted(signature.outputs.items()):
             result = results[int(info.name.partition(":")[2])]
             usual = f"{name}/{re.sub(r'[^A-Za-z0-9_.-]', '_', key)}"
             free = _free(usual, by_name.keys() | outputs.keys())

@@ -132,8 +132,10 @@ def _named_after_signatures(nodes, signatures, kept):
 
 
 def _ends(signature):
-    """Returns the names of the nodes that are inputs and outputs of a `SignatureDef`, a list."""
-    return [info.name.split(":")[0] for info in (*signature.inputs.values(), *signature.outputs.values())]
+    """Returns the names of the nodes that are inputs and outputs of a `SignatureDef`, sorted."""
+    return sorted(
+        info.name.split(":")[0] for info in (*signature.inputs.values(), *signature.outputs.values())
+    )
 
 
 def _needed(names, nodes, known=()):
