@@ -10,6 +10,7 @@ KEPT_FUNCTIONS = 32
 
 compiles = native.compiles
 compiled = native.compiled
+optimized_quickly = native.optimized_quickly
 
 # `unchanged(variables)` returns a function that says whether int8 variables have the values that they have now. A
 # function that was traced before a change keeps packed copies of the old ones.

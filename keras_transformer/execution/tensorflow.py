@@ -2,12 +2,18 @@
 
 import contextlib
 import functools
+from copy import copy as copy_options
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+# TensorFlow has no public way to change how the functions that one thread calls are optimized.
+from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -74,10 +80,44 @@ def compiled(function, model, jit_compile, differentiable=False):
 
     def unwatched(*args):
         # The scope pauses the tapes around it. A graph around it has to contain the call.
-        with tf.init_scope() if tf.executing_eagerly() else contextlib.nullcontext():
+        with optimized_quickly(), tf.init_scope() if tf.executing_eagerly() else contextlib.nullcontext():
             return call(*args)
 
     return unwatched
+
+
+@contextlib.contextmanager
+def optimized_quickly(passes=1):
+    """Lets TensorFlow take less time to optimize the functions that this thread calls for the first time inside.
+
+    By default it rewrites a function twice, and tries what gains nothing on a CPU. A function must always be called in
+    the same way, or TensorFlow optimizes it once more.
+
+    Args:
+        passes: How often to rewrite a function: 1, or 0 for a function that is called once.
+    """
+    scope = context.context()
+    before = scope.function_call_options
+    options = copy_options(before)
+    options.config_proto_serialized = _quick_config(before.config_proto_serialized, passes)
+    scope.function_call_options = options
+    try:
+        yield
+    finally:
+        scope.function_call_options = before
+
+
+@functools.lru_cache(maxsize=8)
+def _quick_config(serialized, passes):
+    config = ConfigProto.FromString(serialized)
+    rewrites = config.graph_options.rewrite_options
+    rewrites.disable_meta_optimizer = rewrites.disable_meta_optimizer or not passes
+    rewrites.meta_optimizer_iterations = RewriterConfig.ONE
+    if not has_accelerator():
+        rewrites.memory_optimization = RewriterConfig.NO_MEM_OPT
+        rewrites.layout_optimizer = rewrites.implementation_selector = RewriterConfig.OFF
+        rewrites.scoped_allocator_optimization = RewriterConfig.OFF
+    return config
 
 
 def summed_over_replicas(x):

@@ -16,7 +16,7 @@ import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
-from keras_transformer.execution.compiled import CompiledFunctions, compiles
+from keras_transformer.execution.compiled import CompiledFunctions, compiles, optimized_quickly
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import replaced, sha256_of
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
@@ -192,7 +192,9 @@ class Servable:
         Returns:
             A dict from an output's name to its NumPy array `(batch, ...)`.
         """
-        outputs = self._default_function(compiles(jit_compile), signature)(*map(tf.constant, inputs))
+        function = self._default_function(compiles(jit_compile), signature)
+        with optimized_quickly():
+            outputs = function(*map(tf.constant, inputs))
         return {name: value.numpy() for name, value in outputs.items()}
 
     def _default_function(self, xla, signature="serving_default"):

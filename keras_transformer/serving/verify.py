@@ -1,7 +1,6 @@
 """Checks exports: their files, their signatures and their answers."""
 
 import contextlib
-import copy
 import gc
 import logging
 from pathlib import Path
@@ -9,14 +8,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  # the operations of the tokenizers, which a server has
-from tensorflow.core.protobuf import config_pb2
-
-# TensorFlow has no public way to change these options for one thread.
-from tensorflow.python.eager import context
 
 # The public function of this loader warns that it is old. Servers load exports in this way.
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
+from keras_transformer.execution.compiled import optimized_quickly
 from keras_transformer.files import sha256_of
 from keras_transformer.serving.server_files import DESCRIPTION, description_of, models_in, versions_of
 from keras_transformer.serving.server_graph import leave_signature, session_config
@@ -189,7 +185,7 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         ValueError: If an answer differs.
     """
     requests, answers = list(requests), []
-    with _unoptimized():
+    with optimized_quickly(passes=0):  # to optimize a function takes longer than to run it once
         for name, inputs in requests:
             function = functions[name]
             found = function(**{key: tf.constant(value) for key, value in inputs.items()})
@@ -210,21 +206,6 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
                     f"The export must answer as the model does in Python. Received: {name!r}, output {key!r}: "
                     f"{answer[key]!r:.200}, in Python {expected[key]!r:.200}."
                 )
-
-
-@contextlib.contextmanager
-def _unoptimized():
-    """Lets TensorFlow run functions of this thread as they were traced. To optimize one takes longer than to run it."""
-    before = context.context().function_call_options
-    config = config_pb2.ConfigProto.FromString(before.config_proto_serialized)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    options = copy.copy(before)
-    options.config_proto_serialized = config
-    context.context().function_call_options = options
-    try:
-        yield
-    finally:
-        context.context().function_call_options = before
 
 
 def _equal(expected, found, draws):

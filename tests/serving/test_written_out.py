@@ -4,13 +4,17 @@ import collections
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.eager import context
 
+from keras_transformer.execution.compiled import optimized_quickly
 from keras_transformer.serving.loops import hold_invariants
 from keras_transformer.serving.server_graph import leave_signature, write_out_signatures
 
@@ -267,3 +271,21 @@ def test_random_numbers_of_signatures_are_drawn_apart_and_assertions_stay(tmp_pa
     assert answer(meta_graph, tmp_path, "other", x, 4)["drawn"].shape == (2,)
     with pytest.raises(tf.errors.InvalidArgumentError, match="too many steps"):
         answer(meta_graph, tmp_path, "other", x, 5)
+
+
+def test_the_options_of_the_optimizer_are_those_of_one_thread_and_come_back():
+    def options():
+        call = context.context().function_call_options
+        return ConfigProto.FromString(call.config_proto_serialized).graph_options.rewrite_options
+
+    before, of_another_thread = options(), []
+    with optimized_quickly(passes=0):
+        assert options().disable_meta_optimizer
+        thread = threading.Thread(target=lambda: of_another_thread.append(options()))
+        thread.start()
+        thread.join()
+    assert of_another_thread == [before]
+    with pytest.raises(ZeroDivisionError), optimized_quickly():
+        assert options().meta_optimizer_iterations == 1 and not options().disable_meta_optimizer
+        raise ZeroDivisionError
+    assert options() == before
