@@ -22,19 +22,17 @@ def inference(model, join=True):
         join: Whether to compute products that share an input as one: their layer lists them in `joint_products`. It
             copies their kernels, which a loop of many steps outweighs.
     """
-    layers, weights = sublayers(model), _constant_weights(model)
-    floats, ints = (
-        [(weight, ops.cast(weight, weight.dtype)) for weight in weights if ("int" in weight.dtype) == is_int]
-        for is_int in (False, True)
-    )
-    with _HeldWeights(floats):  # an int8 product asks for its variable
+    layers = sublayers(model)
+    weights = [(weight, ops.cast(weight, weight.dtype)) for weight in _constant_weights(model)]
+    # An int8 product asks for its variable.
+    with _HeldWeights([(weight, value) for weight, value in weights if "int" not in weight.dtype]):
         plan = {layer: layer.operands() for layer in layers if isinstance(layer, OneProduct)}
     for layer in layers if join else ():
         first, *others = [plan.get(part) for part in getattr(layer, "joint_products", ())] or [None]
         if first is not None and None not in others:
             plan[layer] = first.joined(others)
     plan = {layer: operands.without_gradient() for layer, operands in plan.items() if operands is not None}
-    with holding(plan), _HeldWeights(floats + ints):
+    with holding(plan), _HeldWeights(weights):
         yield
 
 

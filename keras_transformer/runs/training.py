@@ -223,7 +223,8 @@ def _report(recipe, translator, batches, say):
         f"on {device}"
     )
     read = batches.kept + batches.skipped
-    asked, sample = recipe.resolved().vocab_size, recipe.resolved().vocab_sample
+    resolved = recipe.resolved()
+    asked, sample = resolved.vocab_size, resolved.vocab_sample
     if asked is not None and recipe.tokenizer != "byte" and min(sizes) < asked:
         say(f"a vocabulary of {min(sizes):,} ids: the texts do not give the {asked:,} of `vocab_size`")
     if sample is not None and recipe.tokenizer != "byte" and read > sample:

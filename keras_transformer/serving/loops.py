@@ -5,7 +5,7 @@ import collections
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_INT32
 
-CONTROL = -1  # in place of an output's number: "^node", which only waits for the node
+from keras_transformer.serving.node_names import CONTROL, node_of, place_of
 
 
 def hold_invariants(nodes):
@@ -25,7 +25,7 @@ def hold_invariants(nodes):
     uses = collections.defaultdict(list)  # of a node: each node that uses it, and the number of the output
     for node in nodes:
         for tensor in node.input:
-            name, output = _split(tensor)
+            name, output = place_of(tensor)
             uses[name].append((node, output))
     loops = collections.defaultdict(list)
     for node in nodes:
@@ -58,7 +58,7 @@ def hold_invariants(nodes):
     constants = {node.name for node in left if node.op == "Enter" and node.attr["is_constant"].b}
     for node in left:
         _move_inputs(node, moved, constants)
-    used = {_split(tensor)[0] for node in left for tensor in node.input}
+    used = {node_of(tensor) for node in left for tensor in node.input}
     return [*left, *(pivot for pivot in pivots if pivot.name in used)]
 
 
@@ -72,13 +72,13 @@ def _move_inputs(node, moved, constants):
     """
     anchor = None
     for i, tensor in enumerate(node.input):
-        place = _split(tensor)
+        place = place_of(tensor)
         while place in moved:
             place, own_anchor = moved[place]
             anchor = own_anchor or anchor
             node.input[i] = f"^{place[0]}" if place[1] == CONTROL else f"{place[0]}:{place[1]}"
     # With constants alone it would run once more, when the loop has ended.
-    if anchor is not None and all(_split(tensor)[0] in constants for tensor in node.input):
+    if anchor is not None and all(node_of(tensor) in constants for tensor in node.input):
         node.input.append(f"^{anchor}")
 
 
@@ -94,11 +94,11 @@ class _Variable:
     def __init__(self, last, by_name, uses):
         self.next = last
         self.merge = _only(last, [node for node, _ in uses[last.name] if node.op == "Merge"])
-        inputs = [by_name[_split(tensor)[0]] for tensor in self.merge.input]
+        inputs = [by_name[node_of(tensor)] for tensor in self.merge.input]
         self.enter = _only(last, [node for node in inputs if node.op == "Enter"])
         # A condition of the user's may switch the same value; the switch of the loop asks the loop's condition.
         switches = [node for node, _ in uses[self.merge.name] if node.op == "Switch"]
-        switches = [node for node in switches if by_name[_split(node.input[1])[0]].op == "LoopCond"]
+        switches = [node for node in switches if by_name[node_of(node.input[1])].op == "LoopCond"]
         self.switch = switches[0] if len(switches) == 1 else None
         used = [] if self.switch is None else uses[self.switch.name]
         self.exits = [node for node, output in used if output == 0]
@@ -106,12 +106,12 @@ class _Variable:
 
         # The value that the next step begins with, and what the step waits for.
         tensor, *self.waits = last.input
-        while (source := by_name[_split(tensor)[0]]).op == "Identity":
+        while (source := by_name[node_of(tensor)]).op == "Identity":
             tensor, *waits = source.input
             self.waits += waits
         self.is_invariant = (
             self.switch is not None
-            and _split(tensor) == (self.switch.name, 1)
+            and place_of(tensor) == (self.switch.name, 1)
             and len(uses[last.name]) == 1
             and len(self.merge.input) == 2
             and all(node.op == "Exit" for node in self.exits)
@@ -138,7 +138,7 @@ class _Variable:
         for output in (1, CONTROL):
             places[self.switch.name, output] = (self.enter.name, min(output, 0)), body
         for each in self.exits:
-            places[each.name, 0] = _split(self.enter.input[0]), None
+            places[each.name, 0] = place_of(self.enter.input[0]), None
             places[each.name, CONTROL] = (end, CONTROL), None
         return places
 
@@ -151,9 +151,3 @@ def _only(last, nodes):
             f"{[node.name for node in nodes]}."
         )
     return nodes[0]
-
-
-def _split(tensor):
-    """Returns the node and the output of an input such as "node:1" or "^node", a str and an int."""
-    name, _, output = tensor.removeprefix("^").partition(":")
-    return name, CONTROL if tensor.startswith("^") else int(output or 0)

@@ -8,6 +8,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
 from tensorflow.python.framework import op_def_registry
 
+from keras_transformer.serving.node_names import free_name, node_of
+
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # The call of a signature is opened, and the call of the function that it wraps. The calls in that one stay calls.
 LEVELS = 2
@@ -31,19 +33,19 @@ def open_signatures(graph, signatures):
     opened = _Nodes({function.signature.name: function for function in graph.library.function})
     inputs, outputs = {}, {}
     for name, signature in signatures.items():
-        own = {_node(info.name): key for key, info in signature.inputs.items()}
-        call = by_name[_node(next(iter(signature.outputs.values())).name)]
+        own = {node_of(info.name): key for key, info in signature.inputs.items()}
+        call = by_name[node_of(next(iter(signature.outputs.values())).name)]
         tensors = [
             _shared_input(own[tensor], by_name, tensor, inputs) if tensor in own else tensor
             for tensor in call.input
         ]
         results, waits = opened.open(call, tensors, LEVELS)
         for key, info in sorted(signature.inputs.items()):
-            info.name = f"{_shared_input(key, by_name, _node(info.name), inputs)}:0"
+            info.name = f"{_shared_input(key, by_name, node_of(info.name), inputs)}:0"
         for key, info in sorted(signature.outputs.items()):
             result = results[int(info.name.partition(":")[2])]
             usual = f"{name}/{re.sub(r'[^A-Za-z0-9_.-]', '_', key)}"
-            free = _free(usual, by_name.keys() | outputs.keys())
+            free = free_name(usual, by_name.keys() | outputs.keys())
             node = NodeDef(name=free, op="Identity", input=[result, *waits])
             node.attr["T"].type = info.dtype
             outputs[node.name] = node
@@ -66,22 +68,9 @@ def _shared_input(key, nodes, placeholder, inputs):
         node.CopyFrom(nodes[placeholder])
         usual = re.fullmatch(r"[A-Za-z0-9.][\w.-]*", key, re.ASCII) is not None
         names = nodes.keys() | {each.name for each in inputs.values()}
-        node.name = _free(key if usual else placeholder, names - {placeholder})
+        node.name = free_name(key if usual else placeholder, names - {placeholder})
         inputs[content] = node
     return inputs[content].name
-
-
-def _free(name, taken):
-    """Returns a name, with a number after it where it is taken."""
-    number, free = 0, name
-    while free in taken:
-        number += 1
-        free = f"{name}.{number}"
-    return free
-
-
-def _node(tensor):
-    return tensor.split(":")[0]
 
 
 def _attributes(node):
@@ -121,7 +110,7 @@ class _Nodes:
             if not tensor.startswith("^"):
                 return [places[tensor]]
             name = tensor.removeprefix("^")
-            return [f"^{_node(places[name])}"] if name in places else waits[name]
+            return [f"^{node_of(places[name])}"] if name in places else waits[name]
 
         for node, is_first in _in_order(function.node_def):
             own = [each for tensor in node.input for each in resolved(tensor)]
@@ -162,7 +151,7 @@ def _in_order(nodes):
     # A dict and no set: the order must be the same in each process.
     needed = {
         node.name: dict.fromkeys(
-            name for name in (_node(tensor.removeprefix("^")) for tensor in node.input) if name in by_name
+            name for name in (node_of(tensor) for tensor in node.input) if name in by_name
         )
         for node in nodes
     }

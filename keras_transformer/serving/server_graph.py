@@ -17,6 +17,7 @@ from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.grappler.cluster import Cluster
 
 from keras_transformer.serving.loops import hold_invariants
+from keras_transformer.serving.node_names import free_name, node_of, with_name
 from keras_transformer.serving.opened import open_signatures
 
 SERVER_CONFIG = "saved_model_config.pb"  # in the folder `assets.extra`
@@ -93,9 +94,8 @@ def _optimizer_config():
     off = rewriter_config_pb2.RewriterConfig.OFF
     rewrites.remapping = rewrites.layout_optimizer = rewrites.implementation_selector = off
     rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
-    rewrites.meta_optimizer_iterations = (
-        rewriter_config_pb2.RewriterConfig.ONE
-    )  # a second removes 1 % of the nodes
+    # A second pass removes 1 % of the nodes.
+    rewrites.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
     rewrites.min_graph_nodes = -1  # optimize small graphs too
     rewrites.meta_optimizer_timeout_ms = -1  # take the time that it takes
     return config
@@ -123,19 +123,14 @@ def _named_after_signatures(nodes, signatures, kept):
         if name not in fixed:
             parts = [part for part in name.split("/") if not ADDED.fullmatch(part)]
             short = "/".join([owners[name], *parts[-4:]]) if parts else f"{owners[name]}/{by_name[name].op}"
-            names[name], number = short, 0
-            while names[name] in taken:
-                number += 1
-                names[name] = f"{short}.{number}"
+            names[name] = free_name(short, taken)
             taken.add(names[name])
     return list(_renamed((by_name[name] for name in owners if name not in kept), names))
 
 
 def _ends(signature):
     """Returns the names of the nodes that are inputs and outputs of a `SignatureDef`, sorted."""
-    return sorted(
-        info.name.split(":")[0] for info in (*signature.inputs.values(), *signature.outputs.values())
-    )
+    return sorted(node_of(info.name) for info in (*signature.inputs.values(), *signature.outputs.values()))
 
 
 def _needed(names, nodes, known=()):
@@ -151,7 +146,7 @@ def _needed(names, nodes, known=()):
         name = left.pop()
         if name not in found and name not in known:
             found[name] = None
-            left += (tensor.removeprefix("^").split(":")[0] for tensor in nodes[name].input)
+            left += map(node_of, nodes[name].input)
     return list(found)
 
 
@@ -166,7 +161,7 @@ def leave_signature(meta_graph, name):
     kept = [key for key in meta_graph.signature_def if key.startswith("__") or key == name]
     ends = [end for key in kept for end in _ends(meta_graph.signature_def[key])]
     tensors = saver.restore_op_name, saver.save_tensor_name, saver.filename_tensor_name
-    ends += [tensor.split(":")[0] for tensor in tensors]
+    ends += map(node_of, tensors)
     by_name = {node.name: node for node in graph.node}
     names = _needed(ends, by_name)
     nodes = [by_name[each] for each in names]
@@ -201,15 +196,3 @@ def _renamed(nodes, names):
             del node.attr[notes]
         node.ClearField("experimental_debug_info")  # the names that the nodes had in their functions
         yield node
-
-
-def with_name(tensor, names):
-    """Returns an input, such as "node:output:0" or "^node" for a node that must run before, with a node's new name.
-
-    Args:
-        tensor: A str.
-        names: A dict from the names of nodes to new ones; the others keep theirs.
-    """
-    before = "^" * tensor.startswith("^")
-    node, *output = tensor.removeprefix("^").split(":")
-    return before + ":".join([names.get(node, node), *output])
