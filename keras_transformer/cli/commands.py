@@ -318,8 +318,11 @@ def _print_export(path):
 
 
 def verify(options):
-    """Checks exported versions, and prints the path of each."""
-    from keras_transformer.serving.verify import verify
+    """Checks exported versions, prints the path of each, and says on standard error how fast it answers here."""
+    from keras_transformer.serving.verify import time_of_request, verify
 
     for path in verify(options.folder):
         _print_export(path)
+        time = time_of_request(path)
+        if time is not None:
+            progress.info("%s: %s", path, time)

@@ -275,7 +275,8 @@ def _fill_export(parser):
         "--precision",
         default="float32",
         choices=("float32", "bfloat16", "int8"),
-        help="bfloat16 stores matrices in half the bytes; int8 stores and multiplies int8: the fastest on CPUs",
+        help="bfloat16 stores matrices in half the bytes; int8 stores and multiplies int8, which is faster on CPUs "
+        "with VNNI, and on others for large models: `verify` times it",
     )
     several = {"nargs": "+", **OPTIONAL}
     about = "write these signatures only, which saves memory of the server (default: all)"

@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import logging
+import statistics
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,12 @@ from keras_transformer.execution.compiled import optimized_quickly
 from keras_transformer.files import sha256_of
 from keras_transformer.serving.server_files import DESCRIPTION, description_of, models_in, versions_of
 from keras_transformer.serving.server_graph import leave_signature, session_config
+from keras_transformer.serving.warmup import first_warmup_request
 
 log = logging.getLogger(__name__)
+
+# A request is timed so often, and no longer than so many seconds.
+TIMED_ANSWERS, LONGEST_TIMING = 5, 2.0
 
 # Answers of one graph on one machine differ only by the rounding of sums in another order.
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
@@ -67,6 +73,30 @@ def longest_request(path):
     if not isinstance(longest, int):
         return None
     return f"an answer has at most {longest} tokens: the longest request takes {longest} steps"
+
+
+def time_of_request(path):
+    """Measures how long a verified export takes for its first warm-up request on this machine.
+
+    Args:
+        path: Path of the version.
+
+    Returns:
+        A str without a full stop; None if the export has no warm-up request.
+    """
+    request = first_warmup_request(Path(path) / DESCRIPTION.parent)
+    if request is None:
+        return None
+    name, inputs = request
+    seconds = []
+    with contextlib.closing(Served(path, only=name)) as served:
+        served.answer(name, inputs)  # the first answer takes longer
+        while len(seconds) < TIMED_ANSWERS and sum(seconds) < LONGEST_TIMING:
+            begun = time.perf_counter()
+            served.answer(name, inputs)
+            seconds.append(time.perf_counter() - begun)
+    milliseconds = 1000 * statistics.median(seconds)
+    return f"{name} takes {milliseconds:,.1f} ms for its first warm-up request on this machine"
 
 
 def _description(path):

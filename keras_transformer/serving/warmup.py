@@ -3,6 +3,7 @@
 import functools
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 FILE = "tf_serving_warmup_requests"
@@ -25,6 +26,30 @@ def write_warmup(folder, requests):
                 request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+
+
+def first_warmup_request(folder):
+    """Reads the first warm-up request of an export.
+
+    Args:
+        folder: Path of the folder `assets.extra` of a SavedModel.
+
+    Returns:
+        A pair: a signature's name, and a dict of its inputs, NumPy arrays; None if the export has no warm-up request.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        record = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+    except (StopIteration, tf.errors.DataLossError, DecodeError) as error:
+        raise ValueError(f"{path} must hold warm-up requests. Received: {error!r:.200}.") from error
+    inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
+    return request.model_spec.signature_name, inputs
 
 
 def text_of_length(tokenizer, length):

@@ -1,14 +1,23 @@
 """Checks of exports: before they appear, and later by `keras-transformer verify`."""
 
 import json
+import re
 import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_transformer.cli import main
 from keras_transformer.serving.saved_model import write_saved_model
-from keras_transformer.serving.verify import DESCRIPTION, check_answers, hashes, verify
+from keras_transformer.serving.verify import (
+    DESCRIPTION,
+    check_answers,
+    hashes,
+    time_of_request,
+    verify,
+)
+from keras_transformer.serving.warmup import FILE, first_warmup_request, write_warmup
 
 
 @pytest.fixture
@@ -24,6 +33,9 @@ def test_every_version_of_a_whole_model_is_verified(exported, capsys):
     assert out == f"{exported}\n" and f"verified  folder={exported}\n" in err
     # Twice 256 tokens of a text, plus 16.
     assert f"{exported}: an answer has at most 528 tokens: the longest request takes 528 steps\n" in err
+    assert re.search(
+        f"{exported}: serving_default takes [0-9,.]+ ms for its first warm-up request on this machine\n", err
+    )
 
 
 def change(path):
@@ -67,6 +79,29 @@ def test_a_folder_without_an_export_is_refused(copy, tmp_path):
         ValueError, match=r"1 is not an export of this library: .*Keras's `model.export` writes none"
     ):
         verify(copy.parent)
+
+
+def test_what_is_timed_is_the_first_warm_up_request(tmp_path):
+    assert first_warmup_request(tmp_path) is None
+    requests = [
+        ("n_best", {"text": ["가", "b"], "n": np.int32([1, 2])}),
+        ("serving_default", {"text": ["a"]}),
+    ]
+    write_warmup(tmp_path, requests)
+    name, inputs = first_warmup_request(tmp_path)
+    assert (
+        name == "n_best"
+        and inputs["text"].tolist() == ["가".encode(), b"b"]
+        and inputs["n"].tolist() == [1, 2]
+    )
+    (tmp_path / FILE).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="tf_serving_warmup_requests must hold warm-up requests"):
+        first_warmup_request(tmp_path)
+
+
+def test_an_export_without_warm_up_requests_is_not_timed(copy):
+    (copy / DESCRIPTION.parent / FILE).unlink(missing_ok=True)
+    assert time_of_request(copy) is None
 
 
 def test_an_export_that_answers_otherwise_than_python_is_refused(tmp_path):
