@@ -323,6 +323,12 @@ def verify(options):
 
     for path in verify(options.folder):
         _print_export(path)
-        time = time_of_request(path)
-        if time is not None:
-            progress.info("%s: %s", path, time)
+        found = time_of_request(path)
+        if found is not None:
+            progress.info(
+                "%s: %s takes %.1f ms for its first warm-up request (rows: %d)",
+                path,
+                found.signature,
+                found.milliseconds,
+                found.rows,
+            )

@@ -102,7 +102,8 @@ def make_parser():
         "verify",
         commands.verify,
         server_options.fill_verify,
-        "Check exported versions: the bytes of each file, the signatures, and an answer of each signature.",
+        "Check exported versions: the bytes of each file, the signatures, and an answer of each signature. It also "
+        "times a request on this machine.",
     )
     _add_command(
         subparsers,
@@ -276,7 +277,7 @@ def _fill_export(parser):
         default="float32",
         choices=("float32", "bfloat16", "int8"),
         help="bfloat16 stores matrices in half the bytes; int8 stores and multiplies int8, which is faster on CPUs "
-        "with VNNI, and on others for large models: `verify` times it",
+        "with VNNI, and on others for large models or many rows",
     )
     several = {"nargs": "+", **OPTIONAL}
     about = "write these signatures only, which saves memory of the server (default: all)"

@@ -151,7 +151,7 @@ def _needed(names, nodes, known=()):
 
 
 def leave_signature(meta_graph, name):
-    """Takes everything out of a written out graph that one signature, the restoring and the initializer do not need.
+    """Takes everything out of a graph that one signature, the restoring and the initializer do not need.
 
     Args:
         meta_graph: The `MetaGraphDef` of a SavedModel, changed in place.

@@ -6,6 +6,7 @@ import logging
 import statistics
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +23,7 @@ from keras_transformer.serving.warmup import first_warmup_request
 
 log = logging.getLogger(__name__)
 
-# A request is timed so often, and no longer than so many seconds.
+# A request is timed at most so often. No answer begins after so many seconds.
 TIMED_ANSWERS, LONGEST_TIMING = 5, 2.0
 
 # Answers of one graph on one machine differ only by the rounding of sums in another order.
@@ -75,28 +76,41 @@ def longest_request(path):
     return f"an answer has at most {longest} tokens: the longest request takes {longest} steps"
 
 
+class RequestTime(NamedTuple):
+    """How long a request took: the signature, the rows of the request, and the median of several answers."""
+
+    signature: str
+    rows: int
+    milliseconds: float
+
+
 def time_of_request(path):
-    """Measures how long a verified export takes for its first warm-up request on this machine.
+    """Measures how long a verified export takes for its first warm-up request, with the threads of this process.
 
     Args:
         path: Path of the version.
 
     Returns:
-        A str without a full stop; None if the export has no warm-up request.
+        `RequestTime`; None if the export has no warm-up request.
+
+    Raises:
+        ValueError: If the warm-up request cannot be read or answered.
     """
     request = first_warmup_request(Path(path) / DESCRIPTION.parent)
     if request is None:
         return None
     name, inputs = request
     seconds = []
-    with contextlib.closing(Served(path, only=name)) as served:
-        served.answer(name, inputs)  # the first answer takes longer
-        while len(seconds) < TIMED_ANSWERS and sum(seconds) < LONGEST_TIMING:
-            begun = time.perf_counter()
-            served.answer(name, inputs)
-            seconds.append(time.perf_counter() - begun)
-    milliseconds = 1000 * statistics.median(seconds)
-    return f"{name} takes {milliseconds:,.1f} ms for its first warm-up request on this machine"
+    try:
+        with contextlib.closing(Served(path, only=name)) as served:
+            served.answer(name, inputs)  # the first answer takes longer
+            while len(seconds) < TIMED_ANSWERS and sum(seconds) < LONGEST_TIMING:
+                begun = time.perf_counter()
+                served.answer(name, inputs)
+                seconds.append(time.perf_counter() - begun)
+    except Exception as error:  # TensorFlow raises errors of many classes
+        raise ValueError(f"{path} does not answer its first warm-up request: {str(error)[:200]}") from error
+    return RequestTime(name, max(map(len, inputs.values())), 1000 * statistics.median(seconds))
 
 
 def _description(path):
@@ -124,6 +138,11 @@ def _verify_version(path):
         raise ValueError(
             f"{path} must have the signatures {sorted(signatures)}. Received: {sorted(served.signatures)}."
         )
+    with contextlib.closing(served):
+        _verify_answers(path, served, signatures)
+
+
+def _verify_answers(path, served, signatures):
     for name, signature in signatures.items():
         try:
             expected = {key: spec["dtype"] for key, spec in signature["outputs"].items()}

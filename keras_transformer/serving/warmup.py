@@ -46,9 +46,9 @@ def first_warmup_request(folder):
     try:
         record = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
         request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-    except (StopIteration, tf.errors.DataLossError, DecodeError) as error:
+        inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
+    except (StopIteration, tf.errors.OpError, DecodeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} must hold warm-up requests. Received: {error!r:.200}.") from error
-    inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
     return request.model_spec.signature_name, inputs
 
 

@@ -19,7 +19,7 @@ from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving.saved_model import compiled_parts, write_saved_model
 from keras_transformer.serving.translator import TranslatorSignatures
-from keras_transformer.serving.verify import verify
+from keras_transformer.serving.verify import time_of_request, verify
 from keras_transformer.serving.warmup import FILE, text_of_length
 from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
@@ -117,6 +117,7 @@ def test_default_export_holds_no_xla_at_all(exported):
 
 @pytest.mark.slow
 def test_compiled_export_holds_a_compiled_function(compiled_export):
+    assert time_of_request(compiled_export).signature == "serving_default"
     nodes, functions = nodes_of(compiled_export)
     assert any(attributes["_XlaMustCompile"].b for attributes in [*functions, *(n.attr for n in nodes)])
     assert compiled_parts(compiled_export) != []
@@ -433,6 +434,7 @@ def test_an_export_may_have_some_of_the_signatures(tmp_path):
     assert [name for name, _ in warmup_requests(path)] == ["tokens"]
     assert list(json.loads((path / "assets.extra" / "export.json").read_text())["signatures"]) == ["tokens"]
     assert verify(path) == [path]
+    assert time_of_request(path)[:2] == ("tokens", 1)
 
 
 @pytest.mark.slow
