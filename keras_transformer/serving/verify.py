@@ -134,15 +134,15 @@ def _verify_version(path):
         served = Served(path)
     except Exception as error:  # TensorFlow raises errors of many classes
         raise ValueError(f"{path} cannot be loaded: {str(error)[:200]}") from error
+    with contextlib.closing(served):
+        _verify_signatures(path, served, signatures)
+
+
+def _verify_signatures(path, served, signatures):
     if served.signatures.keys() != signatures.keys():
         raise ValueError(
             f"{path} must have the signatures {sorted(signatures)}. Received: {sorted(served.signatures)}."
         )
-    with contextlib.closing(served):
-        _verify_answers(path, served, signatures)
-
-
-def _verify_answers(path, served, signatures):
     for name, signature in signatures.items():
         try:
             expected = {key: spec["dtype"] for key, spec in signature["outputs"].items()}
