@@ -54,6 +54,7 @@ from keras_transformer.huggingface.generation import search_options
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.known_keys import check_keys, check_tokenizer_files
 from keras_transformer.huggingface.languages import translator_options, with_stop_ids
+from keras_transformer.huggingface.parts import OtherClassError
 from keras_transformer.huggingface.quantized import QuantizedMatrices, dtype_of
 from keras_transformer.huggingface.sentence_embeddings import (
     embedder_options,
@@ -323,13 +324,19 @@ def _described(model, model_type, tokenizers, folder):
         )
     if model_type not in (None, *FAMILIES):
         raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r}.")
-    reasons, candidates = [], []
+    reasons, other_classes, candidates = [], [], []
     for family in FAMILIES.values() if model_type is None else (FAMILIES[model_type],):
         try:
             candidates.append((family, family.make_config(model)))
+        except OtherClassError as error:
+            other_classes.append(error)
         except ValueError as error:
             reasons.append(str(error))
     if not candidates:
+        if not reasons and model_type is None:
+            classes = sorted({error.expected.__name__ for error in other_classes})
+            reasons = [f"Its class must be just one of {classes}. Received: model={model!r}."]
+        reasons = reasons or map(str, other_classes)
         raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")
     if not tokenizers:
         return candidates[0]

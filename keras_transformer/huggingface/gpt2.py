@@ -13,7 +13,7 @@ from keras_transformer.huggingface.configs import (
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.parts import check_parts, layers_from, stack_words
+from keras_transformer.huggingface.parts import check_class, check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions
 from keras_transformer.models import LanguageModel
@@ -68,7 +68,7 @@ class Gpt2Family(Family):
     def make_config(self, model):
         """Makes the config.json of a model."""
         family = self.model_type
-        check_parts(family, model=(model, LanguageModel))
+        check_class(family, model, LanguageModel)
         check_parts(family, positions=(model.positions, LearnedPositions), decoder=(model.decoder, Decoder))
         words = stack_words(family, model.decoder, model.d_model, normalize_first=True, unscaled=True)
         return {

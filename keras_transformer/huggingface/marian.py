@@ -4,7 +4,7 @@ Thottingal, 2020, "OPUS-MT".
 
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import write_json
-from keras_transformer.huggingface.parts import check_parts
+from keras_transformer.huggingface.parts import check_class, check_parts
 from keras_transformer.huggingface.sentence_piece import vocabulary_tokenizer
 from keras_transformer.huggingface.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqFamily
 from keras_transformer.huggingface.tokenizer_classes import reader_of
@@ -55,7 +55,7 @@ class MarianFamily(Seq2SeqFamily):
     def make_config(self, model):
         """Makes the config.json of a model."""
         if type(model) is not EncoderDecoder:  # a `Transformer` is one whose stacks are made from sizes
-            check_parts(self.model_type, model=(model, Transformer))
+            check_class(self.model_type, model, Transformer)
         config = self.config_of_parts(model)
         for key in ALIKE:
             check_parts(self.model_type, **{key: (config[key], config[key.replace("decoder", "encoder")])})

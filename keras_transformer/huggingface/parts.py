@@ -41,6 +41,22 @@ def check_parts(family, **parts):
             raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
 
 
+class OtherClassError(ValueError):
+    """Raised for a model whose class is none of a family's. It has the class, `expected`."""
+
+    def __init__(self, message, expected):
+        super().__init__(message)
+        self.expected = expected
+
+
+def check_class(family, model, expected):
+    """Raises `OtherClassError` for a model that is not of just this class. A subclass may compute something else."""
+    try:
+        check_parts(family, model=(model, expected))
+    except ValueError as error:
+        raise OtherClassError(str(error), expected) from None
+
+
 def check_made(family, name, part, made):
     """Raises `ValueError` for a part of a model that is not the one that the model's config.json makes.
 

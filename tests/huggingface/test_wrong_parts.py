@@ -11,6 +11,7 @@ from keras_transformer.models import (
     ClassificationHead,
     EncoderDecoder,
     EncoderModel,
+    Ensemble,
     LanguageModel,
     MaskedLanguageHead,
     Pooler,
@@ -284,7 +285,19 @@ def test_model_of_the_parts_of_a_family_is_written(make, tmp_path):
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_model_of_another_kind_is_refused(family, tmp_path):
     expected = f"`model` of a {family!r} model must be a `LanguageModel`. Received: model=<Seq"
-    assert_refused(keras.Sequential(), expected, tmp_path)
+    assert_refused(keras.Sequential(), expected, tmp_path, family=family)
+
+
+def test_class_that_no_family_has_is_named_in_one_sentence(tmp_path):
+    model = Ensemble([marian_like(), marian_like()])
+    message = r"one family\. Its class must be just one of \['EncoderDecoder', .*\]\. Received: model=<Ensemble[^.]*\.$"
+    assert_refused(model, "'T5', 'Transformer'", tmp_path, match=message)
+
+
+def test_families_of_other_classes_are_not_told_of(tmp_path):
+    with pytest.raises(ValueError, match=ONE_FAMILY) as caught:
+        to_huggingface(llama_like(norm="layer"), tmp_path / "new")
+    assert "LanguageModel" not in str(caught.value) and "EncoderModel" not in str(caught.value)
 
 
 def test_quantized_model_is_refused(tmp_path):
