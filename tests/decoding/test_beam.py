@@ -77,6 +77,7 @@ def assert_found(found, row, expected):
 
 @NORMALIZATIONS
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.quick_cases(4)
 def test_wide_beam_finds_what_brute_force_finds(normalization, penalty):
     logits = table(5, batch=2)
     strategy = Beam(EVERY, length_penalty=penalty, n_best=11, normalization=normalization)
@@ -98,6 +99,7 @@ def test_all_hypotheses_there_are_come_out_when_asked_for():
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 3.0])
 @pytest.mark.parametrize("normalization", ["wu", "length"])
+@pytest.mark.quick_cases(3)
 def test_a_beam_of_one_is_greedy(penalty, normalization):
     logits = table(1, batch=31, length=9)
     greedy = found_by(Greedy(), logits)
@@ -246,6 +248,7 @@ def diverse_reference(logits, width, groups, diversity, length, penalty):
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.quick_cases(3)
 def test_groups_agree_with_a_plain_reference(seed):
     logits = table(seed + 40, length=5)
     found = found_by(DiverseBeam(6, length_penalty=0.6, n_best=3, groups=3, diversity=0.8), logits)

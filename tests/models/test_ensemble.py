@@ -49,12 +49,14 @@ def test_each_token_is_the_likeliest_by_the_mean():
             assert tokens[length] == mean_log_probs(model.models, inputs)[0, -1].argmax()
 
 
+@pytest.mark.slow
 def test_two_copies_write_what_one_writes():
     one, other = writer(), writer()
     strategy = Beam(3, n_best=2)
     assert_same(Ensemble([one, other]).generate(SOURCE, strategy), one.generate(SOURCE, strategy))
 
 
+@pytest.mark.slow
 def test_alignments_are_the_mean():
     model = writing_ensemble()
     target = TARGET[:, 1:]
@@ -79,6 +81,7 @@ def test_some_int8_models_are_refused():
         Ensemble(models)
 
 
+@pytest.mark.slow
 def test_ensemble_is_quantized_as_a_whole():
     model, expected = writing_ensemble(), as_numpy(writing_ensemble()(PAIR))
     model.quantize("int8")
@@ -122,6 +125,7 @@ def test_shorter_positions_limit_the_output():
         model.score(SOURCE, np.full((3, 8), 5))
 
 
+@pytest.mark.slow
 def test_models_of_different_families_write_one_text():
     ids = {"bos_id": 0, "eos_id": 1}
     model = Ensemble([t5(0), transformer(1, vocabularies=(13,), **ids)])
@@ -136,6 +140,7 @@ def test_clone_and_subclass_have_the_weights_of_all_models():
     assert_close(clone(PAIR), model(PAIR), 1e-6)
 
 
+@pytest.mark.slow
 def test_layer_that_a_subclass_added_is_built():
     class Shifted(Transformer):
         def __init__(self, *args, **kwargs):

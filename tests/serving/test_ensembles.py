@@ -43,6 +43,7 @@ def test_strategy_and_limits_are_those_of_the_first(joined):
     assert (joined.strategy, joined.max_length) == (Beam(2, n_best=2), 9)
 
 
+@pytest.mark.slow
 def test_saved_ensemble_translates_the_same(joined, tmp_path):
     joined.save(tmp_path / "saved")
     assert Translator.load(tmp_path / "saved").translate(TEXTS) == joined.translate(TEXTS)
@@ -74,6 +75,7 @@ def test_translators_that_do_not_fit_are_refused(translators, message):
         Translator.ensemble(translators())
 
 
+@pytest.mark.slow
 def test_fewer_positions_lower_the_limit_of_the_source(tmp_path):
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16, positions=LearnedPositions(12))
     joined = Translator.ensemble([small(1), Translator(model, ByteTokenizer(), max_source_length=12)])

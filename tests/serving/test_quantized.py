@@ -62,7 +62,8 @@ def test_precision_int8_exports_what_a_quantized_model_answers(
     quantized, texts, translations, tmp_path, tiny_run
 ):
     translator = Translator.load(tiny_run)
-    export = translator.export(tmp_path / "model", precision="int8", warmup=False, check=False)
+    options = {"signatures": ["serving_default"], "warmup": False, "check": False}
+    export = translator.export(tmp_path / "model", precision="int8", **options)
     assert int8_weights(translator.model) == {}, "the servable keeps its weights"
     assert json.loads((export / "assets.extra" / "export.json").read_text())["precision"] == "int8"
     assert answers(export, tmp_path, text=texts)["translation"] == translations

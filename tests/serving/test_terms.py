@@ -156,7 +156,9 @@ def test_ids_inside_words_are_those_that_make_a_term_longer(terms):
 
 def test_ids_that_close_words_are_those_whose_text_ends_with_no_letter(terms):
     tokenizer = terms.target_tokenizer
-    texts = [tokenizer.detokenize([[i]]).numpy()[0].decode() for i in range(tokenizer.vocab_size)]
+    texts = [
+        text.decode() for text in tokenizer.detokenize([[i] for i in range(tokenizer.vocab_size)]).numpy()
+    ]
     closed = {texts[i] for i in terms._ids_that_close_words()}
     assert closed and not any(text[-1].isascii() and text[-1].isalnum() for text in closed)
     assert {text for text in texts if text[-1:] in set(".,?!")} <= closed
