@@ -335,7 +335,7 @@ def _described(model, model_type, tokenizers, folder):
     if not candidates:
         if not reasons and model_type is None:
             classes = sorted({error.expected.__name__ for error in other_classes})
-            reasons = [f"Its class must be just one of {classes}. Received: model={model!r}."]
+            reasons = [f"Its class must be just one of {classes}. Received: model={model!r:.200}."]
         reasons = reasons or map(str, other_classes)
         raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")
     if not tokenizers:

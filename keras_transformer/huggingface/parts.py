@@ -38,11 +38,13 @@ def check_parts(family, **parts):
         else:
             fits, rule = received == expected, repr(expected)
         if not fits:
-            raise ValueError(f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r}.")
+            raise ValueError(
+                f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r:.200}."
+            )
 
 
 class OtherClassError(ValueError):
-    """Raised for a model whose class is none of a family's. It has the class, `expected`."""
+    """Raised for a model that is not of the class that a family describes, which is `expected`."""
 
     def __init__(self, message, expected):
         super().__init__(message)
