@@ -294,7 +294,7 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokeni
             key = clashing[0]
             raise ValueError(
                 "`config` must not have a key that the model decides. "
-                f"Received: {key}={config[key]!r}, where the model has {own_config[key]!r}."
+                f"Received: {key}={config[key]!r:.200}, where the model has {own_config[key]!r}."
             )
         written = {**own_config, **config}
         write_config(temporary, written)
@@ -323,7 +323,7 @@ def _described(model, model_type, tokenizers, folder):
             f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
         )
     if model_type not in (None, *FAMILIES):
-        raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r}.")
+        raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r:.200}.")
     reasons, other_classes, candidates = [], [], []
     for family in FAMILIES.values() if model_type is None else (FAMILIES[model_type],):
         try:
@@ -332,12 +332,20 @@ def _described(model, model_type, tokenizers, folder):
             other_classes.append(error)
         except ValueError as error:
             reasons.append(str(error))
+    if not candidates and model_type is not None:
+        (reason,) = (*reasons, *other_classes)
+        raise ValueError(f"`model` must be made of the parts of a {model_type!r} model. {reason}")
     if not candidates:
-        if not reasons and model_type is None:
-            classes = sorted({error.expected.__name__ for error in other_classes})
-            reasons = [f"Its class must be just one of {classes}. Received: model={model!r:.200}."]
-        reasons = reasons or map(str, other_classes)
-        raise ValueError(f"`model` must be made of the parts of one family. {' '.join(reasons)}")
+        classes = sorted({each.__name__ for error in other_classes for each in error.expected})
+        if not reasons:
+            raise ValueError(
+                f"`model` must be of one of the classes {classes} itself, not of a subclass. "
+                f"Received: model={model!r:.200}."
+            )
+        raise ValueError(
+            f"`model` must be made of the parts of one family. {' '.join(reasons)} "
+            f"Other families need a model of another class: {classes}."
+        )
     if not tokenizers:
         return candidates[0]
     reasons = []
@@ -358,7 +366,7 @@ def _write_tokenizers(family, tokenizers, folder, model):
     if family.tokenizer is None:
         raise ValueError(
             f"`tokenizers` must be None for a model of {family.model_type!r}: its files cannot hold them. "
-            f"Received: tokenizers={tokenizers!r}."
+            f"Received: tokenizers={tokenizers!r:.200}."
         )
     family.tokenizer.write(tokenizers, folder, model)
     read_back = family.tokenizer.read(folder)

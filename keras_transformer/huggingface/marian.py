@@ -54,8 +54,8 @@ class MarianFamily(Seq2SeqFamily):
 
     def make_config(self, model):
         """Makes the config.json of a model."""
-        if type(model) is not EncoderDecoder:  # a `Transformer` is one whose stacks are made from sizes
-            check_class(self.model_type, model, Transformer)
+        # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
+        check_class(self.model_type, model, EncoderDecoder, Transformer)
         config = self.config_of_parts(model)
         for key in ALIKE:
             check_parts(self.model_type, **{key: (config[key], config[key.replace("decoder", "encoder")])})

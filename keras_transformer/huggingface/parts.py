@@ -44,19 +44,22 @@ def check_parts(family, **parts):
 
 
 class OtherClassError(ValueError):
-    """Raised for a model that is not of the class that a family describes, which is `expected`."""
+    """Raised for a model of a class that a family does not have. `expected` are the classes that it has."""
 
     def __init__(self, message, expected):
         super().__init__(message)
         self.expected = expected
 
 
-def check_class(family, model, expected):
-    """Raises `OtherClassError` for a model that is not of just this class. A subclass may compute something else."""
-    try:
-        check_parts(family, model=(model, expected))
-    except ValueError as error:
-        raise OtherClassError(str(error), expected) from None
+def check_class(family, model, *expected):
+    """Raises `OtherClassError` for a model that is of none of these classes. A subclass may compute something else."""
+    if type(model) not in expected:
+        names = " or ".join(f"`{each.__name__}`" for each in expected)
+        raise OtherClassError(
+            f"`model` of a {family!r} model must be of the class {names} itself, not of a subclass. "
+            f"Received: model={model!r:.200}.",
+            expected,
+        )
 
 
 def check_made(family, name, part, made):
@@ -143,7 +146,7 @@ def check_layers(
             for name, value in _options(attention, layer.feed_forward, residual).items():
                 if value != first.setdefault(name, value) and name not in free:
                     raise ValueError(
-                        f"All layers of a {family!r} model must be alike. Received: {name}={value!r} in "
+                        f"All layers of a {family!r} model must be alike. Received: {name}={value!r:.200} in "
                         f"{layer.name!r}, {first[name]!r} in the first layer."
                     )
     layer = stack.layers[0]

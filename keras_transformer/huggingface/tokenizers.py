@@ -159,7 +159,7 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
     source, target = tokenizers[0], tokenizers[-1]
     if len(tokenizers) > 2 or (max_count == 1 and source is not target):
         raise ValueError(
-            f"`tokenizers` of a {family!r} model must be {max_count} at most. Received: tokenizers={tokenizers!r}."
+            f"`tokenizers` of a {family!r} model must be {max_count} at most. Received: tokenizers={tokenizers!r:.200}."
         )
     for side, tokenizer in (("source_", source), ("target_", target)):
         check_parts(family, tokenizer=(tokenizer, TOKENIZERS[kind]))

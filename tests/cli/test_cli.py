@@ -617,7 +617,9 @@ def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, t
     code, _, err = run("ensemble", tiny_run, other, "--output", tmp_path / "mixed")
     assert code == 0 and "warning: the runs were trained with different pairs" in err
     assert_refused("ensemble", tiny_run, tiny_run, "--output", output, named="`output` must not exist yet")
-    assert_refused("convert", output, tmp_path / "converted", named="class must be just one of")
+    assert_refused(
+        "convert", output, tmp_path / "converted", named="not of a subclass. Received: model=<Ensemble"
+    )
     assert_refused("average", output, named="must be the folder of a run")
     stdin = (files / "ko.few").read_bytes()
     assert run("translate", output, stdin=stdin) == run("translate", tiny_run, stdin=stdin)

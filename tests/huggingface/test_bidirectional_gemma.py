@@ -120,7 +120,9 @@ def test_it_does_not_chat_and_is_not_written(tmp_path):
     folder_of(tmp_path / "model", **BOTH)
     with pytest.raises(ValueError, match="does not chat"):
         convert(tmp_path / "model", tmp_path / "own", chat=True)
-    with pytest.raises(ValueError, match="`model` of a 'gemma3_text' model must be a `LanguageModel`"):
+    with pytest.raises(
+        ValueError, match="`model` of a 'gemma3_text' model must be of the class `LanguageModel`"
+    ):
         FAMILIES["gemma3_text"].make_config(made())
 
 

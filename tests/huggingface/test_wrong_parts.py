@@ -19,7 +19,7 @@ from keras_transformer.models import (
     VisionTransformer,
 )
 
-ONE_FAMILY = "must be made of the parts of one family"
+ONE_FAMILY = "must be made of the parts of (one family|a '.*' model)"
 ATTENTION = {
     *("num_heads", "key_dim", "positions", "use_bias", "num_key_value_heads", "value_dim", "sliding_window"),
     *("query_key_norm", "scale", "use_gate"),
@@ -270,7 +270,10 @@ def assert_refused(model, expected, folder, match=ONE_FAMILY, family=None):
 )
 @pytest.mark.quick_cases(20)
 def test_part_that_a_family_does_not_have_is_named(make, changes, expected, tmp_path):
-    assert_refused(make(**changes), expected, tmp_path, family="bert" if make is bert_like else None)
+    family = "bert" if make is bert_like else None
+    assert_refused(
+        make(**changes), expected, tmp_path, match=f"{ONE_FAMILY}|not of a subclass", family=family
+    )
 
 
 @pytest.mark.parametrize("make", FAMILY_OF)
@@ -282,22 +285,34 @@ def test_model_of_the_parts_of_a_family_is_written(make, tmp_path):
     assert_same_tensors(family, from_huggingface(tmp_path / "new"), model)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_model_of_another_kind_is_refused(family, tmp_path):
-    expected = f"`model` of a {family!r} model must be a `LanguageModel`. Received: model=<Seq"
+@pytest.mark.parametrize(
+    ("family", "classes"),
+    [
+        ("gpt2", "`LanguageModel`"),
+        ("llama", "`LanguageModel`"),
+        ("marian", "`EncoderDecoder` or `Transformer`"),
+    ],
+)
+def test_model_of_another_kind_is_refused(family, classes, tmp_path):
+    expected = f"must be of the class {classes} itself, not of a subclass. Received: model=<Seq"
     assert_refused(keras.Sequential(), expected, tmp_path, family=family)
 
 
 def test_class_that_no_family_has_is_named_in_one_sentence(tmp_path):
     model = Ensemble([marian_like(), marian_like()])
-    message = r"one family\. Its class must be just one of \['EncoderDecoder', .*\]\. Received: model=<Ensemble[^.]*\.$"
+    message = (
+        r"^`model` must be of one of the classes \['EncoderDecoder', .*\. Received: model=<Ensemble[^.]*\.$"
+    )
     assert_refused(model, "'T5', 'Transformer'", tmp_path, match=message)
 
 
 def test_families_of_other_classes_are_not_told_of(tmp_path):
     with pytest.raises(ValueError, match=ONE_FAMILY) as caught:
         to_huggingface(llama_like(norm="layer"), tmp_path / "new")
-    assert "LanguageModel" not in str(caught.value) and "EncoderModel" not in str(caught.value)
+    assert "'bert'" not in str(caught.value) and "'marian'" not in str(caught.value)
+    assert "Other families need a model of another class: ['EncoderDecoder', 'EncoderModel', " in str(
+        caught.value
+    )
 
 
 def test_quantized_model_is_refused(tmp_path):

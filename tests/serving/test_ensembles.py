@@ -75,11 +75,18 @@ def test_translators_that_do_not_fit_are_refused(translators, message):
         Translator.ensemble(translators())
 
 
-@pytest.mark.slow
-def test_fewer_positions_lower_the_limit_of_the_source(tmp_path):
+def with_fewer_positions():
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16, positions=LearnedPositions(12))
-    joined = Translator.ensemble([small(1), Translator(model, ByteTokenizer(), max_source_length=12)])
-    assert joined.max_source_length == 12
+    return Translator.ensemble([small(1), Translator(model, ByteTokenizer(), max_source_length=12)])
+
+
+def test_fewer_positions_lower_the_limit_of_the_source():
+    assert with_fewer_positions().max_source_length == 12
+
+
+@pytest.mark.slow
+def test_saved_translator_with_fewer_positions_cuts_sources(tmp_path):
+    joined = with_fewer_positions()
     joined.save(tmp_path / "saved")
     with pytest.warns(UserWarning, match="longer than `max_source_length`=12"):
         assert len(Translator.load(tmp_path / "saved").translate(["a dog " * 9])) == 1

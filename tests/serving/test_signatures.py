@@ -146,7 +146,6 @@ def test_tokens_are_searched_as_they_are_and_unknown_ones_read_as_unk(functions,
 
 
 @pytest.mark.parametrize("name", ["serving_default", "n_best", "alignment"])
-@pytest.mark.quick_cases(1)
 def test_a_request_of_no_rows_has_an_answer_of_none(functions, name):
     for value in call(functions[name], text=np.array([], "object")).values():
         assert value.shape[0] == 0

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from keras_transformer.execution.memory import keep_freed_memory
+
 # Prints the number of bytes that glibc took from the system for one large block.
 PROGRAM = """
 import ctypes, sys
@@ -43,3 +45,9 @@ def test_large_blocks_are_kept(mode, environment, is_mapped):
     found = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert found.returncode == 0, found.stderr
     assert (int(found.stdout) >= 64 * 2**20) is is_mapped
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="The C library is not glibc.")
+def test_a_variable_of_the_environment_counts_more(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    assert keep_freed_memory() is False
