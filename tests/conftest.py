@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import zlib
 
 import pytest
 
@@ -126,20 +127,22 @@ def float64():
         yield
 
 
+# The number of quick cases of each test that is marked `sampled`. A word in `SAMPLE`, such as a commit's hash, chooses
+# other cases.
+CASES = int(os.environ.get("CASES", 3))
+SAMPLE = zlib.crc32(os.environ.get("SAMPLE", "").encode())
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
-    """Leaves a test as many quick cases as its mark `quick_cases` says, evenly spread; its other cases are slow.
-
-    On JAX half as many are quick: the layers are the same `keras.ops`, and JAX compiles each shape.
-    """
+    """Leaves each test that is marked `sampled` `CASES` quick cases, evenly spread; its other cases are slow."""
     cases = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("quick_cases") and not item.get_closest_marker("slow"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for test in cases.values():
-        (number,) = test[0].get_closest_marker("quick_cases").args
-        number = -(-number // 2) if os.environ.get("KERAS_BACKEND") == "jax" else number
-        quick = {index * len(test) // number for index in range(number)}
+        number = min(CASES, len(test))
+        quick = {(index * len(test) // number + SAMPLE) % len(test) for index in range(number)}
         for index, item in enumerate(test):
             if index not in quick:
                 item.add_marker(pytest.mark.slow)

@@ -320,7 +320,7 @@ def inside_a_graph(function, *arrays):
 @pytest.mark.parametrize("pad_id", PADDINGS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "none"])
-@pytest.mark.quick_cases(6)
+@pytest.mark.sampled
 def test_the_id_of_padding_changes_no_loss(reduction, smoothing, pad_id):
     def loss(targets, scores, pad_id):
         return MaskedCrossentropy(smoothing, pad_id, reduction=reduction)(targets, scores)

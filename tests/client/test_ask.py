@@ -24,7 +24,7 @@ def ask(stream, *arguments):
     return run("ask", *arguments, stdin=stream)
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_lines_are_answered_in_order(backend, url, translator, pairs):
     lines = [pairs[0][0], "", "   ", pairs[1][0], "a\0b", "🎉", pairs[2][0]]
     stream = "\ufeff".encode() + "\r\n".join(lines).encode() + b"\n\xff\n"

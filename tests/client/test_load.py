@@ -98,7 +98,7 @@ def test_the_command_refuses_no_text_and_another_model(backend, url):
     assert_refused("load-test", url, "--model", "other", stdin=b"a", named="other")
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_a_picture_that_cannot_be_written_is_refused_before_the_test(backend, url):
     pytest.importorskip("matplotlib")
     options = ["--text", "a", "--requests", "1", "--picture", "l.xyz"]

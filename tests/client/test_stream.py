@@ -215,7 +215,7 @@ def test_ask_writes_the_lines_as_they_grow(backend, url):
         assert_refused("ask", url, "--stream", *options, stdin=b"a", named=named)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_an_error_in_the_middle_of_an_answer_ends_its_line_and_says_so(backend, url, monkeypatch):
     monkeypatch.setattr(Client, "stream", broken_stream)
     code, out, err = run("ask", url, "--model", "translator", "--stream", stdin=b"a\nb\n")

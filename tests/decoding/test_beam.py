@@ -77,7 +77,7 @@ def assert_found(found, row, expected):
 
 @NORMALIZATIONS
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.quick_cases(5)
+@pytest.mark.sampled
 def test_wide_beam_finds_what_brute_force_finds(normalization, penalty):
     logits = table(5, batch=2)
     strategy = Beam(EVERY, length_penalty=penalty, n_best=11, normalization=normalization)
@@ -247,7 +247,7 @@ def diverse_reference(logits, width, groups, diversity, length, penalty):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_groups_agree_with_a_plain_reference(seed):
     logits = table(seed + 40, length=5)
     found = found_by(DiverseBeam(6, length_penalty=0.6, n_best=3, groups=3, diversity=0.8), logits)

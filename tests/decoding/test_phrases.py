@@ -123,7 +123,7 @@ def test_the_score_is_that_of_the_model():
 
 
 @pytest.mark.parametrize("width", [2, 4, 8])
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_without_phrases_it_is_a_beam(width):
     logits = table(11, batch=9, length=9)
     expected = found_by(Beam(width, n_best=2), logits)

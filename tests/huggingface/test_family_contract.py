@@ -114,7 +114,7 @@ def test_own_model_computes_the_same_in_transformers(case, transformers, tmp_pat
 
 
 @pytest.mark.parametrize("case", slow_but(QUICK, CONFIGS))
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_own_model_is_read_back_unchanged(case, tmp_path):
     config = CONFIGS[case]
     model, family = own_model(config), FAMILIES[config["model_type"]]
@@ -130,7 +130,7 @@ def test_own_model_is_read_back_unchanged(case, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 3000])
 @pytest.mark.parametrize("case", ["gpt2", "t5"])
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_model_in_several_files_is_read_back_unchanged(case, size, tmp_path):
     model = own_model(CONFIGS[case])
     to_huggingface(model, tmp_path / "new", size)

@@ -182,7 +182,7 @@ def test_given_ids_replace_those_of_config_json(folder, changes, given, expected
         ([7, 8], None, {"stop_ids": ()}, (7, ())),
     ],
 )
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_a_model_stops_at_each_end(folder, ends, generation, given, expected, tmp_path):
     change_config(folder, eos_token_id=ends)
     if generation is not None:

@@ -18,7 +18,7 @@ def test_every_case_is_recorded_and_every_family_has_one():
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick_cases(12)
+@pytest.mark.sampled
 def test_numbers_are_those_of_transformers(name):
     found = own_numbers(name)
     assert np.ptp(found) > 0.1

@@ -152,7 +152,7 @@ def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path
         ({}, "config.json names no activation, which means a sigmoid"),
     ],
 )
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_an_activation_of_the_score_is_said(config, named, tmp_path, caplog):
     classes = {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
     to_huggingface(own_model(classes), tmp_path / "new", config=config)
@@ -231,7 +231,7 @@ def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
         ({"dropout_before": 0.5}, "dropout_before=0.5"),
     ],
 )
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_other_dense_modules_are_refused(options, message, tmp_path):
     folder_with_dense_modules(tmp_path / "model", **options)
     with pytest.raises(ValueError, match=message):

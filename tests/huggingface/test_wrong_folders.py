@@ -180,7 +180,7 @@ WRONG_CONFIGS = [
 @pytest.mark.parametrize(
     ("case", "changes", "expected"), WRONG_CONFIGS, ids=lambda x: x if isinstance(x, str) else str(x)[:40]
 )
-@pytest.mark.quick_cases(12)
+@pytest.mark.sampled
 def test_wrong_configuration_is_named(folder_of, case, changes, expected, tmp_path):
     folder = folder_of(case, tmp_path / "model")
     change_config(folder, **changes)

@@ -270,7 +270,7 @@ def assert_refused(model, expected, folder, match=None, family=None):
     ("make", "changes", "expected"),
     [pytest.param(*row, id=f"{row[0].__name__}-{row[2][:50]}") for row in WRONG_PARTS],
 )
-@pytest.mark.quick_cases(20)
+@pytest.mark.sampled
 def test_part_that_a_family_does_not_have_is_named(make, changes, expected, tmp_path):
     family = "bert" if make is bert_like else None
     match = OTHER_CLASS if expected.startswith("model=<") else None

@@ -72,7 +72,7 @@ if keras.backend.backend() == "jax":
 
 
 @pytest.mark.parametrize(("kind", "shape"), CASES)
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_blocks_change_nothing(shape, kind, block_size, monkeypatch):
     whole, blocks = both(*inputs(shape), masks(shape, kind), monkeypatch)
     np.testing.assert_allclose(blocks, whole, atol=1e-6)
@@ -88,7 +88,7 @@ def test_scores_far_apart_stay_exact(block_size, monkeypatch):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", ["none", "causal", "padding", "all"])
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_gradients_are_the_same(kind, block_size, monkeypatch):
     import tensorflow as tf
 

@@ -164,7 +164,7 @@ VARIANTS = (
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=pytest.mark.slow) if c in VARIANTS else c for c in CASES]
 )
-@pytest.mark.quick_cases(10)
+@pytest.mark.sampled
 def test_layer_keeps_the_contract(case, tmp_path):
     make_layer, make_inputs = CASES[case]
     tolerance = 0.15 if case in DEEP else 0.06

@@ -114,7 +114,7 @@ def starting_late(stack, x, late=2):
 
 
 @EACH_PAIR
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_step_by_step_is_all_at_once(kind, positions):
     """With each norm (a quick test: one of them) and some feed-forward network: in chunks, in slots that begin late."""
     row, x = PRODUCT.index((kind, positions)), normal(BATCH, LENGTH, D_MODEL)
@@ -372,7 +372,7 @@ def test_a_token_mask_hides_nothing():
 
 
 @EACH_ROW
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_compiled_steps_at_an_index_tensor_are_all_at_once(kind, positions):
     stack, x = decoder(kind, positions, num_layers=2), normal(BATCH, LENGTH, D_MODEL)
     expected = as_numpy(stack(x))

@@ -63,7 +63,7 @@ def built(kind, **arguments):
 @BOTH_NORMS
 @pytest.mark.parametrize("masked", [False, True], ids=["full", "padded"])
 @EACH
-@pytest.mark.quick_cases(8)
+@pytest.mark.sampled
 def test_agrees_with_numpy(kind, masked, normalize_first):
     made, (inputs, masks) = built(kind, normalize_first=normalize_first), inputs_of(kind, masked)
     real = [masks.get(name) for name in list(MASKS)[: len(inputs)]]
@@ -107,7 +107,7 @@ def test_explicit_masks_win_over_the_implicit_ones(kind):
 
 @BOTH_NORMS
 @EACH
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_padding_changes_no_real_token(kind, normalize_first):
     """Of the source; of a decoder the memory's, and padding on the left, which the causal mask does not hide."""
     made = built(kind, normalize_first=normalize_first)
@@ -191,7 +191,7 @@ def test_attention_scores_are_distributions_over_what_may_be_seen(kind):
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, LENGTH)))
 @DECODING
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_chunk_by_chunk_is_all_at_once(kind, chunk, padded, normalize_first):
     made, slots = built(kind, normalize_first=normalize_first), 7
     real = np.array([[True] * slots, [False, True, False] + [True] * (slots - 3)]) if padded else None
@@ -291,7 +291,7 @@ def test_later_tokens_reach_nothing_through_the_gradient():
 
 @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "activation_dropout"])
 @EACH
-@pytest.mark.quick_cases(4)
+@pytest.mark.sampled
 def test_dropouts_act_in_training_alone_or_wherever_a_subclass_wants_them(kind, dropout):
     """As in Gal and Ghahramani, 2016, "Dropout as a Bayesian Approximation": `training=True` reaches each dropout."""
 

@@ -163,7 +163,7 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
     assert rows == ([3, 2] if known else [None, None])
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("mode", ["float", "int8"])
 def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
@@ -192,7 +192,7 @@ class NotesShapes(Transformer):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("max_length", [MAX_LENGTH, None])
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_length):
     """Attention of few queries is much faster where the graph knows that they are few, as an export's does."""
     model = NotesShapes(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32)

@@ -126,7 +126,7 @@ def of_parts(added=None, feed_forward=lambda: layers.GatedFeedForward(17), **arg
 
 
 @pytest.mark.parametrize("parts", IN_ROWS)
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_texts_in_a_row_are_each_as_alone(parts):
     positions, arguments = IN_ROWS[parts]()
     model = randomized(of_parts(positions, **arguments), seed=5)

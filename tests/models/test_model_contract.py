@@ -56,7 +56,7 @@ def tensors_of(inputs):
 # The forward pass
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 @EACH
 def test_saved_model_is_the_same(name, tmp_path):
     case = CASES[name]
@@ -79,7 +79,7 @@ XLA = ("masked_language",)
 
 
 # XLA for one model of each class
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "jit_compile"),
     [
@@ -96,7 +96,7 @@ def test_compiled_is_eager(name, jit_compile):
     assert_close(found, model(case.inputs), 1e-4)
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 @EACH
 def test_model_is_a_part_of_a_functional_model(name):
     case = CASES[name]
@@ -116,7 +116,7 @@ def test_model_is_a_part_of_a_functional_model(name):
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "mixed_bfloat16") for name in CASES), ("vision", "bfloat16")]
 )
-@pytest.mark.quick_cases(5)
+@pytest.mark.sampled
 def test_half_precision_is_near_and_logits_are_float32(name, dtype):
     case = CASES[name]
     with policy(dtype):  # of the parts too, which are used as they are
@@ -131,7 +131,7 @@ def test_half_precision_is_near_and_logits_are_float32(name, dtype):
     assert difference.max() < 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 @EACH
 def test_dropout_acts_in_training_alone(name):
     case = CASES[name]
@@ -211,7 +211,7 @@ def steps(model, source, targets, chunk):
         yield start, as_numpy(logits)
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 @pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, 5)))
 @pytest.mark.parametrize("name", slow_but(ONE_OF_EACH_CLASS, PAIRS))
 def test_chunk_by_chunk_is_all_at_once(name, chunk):
@@ -237,7 +237,7 @@ def test_steps_under_mixed_bfloat16_stay_within_its_rounding(name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "states", "classification", "vision"])
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_attention_scores_come_after_the_output(name):
     case = CASES[name]
     model = case.make()
@@ -271,7 +271,7 @@ def log_probs_after(model, source, tokens):
     return log_softmax(as_numpy(model(inputs))[0, -1])
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 @pytest.mark.parametrize("prefixed", slow_but((False,), (False, True)))
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_generate_is_greedy_search_by_full_passes(written_by, jit_compile, prefixed):

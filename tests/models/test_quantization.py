@@ -62,7 +62,7 @@ def quantized(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_eight_bits_change_logits_little(name):
     model, expected = quantized(name)
     found = as_numpy(model(MODELS[name][1]))
@@ -150,7 +150,7 @@ def parts_of_products(model):
 
 
 @pytest.mark.parametrize("name", slow_but(("LanguageModel", "vectors"), MODELS))
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_models_of_texts_and_vectors_round_their_inputs_to_two_parts_unless_told_otherwise(name, tmp_path):
     model, _ = quantized(name)
     inputs, parts = MODELS[name][1], 2 if name in ("LanguageModel", "vectors") else 1

@@ -30,7 +30,7 @@ def logits_of(model, source=SOURCE, target=TARGET):
 # The forward pass
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 @BOTH_NORMS
 def test_logits_agree_with_numpy(normalize_first):
     model = small(normalize_first=normalize_first)

@@ -447,7 +447,7 @@ def test_warmup_touches_every_shape_of_a_compiled_export(compiled_export, transl
     assert shapes == [(rows, length) for length in (16, 32, 64, 128, 256) for rows in (1, 8, 32)]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [2, 3, 16, 100])
 def test_a_warmup_text_has_the_length_asked_for(translator, length):
     for tokenizer in (translator.source_tokenizer, ByteTokenizer()):

@@ -98,7 +98,7 @@ def test_saves_and_loads_everything(generator, tmp_path):
         Translator.load(tmp_path / "saved")
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_the_export_answers_as_python_does(generator, export, tmp_path):
     found = answers(export, tmp_path, text=PROMPTS)
     assert found["continuation"] == generator.generate(PROMPTS)

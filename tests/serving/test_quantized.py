@@ -57,7 +57,7 @@ def test_an_export_computes_with_int8_weights_and_without_xla(quantized, texts, 
     assert answers(export, tmp_path, text=texts)["translation"] == translations
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.sampled
 def test_precision_int8_exports_what_a_quantized_model_answers(
     quantized, texts, translations, tmp_path, tiny_run
 ):

@@ -263,7 +263,7 @@ def test_the_command_takes_a_glossary(tiny_run, terms, texts, glossary, tmp_path
         ("\u00df sees \u00f0", "\u00f8 sees \u00f8", [-1, 1], "\u00f0 sees \u00df"),
     ],
 )
-@pytest.mark.quick_cases(3)
+@pytest.mark.sampled
 def test_an_unknown_token_becomes_what_it_attends_to(text, written, attended, expected, frame):
     """`written` holds the letter \u00f8 for each unknown token, and `attended` the number of a token of `text`."""
     tokenizer = SentencePieceTokenizer.train(["the dog runs to me.", "he sees two cats"] * 9, 32)

@@ -110,7 +110,7 @@ def test_rows_stand_alone(servable):
     assert len({str(np.round(each, 4)) for each in numbers}) > 3
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_answers_are_the_models(servable):
     text = "ab"
     ids = servable.tokenizer.tokenize(text).numpy().tolist()

@@ -109,7 +109,7 @@ def rows_of(case, sentences):
 
 @settings(deadline=None, max_examples=15, derandomize=True)
 @given(rows=ANYTHING)
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_any_bytes_become_valid_ids_and_text_and_each_row_is_as_it_would_be_alone(case, rows):
     tokenizer = case.tokenizer
     ids = tokenizer.tokenize(tf.constant(rows, tf.string))
@@ -123,13 +123,13 @@ def test_any_bytes_become_valid_ids_and_text_and_each_row_is_as_it_would_be_alon
 
 @settings(deadline=None, max_examples=12, derandomize=True)
 @given(ids=ANY_IDS)
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_any_ids_become_valid_text(case, ids):
     assert len(read_back(case.tokenizer, tf.ragged.constant(ids, tf.int32, ragged_rank=1))) == len(ids)
 
 
 @pytest.mark.parametrize("unknown", [-1, -(2**31), "vocab_size", 2**31 - 1, 2**32 + 6, -(2**40)])
-@pytest.mark.quick_cases(8)
+@pytest.mark.sampled
 def test_an_id_out_of_range_reads_as_one_unknown_id(case, unknown):
     unknown = case.tokenizer.vocab_size if unknown == "vocab_size" else unknown
     ids = case.tokenizer.tokenize(case.text).numpy().tolist()
@@ -227,7 +227,7 @@ def test_files_that_hold_no_tokenizer_are_refused(case, tmp_path):
         type(case.tokenizer).load(tmp_path / "missing.model")
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.sampled
 def test_a_tokenizer_outlives_a_new_random_seed(case, sentences):
     function = tf.function(case.tokenizer.tokenize)
     rows = rows_of(case, sentences)
