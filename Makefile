@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # JAX keeps compiled programs here for the next run.
 JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+# JAX compiles each shape: two cases of a product are enough there, the layers are the same `keras.ops`.
+ON_JAX := KERAS_BACKEND=jax CASES=2 $(JAX_CACHE)
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations 10
 PARALLEL := -n 2 --dist worksteal
 # Tests that compare numbers: they run once more with the instructions of a CPU without AVX-512.
@@ -28,15 +30,16 @@ NEXT_KERAS ?= keras-nightly==3.16.0.dev2026102704
 # It lies in front of the environment's Keras, so that TensorFlow is not installed a second time.
 WITH_NEXT_KERAS := PYTHONPATH=$(abspath $(VENV))/next-keras
 
-.PHONY: demo course docs docs-quick check-pages slides test test-core test-next-keras test-next-keras-quick next-keras test-slow test-all lint format bench clean
+.PHONY: demo course docs docs-quick check-pages slides test test-quick test-contracts test-core test-next-keras test-next-keras-quick next-keras test-slow test-all lint format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
 # The chapters of the course executed into notebooks in course/_build. What did not change is kept.
 LANGUAGES ?= en,ko
+ONLY ?=
 course: $(VENV)/.course
-	$(BIN)/python course/execute.py --languages $(LANGUAGES)
+	$(BIN)/python course/execute.py --languages $(LANGUAGES) --only '$(ONLY)'
 
 # The site, English and Korean, in docs/_build/html, with the chapters. Any warning, and any link inside the site that leads nowhere, is an error.
 docs: course $(VENV)/.docs
@@ -54,15 +57,22 @@ check-pages: $(VENV)/.pages
 slides: course $(VENV)/.docs $(VENV)/.pages
 	$(BIN)/python docs/build_slides.py
 
-# The quick part: each public behaviour once, on both backends. Tests compile much and run little, so XLA compiles quickly.
-test test-core test-next-keras test-next-keras-quick test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
-test: $(VENV)/.test
-	$(PYTEST) $(PARALLEL) -m 'not slow'
-	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(CONTRACTS)
+# Tests compile much and run little, so XLA compiles quickly.
+test test-quick test-contracts test-core test-next-keras test-next-keras-quick test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+# The quick part: each public behaviour once, on both backends.
+test: test-quick test-contracts
+
+# The quick tests of some folders, as in `make test-quick TESTS='tests/layers tests/test_masks.py'`.
+TESTS ?=
+test-quick: $(VENV)/.test
+	$(PYTEST) $(PARALLEL) -m 'not slow' $(TESTS)
+
+test-contracts: $(VENV)/.test
+	$(ON_JAX) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(CONTRACTS)
 
 # The core on JAX (the same `keras.ops`, so without the slow tests), and numbers on a CPU without AVX-512.
 test-core: $(VENV)/.test
-	KERAS_BACKEND=jax $(JAX_CACHE) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_CORE)
+	$(ON_JAX) $(PYTEST) $(PARALLEL) -m 'not tensorflow and not slow' $(JAX_CORE)
 	@if grep -qs avx512f /proc/cpuinfo; then \
 		ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(PARALLEL) -m 'not slow' $(OTHER_CPU); \
 	else echo "This CPU has no AVX-512: all tests ran without it already."; fi

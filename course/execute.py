@@ -1,6 +1,6 @@
 """Executes the chapters of the course into notebooks.
 
-    python course/execute.py [--languages en,ko] [--only 04] [--processes 2] [--seconds-per-cell 900]
+    python course/execute.py [--languages en,ko] [--only 04,11] [--processes 2] [--seconds-per-cell 900]
 
 A chapter is a Jupytext percent script, `course/LANGUAGE/NN_name.py`. Its notebook with all outputs and pictures goes to
 `course/_build/LANGUAGE/NN_name.ipynb`. A chapter runs again only if its source, a picture that it shows, the package,
@@ -37,7 +37,11 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def main(arguments=None):
     """Executes the chapters that changed; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="beginning of the names of the chapters to execute")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="how the names of the chapters begin, with commas between; all are the default",
+    )
     parser.add_argument(
         "--languages", default=",".join(LANGUAGES), help="languages of the chapters to execute"
     )
@@ -55,7 +59,8 @@ def main(arguments=None):
     languages = options.languages.split(",")
     if unknown := set(languages).difference(LANGUAGES):
         parser.error(f"--languages takes {', '.join(LANGUAGES)}. Received: {', '.join(sorted(unknown))}.")
-    chosen = [f for f in sources if f.parent.name in languages and f.name.startswith(options.only)]
+    beginnings = tuple(options.only.split(","))
+    chosen = [f for f in sources if f.parent.name in languages and f.name.startswith(beginnings)]
     if not chosen:
         parser.error(f"No chapter begins with {options.only!r}.")
     package = digest_of_package()

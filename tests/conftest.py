@@ -12,6 +12,7 @@ import zlib
 
 import pytest
 
+pytest_plugins = ["budgets"]
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
 
 # Traced graphs are many small objects that stay: to look through them for garbage as often as Python does takes long.
@@ -131,11 +132,17 @@ def float64():
 # other cases.
 CASES = int(os.environ.get("CASES", 3))
 SAMPLE = zlib.crc32(os.environ.get("SAMPLE", "").encode())
+# One of several parts of the test functions: "0/3", "1/3" and "2/3" together are all.
+PART, PARTS = map(int, os.environ.get("PART", "0/1").split("/"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Leaves each test that is marked `sampled` `CASES` quick cases, evenly spread; its other cases are slow."""
+    left_out = [item for item in items if zlib.crc32(item.nodeid.partition("[")[0].encode()) % PARTS != PART]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     cases = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import functools
 import importlib
 import inspect
 import os
@@ -54,7 +55,6 @@ FLOORS = {
 FLAT = {part for part, floor in FLOORS.items() if floor == 0}
 WITH_TENSORFLOW = {"text", "data", "training", "serving", "runs", "cli"}
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-IDS = [str(file.relative_to(PACKAGE)) for file in FILES]
 # Files that may import `keras.src`.
 KERAS_SRC = {"keras_internals.py"}  # the home of Keras's private names
 # Files that may use private attributes of objects of another library.
@@ -96,11 +96,28 @@ def imports(tree):
                 yield node, node.module
 
 
+@functools.cache
 def parse(file):
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def wrong_edges(file, tree):
+def name_of(file):
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def offenders(rule, files=FILES):
+    """Returns what `rule(file, tree)` yields for each file that breaks the rule."""
+    messages = {name_of(file): list(rule(file, parse(file))) for file in files}
+    return {name: lines for name, lines in messages.items() if lines}
+
+
+def names_in(tree):
+    """The names and attributes that a file uses."""
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return names | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def upward_imports(file, tree):
     """Yields a message for each import that does not go to a lower floor."""
     part = part_of(file)
     for node, module in imports(tree):
@@ -113,9 +130,8 @@ def wrong_edges(file, tree):
             yield f"line {node.lineno}: {part} [{FLOORS[part]}] imports {other} [{FLOORS[other]}]"
 
 
-@pytest.mark.parametrize("file", FILES, ids=IDS)
-def test_imports_go_down(file):
-    assert not list(wrong_edges(file, parse(file)))
+def test_imports_go_down():
+    assert offenders(upward_imports) == {}
 
 
 def test_every_package_that_is_imported_is_declared():
@@ -150,70 +166,63 @@ def test_every_file_has_a_floor():
         ("serving/x.py", "from keras_transformer import layers, text", False),
     ],
 )
-def test_the_walk_itself_sees_an_edge(part, line, wrong):
-    assert bool(list(wrong_edges(PACKAGE / part, ast.parse(line)))) is wrong
+def test_upward_imports_are_seen(part, line, wrong):
+    assert bool(list(upward_imports(PACKAGE / part, ast.parse(line)))) is wrong
 
 
-@pytest.mark.parametrize("file", FILES, ids=IDS)
-def test_core_names_no_backend(file):
-    """TensorFlow, JAX and PyTorch stay out of the core, but for one file for each backend in `execution`."""
-    if part_of(file) in WITH_TENSORFLOW:
-        return
-    own = {"execution/tensorflow.py": "tensorflow", "execution/jax.py": "jax"}.get(
-        str(file.relative_to(PACKAGE))
-    )
-    for node, module in imports(parse(file)):
+def backends(file, tree):
+    """Yields each import of TensorFlow, JAX and PyTorch, but for one file for each backend in `execution`."""
+    own = {"execution/tensorflow.py": "tensorflow", "execution/jax.py": "jax"}.get(name_of(file))
+    for node, module in imports(tree):
         library = module.split(".")[0]
-        assert library not in ("tensorflow", "tensorflow_text", "jax", "torch") or library == own, node.lineno
+        if library in ("tensorflow", "tensorflow_text", "jax", "torch") and library != own:
+            yield f"line {node.lineno}: {library}"
 
 
-CORE = [
-    file for file in FILES if part_of(file) in ("layers", "models", "decoding", "masks", "losses", "metrics")
-]
+def test_core_names_no_backend():
+    assert offenders(backends, [file for file in FILES if part_of(file) not in WITH_TENSORFLOW]) == {}
 
 
-@pytest.mark.parametrize("file", CORE, ids=[str(file.relative_to(PACKAGE)) for file in CORE])
-def test_speed_stays_in_its_house(file):
-    """The core chooses no way to compute: no XLA, no few rows, no state beside its arguments."""
-    tree = parse(file)
-    assert not {module.split(".")[0] for _, module in imports(tree)} & {"contextvars", "weakref", "gc"}
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    assert not names & {"in_xla", "int8_column_sums", "FEW_ROWS", "makes_inference_graph"}
+def ways_to_compute(file, tree):
+    """Yields what chooses a way to compute: XLA, few rows, state outside the arguments."""
+    yield from {module.split(".")[0] for _, module in imports(tree)} & {"contextvars", "weakref", "gc"}
+    yield from names_in(tree) & {"in_xla", "int8_column_sums", "FEW_ROWS", "makes_inference_graph"}
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    assert "keras.backend.backend" not in calls
+    yield from calls & {"keras.backend.backend"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=IDS)
-def test_nothing_loads_or_runs_foreign_code(file):
-    tree = parse(file)
-    assert not [module for _, module in imports(tree) if module.split(".")[0] in FORBIDDEN]
-    called = [
-        node.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ]
-    assert not {"eval", "exec", "compile", "__import__"} & set(called)
-    keywords = [
-        (word.arg, getattr(word.value, "value", None))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for word in node.keywords
-    ]
-    assert not {("safe_mode", False), ("allow_pickle", True), ("shell", True)} & {
-        word for word in keywords if isinstance(word[1], bool)
-    }
-    assert "enable_unsafe_deserialization" not in file.read_text(encoding="utf-8")
+def test_speed_stays_in_its_house():
+    core = ("layers", "models", "decoding", "masks", "losses", "metrics")
+    assert offenders(ways_to_compute, [file for file in FILES if part_of(file) in core]) == {}
 
 
-@pytest.mark.parametrize("file", FILES, ids=IDS)
-def test_files_stay_short(file):
-    """Without docstrings, which are complete and so longer than the code that they describe."""
-    lines, docstrings = file.read_text(encoding="utf-8").splitlines(), 0
-    for node in ast.walk(parse(file)):
+def foreign_code(file, tree):
+    """Yields what loads or runs code that is not the program's."""
+    yield from {module.split(".")[0] for _, module in imports(tree)} & FORBIDDEN
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    yield from {getattr(call.func, "id", None) for call in calls} & {"eval", "exec", "compile", "__import__"}
+    unsafe = {"safe_mode=False", "allow_pickle=True", "shell=True"}
+    yield from {f"{word.arg}={ast.unparse(word.value)}" for call in calls for word in call.keywords} & unsafe
+    if "enable_unsafe_deserialization" in file.read_text(encoding="utf-8"):
+        yield "enable_unsafe_deserialization"
+
+
+def test_nothing_loads_or_runs_foreign_code():
+    assert offenders(foreign_code) == {}
+
+
+def too_long(file, tree):
+    """Yields the length of a long file, without docstrings: they are complete, and longer than their code."""
+    length = len(file.read_text(encoding="utf-8").splitlines())
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-            docstrings += node.body[0].end_lineno - node.body[0].lineno + 1
-    assert len(lines) - docstrings <= 340
+            length -= node.body[0].end_lineno - node.body[0].lineno + 1
+    if length > 340:
+        yield length
+
+
+def test_files_are_short():
+    assert offenders(too_long) == {}
 
 
 def is_private(name):
@@ -252,18 +261,21 @@ def keras_names_used(cls, allowed=()):
     return {f"{theirs[name]}.{name}" for name in used & theirs.keys() if theirs[name] not in allowed}
 
 
-@pytest.mark.parametrize("file", FILES, ids=IDS)
-def test_private_names_of_other_libraries_stay_in_one_file(file):
-    name, tree = str(file.relative_to(PACKAGE)), parse(file)
-    if name not in KERAS_SRC:
-        assert not [module for _, module in imports(tree) if module.startswith("keras.src")]
-    if name not in FOREIGN_PRIVATE:
+def foreign_private_names(file, tree):
+    """Yields each private name of another library."""
+    if name_of(file) not in KERAS_SRC:
+        yield from [module for _, module in imports(tree) if module.startswith("keras.src")]
+    if name_of(file) not in FOREIGN_PRIVATE:
         foreign = [node for node in private_attributes(tree) if not is_own(node)]
-        assert not [f"line {n.lineno}: {n.attr}" for n in foreign if n.attr not in NAMEDTUPLE]
+        yield from [f"line {n.lineno}: {n.attr}" for n in foreign if n.attr not in NAMEDTUPLE]
+
+
+def test_private_names_of_other_libraries_stay_in_one_file():
+    assert offenders(foreign_private_names) == {}
 
 
 def test_no_class_uses_or_hides_a_private_name_of_its_keras_base():
-    for name in IDS:
+    for name in map(name_of, FILES):
         if name == "__main__.py":
             continue
         module = importlib.import_module(".".join(["keras_transformer", *name[:-3].split("/")]))
@@ -272,7 +284,7 @@ def test_no_class_uses_or_hides_a_private_name_of_its_keras_base():
                 assert not keras_names_used(cls, KERAS_OVERRIDES.get(name, ())) - KERAS_HOOKS, cls
 
 
-def test_the_search_for_private_names_finds_them():
+def test_private_names_are_seen():
     import keras
 
     class Hiding(keras.layers.Layer):

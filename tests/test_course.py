@@ -57,48 +57,51 @@ def test_every_chapter_exists_in_both_languages():
     assert all(re.fullmatch(r"\d\d_[a-z0-9_]+", name) for name in NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_both_languages_have_the_same_cells_and_the_same_program(name):
-    english, korean = chapter("en", name), chapter("ko", name)
-    assert [mark for mark, _ in english] == [mark for mark, _ in korean]
-    for (mark, code), (_, translated) in zip(english, korean, strict=True):
-        if mark == "[markdown]":
-            assert HANGUL.search(translated), f"not translated: {translated[:80]}"
-        else:
-            assert program(code) == program(translated)
+def test_both_languages_have_the_same_cells_and_the_same_program():
+    for name in NAMES:
+        english, korean = chapter("en", name), chapter("ko", name)
+        assert [mark for mark, _ in english] == [mark for mark, _ in korean], name
+        for (mark, code), (_, translated) in zip(english, korean, strict=True):
+            if mark == "[markdown]":
+                assert HANGUL.search(translated), f"{name}: not translated: {translated[:80]}"
+            else:
+                assert program(code) == program(translated), name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_korean_has_one_style_and_the_terms_of_the_course(name):
-    text = (COURSE / "ko" / f"{name}.py").read_text(encoding="utf-8")
-    found = [*PLAIN_STYLE.finditer(text), *OTHER_TERMS.finditer(text)]
-    assert not [text[max(match.start() - 20, 0) : match.end()] for match in found]
+def test_korean_has_one_style_and_the_terms_of_the_course():
+    wrong = []
+    for name in NAMES:
+        text = (COURSE / "ko" / f"{name}.py").read_text(encoding="utf-8")
+        matches = [*PLAIN_STYLE.finditer(text), *OTHER_TERMS.finditer(text)]
+        wrong += [(name, text[max(match.start() - 20, 0) : match.end()]) for match in matches]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("language", HEADINGS)
-@pytest.mark.parametrize("name", NAMES)
-def test_chapter_is_complete(name, language):
+def test_chapters_are_complete(language):
+    for name in NAMES:
+        check_chapter(language, name, *HEADINGS[language])
+
+
+def check_chapter(language, name, exercise, reading):
+    """A title, a figure, an exercise with a hidden solution that is checked, and what to read next."""
     pages = chapter(language, name)
     texts = [
         re.sub("^# ?", "", content, flags=re.MULTILINE) for mark, content in pages if mark == "[markdown]"
     ]
     code = "\n".join(content for mark, content in pages if mark != "[markdown]")
     titles = [line for text in texts for line in text.splitlines() if line.startswith("# ")]
-    assert len(titles) == 1
-    assert texts[0].startswith(f"# {int(name[:2])}. "), (
-        "the first cell is the title, with the chapter's number"
-    )
-    assert "plt.show()" in code or "kt.plots." in code, "a chapter has a figure"
-    assert "import keras_transformer as kt" in code
-
-    exercise, reading = HEADINGS[language]
+    assert len(titles) == 1, name
+    assert texts[0].startswith(f"# {int(name[:2])}. "), f"{name}: the title has the chapter's number"
+    assert "plt.show()" in code or "kt.plots." in code, f"{name} has no figure"
+    assert "import keras_transformer as kt" in code, name
     exercises = [i for i, (_, content) in enumerate(pages) if content.startswith(f"# ## {exercise}")]
-    assert len(exercises) == 1, f"a chapter has one cell that begins with '## {exercise}'"
+    assert len(exercises) == 1, f"{name} has one cell that begins with '## {exercise}'"
     solutions = [i for i, (mark, _) in enumerate(pages) if 'tags=["hide-cell"]' in mark]
-    assert solutions and min(solutions) > exercises[0], "the solution is hidden, below the exercise"
-    assert all("assert" in pages[i][1] for i in solutions)
-    assert pages[-1][1].startswith(f"# ## {reading}")
-    assert "](https://" in pages[-1][1]
+    assert solutions and min(solutions) > exercises[0], f"{name}: the solution is hidden, below the exercise"
+    assert all("assert" in pages[i][1] for i in solutions), name
+    assert pages[-1][1].startswith(f"# ## {reading}"), name
+    assert "](https://" in pages[-1][1], name
 
 
 def test_the_plan_has_a_quiz_with_answers_for_each_week():

@@ -1,0 +1,52 @@
+"""Prints the chapters of the course that continuous integration executes, by their numbers, with commas between.
+
+    python .ci/chapters.py PART PARTS
+
+These are the chapters of one part, and those that changed in the four hours before the last commit: their own files, or
+the module of the package that they use most.
+"""
+
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+HOURS = 4
+
+
+def git(*arguments):
+    """Returns what a command of git prints."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def changed_files():
+    """The files that the last hours changed; all where the history does not go back so far."""
+    last = int(git("log", "-1", "--format=%ct"))
+    base = git("rev-list", "-1", f"--before={last - 3600 * HOURS}", "HEAD").strip()
+    return git("diff", "--name-only", base, "HEAD").split() if base else git("ls-files").split()
+
+
+def most_used_module(text):
+    """`layers` for a chapter that names `kt.layers` more often than other modules of the package."""
+    modules = {path.stem for path in (ROOT / "keras_transformer").iterdir()}
+    used = collections.Counter(name for name in re.findall(r"\bkt\.(\w+)", text) if name in modules)
+    return used.most_common(1)[0][0] if used else "models"
+
+
+def main(part, parts):
+    """Prints the numbers of the chapters."""
+    changed = changed_files()
+    chosen = []
+    for index, path in enumerate(sorted((ROOT / "course" / "en").glob("*.py"))):
+        module = f"keras_transformer/{most_used_module(path.read_text(encoding='utf-8'))}"
+        own = path.relative_to(ROOT).as_posix()
+        touched = any(name == own or name.startswith((f"{module}/", f"{module}.py")) for name in changed)
+        if touched or index % parts == part:
+            chosen.append(path.name[:2])
+    print(",".join(chosen))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
