@@ -1,16 +1,15 @@
 """Measures what the tests find: small faults at random places of the package, one at a time.
 
-    pip install coverage
-    python benchmarks/mutations.py record coverage.db       # the quick tests once, with the lines that each reaches
-    python benchmarks/mutations.py run coverage.db --output found.jsonl
-    python benchmarks/mutations.py run coverage.db --output found.jsonl --only survivors --marks ''
+    python benchmarks/mutations.py record reached.jsonl     # the quick tests once, with the lines that each reaches
+    python benchmarks/mutations.py run reached.jsonl --output found.jsonl
+    python benchmarks/mutations.py run reached.jsonl --output found.jsonl --only survivors --marks ''
     python benchmarks/mutations.py report found.jsonl
 
 `record` and `run` work on the checkout in the current folder. Each fault is made in a copy of it, and only tests that
-reach the changed line run, the quickest module first, until one fails. The faults follow from the seed and from the
+reach the changed line run, the quickest module first, until one fails. `record` needs Python 3.12. The faults follow from the seed and from the
 package: `--package FOLDER` chooses them from another checkout and makes those whose line is still there. So the same
-faults can be tried on the tests of two commits. A fault in a line that no recorded test reaches runs the tests of the
-folder, because programs that a test starts are not recorded.
+faults can be tried on the tests of two commits. A fault in a line that no test reaches, such as a constant, runs the
+tests that reach its file, or those of its folder: programs that a test starts are not recorded.
 """
 
 import argparse
@@ -22,7 +21,6 @@ import os
 import pathlib
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -155,23 +153,18 @@ def moved(fault, text):
 
 
 class Reached:
-    """The tests that reach each line, from the data of coverage.py, and the seconds that each took."""
+    """The tests that reach each line, and the seconds that each took, as `record` wrote them."""
 
     def __init__(self, path):
-        self.database = sqlite3.connect(path)
-        self.seconds = json.loads(pathlib.Path(f"{path}.seconds").read_text())
+        self.seconds, self.lines = {}, collections.defaultdict(list)
+        for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
+            test, self.seconds[test], reached = json.loads(line)
+            for file, number in reached:
+                self.lines[f"keras_transformer/{file}", number].append(test)
 
-    def tests(self, file, line):
-        rows = self.database.execute(
-            "select context.context, line_bits.numbits from line_bits join file on file.id = line_bits.file_id "
-            "join context on context.id = line_bits.context_id where file.path like ?",
-            (f"%/{file}",),
-        )
-        return [
-            name
-            for name, bits in rows
-            if name and line // 8 < len(bits) and bits[line // 8] & (1 << line % 8)
-        ]
+    def of_file(self, file):
+        """Returns the tests that reach any line of a file."""
+        return list(dict.fromkeys(test for (name, _), tests in self.lines.items() if name == file for test in tests))
 
 
 def in_order(tests, seconds, folder):
@@ -223,51 +216,48 @@ def record(arguments):
         environment = {**os.environ, "PYTHONPATH": f"{pathlib.Path.cwd()}:{folder}", "REACHED": folder}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", plugin.stem]
         subprocess.run([*command, "-n", "2", "-m", arguments.marks, *arguments.tests], env=environment)
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "coverage",
-                "combine",
-                "--data-file",
-                arguments.coverage,
-                *pathlib.Path(folder).glob("lines.*"),
-            ],
-            check=True,
-        )
-        seconds = {}
-        for path in pathlib.Path(folder).glob("seconds.*"):
-            seconds |= dict(json.loads(line) for line in path.read_text().splitlines())
-        pathlib.Path(f"{arguments.coverage}.seconds").write_text(json.dumps(seconds))
+        with open(arguments.reached, "w", encoding="utf-8") as file:
+            for path in sorted(pathlib.Path(folder).glob("*.jsonl")):
+                file.write(path.read_text(encoding="utf-8"))
 
 
+# Python 3.12 and newer report a line to it once a test, so recording takes little time.
 PLUGIN = """
-import json, os, time
-import coverage, pytest
+import json, os, pathlib, sys, time
+import pytest
 
 FOLDER, WORKER = os.environ["REACHED"], os.environ.get("PYTEST_XDIST_WORKER")
+PACKAGE = f"{pathlib.Path.cwd()}/keras_transformer/"
+monitoring = sys.monitoring
+reached = set()
+
+def reach(code, line):
+    if code.co_filename.startswith(PACKAGE):
+        reached.add((code.co_filename[len(PACKAGE):], line))
+    return monitoring.DISABLE
+
 if WORKER:
-    lines = coverage.Coverage(data_file=f"{FOLDER}/lines.{WORKER}", source=["keras_transformer"])
-    lines.start()
+    monitoring.use_tool_id(monitoring.COVERAGE_ID, "reached by tests")
+    monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, reach)
+    monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.LINE)
 
-    @pytest.hookimpl(hookwrapper=True)
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(item):
-        lines.switch_context(item.nodeid)
+        reached.clear()
+        monitoring.restart_events()
         start = time.time()
-        yield
-        with open(f"{FOLDER}/seconds.{WORKER}", "a") as file:
-            print(json.dumps([item.nodeid, time.time() - start]), file=file)
-
-    def pytest_sessionfinish():
-        lines.stop()
-        lines.save()
+        try:
+            return (yield)
+        finally:
+            with open(f"{FOLDER}/{WORKER}.jsonl", "a") as file:
+                print(json.dumps([item.nodeid, round(time.time() - start, 3), sorted(reached)]), file=file)
 """
 
 
 def run(arguments):
     """Makes each fault in a copy of this checkout and writes down which test finds it."""
     checkout = pathlib.Path.cwd()
-    reached = Reached(arguments.coverage)
+    reached = Reached(arguments.reached)
     output = pathlib.Path(arguments.output)
     chosen = faults(arguments.package.resolve() / "keras_transformer", arguments.count, arguments.seed)
     before = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
@@ -290,9 +280,9 @@ def run(arguments):
             row = {**fault, "by": "its lines are gone", "seconds": 0}
             if place is not None:
                 part = fault["file"].split("/")[1]
-                tests = reached.tests(fault["file"], place[0])
-                if len(tests) == 0:
-                    tests = [f"tests/{part}"]
+                tests = reached.lines[fault["file"], place[0]]
+                if len(tests) == 0:  # a line that is run when the module is imported, or in another process
+                    tests = reached.of_file(fault["file"]) or [f"tests/{part}"]
                 tests, cost = in_order(tests, reached.seconds, part)
                 path.write_text(mutated(text, place, fault["new"]), encoding="utf-8")
                 start = time.time()
@@ -327,12 +317,12 @@ def main():
     )
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("record", help="run tests with the lines that each reaches")
-    command.add_argument("coverage", help="file that is written")
+    command.add_argument("reached", help="JSON Lines, written")
     command.add_argument("tests", nargs="*", help="files or folders of tests; all are the default")
     command.add_argument("--marks", default="not slow", help="pytest's -m")
     command.set_defaults(function=record)
     command = commands.add_parser("run", help="make faults and run the tests that reach them")
-    command.add_argument("coverage", help="file that `record` wrote")
+    command.add_argument("reached", help="what `record` wrote")
     command.add_argument(
         "--output", required=True, help="JSON Lines; faults that are in it already are left out"
     )

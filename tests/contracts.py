@@ -240,6 +240,20 @@ def slow_but(quick, values):
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
+def check_refused(make, *wrong, **right):
+    """The right arguments are accepted. Each set of wrong ones is refused, with their names and values.
+
+    The rules that the sentences say are tested with the checks, in tests/test_checks.py.
+    """
+    make(**right)
+    for arguments in wrong:
+        with pytest.raises(ValueError) as caught:
+            make(**{**right, **arguments})
+        for name, value in arguments.items():
+            is_plain = value is None or isinstance(value, bool | int | float | str)
+            assert (f"{name}={value!r}" if is_plain else name) in str(caught.value)
+
+
 class GiveMask(keras.layers.Layer):
     """Puts a mask on a tensor, the way an embedding with `mask_zero=True` does."""
 

@@ -239,6 +239,7 @@ def private_attributes(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
 
 
+@functools.cache
 def private_names(cls):
     """The private names that a class defines or assigns to `self`, and the private names that it uses."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

@@ -103,11 +103,11 @@ def test_sample_weights_weigh_tokens_in_both_sums(shape):
     )
 
 
-@pytest.mark.parametrize("batch", [2, 3])  # with 3 rows of 3 tokens a third axis broadcasts without an error
-def test_a_last_axis_of_one_changes_nothing(batch):
-    targets, scores = TARGETS[:batch, :3], logits()[:batch, :3]
+def test_a_last_axis_of_one_changes_nothing():
+    """With 3 rows of 3 tokens a third axis would broadcast without an error."""
+    targets, scores = TARGETS[:3, :3], logits()[:3, :3]
     weights = np.random.default_rng(3).uniform(0.5, 3.0, targets.shape).astype("float32")
-    for reduction in ("sum_over_batch_size", "sum", "none"):
+    for reduction in ("sum_over_batch_size", "none"):
         loss = MaskedCrossentropy(0.1, reduction=reduction)
         expected = as_numpy(loss(targets, scores, weights))
         for y_true, sample_weight in (
@@ -124,22 +124,16 @@ def test_a_last_axis_of_one_changes_nothing(batch):
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("y_true", (BATCH,)),
-        ("y_true", (BATCH, LENGTH + 1)),
         ("y_true", (LENGTH, BATCH)),
         ("y_true", (BATCH, LENGTH, VOCAB)),
-        ("y_true", (BATCH, LENGTH, 1, 1)),
         ("y_pred", (BATCH, VOCAB)),
-        ("y_pred", (BATCH, LENGTH, VOCAB, 1)),
-        ("sample_weight", ()),
         ("sample_weight", (LENGTH,)),
-        ("sample_weight", (1, LENGTH)),
-        ("sample_weight", (BATCH, LENGTH - 1)),
         ("sample_weight", (BATCH, 1, 1)),
         ("sample_weight", (BATCH, LENGTH, 2)),
     ],
 )
 @pytest.mark.parametrize("kind", [MaskedCrossentropy, MaskedAccuracy, Perplexity])
+@pytest.mark.sampled
 def test_other_shapes_are_refused(name, shape, kind):
     arguments = {"y_true": TARGETS, "y_pred": logits(), "sample_weight": np.ones(BATCH, "float32")}
     arguments[name] = np.ones(shape, arguments[name].dtype)
@@ -336,6 +330,7 @@ def test_the_id_of_padding_changes_no_loss(reduction, smoothing, pad_id):
 
 @pytest.mark.parametrize("pad_id", PADDINGS)
 @pytest.mark.parametrize("kind", [MaskedAccuracy, Perplexity])
+@pytest.mark.sampled
 def test_the_id_of_padding_changes_no_metric(kind, pad_id):
     metric, expected = kind(pad_id=pad_id), kind()
     for rows in (slice(0, 2), slice(2, 3)):
@@ -374,6 +369,7 @@ def test_masked_logits_have_the_loss_of_keras(reduction):
 
 @pytest.mark.parametrize("shape", OUTSIDE)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled
 def test_an_implicit_mask_of_another_shape_is_not_read(kind, shape):
     scores = with_mask(ops.convert_to_tensor(logits()), ops.zeros(shape, "bool"))
     assert value_of(kind, TARGETS, scores) == value_of(kind, TARGETS, logits())
@@ -400,8 +396,9 @@ def test_a_tagger_has_the_numbers_of_keras():
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("target", [VOCAB, 99, -7, -100])
+@pytest.mark.parametrize("target", [VOCAB, -100])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled
 def test_a_target_outside_the_vocabulary_is_refused_where_it_counts(kind, target):
     targets = TARGETS.copy()
     targets[0, 1] = target
@@ -443,6 +440,7 @@ def test_class_weights_are_sample_weights():
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("name", ["y_true", "y_pred", "sample_weight"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled
 def test_ragged_tensors_are_refused(kind, name):
     import tensorflow as tf
 

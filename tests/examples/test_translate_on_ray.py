@@ -37,7 +37,7 @@ def small_parts(folder):
     return path
 
 
-def test_parts_are_all_of_a_file(source, monkeypatch):
+def test_parts_are_the_whole_file(source, monkeypatch):
     monkeypatch.setattr(translate_on_ray, "LINES", LINES)
     content = source.read_bytes()
 
@@ -88,7 +88,7 @@ def in_this_process(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_line_that_fails_is_empty_and_counted_and_a_mark_in_the_middle_is_text(
+def test_failed_lines_are_empty_and_counted(
     in_this_process, tiny_run, translator, tmp_path, monkeypatch, capsys
 ):
     lines = ["\ufeffone", *"abcde", "\ufefftwo", "bad", "f"]
@@ -114,80 +114,7 @@ def test_a_line_that_fails_is_empty_and_counted_and_a_mark_in_the_middle_is_text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source"]
 
 
-def test_a_part_done_again_without_failures_has_no_note_of_failures(tmp_path, monkeypatch):
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    (tmp_path / "source").write_text("a\nb\n")
-    failures = []
-
-    def lines_without_a_translator(translator, lines, *sizes, report):
-        yield from lines
-        report(types.SimpleNamespace(lines=2, failed=failures.pop()))
-
-    monkeypatch.setattr(Translator, "load", lambda run: None)
-    monkeypatch.setattr("keras_transformer.serving.translate_lines", lines_without_a_translator)
-    worker = translate_on_ray.PartTranslator("run")
-    part = {"source": [tmp_path / "source"], "folder": [folder], "part": [0], "start": [0], "lines": [2]}
-    for failed, names in ((1, ["00000000", "00000000.failed"]), (0, ["00000000"])):
-        failures.append(failed)
-        assert worker(part)["failed"] == [failed]
-        assert sorted(path.name for path in folder.iterdir()) == names
-
-
-def test_a_part_that_cannot_be_read_is_counted_and_one_that_cannot_be_written_stops_the_job(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "source").write_text("a\nb\n")
-    monkeypatch.setattr(Translator, "load", lambda run: None)
-    monkeypatch.setattr("keras_transformer.serving.translate_lines", copied_lines)
-    worker = translate_on_ray.PartTranslator("run")
-
-    def part(source, folder):
-        return {"source": [source], "folder": [folder], "part": [0], "start": [0], "lines": [2]}
-
-    assert worker(part(tmp_path / "nowhere", tmp_path))["failed"] == [2]
-    with pytest.raises(OSError, match="source"):
-        worker(part(tmp_path / "source", tmp_path / "source"))  # a file in the place of a folder
-
-
-def copied_lines(translator, lines, *sizes, report):
-    yield from lines
-    report(types.SimpleNamespace(lines=2, failed=0))
-
-
-@pytest.mark.slow
-def test_of_several_files_the_bad_ones_are_left_out_and_counted(
-    in_this_process, tiny_run, translator, pairs, tmp_path, monkeypatch, capsys
-):
-    lines = {f"{i}.txt": [korean for korean, _ in pairs[i : i + 8]] for i in range(3)}
-    for name, each in lines.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in each), encoding="utf-8")
-    (tmp_path / "bad.txt").mkdir()
-    (tmp_path / "lost.txt").write_text("a\n" * 8)
-    read = translate_on_ray.lines_of
-
-    def losing(source, *arguments):
-        if source.endswith("lost.txt"):
-            raise FileNotFoundError(source)
-        return read(source, *arguments)
-
-    monkeypatch.setattr(translate_on_ray, "lines_of", losing)
-    sources = [*map(str, sorted(tmp_path.glob("*.txt"))), str(tmp_path / "nowhere.txt")]
-    arguments = [str(tiny_run), *sources, str(tmp_path / "translations")]
-    for _ in range(2):  # and again, when the other outputs exist
-        assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_SOME_FAILED
-        err = capsys.readouterr().err
-        assert "3 files could not be used" in err
-        assert all(
-            f"{tmp_path / name} is left out: " in err for name in ("bad.txt", "lost.txt", "nowhere.txt")
-        )
-    for name, each in lines.items():
-        written = (tmp_path / "translations" / name).read_text(encoding="utf-8").split("\n")
-        assert written == [*(" ".join(line.splitlines()) for line in translator.translate(each)), ""]
-    assert not (tmp_path / "translations" / "lost.txt").exists()
-
-
-def test_without_ray_or_where_it_does_not_start_there_is_one_message(
+def test_a_missing_or_broken_ray_is_one_message(
     in_this_process, tiny_run, source, tmp_path, monkeypatch, capsys
 ):
     def does_not_start():
@@ -203,7 +130,7 @@ def test_without_ray_or_where_it_does_not_start_there_is_one_message(
 
 
 @pytest.mark.parametrize(("name", "named"), [("source.gz", "decompress it"), ("nowhere", "nowhere")])
-def test_what_cannot_be_used_is_one_message(tiny_run, tmp_path, capsys, name, named):
+def test_unusable_files_are_one_message(tiny_run, tmp_path, capsys, name, named):
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     (tmp_path / "source.gz").touch()
     arguments = [str(tiny_run), str(tmp_path / name), str(tmp_path / "output")]
@@ -243,7 +170,7 @@ def run_and_kill_a_worker(folder, arguments):
     return process.wait(), "".join(shown), killed, part
 
 
-def test_a_worker_killed_in_the_middle_costs_no_line(tiny_run, translator, source, tmp_path):
+def test_a_killed_worker_costs_no_line(tiny_run, translator, source, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     output = tmp_path / "output"
     code, text, killed, part = run_and_kill_a_worker(tmp_path, [tiny_run, source, output])
@@ -255,32 +182,3 @@ def test_a_worker_killed_in_the_middle_costs_no_line(tiny_run, translator, sourc
     expected = [" ".join(line.splitlines()) for line in translator.translate(lines)]
     assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source", SCRIPT.name]
-
-
-@pytest.mark.slow
-def test_of_twenty_files_with_a_killed_worker_and_a_bad_file_each_other_line_is_there(
-    tiny_run, translator, pairs, tmp_path
-):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    folder = tmp_path / "sources"
-    folder.mkdir()
-    korean = [source for source, _ in pairs]
-    lines = {
-        f"{i:02d}.txt": [korean[(7 * i + j) % len(korean)] for j in range(2 * LINES + i % 5)]
-        for i in range(19)
-    }
-    for name, each in lines.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in each), encoding="utf-8")
-    (folder / "bad.txt").mkdir()  # it has a name as the others, and cannot be read
-    sources, output = sorted(folder.glob("*.txt")), tmp_path / "translations"
-    assert len(sources) == 20
-    code, text, killed, part = run_and_kill_a_worker(tmp_path, [tiny_run, *sources, output])
-    assert code == translate_on_ray.EXIT_SOME_FAILED, text[-3000:]
-    assert f"{folder / 'bad.txt'} is left out" in text and "1 files could not be used" in text
-    assert killed and text.count(f"translating {part}") >= 2, text[-3000:]
-    assert sorted(path.name for path in output.iterdir()) == sorted(lines)
-    whole = translator.translate([line for each in lines.values() for line in each])
-    translations = iter(" ".join(line.splitlines()) for line in whole)
-    for name, each in lines.items():
-        expected = [next(translations) for _ in each]
-        assert (output / name).read_text(encoding="utf-8").split("\n") == [*expected, ""], name

@@ -73,6 +73,7 @@ CALLS = {
 
 @pytest.mark.parametrize("with_scores", [False, True])
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sampled
 def test_same_weights_give_what_keras_gives(call, with_scores):
     ours = built(query(), value())
     theirs = keras_twin(ours, (query(), value()))
@@ -366,6 +367,7 @@ AXES = {
 
 @pytest.mark.parametrize("use_gate", [False, True])
 @pytest.mark.parametrize("case", AXES)
+@pytest.mark.sampled
 def test_inputs_of_higher_rank_give_what_keras_gives(case, use_gate):
     query_shape, value_shape, axes = AXES[case]
     x, memory = normal(*query_shape), normal(*value_shape, seed=1)

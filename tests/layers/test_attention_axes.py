@@ -45,6 +45,7 @@ def expected_of(layer, axes, x=X, **arguments):
     return as_numpy(flat(rows, rows, **{name: folded(mask, axes) for name, mask in arguments.items()}))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2), (-2,)])
 @pytest.mark.parametrize(
     "names", [("query_mask", "value_mask"), ("value_mask",), ("key_mask",), ("query_mask",)]

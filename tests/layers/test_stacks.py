@@ -137,6 +137,7 @@ def test_every_real_token_reaches_every_other(kind):
 
 @BOTH_NORMS
 @DECODING
+@pytest.mark.sampled
 def test_later_tokens_changed_change_nothing_before(kind, normalize_first):
     made = built(kind, normalize_first=normalize_first)
     expected = as_numpy(made(X, MEMORY))

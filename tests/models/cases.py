@@ -1,5 +1,6 @@
 """Small models of every class, with weights that hide nothing, and their inputs, for the contract of models."""
 
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -163,6 +164,14 @@ for name, arguments in ENCODERS.items():
     of_tokens = name in ("states", "masked_language", "tagging")
     real = TEXTS["token_ids"] != PAD if of_tokens else ...
     CASES[name] = Case(with_arguments(encoder_model, arguments), TEXTS, real)
+
+
+@functools.cache
+def shared(name):
+    """Returns the model of a case, and its output. Tests share it: no test may change it."""
+    case = CASES[name]
+    model = case.make()
+    return model, as_numpy(model(case.inputs))
 
 
 def boosted(model, factor):

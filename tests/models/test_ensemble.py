@@ -1,5 +1,7 @@
 """An ensemble: the mean of the probabilities, one search over it, and the models that do not fit together."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -25,22 +27,33 @@ from keras_transformer.layers import LearnedPositions
 from keras_transformer.models import Ensemble, Transformer
 
 
+@functools.cache
+def shared(seed=0, **arguments):
+    """A model that no test changes."""
+    return transformer(seed, **arguments)
+
+
+@pytest.fixture(scope="module")
+def writing():
+    return writing_ensemble()
+
+
 def mean_log_probs(models, inputs):
     """The logarithms of the mean probabilities, by NumPy in float64."""
     return np.log(np.mean([np.exp(log_softmax(as_numpy(model(inputs)))) for model in models], axis=0))
 
 
 def test_logits_are_the_logarithms_of_the_mean_probabilities():
-    models = [transformer(0), transformer(1, d_model=9, num_layers=1), recurrent(2)]
+    models = [shared(0), transformer(1, d_model=9, num_layers=1), recurrent(2)]
     found = as_numpy(Ensemble(models)(PAIR))
     assert_close(found, mean_log_probs(models, PAIR), 1e-5)
     assert_close(np.exp(found).sum(axis=-1), np.ones(TARGET.shape), 1e-5)
 
 
-def test_each_token_is_the_likeliest_by_the_mean():
-    model = writing_ensemble()
-    found = as_numpy(model.generate(SOURCE, max_length=6).tokens)[:, 0]
-    alone = [as_numpy(each.generate(SOURCE, max_length=6).tokens)[:, 0] for each in model.models]
+def test_each_token_is_the_likeliest_by_the_mean(writing):
+    model = writing
+    found = as_numpy(model.search(SOURCE, Greedy(), 6).tokens)[:, 0]
+    alone = [as_numpy(each.search(SOURCE, Greedy(), 6).tokens)[:, 0] for each in model.models]
     assert all((found != tokens).any() for tokens in alone)
     for row, tokens in enumerate(found):
         for length in range(len(np.trim_zeros(tokens, "b"))):
@@ -52,11 +65,11 @@ def test_each_token_is_the_likeliest_by_the_mean():
 def test_two_copies_write_what_one_writes():
     one, other = writer(), writer()
     strategy = Beam(3, n_best=2)
-    assert_same(Ensemble([one, other]).generate(SOURCE, strategy), one.generate(SOURCE, strategy))
+    assert_same(Ensemble([one, other]).generate(SOURCE, strategy), one.search(SOURCE, strategy))
 
 
-def test_alignments_are_the_mean():
-    model = writing_ensemble()
+def test_alignments_are_the_mean(writing):
+    model = writing
     target = TARGET[:, 1:]
     found = model.score(SOURCE, target)
     expected = [each.score(SOURCE, target).alignments for each in model.models]
@@ -64,7 +77,7 @@ def test_alignments_are_the_mean():
 
 
 def test_saved_int8_ensemble_is_the_same(tmp_path):
-    model = Ensemble([transformer(0), transformer(1)])
+    model = Ensemble([transformer(seed, num_layers=1) for seed in (0, 1)])
     model.quantize("int8")
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -89,7 +102,7 @@ def test_ensemble_is_quantized_as_a_whole():
 
 
 def test_frozen_model_stays_as_it_is():
-    models = [transformer(0), transformer(1)]
+    models = [transformer(seed, num_layers=1) for seed in (0, 1)]
     models[0].trainable = False
     model = Ensemble(models)
     before = [[as_numpy(weight) for weight in each.weights] for each in models]
@@ -107,7 +120,7 @@ def test_frozen_model_stays_as_it_is():
 
 
 def test_attention_scores_are_those_of_each_model():
-    models = [transformer(0), transformer(1, num_layers=1)]
+    models = [shared(0), shared(1, num_layers=1)]
     logits, scores = Ensemble(models)(PAIR, return_attention_scores=True)
     assert_close(logits, Ensemble(models)(PAIR), 1e-6)
     for model, found in zip(models, scores, strict=True):
@@ -157,7 +170,7 @@ def test_layer_that_a_subclass_added_is_built():
 def test_formats_that_a_model_refuses_are_refused(tmp_path):
     assert recurrent(0).refused_formats
     with pytest.raises(ValueError, match="no operations for the loop of an LSTM"):
-        Ensemble([transformer(0), recurrent(1)]).export(tmp_path / "model.tflite", format="litert")
+        Ensemble([shared(0), recurrent(1)]).export(tmp_path / "model.tflite", format="litert")
 
 
 @pytest.mark.parametrize(
@@ -168,11 +181,17 @@ def test_formats_that_a_model_refuses_are_refused(tmp_path):
         (lambda one: [one, one], "list of at least two different"),
         (lambda one: one, "list of at least two different"),
         (lambda one: [one, gpt2()], "`EncoderDecoder`"),
-        (lambda one: [one, transformer(1, vocabularies=(13, 12))], "`target_vocab_size`.*11, 12"),
-        (lambda one: [one, transformer(1, vocabularies=(14, 11))], "`source_vocab_size`.*13, 14"),
-        (lambda one: [one, transformer(1, bos_id=4)], "`bos_id`.*2, 4"),
+        (
+            lambda one: [one, transformer(1, vocabularies=(13, 12), num_layers=1)],
+            "`target_vocab_size`.*11, 12",
+        ),
+        (
+            lambda one: [one, transformer(1, vocabularies=(14, 11), num_layers=1)],
+            "`source_vocab_size`.*13, 14",
+        ),
+        (lambda one: [one, transformer(1, bos_id=4, num_layers=1)], "`bos_id`.*2, 4"),
     ],
 )
 def test_models_that_do_not_fit_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        Ensemble(make(transformer(0)))
+        Ensemble(make(shared(0)))
