@@ -5,11 +5,10 @@
     python benchmarks/mutations.py run reached.jsonl --output found.jsonl --only survivors --marks ''
     python benchmarks/mutations.py report found.jsonl
 
-`record` and `run` work on the checkout in the current folder. Each fault is made in a copy of it, and only tests that
-reach the changed line run, the quickest module first, until one fails. `record` needs Python 3.12. The faults follow from the seed and from the
-package: `--package FOLDER` chooses them from another checkout and makes those whose line is still there. So the same
-faults can be tried on the tests of two commits. A fault in a line that no test reaches, such as a constant, runs the
-tests that reach its file, or those of its folder: programs that a test starts are not recorded.
+`record` needs Python 3.12. `run` makes each fault in a copy of the checkout in the current folder, and runs the tests that
+reach the changed line, the quickest module first, until one fails; for a line that no test reaches, such as a constant,
+those that reach its file. The faults follow from the seed and the package. `--package FOLDER` chooses them from the
+checkout that was recorded, so that the same faults can be tried on the tests of two commits.
 """
 
 import argparse
@@ -164,7 +163,17 @@ class Reached:
 
     def of_file(self, file):
         """Returns the tests that reach any line of a file."""
-        return list(dict.fromkeys(test for (name, _), tests in self.lines.items() if name == file for test in tests))
+        return list(
+            dict.fromkeys(test for (name, _), tests in self.lines.items() if name == file for test in tests)
+        )
+
+
+def collected(marks):
+    """Returns the names of the tests of this checkout that have these marks."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", marks]
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path.cwd())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return dict.fromkeys(line for line in done.stdout.splitlines() if "::" in line)
 
 
 def in_order(tests, seconds, folder):
@@ -257,7 +266,8 @@ if WORKER:
 def run(arguments):
     """Makes each fault in a copy of this checkout and writes down which test finds it."""
     checkout = pathlib.Path.cwd()
-    reached = Reached(arguments.reached)
+    reached, names = Reached(arguments.reached), collected(arguments.marks)
+    known = reached.seconds.keys()
     output = pathlib.Path(arguments.output)
     chosen = faults(arguments.package.resolve() / "keras_transformer", arguments.count, arguments.seed)
     before = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
@@ -267,6 +277,7 @@ def run(arguments):
         if not (arguments.only == "survivors" and not row["by"])
     }
     chosen = [fault for fault in chosen if (fault["file"], *fault["place"]) not in done]
+    chosen = [fault for fault in chosen if fault["file"].split("/")[1] in arguments.folders]
     chosen = chosen[arguments.part :: arguments.parts]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder, "checkout")
@@ -280,9 +291,11 @@ def run(arguments):
             row = {**fault, "by": "its lines are gone", "seconds": 0}
             if place is not None:
                 part = fault["file"].split("/")[1]
-                tests = reached.lines[fault["file"], place[0]]
+                tests = [test for test in reached.lines[fault["file"], fault["place"][0]] if test in names]
+                # Tests that were written or renamed after `record`.
+                tests += [test for test in names if test not in known and test.startswith(f"tests/{part}/")]
                 if len(tests) == 0:  # a line that is run when the module is imported, or in another process
-                    tests = reached.of_file(fault["file"]) or [f"tests/{part}"]
+                    tests = [test for test in reached.of_file(fault["file"]) if test in names]
                 tests, cost = in_order(tests, reached.seconds, part)
                 path.write_text(mutated(text, place, fault["new"]), encoding="utf-8")
                 start = time.time()
