@@ -5,10 +5,10 @@
     python benchmarks/mutations.py run reached.jsonl --output found.jsonl --only survivors --marks ''
     python benchmarks/mutations.py report found.jsonl
 
-`record` needs Python 3.12. `run` makes each fault in a copy of the checkout in the current folder, and runs the tests that
-reach the changed line, the quickest module first, until one fails; for a line that no test reaches, such as a constant,
-those that reach its file. The faults follow from the seed and the package. `--package FOLDER` chooses them from the
-checkout that was recorded, so that the same faults can be tried on the tests of two commits.
+`record` needs Python 3.12. `run` makes each fault in a copy of the checkout in the current folder. It runs the tests
+that reach the changed line, the quickest module first, until one fails; for a line that no test reaches, such as a
+constant, those that reach its file. The faults follow from the seed and the package. `--package FOLDER` chooses them
+from the checkout that was recorded, so that the same faults are tried on the tests of two commits.
 """
 
 import argparse

@@ -263,12 +263,12 @@ def written_by(request):
 
 
 def log_probs_after(model, source, tokens):
-    """What follows the tokens of one output, by one forward pass."""
-    if isinstance(model, LanguageModel):
-        prompt = [int(token) for token in source if token] or [model.bos_id]
-        return log_softmax(as_numpy(model(np.array([[*prompt, *tokens]], "int32")))[0, -1])
-    inputs = {"source": source[None], "target": np.array([[model.bos_id, *tokens]], "int32")}
-    return log_softmax(as_numpy(model(inputs))[0, -1])
+    """What follows the tokens of one output, by one forward pass. Its length is always the same: one trace serves."""
+    prompt = [int(token) for token in source if token] if isinstance(model, LanguageModel) else []
+    ids = [*(prompt or [model.bos_id]), *tokens]
+    padded = np.pad(np.array([ids], "int32"), ((0, 0), (0, 16 - len(ids))), constant_values=model.pad_id)
+    inputs = padded if isinstance(model, LanguageModel) else {"source": source[None], "target": padded}
+    return log_softmax(as_numpy(model(inputs))[0, len(ids) - 1])
 
 
 @pytest.mark.sampled
