@@ -79,6 +79,7 @@ def trained(command):
     return run(*command)
 
 
+@pytest.mark.slow
 def test_train_reports_on_stderr_prints_its_folder_and_validates(command, trained, pairs):
     code, out, err = trained
     assert code == 0, err
@@ -136,6 +137,7 @@ def test_train_reads_a_compressed_tsv_and_keeps_vocabularies_apart(files, tmp_pa
     assert not translator.model.share_embeddings
 
 
+@pytest.mark.slow
 def test_translate_writes_a_line_for_a_line_in_order(tiny_run, translator, pairs):
     sources = [source for source, _ in pairs[:9]]
     lines = [*sources[:4], "", sources[4], "   ", "", *sources[5:], "🎉"]
@@ -331,6 +333,7 @@ def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, options, name
     assert_refused("translate", tiny_run, *options.split(), named=named)
 
 
+@pytest.mark.slow
 def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, few, pairs):
     code, out, err = run("evaluate", tiny_run, *few, "--batch-size", 4)
     assert (code, err) == (0, "")

@@ -153,6 +153,7 @@ def test_phrases_that_are_longer_than_a_row_may_be_are_left_out():
     assert holds(found.tokens[1, 0], (4, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_search_with_unlikely_phrases_ends_soon_after_the_best_output():
     """A phrase costs 41 nats. An open hypothesis without it is likelier up to the limit, but never with it."""
@@ -194,6 +195,7 @@ def test_a_phrase_that_the_prefix_holds_is_written_already():
     assert found.lengths[0, 0] <= 5 and found.scores[0, 0] > -np.inf
 
 
+@pytest.mark.slow
 def test_a_phrase_of_a_forbidden_token_leaves_no_output():
     logits = table(4, batch=1, length=9)
     found = found_by(PhraseBeam(4), logits, phrases=phrases_of([(4, 5)]), constraints=[SuppressTokens([5])])
@@ -242,6 +244,7 @@ def test_another_strategy_takes_no_phrases():
         )
 
 
+@pytest.mark.slow
 def test_logits_of_nan_end_their_row_with_the_score_nan():
     logits = table(5, batch=2, length=9)
     logits[0, 2:] = np.nan

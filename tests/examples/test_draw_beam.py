@@ -54,6 +54,7 @@ def test_picture_may_be_an_svg(tiny_run, tmp_path):
     assert "<svg" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_missing_run_blank_sentence_and_bad_width_are_named(tiny_run, tmp_path, capsys):
     path = tmp_path / "beam.png"
     for run, sentence, width, named in (
@@ -82,6 +83,7 @@ def test_best_of_the_tree_is_the_translation(translator, pairs, width):
         assert winner.rank == max(node.best for node in recording.nodes.values())
 
 
+@pytest.mark.slow
 def test_tree_is_whole_and_no_two_boxes_overlap(translator, pairs):
     recording = draw_beam.record(translator, pairs[0][0], 3)
     draw_beam.lay_out(recording.nodes[()])

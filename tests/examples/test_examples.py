@@ -88,6 +88,7 @@ def test_demo_trains_exports_asks_and_draws_and_runs_again(small_demo, capsys):
     assert versions == [output / "export"]
 
 
+@pytest.mark.slow
 def test_demo_scores_sentences_that_neither_train_nor_choose_the_epoch(tmp_path):
     train_pairs, val_pairs, test_pairs = map(set, demo.corpus(tmp_path))
     assert (len(train_pairs), len(val_pairs), len(test_pairs)) == (demo.TRAIN, demo.VALIDATION, demo.TEST)

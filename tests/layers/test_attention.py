@@ -416,6 +416,7 @@ def test_a_float64_policy_computes_in_float64():
         np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("queries", [1, 2, 4, 5])
 def test_few_queries_in_a_graph_have_the_two_derivatives_that_keras_gives(queries):
@@ -438,6 +439,7 @@ def test_few_queries_in_a_graph_have_the_two_derivatives_that_keras_gives(querie
     assert_close(tf.function(derivatives)(ours), derivatives(keras_twin(ours, (x, value()))), 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("queries", [1, 2, 5])
 def test_the_forward_derivative_is_the_same_in_a_graph(queries):

@@ -161,6 +161,7 @@ def model_of(layer):
     return keras.Model(ids, layer(embedding(ids))), embedding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_fit_adds_the_loss_of_the_tokens_that_keras_does_not_mask(jit_compile):
     layer = MixtureOfExperts([plain(dropout=0.3) for _ in range(EXPERTS)], balance=0.7)

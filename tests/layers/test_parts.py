@@ -141,6 +141,7 @@ def test_keys_that_change_places_are_told_apart_by_positions_alone(kind, positio
     assert moved < 1e-5 if positions == "none" else moved > 1e-3
 
 
+@pytest.mark.slow
 def test_layers_of_a_stack_share_learned_positions_and_keep_them_when_saved(tmp_path):
     stack = decoder(positions="relative", num_layers=2)
     schemes = {id(layer.self_attention.positions) for layer in stack.layers}

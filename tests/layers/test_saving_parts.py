@@ -79,6 +79,7 @@ def test_a_quantized_functional_model_from_a_file_is_saved_again(tmp_path):
     np.testing.assert_array_equal(as_numpy(again(x)), as_numpy(model(x)))
 
 
+@pytest.mark.slow
 def test_a_layer_in_several_places_of_one_stack_is_not_cloned_but_saved(tmp_path):
     layer, inputs = EncoderLayer(2, 8), keras.Input((3, 4))
     model = keras.Model(inputs, Encoder([layer, layer, layer])(inputs))

@@ -234,6 +234,7 @@ class Subclassed(keras.Model):
         return self.stack(*map(self.embed, inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Encoder, pytest.param(Decoder, marks=pytest.mark.slow)])
 def test_sequential_functional_and_subclassed_models_mask_alike(kind):
     embed = keras.Sequential([TokenEmbedding(7, D_MODEL, pad_id=0), PositionalEncoding()])
@@ -268,6 +269,7 @@ class OverMemory(keras.layers.Layer):
         return self.decoder(x, ops.broadcast_to(MEMORY[:1], (ops.shape(x)[0], *MEMORY.shape[1:])))
 
 
+@pytest.mark.slow
 def test_decoder_works_in_a_sequential_model():
     model = keras.Sequential([keras.Input((None, D_MODEL)), OverMemory()])
     randomized(model)
@@ -275,6 +277,7 @@ def test_decoder_works_in_a_sequential_model():
     assert_close(model(X), expected)
 
 
+@pytest.mark.slow
 def test_later_tokens_reach_nothing_through_the_gradient():
     """A step of training on the first two positions is the same whatever comes after them."""
     inputs = [keras.Input((None, D_MODEL)), keras.Input((None, FEATURES))]

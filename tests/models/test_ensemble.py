@@ -50,6 +50,7 @@ def test_logits_are_the_logarithms_of_the_mean_probabilities():
     assert_close(np.exp(found).sum(axis=-1), np.ones(TARGET.shape), 1e-5)
 
 
+@pytest.mark.slow
 def test_each_token_is_the_likeliest_by_the_mean(writing):
     model = writing
     found = as_numpy(model.search(SOURCE, Greedy(), 6).tokens)[:, 0]
@@ -68,6 +69,7 @@ def test_two_copies_write_what_one_writes():
     assert_same(Ensemble([one, other]).generate(SOURCE, strategy), one.search(SOURCE, strategy))
 
 
+@pytest.mark.slow
 def test_alignments_are_the_mean(writing):
     model = writing
     target = TARGET[:, 1:]
@@ -76,6 +78,7 @@ def test_alignments_are_the_mean(writing):
     assert_close(found.alignments, np.mean([as_numpy(each) for each in expected], axis=0), 1e-6)
 
 
+@pytest.mark.slow
 def test_saved_int8_ensemble_is_the_same(tmp_path):
     model = Ensemble([transformer(seed, num_layers=1) for seed in (0, 1)])
     model.quantize("int8")
@@ -101,6 +104,7 @@ def test_ensemble_is_quantized_as_a_whole():
     assert model.generate(SOURCE, Greedy(), max_length=4).tokens.shape == (3, 1, 4)
 
 
+@pytest.mark.slow
 def test_frozen_model_stays_as_it_is():
     models = [transformer(seed, num_layers=1) for seed in (0, 1)]
     models[0].trainable = False
@@ -128,6 +132,7 @@ def test_attention_scores_are_those_of_each_model():
         assert_close(found["cross"][-1], expected["cross"][-1], 1e-6)
 
 
+@pytest.mark.slow
 def test_shorter_positions_limit_the_output():
     model = Ensemble([transformer(0, positions=LearnedPositions(length)) for length in (7, 9)])
     assert (model.max_positions, model.max_source_positions) == (7, 7)
@@ -144,6 +149,7 @@ def test_models_of_different_families_write_one_text():
     assert model.generate(T5_PAIR["source"], Beam(2), max_length=5).tokens.shape == (3, 1, 5)
 
 
+@pytest.mark.slow
 def test_clone_and_subclass_have_the_weights_of_all_models():
     model = Ensemble([transformer(0, name="transformer"), transformer(1, name="transformer")])
     clone = keras.models.clone_model(model)

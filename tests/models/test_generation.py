@@ -163,6 +163,7 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
     assert rows == ([3, 2] if known else [None, None])
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("mode", ["float", "int8"])
@@ -189,6 +190,7 @@ class NotesShapes(Transformer):
         return super().decode(target, *args, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("max_length", [MAX_LENGTH, None])
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
@@ -263,6 +265,7 @@ def test_one_function_serves_every_seed(monkeypatch):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_a_minimum_above_the_default_limit_raises_it(model):
     found = as_numpy(model.generate(SOURCE[2:, :2], Greedy(), constraints=[MinLength(30)]))
     assert found.lengths[0, 0] >= 30
@@ -273,6 +276,7 @@ def test_a_search_without_a_seed_is_refused(model):
         model.search(SOURCE, Sample())
 
 
+@pytest.mark.slow
 @needs_bfloat16
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_a_beam_runs_in_half_precision(dtype):
@@ -328,6 +332,7 @@ def test_score_has_the_gradient_of_the_forward_pass(model):
         assert_close(tf.convert_to_tensor(got), tf.convert_to_tensor(wanted), 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_tape_does_not_watch_a_search(model):
     import tensorflow as tf
@@ -340,6 +345,7 @@ def test_a_tape_does_not_watch_a_search(model):
         np.testing.assert_array_equal(gradient, np.ones(gradient.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_search_that_is_forgotten_leaves_no_graph():
     import tensorflow as tf
@@ -396,6 +402,7 @@ def bfloat16_everywhere():
     keras.config.set_floatx(usual)
 
 
+@pytest.mark.slow
 @needs_bfloat16
 @pytest.mark.parametrize("name", ["diverse", "cut sample"])
 def test_a_search_runs_where_keras_computes_in_bfloat16(bfloat16_everywhere, name):

@@ -40,6 +40,7 @@ def test_the_default_limit_is_each_prompts_own():
 TARGETS = np.array([[5, 9, 3, 0], [8, 3, 0, 0], [4, 4, 12, 28], [0, 0, 0, 0]], "int32")
 
 
+@pytest.mark.slow
 @EACH_MODEL
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_continuations_score_as_each_would_alone(make, jit_compile):
@@ -82,6 +83,7 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
     model.score(PROMPTS[:1], np.full((1, 12), 7, "int32"), jit_compile=False)
 
 
+@pytest.mark.slow
 def test_in_a_graph_each_row_ends_with_its_last_position():
     decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
     model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(8)), seed=5)
@@ -219,6 +221,7 @@ def test_a_file_keeps_every_part(parts, tmp_path):
     np.testing.assert_array_equal(as_numpy(found.tokens), as_numpy(expected.tokens))
 
 
+@pytest.mark.slow
 def test_a_step_is_traced_once():
     traced = []
 

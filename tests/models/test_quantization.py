@@ -71,6 +71,7 @@ def test_eight_bits_change_logits_little(name):
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] >= 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("Transformer",), MODELS))
 def test_an_int8_model_is_saved_and_writes_the_same(name, tmp_path):
     model, _ = quantized(name)
@@ -128,6 +129,7 @@ def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known
         assert int(used) == size
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_an_encoder_with_layers_of_another_kind_is_computed_as_one(monkeypatch):
     class OfAUser(EncoderLayer):
@@ -149,6 +151,7 @@ def parts_of_products(model):
     return {layer.int8_parts for layer in sublayers(model) if isinstance(layer, OneProduct)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("LanguageModel", "vectors"), MODELS))
 @pytest.mark.sampled
 def test_models_of_texts_and_vectors_round_their_inputs_to_two_parts_unless_told_otherwise(name, tmp_path):
