@@ -343,6 +343,7 @@ def main():
     command.add_argument(
         "--package", type=pathlib.Path, default=pathlib.Path(), help="checkout that faults are chosen from"
     )
+    command.add_argument("--folders", nargs="*", default=FOLDERS, help="folders of the package")
     command.add_argument("--count", type=int, default=120)
     command.add_argument("--seed", type=int, default=SEED)
     command.add_argument("--marks", default="not slow", help="pytest's -m")
