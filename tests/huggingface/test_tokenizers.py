@@ -3,6 +3,7 @@
 import gzip
 import json
 import pathlib
+import sys
 
 import pytest
 import sentencepiece
@@ -17,6 +18,7 @@ from keras_transformer.text import (
 
 transformers = pytest.importorskip("transformers")
 
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks" / "unusual_checkpoints"))
 from compare_byte_level import trained  # noqa: E402  (it needs tokenizers)
 from pieces import BYTES, T5_IDS, assert_same_ids, described, train_pieces  # noqa: E402
 from tokenizers import AddedToken, normalizers  # noqa: E402
