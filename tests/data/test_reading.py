@@ -43,13 +43,10 @@ def test_lines_are_what_stands_between_newlines(tmp_path, name, content, lines):
     assert read_lines(written(tmp_path / name, content)) == lines
 
 
-@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x0c", "\x0b", "\x85", "\x1c", "\r"])
-def test_only_a_newline_ends_a_line(tmp_path, inside):
-    assert read_lines(written(tmp_path / "text", f"a{inside}b\nc\n".encode())) == [f"a{inside}b", "c"]
-
-
-def test_a_path_may_be_a_string(tmp_path):
-    assert read_lines(str(written(tmp_path / "text", b"a\n"))) == ["a"]
+def test_only_a_newline_ends_a_line_and_a_path_may_be_a_string(tmp_path):
+    lines = [f"a{inside}b" for inside in "\u2028\u2029\x0c\x0b\x85\x1c\r"]
+    path = written(tmp_path / "text", "\n".join([*lines, "c"]).encode())
+    assert read_lines(path) == read_lines(str(path)) == [*lines, "c"]
 
 
 def corrupt(content):
@@ -117,14 +114,8 @@ def test_a_tsv_line_without_a_tab_is_refused_with_its_number(tmp_path, line):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_lines_of_any_bytes_are_streamed_as_they_are_split(tmp_path, suffix):
-    for content in (
-        b"",
-        b"\n",
-        b"\xef\xbb\xbf",
-        b"\xef\xbb\xbf\n\n",
-        b"a\r\n\r\r\nb\0\xff\n\x0c\xef\xbb\xbf",
-        b"\r",
-    ):
+    bom, odd = b"\xef\xbb\xbf", b"a\r\n\r\r\nb\0\xff\n\x0c\xef\xbb\xbf"
+    for content in (b"", b"\n", bom, bom + b"\n\n", odd, b"\r"):
         path = tmp_path / f"text{suffix}"
         path.write_bytes(gzip.compress(content) if suffix else content)
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")

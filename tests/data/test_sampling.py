@@ -15,9 +15,9 @@ BATCH_TOKENS = 64
 
 
 class Splitting:
-    vocab_size = 1000
-
     """Reads "5*3" as 5, 5, 5; a draw has some more or fewer of them: what differs is the length."""
+
+    vocab_size = 1000
 
     def tokenize(self, strings):
         rows = [[int(word)] * int(count) for word, count in (s.split("*") for s in strings)]
@@ -39,10 +39,8 @@ def some_lengths(count=300):
     return np.random.default_rng(1).integers(1, 12, (count, 2)).tolist()
 
 
-def epoch_of(batches, epoch, **arguments):
-    return [
-        (x["source"].numpy(), y.numpy()) for x, y in batches.dataset(first_epoch=epoch, epochs=1, **arguments)
-    ]
+def epoch_of(batches, epoch, first_step=0):
+    return [(x["source"], y) for x, y in batches.arrays(epoch, first_step)]
 
 
 def numbers(batch):
