@@ -6,25 +6,29 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from families import (
-    BERT,
-    CLASSES,
-    CONFIGS,
-    assert_same_weights,
-    change_config,
-    change_tensors,
-    inputs_of,
-    own_model,
-)
+from families import CONFIGS, assert_same_weights, change_config, change_tensors, inputs_of, own_model
 
-from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface import (
+    FAMILIES,
+    from_huggingface,
+    to_huggingface,
+    tokenizers_from_huggingface,
+)
 from keras_transformer.models import ClassificationHead, Pooler
+
+ONE_LAYER = {"num_hidden_layers": 1}
+
+
+def made(case, **changes):
+    """Makes the model of a configuration with one layer."""
+    return FAMILIES["bert"].make_model({**CONFIGS[case], **ONE_LAYER, **changes})
 
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory):
     """A masked language model, and a folder that it was written to."""
-    model, folder = own_model(CONFIGS["bert-masked"]), tmp_path_factory.mktemp("masked") / "new"
+    config = {**CONFIGS["bert-masked"], **ONE_LAYER}
+    model, folder = own_model(config), tmp_path_factory.mktemp("masked") / "new"
     to_huggingface(model, folder)
     return model, folder
 
@@ -60,7 +64,7 @@ def test_other_tensors_of_published_checkpoints_are_passed_over(masked, folder):
 
 
 def test_a_bare_model_reads_names_with_and_without_its_own(tmp_path):
-    model = own_model(CONFIGS["bert-model"])
+    model = made("bert-model")
     to_huggingface(model, tmp_path / "new")
     change_tensors(tmp_path / "new", lambda t: {name.removeprefix("bert."): a for name, a in t.items()})
     assert_same_weights(from_huggingface(tmp_path / "new"), model)
@@ -78,24 +82,21 @@ def test_an_imported_checkpoint_gets_another_head(folder):
 
 
 def test_number_and_names_of_labels_are_read():
-    config = {**CONFIGS["bert-classes"], "num_labels": 4}
-    assert own_model(config).head.num_classes == 4
-    assert own_model(CONFIGS["bert-classes"]).head.num_classes == 2
-    assert own_model(CONFIGS["bert-number"]).head.labels is None
-    assert own_model(CONFIGS["bert-tags"]).head.labels == ["sad", "glad", "neither"]
+    assert made("bert-classes", num_labels=4).head.num_classes == 4
+    assert made("bert-classes").head.num_classes == 2
+    assert made("bert-number").head.labels is None
+    assert made("bert-tags").head.labels == ["sad", "glad", "neither"]
 
 
 @pytest.mark.parametrize(("problem", "count"), [("regression", 1), ("single_label_classification", 2)])
 def test_problem_types_with_one_answer_are_read(problem, count):
-    model = own_model({**BERT, **CLASSES, "problem_type": problem, "num_labels": count})
-    assert model.head.num_classes == count
+    assert made("bert-classes", problem_type=problem, num_labels=count).head.num_classes == count
 
 
-def test_labels_may_have_one_name(tmp_path):
-    model = own_model({**BERT, **CLASSES, "id2label": {"0": "crane", "1": "heron", "2": "crane"}})
-    to_huggingface(model, tmp_path / "new")
-    config = json.loads((tmp_path / "new/config.json").read_text())
-    assert config["id2label"] == {"0": "crane", "1": "heron", "2": "crane"}
+def test_labels_may_have_one_name():
+    names = {"0": "crane", "1": "heron", "2": "crane"}
+    config = FAMILIES["bert"].make_config(made("bert-classes", id2label=names))
+    assert config["id2label"] == names
     assert config["label2id"] == {"crane": 2, "heron": 1}
 
 

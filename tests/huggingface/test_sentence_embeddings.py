@@ -152,12 +152,13 @@ def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path
         ({}, "config.json names no activation, which means a sigmoid"),
     ],
 )
-@pytest.mark.sampled
-def test_an_activation_of_the_score_is_said(config, named, tmp_path, caplog):
-    classes = {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
-    to_huggingface(own_model(classes), tmp_path / "new", config=config)
-    with caplog.at_level(logging.WARNING):
-        from_huggingface(tmp_path / "new")
+def test_an_activation_of_the_score_is_a_warning(config, named, tmp_path, caplog):
+    classes = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
+    config = {**BERT, "num_hidden_layers": 1, **classes, **config}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"a": np.zeros(1, "float32")}, tmp_path / "model.safetensors")
+    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="'a' is left over"):
+        from_huggingface(tmp_path)
     assert named in caplog.text
     assert bool(named) == bool(caplog.text)
 
@@ -172,10 +173,17 @@ def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
         embedder_options(folder)
 
 
-def folder_with_dense_modules(folder, activations=("activation.Tanh", "linear.Identity"), **changes):
-    """Writes a BERT with two Dense modules. Returns the matrices and biases of these."""
-    to_huggingface(own_model({**BERT, "architectures": ["BertModel"]}), folder)
-    (folder / "vocab.txt").write_text("\n".join(PIECES))
+BARE = {**BERT, "architectures": ["BertModel"]}
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """A model that is not changed."""
+    return own_model({**BARE, "num_hidden_layers": 1})
+
+
+def dense_modules(folder, activations=("activation.Tanh", "linear.Identity"), **changes):
+    """Writes the files of two Dense modules. Returns their matrices and biases."""
     files(folder, MEAN, ("Transformer", "Pooling", "Dense", "Dense", "Normalize"))
     rng, widths, weights = np.random.default_rng(0), (15, 7, 5), []
     for i, activation in enumerate(activations):
@@ -187,15 +195,15 @@ def folder_with_dense_modules(folder, activations=("activation.Tanh", "linear.Id
         matrix, added = rng.normal(size=(widths[i + 1], widths[i])), rng.normal(size=widths[i + 1]) * bias
         weights.append((matrix, added))
         tensors = {"linear.weight": matrix, **({"linear.bias": added} if bias else {})}
-        save_file(
-            {name: value.astype("float32") for name, value in tensors.items()}, path / "model.safetensors"
-        )
+        save_file({name: np.float32(value) for name, value in tensors.items()}, path / "model.safetensors")
     return weights
 
 
 @pytest.mark.slow
 def test_dense_modules_are_computed(tmp_path):
-    weights = folder_with_dense_modules(tmp_path / "model")
+    to_huggingface(own_model(BARE), tmp_path / "model")
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
+    weights = dense_modules(tmp_path / "model")
     embedder = convert(tmp_path / "model", tmp_path / "own")
     assert embedder.pooling == "projected"
     plain = embedder.copied(pooling="mean", normalize=False)
@@ -214,12 +222,16 @@ def test_dense_modules_are_computed(tmp_path):
     np.testing.assert_allclose(load(tmp_path / "int8").embed(texts), int8.embed(texts), atol=1e-5)
 
 
-def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
-    folder = tmp_path / "model"
-    to_huggingface(own_model({**BERT, "architectures": ["BertModel"]}), folder)
-    files(folder, MEAN)
-    model = from_huggingface(folder)
-    assert with_dense_modules(model, folder) is model
+def test_a_model_keeps_its_own_pooler_without_dense_modules(bert, tmp_path):
+    assert with_dense_modules(bert, files(tmp_path / "model", MEAN)) is bert
+
+
+def test_dense_modules_become_the_pooler(bert, tmp_path):
+    (first, bias), (second, _) = dense_modules(tmp_path / "model")
+    ids = np.array([[2, 5, 6, 3]])
+    states = np.array(bert.encode(ids))[0]
+    found = np.array(with_dense_modules(bert, tmp_path / "model").pooled(ids))[0]
+    np.testing.assert_allclose(found, np.tanh(states.mean(axis=0) @ first.T + bias) @ second.T, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +243,10 @@ def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
         ({"dropout_before": 0.5}, "dropout_before=0.5"),
     ],
 )
-@pytest.mark.sampled
-def test_other_dense_modules_are_refused(options, message, tmp_path):
-    folder_with_dense_modules(tmp_path / "model", **options)
+def test_other_dense_modules_are_refused(bert, options, message, tmp_path):
+    dense_modules(tmp_path / "model", **options)
     with pytest.raises(ValueError, match=message):
-        convert(tmp_path / "model", tmp_path / "own")
-    assert not (tmp_path / "own").exists()
+        with_dense_modules(bert, tmp_path / "model")
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "t5", "bart", "vit"])
