@@ -249,6 +249,15 @@ def test_other_dense_modules_are_refused(bert, options, message, tmp_path):
         with_dense_modules(bert, tmp_path / "model")
 
 
+def test_conversion_refuses_other_dense_modules(bert, tmp_path):
+    to_huggingface(bert, tmp_path / "model")
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
+    dense_modules(tmp_path / "model", out_features=6)
+    with pytest.raises(ValueError, match="shape"):
+        convert(tmp_path / "model", tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
 @pytest.mark.parametrize("model_type", ["gpt2", "t5", "bart", "vit"])
 def test_modules_of_a_model_that_is_no_encoder_are_refused(model_type, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))

@@ -132,10 +132,8 @@ WRONG_PARTS = [
     (gpt2_like, {"feed_forward": plain(7, use_bias=False)}, "feed_forward_bias=False"),
     (gpt2_like, {"normalize_first": False}, "normalize_first=False"),
     (gpt2_like, {"norm": "rms"}, "norm=<RMSNormalization"),
-    (gpt2_like, {"use_bias": False}, "attention_bias=False"),
     (gpt2_like, {"num_heads": 2}, "`key_dim` of a 'gpt2' model must be 12. Received: key_dim=8"),
     (gpt2_like, {"positions": ALIBI}, "attention_positions=<ALiBi"),
-    (gpt2_like, {"sliding_window": 3}, "sliding_window=3"),
     (gpt2_like, {"scale": 0.3}, "`scale` of a 'gpt2' model must be 0.5. Received: scale=0.3"),
     (gpt2_like, {"decoder": OtherDecoder}, "`decoder` of a 'gpt2' model must be a `Decoder`"),
     (gpt2_like, {"layer": OtherDecoderLayer}, "layer=<OtherDecoderLayer"),
@@ -147,7 +145,6 @@ WRONG_PARTS = [
     # Parts that only one layer has.
     (gpt2_like, {"scale": [None, 1.0]}, "must be alike. Received: attention.scale=1.0"),
     (gpt2_like, {"layer_norm_epsilon": [1e-6, 1e-5]}, "residual.epsilon=1e-05"),
-    (gpt2_like, {"feed_forward": [PLAIN, plain(5)]}, "feed_forward.d_ff=5"),
     (llama_like, {"positions": [ROTARY, lambda: ROTARY(500.0)]}, "attention.positions=("),
     (llama_like, {"sliding_window": [3, 5]}, "attention.sliding_window=5"),
     # Encoder-decoders.
@@ -155,7 +152,6 @@ WRONG_PARTS = [
     (marian_like, {"positions": layers.PositionalEncoding(100.0, False)},
      "must have positions.max_wavelength=10000.0. Received: positions.max_wavelength=100.0"),
     (marian_like, {"output_bias": False}, "output_bias=False"),
-    (marian_like, {"embedding_scale": 2.0}, "embedding_scale=2.0"),
     (marian_like, {"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon=1e-06"),
     (stacks_like, {"cross_attention": {"num_heads": 4, "key_dim": 3}}, "attention.num_heads=4"),
     (t5_like, {"output_scale": 0.5}, "output_scale=0.5"),
@@ -165,7 +161,6 @@ WRONG_PARTS = [
     # Encoders.
     (bert_like, {"embedded": None}, "positions=None"),
     (bert_like, {"num_segments": 0}, "segments=None"),
-    (bert_like, {"norm": layers.RMSNormalization()}, "norm='RMSNormalization'"),
     (bert_like, {"norm": LAYER_NORM(epsilon=1e-6, center=False)}, "norm.center=False"),
     (bert_like, {"head": MaskedLanguageHead("gelu", 1e-6)}, "head.activation='gelu'"),
     (bert_like, {"head": None}, "pooler=None"),
@@ -266,5 +261,6 @@ def test_quantized_model_is_refused(tmp_path):
     ],
 )
 def test_model_of_another_family_is_refused(family, case, expected, tmp_path):
-    changes = {"max_position_embeddings": 5} if family == "m2m_100" else {}
+    few = {"num_hidden_layers": 1, "encoder_layers": 1, "max_position_embeddings": 5}
+    changes = {key: value for key, value in few.items() if key in CONFIGS[case]}
     assert_refused(own_model({**CONFIGS[case], **changes}), expected, tmp_path, "`family`|", family)
