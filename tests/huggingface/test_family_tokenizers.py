@@ -39,21 +39,8 @@ def test_byte_pairs_of_roberta_and_bart(form, tmp_path):
 
 def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
     """As in KLUE: other ids than BERT's, one separator between the texts of a pair."""
-    pieces = [
-        "[CLS]",
-        "[PAD]",
-        "[SEP]",
-        "[UNK]",
-        "[MASK]",
-        "두",
-        "개",
-        "##가",
-        "달",
-        "##린다",
-        "!",
-        "A",
-        "man",
-    ]
+    marks = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    pieces = [*marks, "두", "개", "##가", "달", "##린다", "!", "A", "man"]
     ids = {"vocab_size": len(pieces), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     config = {**CONFIGS["roberta-ForSequenceClassification"], **ids}
     options = json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False})
@@ -80,9 +67,8 @@ def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
 def test_sentence_pieces_with_the_ids_of_fairseq(tmp_path):
     config = {**CONFIGS["xlm-roberta-Model"], "vocab_size": 120, "pad_token_id": 1}
     config |= {"bos_token_id": 0, "eos_token_id": 2}
-    folder = written(
-        tmp_path / "model", config, {"tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'}
-    )
+    files = {"tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'}
+    folder = written(tmp_path / "model", config, files)
     train_pieces(folder / "sentencepiece.bpe.model", model_type="unigram")
     there = transformers.XLMRobertaTokenizer.from_pretrained(folder)
     (tokenizer,) = tokenizers_from_huggingface(folder)
@@ -93,18 +79,16 @@ def test_sentence_pieces_with_the_ids_of_fairseq(tmp_path):
     assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "xlm-roberta"
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
     assert again(TEXTS)["input_ids"] == there(TEXTS)["input_ids"]
+    shifted = type(tokenizer)(tokenizer.model, [*tokenizer.pieces(range(tokenizer.vocab_size)), "more"])
+    given = {"tokenizers": (shifted,), "family": "xlm-roberta"}
     with pytest.raises(ValueError, match="fairseq_ids"):
-        shifted = type(tokenizer)(tokenizer.model, [*tokenizer.pieces(range(tokenizer.vocab_size)), "more"])
-        to_huggingface(
-            from_huggingface(folder), tmp_path / "other", tokenizers=(shifted,), family="xlm-roberta"
-        )
+        to_huggingface(from_huggingface(folder), tmp_path / "other", **given)
     assert not (tmp_path / "other").exists()
 
 
 def test_a_tokenizer_that_no_kind_reads_names_each_reason(tmp_path):
-    folder = written(
-        tmp_path / "model", CONFIGS["roberta-Model"], {"tokenizer.json": '{"model": {"type": "Unigram"}}'}
-    )
+    files = {"tokenizer.json": '{"model": {"type": "Unigram"}}'}
+    folder = written(tmp_path / "model", CONFIGS["roberta-Model"], files)
     with pytest.raises(ValueError, match=r"none.* Or: .*Unigram"):
         tokenizers_from_huggingface(folder)
 

@@ -84,16 +84,16 @@ def with_blanks_split_alone(parts):
 
 def with_a_piece_over_a_blank(parts):
     parts["model"]["vocab"]["b\u2581"] = len(parts["model"]["vocab"])
-    parts["pre_tokenizer"] = {
-        "type": "Metaspace",
-        "replacement": "\u2581",
-        "prepend_scheme": "first",
-        "split": True,
-    }
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    parts["pre_tokenizer"] = metaspace
 
 
 def with_a_first_blank_after_splitting(parts):
     parts["pre_tokenizer"]["pretokenizers"][1]["prepend_scheme"] = "first"
+
+
+def with_a_damaged_map(parts):
+    parts["normalizer"].update(precompiled_charsmap="AAA")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,7 @@ def with_a_first_blank_after_splitting(parts):
         ("llama", lambda parts: parts["model"].update(byte_fallback=False, fuse_unk=False), "fuse_unk=False"),
         ("xlm-roberta", lambda parts: parts.update(normalizer=None), "only where `precompiled_charsmap`"),
         ("xlm-roberta", lambda parts: parts["model"].update(unk_id=10**6), "IndexError"),
-        (
-            "xlm-roberta",
-            lambda parts: parts["normalizer"].update(precompiled_charsmap="AAA"),
-            "compiled|padd",
-        ),
+        ("xlm-roberta", with_a_damaged_map, "compiled|padd"),
         ("xlm-roberta", lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}), "no part of this"),
         ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
     ],
