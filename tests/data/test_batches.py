@@ -104,26 +104,25 @@ def test_source_and_target_are_read_by_their_own_tokenizers():
         {"source_start": (7,), "source_end": (8, 9), "target_start": (6, 5)},
         {"source_end": ()},
         {"pad_id": EOS},
+        {"pad_id": 9, "bos_id": 8, "eos_id": 4},
     ],
-    ids=["usual", "longer", "no source_end", "pad is eos"],
+    ids=["usual", "longer", "no source_end", "pad is eos", "other ids"],
 )
 def test_each_row_has_the_ids_of_its_pair_in_their_frame(frames, too_long):
     sizes = {"batch_tokens": 70, "max_length": 11, "num_buckets": 3}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the longer pairs
         batches = Batches(some_pairs(31), Numbers(), **sizes, too_long=too_long, **frames)
-    pad = frames.get("pad_id", 0)
-    around = (
-        (frames.get("source_start", ()), frames.get("source_end", (EOS,))),
-        (frames.get("target_start", ()), (EOS,)),
-    )
+    pad, bos, eos = (frames.get(f"{name}_id", i) for name, i in (("pad", 0), ("bos", BOS), ("eos", EOS)))
+    source = frames.get("source_start", ()), frames.get("source_end", (eos,))
+    around = source, (frames.get("target_start", ()), (eos,))
     for step, (bucket, indices) in enumerate(batches.plan(0)):
         rows, *widths = batches.shapes[bucket]
         framed = [
             [[*start, *map(int, side.split()[: 11 - len(start) - len(end)]), *end] for side in sides]
             for sides, (start, end) in zip(zip(*batches.texts(0, step), strict=True), around, strict=True)
         ]
-        framed.append([[BOS, *target[:-1]] for target in framed[1]])
+        framed.append([[bos, *target[:-1]] for target in framed[1]])
         for count in (len(indices), len(indices) // 2, 0):  # the rest is padding
             inputs, targets = batches.batch(bucket, indices[:count])
             arrays = inputs["source"], targets, inputs["target"]
@@ -131,17 +130,6 @@ def test_each_row_has_the_ids_of_its_pair_in_their_frame(frames, too_long):
                 expected = [side + [pad] * (width - len(side)) for side in sides[:count]]
                 expected += [[pad] * width] * (rows - count)
                 assert array.dtype == "int32" and array.tolist() == expected
-
-
-def test_special_ids_may_be_others():
-    pairs = [("5 6", "7"), ("5", "7"), ("6", "7")]
-    ids = {"pad_id": 9, "bos_id": 8, "eos_id": 4}
-    batches = Batches(pairs, Numbers(), batch_tokens=6, max_length=3, num_buckets=1, **ids)
-    rows = [row for batch in epoch_of(batches) for row in zip(batch[0], *batch[1:], strict=True)]
-    sources, shifted, targets = (sorted(side.tolist() for side in sides) for sides in zip(*rows, strict=True))
-    assert sources == [[5, 4, 9], [5, 6, 4], [6, 4, 9], [9, 9, 9]]
-    assert shifted == [[8, 7], [8, 7], [8, 7], [9, 9]]
-    assert targets == [[7, 4], [7, 4], [7, 4], [9, 9]]
 
 
 def test_a_batch_holds_as_many_rows_as_fit():
@@ -154,22 +142,6 @@ def test_more_buckets_pad_less():
     sizes = {"batch_tokens": 100, "max_length": 20}
     paddings = [Batches(some_pairs(400), Numbers(), **sizes, num_buckets=n).padding for n in (1, 3, 8)]
     assert paddings[0] > paddings[1] > paddings[2]
-
-
-def test_attributes_describe_what_the_batches_hold():
-    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20, num_buckets=3)
-    epoch = epoch_of(batches)
-    assert batches.steps == len(epoch)
-    assert batches.tokens == sum(int((target != 0).sum()) for _, _, target in epoch)
-    real = sum((source != 0).sum() + (target != 0).sum() for source, _, target in epoch)
-    everything = sum(source.size + target.size for source, _, target in epoch)
-    assert batches.padding == pytest.approx(1 - real / everything)
-
-
-def test_dataset_knows_its_length():
-    batches = Batches(some_pairs(), Numbers(), batch_tokens=50, max_length=20)
-    assert batches.dataset(epochs=3).cardinality() == 3 * batches.steps
-    assert batches.dataset().cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 def flat(epoch):
@@ -217,6 +189,8 @@ def test_a_dataset_has_the_arrays_of_its_epochs():
     ):
         found = [(x["source"].numpy(), x["target"].numpy(), y.numpy()) for x, y in dataset]
         assert flat(found) == flat([batch for epoch in expected for batch in epoch])
+    assert batches.dataset(epochs=3).cardinality() == 3 * batches.steps
+    assert batches.dataset().cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 LONG = [pair(0, 3, 3), pair(1, 9, 3), pair(2, 3, 9), pair(3, 4, 4), pair(4, 5, 5)]
@@ -324,6 +298,8 @@ def test_nothing_is_lost_or_invented(lengths, max_length, more_tokens, num_bucke
     assert len(epoch) == batches.steps
     assert all(max(s.size, t.size) <= max_length + more_tokens for s, _, t in epoch)
     assert batches.tokens == sum((t != 0).sum() for _, _, t in epoch)
+    ids = np.concatenate([side.ravel() for source, _, target in epoch for side in (source, target)])
+    assert batches.padding == pytest.approx((ids == 0).mean())
 
 
 @pytest.mark.parametrize("wrong", [("a",), ("a", None), "ab", ("a", "b", "c")])

@@ -147,17 +147,11 @@ def test_the_loss_of_packed_texts_is_that_of_each_alone():
     keras.utils.set_random_seed(0)
     attention = layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions())
     model = LanguageModel(50, 12, layers.Decoder([layers.DecoderLayer(attention=attention, d_ff=17)]))
-    texts = PackedTexts(documents, 16, 2)
     loss, count = 0.0, 0
     for d in documents:
         inputs, targets = np.array([[BOS, *d]], "int32"), np.array([[*d, EOS]], "int32")
         loss += float(MaskedCrossentropy()(targets, model(inputs))) * len(targets[0])
         count += len(targets[0])
-    model.compile(
-        keras.optimizers.Adam(0.01), MaskedCrossentropy(), metrics=[MaskedAccuracy()], jit_compile=False
-    )
-    inputs, targets = texts.batch(range(texts.rows)[:2])
-    everything = PackedTexts(documents, 16, texts.rows)
-    assert model.evaluate(everything.dataset(0, 1), verbose=0)[0] == pytest.approx(loss / count, rel=1e-4)
-    history = model.fit(texts.dataset(epochs=3), verbose=0)
-    assert history.history["loss"][-1] < loss / count
+    model.compile(loss=MaskedCrossentropy(), metrics=[MaskedAccuracy()], jit_compile=False)
+    texts = PackedTexts(documents, 16, PackedTexts(documents, 16, 2).rows)
+    assert model.evaluate(texts.dataset(0, 1), verbose=0)[0] == pytest.approx(loss / count, rel=1e-4)

@@ -23,24 +23,17 @@ def written(path, content):
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (b"", []),
-        (b"\n", [""]),
-        (b"a\nb\n", ["a", "b"]),
-        (b"a\nb", ["a", "b"]),
-        (b"a\r\nb\r\n", ["a", "b"]),
-        (b"a\n\nb\n\n", ["a", "", "b", ""]),
-        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
-        ("가\n그\n".encode(), ["가", "그"]),
-        (b" a \t\n", [" a \t"]),
-        (b"a\0b\n", ["a\0b"]),
-    ],
-    ids=["empty", "one-empty", "plain", "no-end", "crlf", "empty-lines", "bom", "korean", "blanks", "nul"],
-)
-def test_lines_are_what_stands_between_newlines(tmp_path, name, content, lines):
-    assert read_lines(written(tmp_path / name, content)) == lines
+def test_lines_are_what_stands_between_newlines(tmp_path, name):
+    for content, lines in (
+        ("", []),
+        ("\n", [""]),
+        ("a\nb\n", ["a", "b"]),
+        ("a\r\nb", ["a", "b"]),
+        ("a\n\nb\n\n", ["a", "", "b", ""]),
+        ("\ufeffa\n\ufeffb\n", ["a", "\ufeffb"]),
+        ("가\n a \t\na\0b\n", ["가", " a \t", "a\0b"]),
+    ):
+        assert read_lines(written(tmp_path / name, content.encode())) == lines
 
 
 def test_only_a_newline_ends_a_line_and_a_path_may_be_a_string(tmp_path):

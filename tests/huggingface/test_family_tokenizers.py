@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from families import CONFIGS
 from pieces import GEMMA, TEXTS, assert_same_ids, byte_pieces, train_pieces, written
 
@@ -101,12 +100,7 @@ def test_prompts_of_qwen_begin_as_tokenizer_config_says(said, expected, tmp_path
     (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
     names = {"bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps({**names, **said}))
-    generator = convert(folder, tmp_path / "own")
-    assert generator.starts_with_bos is expected
-    generator.export(tmp_path / "export")
-    served = tf.saved_model.load(str(tmp_path / "export" / "1")).signatures["serving_default"]
-    answer = served(text=tf.constant(["the dog"]))
-    assert answer["continuation"].numpy()[0].decode() == generator.generate(["the dog"])[0]
+    assert convert(folder, tmp_path / "own").starts_with_bos is expected
 
 
 @pytest.mark.slow

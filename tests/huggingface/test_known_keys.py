@@ -109,9 +109,8 @@ def test_the_document_names_each_key_without_effect():
     text = DOCUMENT.read_text(encoding="utf-8")
     for file, keys in IGNORED.items():
         assert len(keys) == len({*keys})
-        assert (
-            f"| {file.replace('config.json', '`config.json`', 1) if ' ' in file else f'`{file}`'} | " in text
-        ), file
+        name = file.replace("config.json", "`config.json`", 1) if " " in file else f"`{file}`"
+        assert f"| {name} | " in text, file
         for key in keys:
             assert f"`{key}`" in text, (file, key)
 

@@ -205,25 +205,6 @@ def test_bytes_of_a_vocabulary_are_read_as_bytes(sentences):
     assert read_back(tokenizer, ["Garten 🎉"]) == ["Garten 🎉"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", r"model holds no tokenizer: "),
-        (b"\0" * 64, r"model holds no tokenizer: "),
-        (b"{", "holds no tokenizer"),
-        (b"{}", "holds no tokenizer: KeyError"),
-        (b'{"model": "?", "vocabulary": ["<unk>"]}', "holds no tokenizer"),
-        (b'{"model": "AAAA", "vocabulary": ["<unk>"]}', "not a SentencePiece model"),
-        (b'{"model": 3, "vocabulary": ["<unk>"]}', "holds no tokenizer: TypeError"),
-        (b'{"a":' * 100_000, "holds no tokenizer: RecursionError"),
-    ],
-)
-def test_files_that_hold_no_tokenizer_are_refused(content, message, tmp_path):
-    (tmp_path / "model").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        SentencePieceTokenizer.load(tmp_path / "model")
-
-
 @pytest.mark.parametrize("vocabulary", [["a", "b"], ["<unk>", "a", "a"], ["<unk>", 3], []])
 def test_a_vocabulary_is_of_different_pieces(tokenizer, vocabulary):
     message = "`vocabulary` must hold different str, and '<unk>' must be one of them"
