@@ -28,10 +28,8 @@ def files(folder, pooling, modules=("Transformer", "Pooling", "Normalize"), **co
     (folder / "1_Pooling").mkdir(parents=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
-    listed = [
-        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(modules)
-    ]
+    package, named = "sentence_transformers.models", [*enumerate(modules)]
+    listed = [{"path": paths.get(kind, f"{i}_{kind}"), "type": f"{package}.{kind}"} for i, kind in named]
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": false}')
     (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
@@ -56,11 +54,8 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
         pieces[0], pieces[1] = pieces[1], pieces[0]  # its padding has the id 1
     sizes = {"vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
     torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}Model")(
-        getattr(transformers, f"{kind}Config")(
-            **sizes, intermediate_size=7, max_position_embeddings=20, initializer_range=0.3
-        )
-    )
+    sizes |= {"intermediate_size": 7, "max_position_embeddings": 20, "initializer_range": 0.3}
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
     tokenizer = getattr(transformers, f"{kind}Tokenizer")(vocab={piece: i for i, piece in enumerate(pieces)})
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
@@ -68,13 +63,10 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
         parts.Transformer(str(tmp_path / "model"), max_seq_length=9),
         parts.Pooling(12, pooling_mode=mode),
     ]
+    modules += [parts.Normalize()] if normalize else []
     prompts = {"query": "dog: "} if prompt else {}
-    expected = library.SentenceTransformer(
-        modules=modules + ([parts.Normalize()] if normalize else []),
-        prompts=prompts,
-        default_prompt_name=prompt,
-        device="cpu",
-    )
+    options = {"prompts": prompts, "default_prompt_name": prompt, "device": "cpu"}
+    expected = library.SentenceTransformer(modules=modules, **options)
     expected.save(str(tmp_path / "saved"))
     (tmp_path / "saved" / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     embedder = convert(tmp_path / "saved", tmp_path / "own")
@@ -96,23 +88,21 @@ def test_options_of_an_older_folder(tmp_path):
     assert embedder_options(first) == {**options, "pooling": "first", "normalize": False}
 
 
+TWO = ("Transformer", "Pooling")
+QUERY = {"default_prompt_name": "q", "prompts": {"q": "q: "}}
+
+
 @pytest.mark.parametrize(
     ("pooling", "modules", "config", "message"),
     [
-        ({"pooling_mode": "max"}, ("Transformer", "Pooling"), {}, "Received: \\['max'\\]"),
-        ({**MEAN, "pooling_mode_max_tokens": True}, ("Transformer", "Pooling"), {}, "mode_max_tokens"),
-        (MEAN, ("Transformer", "Pooling", "CNN"), {}, "CNN"),
+        ({"pooling_mode": "max"}, TWO, {}, "Received: \\['max'\\]"),
+        ({**MEAN, "pooling_mode_max_tokens": True}, TWO, {}, "mode_max_tokens"),
+        (MEAN, (*TWO, "CNN"), {}, "CNN"),
         (MEAN, ("Transformer", "Dense", "Pooling"), {}, "Dense"),
-        ({**MEAN, "pooling_mode_entropy": 0.5}, ("Transformer", "Pooling"), {}, "pooling_mode_entropy"),
-        ({**MEAN, "temperature": 0.5}, ("Transformer", "Pooling"), {}, "temperature=0.5"),
-        (MEAN, ("Transformer", "Pooling"), {"truncate_dim": 8}, "truncate_dim=8"),
-        (MEAN, ("Transformer", "Pooling"), {"default_prompt_name": "query"}, "prompt_name='query'"),
-        (
-            {**MEAN, "include_prompt": False},
-            ("Transformer", "Pooling"),
-            {"default_prompt_name": "q", "prompts": {"q": "q: "}},
-            "include_prompt=False",
-        ),
+        ({**MEAN, "temperature": 0.5}, TWO, {}, "temperature=0.5"),
+        (MEAN, TWO, {"truncate_dim": 8}, "truncate_dim=8"),
+        (MEAN, TWO, {"default_prompt_name": "query"}, "prompt_name='query'"),
+        ({**MEAN, "include_prompt": False}, TWO, QUERY, "include_prompt=False"),
     ],
 )
 def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
@@ -122,12 +112,7 @@ def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
 
 @pytest.mark.parametrize(
     ("tokenizer", "lowers"),
-    [
-        ({"do_lower_case": True}, True),
-        ({}, True),
-        ({"do_lower_case": False}, False),
-        (None, False),
-    ],
+    [({"do_lower_case": True}, True), ({}, True), ({"do_lower_case": False}, False), (None, False)],
 )
 def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path):
     folder = files(tmp_path / "new", MEAN)

@@ -86,27 +86,20 @@ def test_sampled_pieces_keep_added_tokens_and_blanks(sentences):
     assert tokenizer.pieces(row).count("[E1]") == 1
 
 
-@pytest.mark.parametrize(
-    ("blank", "expected"),
-    [
-        ("first", ["▁the", "[E1]", "the"]),
-        ("always", ["▁the", "[E1]", "▁the"]),
-        ("never", ["the", "[E1]", "the"]),
-    ],
-)
+BLANKS = {
+    "first": ["▁the", "[E1]", "the"],
+    "always": ["▁the", "[E1]", "▁the"],
+    "never": ["the", "[E1]", "the"],
+}
+
+
+@pytest.mark.parametrize(("blank", "expected"), BLANKS.items())
 def test_a_blank_is_put_where_it_is_asked_for(blank, expected):
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()
-    for piece, kind in (
-        ("<unk>", 2),
-        ("<s>", 3),
-        ("</s>", 3),
-        ("the", 1),
-        ("▁the", 1),
-        ("▁", 1),
-        ("[E1]", 3),
-    ):
+    kinds = {"<unk>": 2, "<s>": 3, "</s>": 3, "the": 1, "▁the": 1, "▁": 1, "[E1]": 3}
+    for piece, kind in kinds.items():
         model.pieces.add(piece=piece, type=kind, score=-1.0)
     model.normalizer_spec.remove_extra_whitespaces = False
     tokenizer = SentencePieceTokenizer(model.SerializeToString(), None, ["[E1]"], blank)
@@ -127,18 +120,14 @@ def test_the_parts_are_those_of_tokenizers():
         tokens = [token._replace(rstrip=False) for token in made.values()]  # tokenizers stops at some of them
         there = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
         there.normalizer = tokenizers.normalizers.Lowercase()
-        flags = [
-            {name: value for name, value in token._asdict().items() if name != "special"} for token in tokens
-        ]
-        there.add_tokens([tokenizers.AddedToken(**each) for each in flags])
+        for token in tokens:
+            flags = {name: value for name, value in token._asdict().items() if name != "special"}
+            there.add_tokens([tokenizers.AddedToken(**flags)])
         ids = {token.content: there.token_to_id(token.content) for token in tokens}
         own = AddedTokens(tokens, ids, lowered)
         texts = ["".join(numbers.choice(letters) for _ in range(numbers.randint(0, 12))) for _ in range(20)]
         parts, found, rows = (each.numpy() for each in own.split(tf.constant(texts)))
         for i, text in enumerate(texts):
-            row = [
-                max(n, 0)
-                for n, part in zip(found[rows == i], parts[rows == i], strict=True)
-                if part or n >= 0
-            ]
+            pairs = zip(found[rows == i], parts[rows == i], strict=True)
+            row = [max(n, 0) for n, part in pairs if part or n >= 0]
             assert row == there.encode(text).ids, (text, tokens)

@@ -16,11 +16,7 @@ def listed(packed):
 
 def test_pairs_by_hand():
     ids, segments = listed(pack_ids(FIRST, SECOND))
-    assert ids == [
-        [2, 11, 12, 13, 3, 21, 3, 0],
-        [2, 14, 3, 22, 23, 24, 25, 3],
-        [2, 3, 26, 3, 0, 0, 0, 0],
-    ]
+    assert ids == [[2, 11, 12, 13, 3, 21, 3, 0], [2, 14, 3, 22, 23, 24, 25, 3], [2, 3, 26, 3, 0, 0, 0, 0]]
     assert segments == [[0, 0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 0, 0]]
     assert {x.dtype for x in pack_ids(FIRST, SECOND).values()} == {tf.int32}
 
@@ -113,19 +109,14 @@ def test_packing_in_a_function_of_unknown_sizes():
 def test_pairs_are_cut_and_marked_as_in_transformers():
     transformers = pytest.importorskip("transformers")
     tokenizer = WordPieceTokenizer.train(["the cat sat on the mat by the dog"] * 3, 80)
-    there = transformers.BertTokenizer(
-        vocab={p: i for i, p in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
-    )
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    there = transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
     words = ["the", "cat", "sat", "on", "mat", "by", "dog"]
     rng = np.random.default_rng(0)
     pairs = [[" ".join(rng.choice(words, n)) for n in rng.integers(0, 9, 2)] for _ in range(40)]
     for max_length in (5, 8, 11):
-        found = pack(tokenizer, *map(tf.constant, zip(*pairs, strict=True)), max_length)
-        expected = there(
-            *map(list, zip(*pairs, strict=True)),
-            truncation="longest_first",
-            max_length=max_length,
-            padding="longest",
-        )
+        sides = [*map(list, zip(*pairs, strict=True))]
+        found = pack(tokenizer, *map(tf.constant, sides), max_length)
+        expected = there(*sides, truncation="longest_first", max_length=max_length, padding="longest")
         np.testing.assert_array_equal(found["token_ids"], expected["input_ids"])
         np.testing.assert_array_equal(found["segment_ids"], expected["token_type_ids"])

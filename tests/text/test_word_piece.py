@@ -13,10 +13,8 @@ import tensorflow as tf
 from keras_transformer.text import TOKENIZERS, WordPieceTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-PIECES = [
-    *SPECIAL,
-    *["un", "##aff", "##able", "the", "cat", ",", "##s", "中", "国", "e", "##a", "a", "[", "]", "sep"],
-]
+WORDS = ["un", "##aff", "##able", "the", "cat", ",", "##s", "中", "国", "e", "##a", "a", "[", "]", "sep"]
+PIECES = [*SPECIAL, *WORDS]
 
 
 def made(pieces=PIECES, **arguments):
