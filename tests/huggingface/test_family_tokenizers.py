@@ -103,35 +103,6 @@ def test_prompts_of_qwen_begin_as_tokenizer_config_says(said, expected, tmp_path
     assert convert(folder, tmp_path / "own").starts_with_bos is expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("forced", [None, 0])
-def test_a_bart_writes_what_transformers_writes(forced, tmp_path):
-    """With `<s>` and `</s>` around a source, and with the first token that config.json forces."""
-    import torch
-
-    vocabulary, merges = byte_pieces()
-    config = {**CONFIGS["bart"], "vocab_size": len(vocabulary), "max_position_embeddings": 90}
-    folder = written(tmp_path / "model", config, {"vocab.json": json.dumps(vocabulary)})
-    (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
-    if forced is not None:
-        ids = {key: config[key] for key in ("decoder_start_token_id", "pad_token_id", "eos_token_id")}
-        (folder / "generation_config.json").write_text(json.dumps({**ids, "forced_bos_token_id": forced}))
-    translator = convert(folder, tmp_path / "own")
-    translator = translator.searching(translator.strategy, max_length=9)
-    assert translator.max_source_length == 90
-    texts = ["A man runs in the park.", "the dog"]
-    tokenizer = transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
-    model = transformers.BartForConditionalGeneration.from_pretrained(folder)
-    expected = []
-    for text in texts:
-        ids = torch.tensor([tokenizer.encode(text)])
-        options = {"forced_bos_token_id": forced, "forced_eos_token_id": None, "max_length": None}
-        row = model.generate(ids, do_sample=False, num_beams=1, max_new_tokens=9, **options)[0].tolist()
-        written_ids = row[1:] if forced is None else row[2:]
-        expected.append(translator.target_tokenizer.detokenize([written_ids])[0].numpy().decode())
-    assert translator.translate(texts) == expected
-
-
 def test_sentence_pieces_of_gemma(tmp_path):
     ids = {"vocab_size": 420, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
     config = {**CONFIGS["gemma2"], **ids}

@@ -174,17 +174,16 @@ def test_configuration_that_the_tensors_contradict_is_named(folder_of, case, cha
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("problem", "labels"),
     [
-        {"problem_type": "multi_label_classification", "num_labels": 1},
-        {"problem_type": "regression", "num_labels": 3},
-        {"problem_type": "regression", "id2label": {"0": "a", "1": "b", "2": "c"}},
+        ("multi_label_classification", {"num_labels": 1}),
+        ("regression", {"num_labels": 3}),
+        ("regression", {"id2label": {"0": "a", "1": "b", "2": "c"}}),
     ],
-    ids=str,
 )
-def test_another_problem_than_the_labels_fit_is_refused(changes):
-    with pytest.raises(ValueError, match=f"`problem_type` .* problem_type={changes['problem_type']!r}"):
-        own_model({**CONFIGS["bert-classes"], **changes})
+def test_another_problem_than_the_labels_fit_is_refused(problem, labels):
+    with pytest.raises(ValueError, match=f"`problem_type` .* problem_type={problem!r}"):
+        own_model({**CONFIGS["bert-classes"], "problem_type": problem, **labels})
 
 
 # Tensors.
