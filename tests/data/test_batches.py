@@ -1,7 +1,6 @@
 """Batches of pairs: all pairs, few shapes, little padding, an order that can be repeated."""
 
 import collections
-import contextlib
 import warnings
 
 import keras
@@ -74,16 +73,9 @@ def pairs_in(epoch):
     return found
 
 
-@contextlib.contextmanager
-def no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
 def test_each_pair_comes_once_an_epoch_shifted_right_and_ended():
     pairs = some_pairs() + some_pairs(3)  # some twice
-    with no_warning():
+    with warnings.catch_warnings(action="error"):
         batches = Batches(pairs, Numbers(), batch_tokens=60, max_length=14)
     for epoch in range(3):
         assert pairs_in(epoch_of(batches, epoch)) == ids_of(pairs)
@@ -110,8 +102,7 @@ def test_source_and_target_are_read_by_their_own_tokenizers():
 )
 def test_each_row_has_the_ids_of_its_pair_in_their_frame(frames, too_long):
     sizes = {"batch_tokens": 70, "max_length": 11, "num_buckets": 3}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the longer pairs
+    with warnings.catch_warnings(action="ignore"):  # of the longer pairs
         batches = Batches(some_pairs(31), Numbers(), **sizes, too_long=too_long, **frames)
     pad, bos, eos = (frames.get(f"{name}_id", i) for name, i in (("pad", 0), ("bos", BOS), ("eos", EOS)))
     source = frames.get("source_start", ()), frames.get("source_end", (eos,))
@@ -172,7 +163,7 @@ def test_the_order_follows_from_seed_and_epoch_alone():
     assert flat(epoch_of(batches(6))) != reference
 
 
-def test_pairs_of_a_bucket_are_in_other_company_in_another_epoch():
+def test_batches_of_a_bucket_change_between_epochs():
     batches = Batches([pair(i, 3, 3) for i in range(20)], Numbers(), batch_tokens=16, max_length=4)
     first, second = ({frozenset(s[:, 0]) for s, _, _ in epoch_of(batches, epoch)} for epoch in range(2))
     assert first != second
@@ -213,7 +204,7 @@ def test_longer_pairs_are_skipped_or_truncated_with_their_number(too_long, word,
 def test_longer_pairs_are_an_error_with_their_number_and_the_longest():
     with pytest.raises(ValueError, match=r"3 of 5 pairs.*`max_length`=5.*10"):
         Batches(LONG, Numbers(), batch_tokens=50, max_length=5, too_long="error")
-    with no_warning():
+    with warnings.catch_warnings(action="error"):
         assert Batches(LONG, Numbers(), batch_tokens=50, max_length=10, too_long="error").kept == 5
 
 
@@ -234,7 +225,7 @@ def test_empty_sides_are_left_out_and_counted():
     ],
 )
 @pytest.mark.filterwarnings("ignore:Of ")
-def test_nothing_left_to_use_is_an_error_with_the_numbers(pairs, message):
+def test_no_usable_pair_is_an_error_with_the_numbers(pairs, message):
     with pytest.raises(ValueError, match=message):
         Batches(pairs, Numbers(), batch_tokens=50, max_length=5)
 
@@ -303,6 +294,6 @@ def test_nothing_is_lost_or_invented(lengths, max_length, more_tokens, num_bucke
 
 
 @pytest.mark.parametrize("wrong", [("a",), ("a", None), "ab", ("a", "b", "c")])
-def test_what_is_no_pair_is_named(wrong):
+def test_other_elements_than_pairs_are_refused(wrong):
     with pytest.raises(ValueError, match="`pairs` must hold pairs"):
         Batches([("a", "b"), wrong], ByteTokenizer(), batch_tokens=256)

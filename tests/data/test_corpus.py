@@ -102,11 +102,9 @@ def test_batches_of_files_are_those_of_a_list(tmp_path, monkeypatch):
         found = batches(read)
         assert (found.shapes, found.tokens) == (expected.shapes, expected.tokens)
         assert found.texts(1, 2) == expected.texts(1, 2)
-        for (inputs, targets), (other, other_targets) in zip(
-            found.arrays(1), expected.arrays(1), strict=True
-        ):
-            for side, wanted in ((targets, other_targets), *((inputs[key], other[key]) for key in inputs)):
-                np.testing.assert_array_equal(side, wanted)
+        for (inputs, targets), (other, wanted) in zip(found.arrays(1), expected.arrays(1), strict=True):
+            for one, two in ((targets, wanted), *((inputs[key], other[key]) for key in inputs)):
+                np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("block", [3, 64, 2**20])

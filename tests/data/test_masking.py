@@ -51,7 +51,7 @@ def test_special_ids_are_never_chosen_and_targets_are_what_stood_there():
     np.testing.assert_array_equal(inputs[special], ids[special])
 
 
-def test_of_the_chosen_eighty_percent_are_masks_ten_others_and_ten_themselves():
+def test_chosen_tokens_become_masks_others_or_stay():
     ids = rows(2000)
     inputs, targets = masked(ids)
     np.testing.assert_array_equal(inputs[targets == 0], ids[targets == 0])
@@ -81,7 +81,7 @@ def test_shares_may_be_others():
     assert not np.isin(inputs[targets != 0], SPECIAL).any()
 
 
-def test_the_choice_follows_from_seed_and_number_and_differs_between_epochs():
+def test_masks_follow_from_seed_and_number_and_differ_between_epochs():
     ids = rows(64)
     dataset = tf.data.Dataset.from_tensor_slices(ids).batch(16).repeat(2)
     batches = [(x.numpy(), y.numpy()) for x, y in dataset.apply(Masking(TOKENIZER, seed=7))]

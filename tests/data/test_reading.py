@@ -94,8 +94,7 @@ def test_tsv_gives_its_first_two_columns(tmp_path):
 
 
 def test_two_columns_are_no_warning(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert list(read_tsv(written(tmp_path / "pairs.tsv", b"a\tb\n\tc\n"))) == [("a", "b"), ("", "c")]
 
 
@@ -116,7 +115,7 @@ def test_lines_of_any_bytes_are_streamed_as_they_are_split(tmp_path, suffix):
         assert list(stream_lines(path)) == split_lines(content) == expected
 
 
-def test_of_a_long_line_the_beginning_is_kept_and_the_next_line_is_whole():
+def test_a_long_line_is_cut_and_the_next_line_is_whole():
     file = io.BytesIO(b"abcdefghij\nklmn\nopqrs\n\ntu")
     assert list(iterate_lines(file, longest=5)) == [b"abcde", b"klmn", b"opqrs", b"", b"tu"]
 

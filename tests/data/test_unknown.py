@@ -50,8 +50,7 @@ def test_a_vocabulary_of_bytes_knows_all_texts():
 def test_batches_count_each_side_and_warn_above_a_small_share():
     tokenizer = TOKENIZERS["unigram"]()
     pairs = list(zip(LINES, reversed(LINES), strict=True))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         batches = Batches(pairs, tokenizer)
     assert [unknown.count for unknown in batches.unknown.values()] == [0, 0]
     message = r"^target: .* unknown to the vocabulary .*in '\ub0b4\uc77c'\. Their text is lost"

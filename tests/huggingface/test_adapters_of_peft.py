@@ -166,7 +166,7 @@ def test_a_pickled_adapter_is_refused(tmp_path):
         from_huggingface(folder)
 
 
-def test_files_without_pieces_are_no_tokenizer(tmp_path):
+def test_tokenizer_files_come_from_the_base_without_an_own_vocabulary(tmp_path):
     for name in ("base", "adapter"):
         (tmp_path / name).mkdir()
     for name in ("config.json", "tokenizer.json", "chat_template.jinja"):

@@ -110,7 +110,7 @@ def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path):
             convert(tmp_path / "model", tmp_path / "own")
 
 
-def test_it_does_not_chat_and_is_not_written(tmp_path):
+def test_an_embedding_gemma_is_neither_chat_model_nor_written(tmp_path):
     folder_of(tmp_path / "model", **BOTH)
     with pytest.raises(ValueError, match="does not chat"):
         convert(tmp_path / "model", tmp_path / "own", chat=True)

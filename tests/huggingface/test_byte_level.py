@@ -225,7 +225,7 @@ def test_a_file_of_many_brackets_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("family", "pattern"), [("gpt2", "gpt2"), ("llama", "llama3"), ("llama", "qwen2")])
-def test_what_is_written_is_read_again(family, pattern, tmp_path):
+def test_written_tokenizers_are_read_again(family, pattern, tmp_path):
     names = {"eos_token": END, "bos_token": "<|im_start|>"}
     (given,) = tokenizers_from_huggingface(
         folder_of(tmp_path / "a", family, RECORDED[pattern]["tokenizer"], **names)

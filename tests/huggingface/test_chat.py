@@ -188,7 +188,7 @@ def test_a_message_cannot_end_its_turn(tmp_path):
         ("", [{"role": "user", "content": object()}], "plain data"),
     ],
 )
-def test_what_a_template_cannot_do_is_said(source, messages, message):
+def test_other_operations_of_a_template_are_refused(source, messages, message):
     with pytest.raises(ValueError, match=message):
         ChatTemplate(source).render(messages)
 

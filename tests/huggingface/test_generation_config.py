@@ -163,7 +163,7 @@ def test_outputs_begin_as_in_transformers(config, generation, ids, start, tmp_pa
         ({"num_beams": 2, "forced_bos_token_id": 5}, "with the probability of that token"),
     ],
 )
-def test_what_is_not_the_same_is_said(config, named, read, caplog):
+def test_differences_from_transformers_are_warnings(config, named, read, caplog):
     with caplog.at_level(logging.WARNING):
         read(object() if "length" in named else Model, **config)
     assert named in caplog.text

@@ -267,7 +267,7 @@ def test_a_tied_projection_that_differs_is_refused(folder):
         from_huggingface(folder)
 
 
-def test_a_copy_is_compared_as_the_model_holds_it(folder):
+def test_a_copy_is_compared_in_the_dtype_of_the_model(folder):
     """bfloat16 weights cannot tell what float32 can."""
     change_tensors(folder, with_projection)
     assert {weight.dtype for weight in from_huggingface(folder, dtype="bfloat16").weights} == {"bfloat16"}

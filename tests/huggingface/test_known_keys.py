@@ -122,7 +122,7 @@ def test_the_document_names_each_key_without_effect():
         ("special_tokens_map.json", {"replacements": {"a": "b"}}),
     ],
 )
-def test_an_unknown_option_of_a_tokenizer_is_said(file, changes, tmp_path, caplog):
+def test_an_unknown_option_of_a_tokenizer_is_a_warning(file, changes, tmp_path, caplog):
     described(tmp_path, "bert")
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     path = tmp_path / file
@@ -145,7 +145,7 @@ def test_an_unknown_option_of_a_tokenizer_is_said(file, changes, tmp_path, caplo
         ("tokenizer_config.json", {"fix_mistral_regex": True}, "`fix_mistral_regex` of .* must be False"),
     ],
 )
-def test_what_may_change_the_ids_is_refused(file, changes, message, tmp_path):
+def test_keys_that_may_change_ids_are_refused(file, changes, message, tmp_path):
     described(tmp_path, "bert")
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     (tmp_path / file).write_text(json.dumps(changes))

@@ -70,7 +70,7 @@ def test_no_matrix_of_a_family_is_made_of_floats(family):
         assert (layer.quantization_mode == "int8") == (type(layer) in quantized.MATRICES), layer.path
 
 
-def test_the_rest_has_the_dtype_that_is_asked_for_and_a_file_keeps_it(folder, tmp_path):
+def test_other_layers_have_the_given_dtype_in_a_file_too(folder, tmp_path):
     model = from_huggingface(folder, precision="int8", dtype="mixed_bfloat16")
     model.save(tmp_path / "model.keras")
     ids = np.array([[5, 7, 3]])
@@ -88,6 +88,6 @@ def test_another_precision_is_refused(folder):
         from_huggingface(folder, precision="int4")
 
 
-def test_what_is_built_later_stays_in_floats(folder):
+def test_later_models_stay_in_floats(folder):
     from_huggingface(folder, precision="int8")
     assert not any(layer.quantization_mode for layer in sublayers(own_model(SMALL)))

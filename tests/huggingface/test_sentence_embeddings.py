@@ -114,7 +114,7 @@ def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
     ("tokenizer", "lowers"),
     [({"do_lower_case": True}, True), ({}, True), ({"do_lower_case": False}, False), (None, False)],
 )
-def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path):
+def test_lower_case_is_an_option_of_the_tokenizer_alone(tokenizer, lowers, tmp_path):
     folder = files(tmp_path / "new", MEAN)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
     if tokenizer is not None:

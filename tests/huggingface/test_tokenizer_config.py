@@ -244,7 +244,7 @@ BLANKS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
     ],
     ids=["bos", "blanks", "bytes"],
 )
-def test_what_llamas_class_does_otherwise_is_refused(config, changes, message, tmp_path):
+def test_parts_that_contradict_llamas_class_are_refused(config, changes, message, tmp_path):
     path, parts = llama_json(tmp_path)
     (tmp_path / "tokenizer.model").unlink()
     for name, part in changes.items():

@@ -226,7 +226,7 @@ def test_model_of_another_kind_is_refused(family, classes, tmp_path):
     assert_refused(keras.Sequential(), expected, tmp_path, family=family)
 
 
-def test_class_that_no_family_has_is_named_in_one_sentence(tmp_path):
+def test_class_of_no_family_is_refused_in_one_sentence(tmp_path):
     model = Ensemble([marian_like(), marian_like()])
     message = (
         r"^`model` must be of one of the classes \['EncoderDecoder', .*\. Received: model=<Ensemble[^.]*\.$"
@@ -234,7 +234,7 @@ def test_class_that_no_family_has_is_named_in_one_sentence(tmp_path):
     assert_refused(model, "'T5', 'Transformer'", tmp_path, match=message)
 
 
-def test_families_of_other_classes_are_not_told_of(tmp_path):
+def test_reasons_of_other_classes_are_left_out(tmp_path):
     with pytest.raises(ValueError, match=ONE_FAMILY) as caught:
         to_huggingface(llama_like(norm="layer"), tmp_path / "new")
     assert "'bert'" not in str(caught.value) and "'marian'" not in str(caught.value)

@@ -196,7 +196,7 @@ def test_save_and_load_give_an_equal_tokenizer(tmp_path):
         ({"vocabulary": [*PIECES, "e\u0301"], "added_tokens": ["e\u0301"], "nfc": True}, "form NFC"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(arguments, message):
+def test_arguments_that_contradict_each_other_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         made(**arguments)
 

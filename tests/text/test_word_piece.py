@@ -166,7 +166,7 @@ def test_rare_characters_are_left_out_where_asked():
         (["the cat"], {"max_characters": 0}, "max_characters=0"),
     ],
 )
-def test_what_nothing_can_be_learnt_from_is_named(texts, arguments, message):
+def test_training_on_too_little_is_refused(texts, arguments, message):
     with pytest.raises(ValueError, match=message):
         WordPieceTokenizer.train(texts, **{"vocab_size": 50, **arguments})
 
