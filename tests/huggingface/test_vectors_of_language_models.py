@@ -96,6 +96,7 @@ def test_a_text_that_is_too_long_keeps_its_end(written):
     np.testing.assert_allclose(vector, state / np.linalg.norm(state), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mean_pooling_of_a_causal_model(written, tmp_path):
     language_model, folder, embedder = written
     shutil.copytree(folder, tmp_path / "model")
