@@ -24,7 +24,7 @@ from keras_transformer.huggingface.byte_pair import read_byte_pair
 from keras_transformer.huggingface.sentence_piece import fairseq_tokenizer
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "huggingface"))
+sys.path.append(str(Path(__file__).resolve().parent / "unusual_checkpoints"))
 from compare_byte_level import PATTERNS, code_lines, mixed_lines, read_lines, trained
 
 

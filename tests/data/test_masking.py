@@ -51,7 +51,7 @@ def test_special_ids_are_never_chosen_and_targets_are_what_stood_there():
     np.testing.assert_array_equal(inputs[special], ids[special])
 
 
-def test_of_the_chosen_eighty_percent_are_masks_ten_others_and_ten_themselves():
+def test_chosen_tokens_become_masks_others_or_stay():
     ids = rows(2000)
     inputs, targets = masked(ids)
     np.testing.assert_array_equal(inputs[targets == 0], ids[targets == 0])
@@ -81,22 +81,18 @@ def test_shares_may_be_others():
     assert not np.isin(inputs[targets != 0], SPECIAL).any()
 
 
-def batches_of(dataset):
-    return [(x.numpy(), y.numpy()) for x, y in dataset]
-
-
-def test_the_choice_follows_from_seed_and_number_and_differs_between_epochs():
+def test_masks_follow_from_seed_and_number_and_differ_between_epochs():
     ids = rows(64)
     dataset = tf.data.Dataset.from_tensor_slices(ids).batch(16).repeat(2)
-    first, again = (batches_of(dataset.apply(Masking(TOKENIZER, seed=7))) for _ in range(2))
-    assert len(first) == 8
-    for (x, y), (other_x, other_y) in zip(first, again, strict=True):
-        np.testing.assert_array_equal(x, other_x)
-        np.testing.assert_array_equal(y, other_y)
-    targets = [y for _, y in first]
+    batches = [(x.numpy(), y.numpy()) for x, y in dataset.apply(Masking(TOKENIZER, seed=7))]
+    assert len(batches) == 8
+    for number, batch in enumerate(batches):
+        part = ids[16 * (number % 4) :][:16]
+        np.testing.assert_array_equal(batch, [*masked(part, (7, number))])
+    targets = [y for _, y in batches]
     assert not np.array_equal(targets[0], targets[4])  # the same rows, an epoch later
-    other = batches_of(dataset.apply(Masking(TOKENIZER, seed=8)))
-    assert not np.array_equal(targets[0], other[0][1])
+    _, other = masked(ids[:16], (8, 0))
+    assert not np.array_equal(targets[0], other)
 
 
 def test_segments_go_through_and_single_rows_are_masked_too():
@@ -132,14 +128,9 @@ def test_a_model_learns_to_fill_in_the_words_of_a_tiny_corpus():
     ids = pack(tokenizer, tf.constant(texts))
     dataset = tf.data.Dataset.from_tensors(ids).repeat(60).apply(Masking(tokenizer, seed=3))
     keras.utils.set_random_seed(0)
-    model = EncoderModel(
-        tokenizer.vocab_size,
-        32,
-        layers.Encoder(1, 4, 64, dropout=0.0, activation="gelu"),
-        layers.LearnedPositions(16),
-        dropout=0.0,
-        head=MaskedLanguageHead(),
-    )
+    encoder, positions = layers.Encoder(1, 4, 64, dropout=0.0, activation="gelu"), layers.LearnedPositions(16)
+    options = {"dropout": 0.0, "head": MaskedLanguageHead()}
+    model = EncoderModel(tokenizer.vocab_size, 32, encoder, positions, **options)
     model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), jit_compile=False)
     losses = []
     each = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))

@@ -15,9 +15,9 @@ BATCH_TOKENS = 64
 
 
 class Splitting:
-    vocab_size = 1000
-
     """Reads "5*3" as 5, 5, 5; a draw has some more or fewer of them: what differs is the length."""
+
+    vocab_size = 1000
 
     def tokenize(self, strings):
         rows = [[int(word)] * int(count) for word, count in (s.split("*") for s in strings)]
@@ -39,10 +39,8 @@ def some_lengths(count=300):
     return np.random.default_rng(1).integers(1, 12, (count, 2)).tolist()
 
 
-def epoch_of(batches, epoch, **arguments):
-    return [
-        (x["source"].numpy(), y.numpy()) for x, y in batches.dataset(first_epoch=epoch, epochs=1, **arguments)
-    ]
+def epoch_of(batches, epoch, first_step=0):
+    return [(x["source"], y) for x, y in batches.arrays(epoch, first_step)]
 
 
 def numbers(batch):
@@ -75,7 +73,7 @@ def test_each_epoch_has_all_pairs_in_as_many_batches_of_the_same_shapes(lengths,
         assert seen == collections.Counter(range(10, 10 + len(lengths)))
 
 
-def test_most_draws_are_used_and_the_others_give_way_to_the_likeliest():
+def test_draws_that_do_not_fit_are_replaced_by_the_likeliest_segmentation():
     lengths = some_lengths()
     batches = made(lengths)
     usual = {10 + i: both for i, both in enumerate(lengths)}
@@ -101,7 +99,7 @@ def test_padding_and_tokens_are_those_of_the_first_epoch_and_near_those_of_other
     assert batches.tokens == pytest.approx(tokens[1], rel=0.05)
 
 
-def test_an_epoch_follows_from_seed_and_number_and_has_draws_of_its_own():
+def test_draws_follow_from_seed_and_epoch():
     def flat(epoch):
         return [side.tolist() for batch in epoch for side in batch]
 

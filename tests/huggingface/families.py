@@ -286,9 +286,8 @@ def torch_class(config):
     transformers.logging.disable_progress_bar()
     if "architectures" in config:
         (name,) = config["architectures"]
-        return getattr(transformers, name), (
-            {"add_pooling_layer": config["has_pooler"]} if name == "ViTModel" else {}
-        )
+        options = {"add_pooling_layer": config["has_pooler"]} if name == "ViTModel" else {}
+        return getattr(transformers, name), options
     is_seq2seq = config["model_type"] in ("t5", "marian") or config["model_type"] in ENCODER_DECODERS
     return transformers.AutoModelForSeq2SeqLM if is_seq2seq else transformers.AutoModelForCausalLM, {}
 
@@ -329,14 +328,11 @@ def loaded_without_warnings(folder, config, caplog):
     caplog.clear()  # what this library said before
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
         warnings.simplefilter("error")
-        model, found = kind.from_pretrained(
-            folder, output_loading_info=True, attn_implementation="eager", **options
-        )
+        options |= {"output_loading_info": True, "attn_implementation": "eager"}
+        model, found = kind.from_pretrained(folder, **options)
         transformers.GenerationConfig.from_model_config(model.config).validate()
     assert not any(found.values()), found
-    tied = model.config.model_type.endswith(
-        "t5"
-    )  # transformers 5 would tie every T5, and warns where one is not
+    tied = model.config.model_type.endswith("t5")  # transformers would tie each, and warns where one is not
     assert not [each for each in caplog.records if not (tied and "we will NOT tie" in each.message)]
     return model.eval()
 
@@ -440,6 +436,12 @@ def own_texts(model, rows, strategy, limit, **options):
     return [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
 
 
+def padded_on_the_left(rows, real):
+    """Returns rows and which of their ids are no padding, as prompts of transformers are padded."""
+    counts = (~real).sum(axis=1)
+    return [np.stack([np.roll(row, n) for row, n in zip(x, counts, strict=True)]) for x in (rows, real)]
+
+
 def torch_texts(model, rows, real, limit, ends, **options):
     """Returns what transformers generates for each row, up to its end, and by how much it beats the second best.
 
@@ -451,19 +453,10 @@ def torch_texts(model, rows, real, limit, ends, **options):
     start = 1
     if not model.config.is_encoder_decoder:
         start = rows.shape[1]
-        rows, real = (
-            np.stack([np.roll(row, n) for row, n in zip(x, (~real).sum(axis=1), strict=True)])
-            for x in (rows, real)
-        )
-    found = model.generate(
-        torch.tensor(rows),
-        attention_mask=torch.tensor(real.astype("int64")),
-        do_sample=False,
-        max_new_tokens=limit,
-        return_dict_in_generate=True,
-        output_scores=True,
-        **options,
-    )
+        rows, real = padded_on_the_left(rows, real)
+    given = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, **options}
+    mask = torch.tensor(real.astype("int64"))
+    found = model.generate(torch.tensor(rows), attention_mask=mask, max_new_tokens=limit, **given)
     best = "num_beams" in options
     texts = []
     for row, ids in enumerate(found.sequences[:: 2 if best else 1, start:].tolist()):

@@ -35,14 +35,9 @@ T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 def train_pieces(path, lines=LINES, vocab_size=90, **options):
     """Trains a SentencePiece model and writes it to a file."""
-    model = io.BytesIO()
+    model, options = io.BytesIO(), {"hard_vocab_limit": False, "minloglevel": 2, **options}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        vocab_size=vocab_size,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=vocab_size, **options
     )
     path.write_bytes(model.getvalue())
 

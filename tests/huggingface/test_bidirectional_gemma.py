@@ -34,15 +34,12 @@ def made(**changes):
 def test_a_token_sees_those_after_it_as_far_as_its_windows_reach(kinds, distance):
     model = made(layer_types=kinds)
     assert type(model) is EncoderModel
-    ids = np.arange(2, 13)[None]
-    changed = ids.copy()
-    changed[0, 0] = 20
-    moved = np.abs(np.array(model(ids)) - np.array(model(changed))).max(axis=-1)[0]
-    assert (moved > 1e-6).tolist() == [i <= distance for i in range(11)]
-    back = np.abs(np.array(model(ids)) - np.array(model(np.where(np.arange(11) == 10, 20, ids)))).max(
-        axis=-1
-    )[0]
-    assert (back > 1e-6).tolist() == [i >= 10 - distance for i in range(11)]
+    ids, places = np.arange(2, 13), np.arange(11)
+    states = np.array(model(ids[None]))
+    for place in (0, 10):
+        changed = np.array(model(np.where(places == place, 20, ids)[None]))
+        moved = np.abs(changed - states).max(axis=-1)[0] > 1e-6
+        assert moved.tolist() == [abs(i - place) <= distance for i in places]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +67,8 @@ def folder_of(folder, **tokenizer_config):
     (folder / "config.json").write_text(json.dumps(config))
     write_tensors(folder, list(FAMILIES["gemma3_text"].make_tensors(made(**config))), 2**30)
     modules = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense", "Normalize": "3_Normalize"}
-    listed = [
-        {"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in modules.items()
-    ]
+    package = "sentence_transformers.models"
+    listed = [{"path": path, "type": f"{package}.{kind}"} for kind, path in modules.items()]
     (folder / "modules.json").write_text(json.dumps(listed))
     for name in ("1_Pooling", "2_Dense"):
         (folder / name).mkdir()
@@ -99,30 +95,27 @@ def test_a_folder_becomes_an_embedder(tmp_path):
     ids = [2, *tokenizer.tokenize("task: " + text).numpy(), 1]
     vector = matrix @ np.array(model.encode(np.array([ids])))[0].mean(axis=0)
     expected = vector / np.linalg.norm(vector)
-    np.testing.assert_allclose(
-        embedder.embed([text, "a much longer text in the park"])[0], expected, atol=1e-5
-    )
+    found = embedder.embed([text, "a much longer text in the park"])[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_allclose(load(tmp_path / "own").embed([text])[0], expected, atol=1e-5)
     int8 = convert(tmp_path / "model", tmp_path / "int8", precision="int8")
     assert int8.embed([text])[0] @ expected > 0.9
 
 
-@pytest.mark.parametrize(
-    "config", [{}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": False}]
-)
-def test_a_tokenizer_that_ends_no_text_is_refused(config, tmp_path):
-    folder_of(tmp_path / "model", **config)
-    with pytest.raises(ValueError, match=r"A token must end each text in a model that makes vectors"):
-        convert(tmp_path / "model", tmp_path / "own")
+def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path):
+    folder_of(tmp_path / "model")
+    for config in ({}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": False}):
+        (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=r"A token must end each text in a model that makes vectors"):
+            convert(tmp_path / "model", tmp_path / "own")
 
 
-def test_it_does_not_chat_and_is_not_written(tmp_path):
+def test_an_embedding_gemma_is_neither_chat_model_nor_written(tmp_path):
     folder_of(tmp_path / "model", **BOTH)
     with pytest.raises(ValueError, match="does not chat"):
         convert(tmp_path / "model", tmp_path / "own", chat=True)
-    with pytest.raises(
-        ValueError, match="`model` of a 'gemma3_text' model must be of the class `LanguageModel`"
-    ):
+    message = "`model` of a 'gemma3_text' model must be of the class `LanguageModel`"
+    with pytest.raises(ValueError, match=message):
         FAMILIES["gemma3_text"].make_config(made())
 
 

@@ -65,14 +65,13 @@ def folder_of(name, folder):
     else:
         vocabulary, merges = byte_pieces()
         special = SPECIAL[name]
-        tokenizer = BytePairTokenizer(
+        pieces, merges = (
             [*sorted(vocabulary, key=vocabulary.get), *special],
             [" ".join(merge) for merge in merges],
-            "qwen2" if name == "qwen2" else "llama3",
-            special_tokens=special,
-            bos_token=special[0] if name == "llama" else None,
-            eos_token=special[-1],
         )
+        pattern, bos_token = ("qwen2", None) if name == "qwen2" else ("llama3", special[0])
+        tokens = {"special_tokens": special, "bos_token": bos_token, "eos_token": special[-1]}
+        tokenizer = BytePairTokenizer(pieces, merges, pattern, **tokens)
         size = tokenizer.vocab_size
         config = {**DECODERS["qwen2"], "model_type": name, "vocab_size": size, "eos_token_id": size - 1}
         written(folder, {**config, "bos_token_id": tokenizer.bos_id}, {})
@@ -150,16 +149,11 @@ def test_a_long_message_may_be_counted():
     assert template.render([{"role": "user", "content": "a" * 10_001}]) == "20002 31536000"
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"chat_template": 3},
-        {"chat_template": [{"name": ["a"], "template": "x"}]},
-        {"chat_template": "x", "added_tokens_decoder": [1]},
-        {"chat_template": "{% for a in b %}" * 30 + "{% endfor %}" * 30},
-    ],
-    ids=["a number", "a list as name", "tokens in a list", "30 loops"],
-)
+LOOPS = "{% for a in b %}" * 30 + "{% endfor %}" * 30
+DAMAGED = [{"chat_template": each} for each in (3, [{"name": ["a"], "template": "x"}], LOOPS)]
+
+
+@pytest.mark.parametrize("config", [*DAMAGED, {"chat_template": "x", "added_tokens_decoder": [1]}])
 def test_damaged_chat_files_are_refused(config, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="chat template"):
@@ -194,7 +188,7 @@ def test_a_message_cannot_end_its_turn(tmp_path):
         ("", [{"role": "user", "content": object()}], "plain data"),
     ],
 )
-def test_what_a_template_cannot_do_is_said(source, messages, message):
+def test_other_operations_of_a_template_are_refused(source, messages, message):
     with pytest.raises(ValueError, match=message):
         ChatTemplate(source).render(messages)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from alone import answers
-from families import CONFIGS, LABELS, LLAMA
+from families import CONFIGS, LABELS, LLAMA, YARN
 from pieces import BYTES, T5_IDS, byte_pieces, train_pieces, written
 from test_adapters_of_peft import QUERY, pair
 from test_adapters_of_peft import written as with_adapter
@@ -49,12 +49,8 @@ def byte_level(folder, case, **config):
 def old_byte_level(folder, case, tokenizer_class, **config):
     """Writes a model with the older files of a byte-level tokenizer."""
     vocabulary, merges = byte_pieces()
-    options = {
-        "tokenizer_class": tokenizer_class,
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-    }
+    options = {"tokenizer_class": tokenizer_class, "unk_token": "<unk>"}
+    options |= {"bos_token": "<s>", "eos_token": "</s>"}
     contents = {
         "vocab.json": json.dumps(vocabulary),
         "merges.txt": "#version: 0.2\n" + "\n".join(map(" ".join, merges)),
@@ -82,26 +78,23 @@ def adapter(folder):
 
 T5 = ("spiece.model", "T5Tokenizer", {**T5_IDS, "model_type": "unigram"})
 CAMEMBERT = ("sentencepiece.bpe.model", "CamembertTokenizer", {"model_type": "unigram"})
+CLASSES = "-ForSequenceClassification"
 MADE = {
     "multilingual-minilm": multilingual_minilm,
     "embedding-gemma": lambda folder: embedding_gemma(folder, **BOTH),
     "qwen3-embedding": lambda folder: qwen3_embedding(folder, template("A", END)),
     "ernie": ernie,
     "camembert": lambda folder: sentence_pieces(
-        folder, "camembert-ForSequenceClassification", *CAMEMBERT, **FAIRSEQ, **LABELS
+        folder, f"camembert{CLASSES}", *CAMEMBERT, **FAIRSEQ, **LABELS
     ),
-    "data2vec-text": lambda folder: old_byte_level(
-        folder, "data2vec-text-ForSequenceClassification", "RobertaTokenizer"
-    ),
+    "data2vec-text": lambda folder: old_byte_level(folder, f"data2vec-text{CLASSES}", "RobertaTokenizer"),
     "tags": lambda folder: with_head(folder, "BertForTokenClassification", TAGS),
     "labels": lambda folder: with_head(folder, "BertForSequenceClassification", TOPICS),
     "mt5": lambda folder: sentence_pieces(folder, "mt5", *T5),
     "umt5": lambda folder: sentence_pieces(folder, "umt5", *T5),
     "smollm2": lambda folder: old_byte_level(folder, "llama-tied", "GPT2Tokenizer"),
     "smollm3": lambda folder: byte_level(folder, "smollm3"),
-    "yarn": lambda folder: byte_level(
-        folder, "qwen2", rope_parameters=CONFIGS["llama-yarn"]["rope_parameters"]
-    ),
+    "yarn": lambda folder: byte_level(folder, "qwen2", rope_parameters=YARN),
     "ministral": lambda folder: byte_level(folder, "ministral"),
     "adapter": adapter,
 }

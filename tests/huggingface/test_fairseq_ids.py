@@ -65,6 +65,7 @@ def test_a_bert_that_names_no_class_is_refused(tmp_path):
 
 def test_pairs_of_a_bert_have_two_separators_and_one_segment(tmp_path):
     config = {**BERT, "architectures": ["BertForSequenceClassification"], **LABELS, "vocab_size": 120}
+    config["num_hidden_layers"] = 1
     folder = tmp_path / "model"
     to_huggingface(own_model(config), folder, family="bert")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
@@ -77,26 +78,24 @@ def test_pairs_of_a_bert_have_two_separators_and_one_segment(tmp_path):
     ((label, probability),) = classifier.classify(["the"], ["dog"])
     assert label == classifier.model.head.labels[int(scores.argmax())]
     assert probability == pytest.approx(scores.max() / scores.sum(), abs=1e-5)
-    with_segments = {
-        "token_ids": ids,
-        "segment_ids": np.where(np.arange(ids.shape[1]) > len(first) + 1, 1, 0)[None],
-    }
+    segments = np.arange(ids.shape[1])[None] > len(first) + 1
+    with_segments = {"token_ids": ids, "segment_ids": segments.astype("int32")}
     assert np.abs(np.array(classifier.model(with_segments))[0] - np.log(scores)).max() > 1e-3
 
 
 def test_a_folder_becomes_an_embedder_and_is_written_again(tmp_path):
     for name, case, family in (("a", "bert-model", "bert"), ("b", "camembert-Model", "camembert")):
-        config = {**CONFIGS[case], "vocab_size": 120, "pad_token_id": 1, "max_position_embeddings": 40}
+        sizes = {"num_hidden_layers": 1, "vocab_size": 120, "max_position_embeddings": 40}
+        config = {**CONFIGS[case], **sizes, "pad_token_id": 1}
         folder = tmp_path / name
         to_huggingface(own_model(config), folder, family=family)
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": KINDS[family]}))
         train_pieces(folder / MODEL, model_type="unigram")
         embedder = convert(folder, tmp_path / f"own-{name}")
         assert type(embedder) is Embedder
-        to_huggingface(
-            embedder.model, tmp_path / f"new-{name}", tokenizers=embedder.tokenizers, family=family
-        )
-        (again,) = tokenizers_from_huggingface(tmp_path / f"new-{name}")
+        new = tmp_path / f"new-{name}"
+        to_huggingface(embedder.model, new, tokenizers=embedder.tokenizers, family=family)
+        (again,) = tokenizers_from_huggingface(new)
         assert again.tokenize(TEXTS).to_list() == embedder.tokenizer.tokenize(TEXTS).to_list()
-        config = json.loads((tmp_path / f"new-{name}" / "tokenizer_config.json").read_text())
+        config = json.loads((new / "tokenizer_config.json").read_text())
         assert config["tokenizer_class"] == KINDS[family]

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from families import CONFIGS
 from pieces import GEMMA, TEXTS, assert_same_ids, byte_pieces, train_pieces, written
 
@@ -39,21 +38,8 @@ def test_byte_pairs_of_roberta_and_bart(form, tmp_path):
 
 def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
     """As in KLUE: other ids than BERT's, one separator between the texts of a pair."""
-    pieces = [
-        "[CLS]",
-        "[PAD]",
-        "[SEP]",
-        "[UNK]",
-        "[MASK]",
-        "두",
-        "개",
-        "##가",
-        "달",
-        "##린다",
-        "!",
-        "A",
-        "man",
-    ]
+    marks = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    pieces = [*marks, "두", "개", "##가", "달", "##린다", "!", "A", "man"]
     ids = {"vocab_size": len(pieces), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     config = {**CONFIGS["roberta-ForSequenceClassification"], **ids}
     options = json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False})
@@ -80,9 +66,8 @@ def test_a_roberta_with_the_tokenizer_of_bert(tmp_path):
 def test_sentence_pieces_with_the_ids_of_fairseq(tmp_path):
     config = {**CONFIGS["xlm-roberta-Model"], "vocab_size": 120, "pad_token_id": 1}
     config |= {"bos_token_id": 0, "eos_token_id": 2}
-    folder = written(
-        tmp_path / "model", config, {"tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'}
-    )
+    files = {"tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'}
+    folder = written(tmp_path / "model", config, files)
     train_pieces(folder / "sentencepiece.bpe.model", model_type="unigram")
     there = transformers.XLMRobertaTokenizer.from_pretrained(folder)
     (tokenizer,) = tokenizers_from_huggingface(folder)
@@ -93,18 +78,16 @@ def test_sentence_pieces_with_the_ids_of_fairseq(tmp_path):
     assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "xlm-roberta"
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
     assert again(TEXTS)["input_ids"] == there(TEXTS)["input_ids"]
+    shifted = type(tokenizer)(tokenizer.model, [*tokenizer.pieces(range(tokenizer.vocab_size)), "more"])
+    given = {"tokenizers": (shifted,), "family": "xlm-roberta"}
     with pytest.raises(ValueError, match="fairseq_ids"):
-        shifted = type(tokenizer)(tokenizer.model, [*tokenizer.pieces(range(tokenizer.vocab_size)), "more"])
-        to_huggingface(
-            from_huggingface(folder), tmp_path / "other", tokenizers=(shifted,), family="xlm-roberta"
-        )
+        to_huggingface(from_huggingface(folder), tmp_path / "other", **given)
     assert not (tmp_path / "other").exists()
 
 
 def test_a_tokenizer_that_no_kind_reads_names_each_reason(tmp_path):
-    folder = written(
-        tmp_path / "model", CONFIGS["roberta-Model"], {"tokenizer.json": '{"model": {"type": "Unigram"}}'}
-    )
+    files = {"tokenizer.json": '{"model": {"type": "Unigram"}}'}
+    folder = written(tmp_path / "model", CONFIGS["roberta-Model"], files)
     with pytest.raises(ValueError, match=r"none.* Or: .*Unigram"):
         tokenizers_from_huggingface(folder)
 
@@ -117,41 +100,7 @@ def test_prompts_of_qwen_begin_as_tokenizer_config_says(said, expected, tmp_path
     (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
     names = {"bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps({**names, **said}))
-    generator = convert(folder, tmp_path / "own")
-    assert generator.starts_with_bos is expected
-    generator.export(tmp_path / "export")
-    served = tf.saved_model.load(str(tmp_path / "export" / "1")).signatures["serving_default"]
-    answer = served(text=tf.constant(["the dog"]))
-    assert answer["continuation"].numpy()[0].decode() == generator.generate(["the dog"])[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("forced", [None, 0])
-def test_a_bart_writes_what_transformers_writes(forced, tmp_path):
-    """With `<s>` and `</s>` around a source, and with the first token that config.json forces."""
-    import torch
-
-    vocabulary, merges = byte_pieces()
-    config = {**CONFIGS["bart"], "vocab_size": len(vocabulary), "max_position_embeddings": 90}
-    folder = written(tmp_path / "model", config, {"vocab.json": json.dumps(vocabulary)})
-    (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)))
-    if forced is not None:
-        ids = {key: config[key] for key in ("decoder_start_token_id", "pad_token_id", "eos_token_id")}
-        (folder / "generation_config.json").write_text(json.dumps({**ids, "forced_bos_token_id": forced}))
-    translator = convert(folder, tmp_path / "own")
-    translator = translator.searching(translator.strategy, max_length=9)
-    assert translator.max_source_length == 90
-    texts = ["A man runs in the park.", "the dog"]
-    tokenizer = transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
-    model = transformers.BartForConditionalGeneration.from_pretrained(folder)
-    expected = []
-    for text in texts:
-        ids = torch.tensor([tokenizer.encode(text)])
-        options = {"forced_bos_token_id": forced, "forced_eos_token_id": None, "max_length": None}
-        row = model.generate(ids, do_sample=False, num_beams=1, max_new_tokens=9, **options)[0].tolist()
-        written_ids = row[1:] if forced is None else row[2:]
-        expected.append(translator.target_tokenizer.detokenize([written_ids])[0].numpy().decode())
-    assert translator.translate(texts) == expected
+    assert convert(folder, tmp_path / "own").starts_with_bos is expected
 
 
 def test_sentence_pieces_of_gemma(tmp_path):

@@ -3,10 +3,9 @@
 import json
 import logging
 
-import numpy as np
 import pytest
 from contracts import slow_but
-from families import CONFIGS, own_texts, rows_of, torch_model
+from families import CONFIGS, own_texts, padded_on_the_left, rows_of, torch_model
 
 from keras_transformer.decoding import (
     Beam,
@@ -21,7 +20,7 @@ from keras_transformer.huggingface import from_huggingface, translator_options
 from keras_transformer.huggingface.generation import search_options
 
 CLEAR = 1e-3
-NEVER = {"early_stopping": "never"}
+NEVER, FEW_BEAMS = {"early_stopping": "never"}, {"num_beams": 2, "max_length": 9}
 SEARCHES = {
     # name: configuration of the model, generation_config.json
     "bart": ("bart", {**NEVER, "num_beams": 4, "length_penalty": 2.0, "min_length": 5, "max_length": 10}),
@@ -29,14 +28,11 @@ SEARCHES = {
     "bart-forced": ("bart", {"max_length": 7, "forced_eos_token_id": 2, "forced_bos_token_id": 5}),
     "t5": ("t5", {"num_beams": 3, "length_penalty": 0.0, "max_new_tokens": 7, "suppress_tokens": [5, 6]}),
     "t5-greedy": ("t5", {"min_new_tokens": 4, "max_length": 9, "no_repeat_ngram_size": 1}),
-    "marian": (
-        "marian",
-        {**NEVER, "num_beams": 2, "max_length": 9, "bad_words_ids": [[12]], "renormalize_logits": True},
-    ),
+    "marian": ("marian", {**NEVER, **FEW_BEAMS, "bad_words_ids": [[12]], "renormalize_logits": True}),
     "gpt2": ("gpt2", {"max_new_tokens": 6, "min_new_tokens": 3, "suppress_tokens": [7]}),
     "gpt2-beam": ("gpt2", {**NEVER, "num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 6}),
     "pegasus": ("pegasus", {**NEVER, "num_beams": 3, "length_penalty": 0.8, "max_length": 9}),
-    "mbart": ("mbart", {**NEVER, "num_beams": 2, "max_length": 9, "suppress_tokens": [6], "min_length": 4}),
+    "mbart": ("mbart", {**NEVER, **FEW_BEAMS, "suppress_tokens": [6], "min_length": 4}),
     "m2m_100": ("m2m_100", {"max_length": 9, "no_repeat_ngram_size": 2, "forced_eos_token_id": 2}),
     "llama": ("llama", {**NEVER, "num_beams": 2, "max_new_tokens": 7, "no_repeat_ngram_size": 2}),
 }
@@ -55,33 +51,26 @@ def test_the_search_of_a_folder_is_that_of_transformers(name, tmp_path):
     there = torch_model({**CONFIGS[case], "vocab_size": 13, **SMALL.get(case, {})}, seed=3)
     there.save_pretrained(tmp_path)
     given = json.loads((tmp_path / "generation_config.json").read_text())
-    given = {key: value for key, value in given.items() if key.endswith("_token_id")}
-    given = {key: value for key, value in given.items() if not key.startswith("forced")}
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    given = {key: given[key] for key in ids if key in given}
     (tmp_path / "generation_config.json").write_text(json.dumps({**given, **search}))
     there = type(there).from_pretrained(tmp_path).eval()
     model = from_huggingface(tmp_path)
-    options = search_options(tmp_path, model)
+    own_options = search_options(tmp_path, model)
     forced = search.get("forced_bos_token_id")
     rows, real = rows_of(1, pad_id=model.pad_id, lowest=3, end=11)
     given, kept, start = rows, real, 1
-    if not hasattr(model, "encoder"):  # the prompts of transformers are padded on the left
+    if not hasattr(model, "encoder"):
         start = rows.shape[1]
-        given, kept = (
-            np.stack([np.roll(row, n) for row, n in zip(x, (~real).sum(axis=1), strict=True)])
-            for x in (rows, real)
-        )
+        given, kept = padded_on_the_left(rows, real)
     beams = {"num_return_sequences": 2} if "num_beams" in search else {}
-    found = there.generate(
-        torch.tensor(given),
-        attention_mask=torch.tensor(kept.astype("int64")),
-        return_dict_in_generate=True,
-        output_scores=True,
-        **beams,
-    )
+    options = {"return_dict_in_generate": True, "output_scores": True, **beams}
+    mask = torch.tensor(kept.astype("int64"))
+    found = there.generate(torch.tensor(given), attention_mask=mask, **options)
     expected = found.sequences[:: 2 if beams else 1, start:].tolist()
     prefix = {} if forced is None else {"prefix": [[forced]] * len(rows)}
-    strategy, limit = options["strategy"], options["max_length"]
-    own = own_texts(model, rows, strategy, limit, constraints=options["constraints"], **prefix)
+    strategy, constraints, limit = (own_options[key] for key in ("strategy", "constraints", "max_length"))
+    own = own_texts(model, rows, strategy, limit, constraints=constraints, **prefix)
     compared = 0
     for i, (mine, other) in enumerate(zip(own, expected, strict=True)):
         if beams:
@@ -90,10 +79,8 @@ def test_the_search_of_a_folder_is_that_of_transformers(name, tmp_path):
             first, second = torch.stack(found.scores, dim=1)[i, : len(mine)].topk(2).values.T
         if (first - second).min() > CLEAR:
             compared += 1
-            ends = model.pad_id, model.eos_id
-            assert [token for token in mine if token not in ends] == [
-                token for token in other if token not in ends
-            ]
+            mine, other = ([x for x in row if x not in (model.pad_id, model.eos_id)] for row in (mine, other))
+            assert mine == other
     assert compared > 1
 
 
@@ -115,9 +102,8 @@ def read(tmp_path):
 def test_each_key_becomes_a_part_of_the_search(read, caplog):
     assert read() == {"strategy": Greedy(), "constraints": [], "max_length": None}
     assert read(max_length=1000)["max_length"] == 64
-    assert read(num_beams=4, length_penalty=2.0, early_stopping="never", num_return_sequences=2)[
-        "strategy"
-    ] == Beam(4, 2.0, 2, "length")
+    beams = read(num_beams=4, length_penalty=2.0, early_stopping="never", num_return_sequences=2)
+    assert beams["strategy"] == Beam(4, 2.0, 2, "length")
     assert read(do_sample=True, temperature=0.7, top_p=0.9)["strategy"] == Sample(0.7, 50, 0.9)
     constraints = read(min_length=5, no_repeat_ngram_size=3, bad_words_ids=[[7]], renormalize_logits=True)
     assert constraints["constraints"][:2] == [NoRepeatNgram(3), MinLength(5)]
@@ -177,7 +163,7 @@ def test_outputs_begin_as_in_transformers(config, generation, ids, start, tmp_pa
         ({"num_beams": 2, "forced_bos_token_id": 5}, "with the probability of that token"),
     ],
 )
-def test_what_is_not_the_same_is_said(config, named, read, caplog):
+def test_differences_from_transformers_are_warnings(config, named, read, caplog):
     with caplog.at_level(logging.WARNING):
         read(object() if "length" in named else Model, **config)
     assert named in caplog.text

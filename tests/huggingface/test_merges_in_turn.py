@@ -25,13 +25,8 @@ def gemma_json(folder, merges):
     """Writes a tokenizer.json as Gemma 3's with these merges."""
     characters = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces = dict.fromkeys([*characters, "\n", "\t", BLANK, "a", "b", *map("".join, merges)])
-    model = {
-        "type": "BPE",
-        "byte_fallback": True,
-        "fuse_unk": True,
-        "unk_token": "<unk>",
-        "ignore_merges": False,
-    }
+    model = {"type": "BPE", "unk_token": "<unk>", "ignore_merges": False}
+    model |= dict.fromkeys(("byte_fallback", "fuse_unk"), True)
     model |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": merges}
     normalizer = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
     special = [{"id": i, "content": token, "special": True} for i, token in enumerate(characters[:4])]

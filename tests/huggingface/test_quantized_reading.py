@@ -11,14 +11,23 @@ from families import CONFIGS, LLAMA, MARIAN, T5, own_model
 from keras_transformer.huggingface import FAMILIES, from_huggingface, quantized, to_huggingface
 from keras_transformer.keras_internals import sublayers
 
+SMALL = {**LLAMA, "num_hidden_layers": 1}
 CASES = {
-    "llama": LLAMA,
+    "llama": SMALL,
     "tied": CONFIGS["qwen2-tied"],
     "fused": CONFIGS["phi3"],
     "marian": MARIAN,
     "t5": T5,
-    "roberta": CONFIGS["roberta-ForSequenceClassification"],
+    "roberta": {**CONFIGS["roberta-ForSequenceClassification"], "num_hidden_layers": 1},
 }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a small Llama."""
+    folder = tmp_path_factory.mktemp("llama") / "new"
+    to_huggingface(own_model(SMALL), folder)
+    return folder
 
 
 def name_of(weight):
@@ -61,9 +70,8 @@ def test_no_matrix_of_a_family_is_made_of_floats(family):
         assert (layer.quantization_mode == "int8") == (type(layer) in quantized.MATRICES), layer.path
 
 
-def test_the_rest_has_the_dtype_that_is_asked_for_and_a_file_keeps_it(tmp_path):
-    to_huggingface(own_model(LLAMA), tmp_path / "new")
-    model = from_huggingface(tmp_path / "new", precision="int8", dtype="mixed_bfloat16")
+def test_other_layers_have_the_given_dtype_in_a_file_too(folder, tmp_path):
+    model = from_huggingface(folder, precision="int8", dtype="mixed_bfloat16")
     model.save(tmp_path / "model.keras")
     ids = np.array([[5, 7, 3]])
     expected = np.asarray(model(ids))
@@ -75,13 +83,11 @@ def test_the_rest_has_the_dtype_that_is_asked_for_and_a_file_keeps_it(tmp_path):
         np.testing.assert_array_equal(np.asarray(each(ids)), expected)
 
 
-def test_another_precision_is_refused(tmp_path):
-    to_huggingface(own_model(LLAMA), tmp_path / "new")
+def test_another_precision_is_refused(folder):
     with pytest.raises(ValueError, match="`precision` must be one of"):
-        from_huggingface(tmp_path / "new", precision="int4")
+        from_huggingface(folder, precision="int4")
 
 
-def test_what_is_built_later_stays_in_floats(tmp_path):
-    to_huggingface(own_model(LLAMA), tmp_path / "new")
-    from_huggingface(tmp_path / "new", precision="int8")
-    assert not any(layer.quantization_mode for layer in sublayers(own_model(LLAMA)))
+def test_later_models_stay_in_floats(folder):
+    from_huggingface(folder, precision="int8")
+    assert not any(layer.quantization_mode for layer in sublayers(own_model(SMALL)))

@@ -28,10 +28,8 @@ def files(folder, pooling, modules=("Transformer", "Pooling", "Normalize"), **co
     (folder / "1_Pooling").mkdir(parents=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
-    listed = [
-        {"idx": i, "path": paths.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(modules)
-    ]
+    package, named = "sentence_transformers.models", [*enumerate(modules)]
+    listed = [{"path": paths.get(kind, f"{i}_{kind}"), "type": f"{package}.{kind}"} for i, kind in named]
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": false}')
     (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
@@ -56,11 +54,8 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
         pieces[0], pieces[1] = pieces[1], pieces[0]  # its padding has the id 1
     sizes = {"vocab_size": 13, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
     torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}Model")(
-        getattr(transformers, f"{kind}Config")(
-            **sizes, intermediate_size=7, max_position_embeddings=20, initializer_range=0.3
-        )
-    )
+    sizes |= {"intermediate_size": 7, "max_position_embeddings": 20, "initializer_range": 0.3}
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
     tokenizer = getattr(transformers, f"{kind}Tokenizer")(vocab={piece: i for i, piece in enumerate(pieces)})
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
@@ -68,13 +63,10 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
         parts.Transformer(str(tmp_path / "model"), max_seq_length=9),
         parts.Pooling(12, pooling_mode=mode),
     ]
+    modules += [parts.Normalize()] if normalize else []
     prompts = {"query": "dog: "} if prompt else {}
-    expected = library.SentenceTransformer(
-        modules=modules + ([parts.Normalize()] if normalize else []),
-        prompts=prompts,
-        default_prompt_name=prompt,
-        device="cpu",
-    )
+    options = {"prompts": prompts, "default_prompt_name": prompt, "device": "cpu"}
+    expected = library.SentenceTransformer(modules=modules, **options)
     expected.save(str(tmp_path / "saved"))
     (tmp_path / "saved" / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     embedder = convert(tmp_path / "saved", tmp_path / "own")
@@ -96,23 +88,21 @@ def test_options_of_an_older_folder(tmp_path):
     assert embedder_options(first) == {**options, "pooling": "first", "normalize": False}
 
 
+TWO = ("Transformer", "Pooling")
+QUERY = {"default_prompt_name": "q", "prompts": {"q": "q: "}}
+
+
 @pytest.mark.parametrize(
     ("pooling", "modules", "config", "message"),
     [
-        ({"pooling_mode": "max"}, ("Transformer", "Pooling"), {}, "Received: \\['max'\\]"),
-        ({**MEAN, "pooling_mode_max_tokens": True}, ("Transformer", "Pooling"), {}, "mode_max_tokens"),
-        (MEAN, ("Transformer", "Pooling", "CNN"), {}, "CNN"),
+        ({"pooling_mode": "max"}, TWO, {}, "Received: \\['max'\\]"),
+        ({**MEAN, "pooling_mode_max_tokens": True}, TWO, {}, "mode_max_tokens"),
+        (MEAN, (*TWO, "CNN"), {}, "CNN"),
         (MEAN, ("Transformer", "Dense", "Pooling"), {}, "Dense"),
-        ({**MEAN, "pooling_mode_entropy": 0.5}, ("Transformer", "Pooling"), {}, "pooling_mode_entropy"),
-        ({**MEAN, "temperature": 0.5}, ("Transformer", "Pooling"), {}, "temperature=0.5"),
-        (MEAN, ("Transformer", "Pooling"), {"truncate_dim": 8}, "truncate_dim=8"),
-        (MEAN, ("Transformer", "Pooling"), {"default_prompt_name": "query"}, "prompt_name='query'"),
-        (
-            {**MEAN, "include_prompt": False},
-            ("Transformer", "Pooling"),
-            {"default_prompt_name": "q", "prompts": {"q": "q: "}},
-            "include_prompt=False",
-        ),
+        ({**MEAN, "temperature": 0.5}, TWO, {}, "temperature=0.5"),
+        (MEAN, TWO, {"truncate_dim": 8}, "truncate_dim=8"),
+        (MEAN, TWO, {"default_prompt_name": "query"}, "prompt_name='query'"),
+        ({**MEAN, "include_prompt": False}, TWO, QUERY, "include_prompt=False"),
     ],
 )
 def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
@@ -122,14 +112,9 @@ def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
 
 @pytest.mark.parametrize(
     ("tokenizer", "lowers"),
-    [
-        ({"do_lower_case": True}, True),
-        ({}, True),
-        ({"do_lower_case": False}, False),
-        (None, False),
-    ],
+    [({"do_lower_case": True}, True), ({}, True), ({"do_lower_case": False}, False), (None, False)],
 )
-def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path):
+def test_lower_case_is_an_option_of_the_tokenizer_alone(tokenizer, lowers, tmp_path):
     folder = files(tmp_path / "new", MEAN)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
     if tokenizer is not None:
@@ -152,12 +137,13 @@ def test_small_letters_are_the_work_of_the_tokenizer(tokenizer, lowers, tmp_path
         ({}, "config.json names no activation, which means a sigmoid"),
     ],
 )
-@pytest.mark.sampled
-def test_an_activation_of_the_score_is_said(config, named, tmp_path, caplog):
-    classes = {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
-    to_huggingface(own_model(classes), tmp_path / "new", config=config)
-    with caplog.at_level(logging.WARNING):
-        from_huggingface(tmp_path / "new")
+def test_an_activation_of_the_score_is_a_warning(config, named, tmp_path, caplog):
+    classes = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "score"}}
+    config = {**BERT, "num_hidden_layers": 1, **classes, **config}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"a": np.zeros(1, "float32")}, tmp_path / "model.safetensors")
+    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="'a' is left over"):
+        from_huggingface(tmp_path)
     assert named in caplog.text
     assert bool(named) == bool(caplog.text)
 
@@ -172,10 +158,17 @@ def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
         embedder_options(folder)
 
 
-def folder_with_dense_modules(folder, activations=("activation.Tanh", "linear.Identity"), **changes):
-    """Writes a BERT with two Dense modules. Returns the matrices and biases of these."""
-    to_huggingface(own_model({**BERT, "architectures": ["BertModel"]}), folder)
-    (folder / "vocab.txt").write_text("\n".join(PIECES))
+BARE = {**BERT, "architectures": ["BertModel"]}
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """A model that is not changed."""
+    return own_model({**BARE, "num_hidden_layers": 1})
+
+
+def dense_modules(folder, activations=("activation.Tanh", "linear.Identity"), **changes):
+    """Writes the files of two Dense modules. Returns their matrices and biases."""
     files(folder, MEAN, ("Transformer", "Pooling", "Dense", "Dense", "Normalize"))
     rng, widths, weights = np.random.default_rng(0), (15, 7, 5), []
     for i, activation in enumerate(activations):
@@ -187,15 +180,15 @@ def folder_with_dense_modules(folder, activations=("activation.Tanh", "linear.Id
         matrix, added = rng.normal(size=(widths[i + 1], widths[i])), rng.normal(size=widths[i + 1]) * bias
         weights.append((matrix, added))
         tensors = {"linear.weight": matrix, **({"linear.bias": added} if bias else {})}
-        save_file(
-            {name: value.astype("float32") for name, value in tensors.items()}, path / "model.safetensors"
-        )
+        save_file({name: np.float32(value) for name, value in tensors.items()}, path / "model.safetensors")
     return weights
 
 
 @pytest.mark.slow
 def test_dense_modules_are_computed(tmp_path):
-    weights = folder_with_dense_modules(tmp_path / "model")
+    to_huggingface(own_model(BARE), tmp_path / "model")
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
+    weights = dense_modules(tmp_path / "model")
     embedder = convert(tmp_path / "model", tmp_path / "own")
     assert embedder.pooling == "projected"
     plain = embedder.copied(pooling="mean", normalize=False)
@@ -214,12 +207,16 @@ def test_dense_modules_are_computed(tmp_path):
     np.testing.assert_allclose(load(tmp_path / "int8").embed(texts), int8.embed(texts), atol=1e-5)
 
 
-def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
-    folder = tmp_path / "model"
-    to_huggingface(own_model({**BERT, "architectures": ["BertModel"]}), folder)
-    files(folder, MEAN)
-    model = from_huggingface(folder)
-    assert with_dense_modules(model, folder) is model
+def test_a_model_keeps_its_own_pooler_without_dense_modules(bert, tmp_path):
+    assert with_dense_modules(bert, files(tmp_path / "model", MEAN)) is bert
+
+
+def test_dense_modules_become_the_pooler(bert, tmp_path):
+    (first, bias), (second, _) = dense_modules(tmp_path / "model")
+    ids = np.array([[2, 5, 6, 3]])
+    states = np.array(bert.encode(ids))[0]
+    found = np.array(with_dense_modules(bert, tmp_path / "model").pooled(ids))[0]
+    np.testing.assert_allclose(found, np.tanh(states.mean(axis=0) @ first.T + bias) @ second.T, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -231,10 +228,17 @@ def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
         ({"dropout_before": 0.5}, "dropout_before=0.5"),
     ],
 )
-@pytest.mark.sampled
-def test_other_dense_modules_are_refused(options, message, tmp_path):
-    folder_with_dense_modules(tmp_path / "model", **options)
+def test_other_dense_modules_are_refused(bert, options, message, tmp_path):
+    dense_modules(tmp_path / "model", **options)
     with pytest.raises(ValueError, match=message):
+        with_dense_modules(bert, tmp_path / "model")
+
+
+def test_conversion_refuses_other_dense_modules(bert, tmp_path):
+    to_huggingface(bert, tmp_path / "model")
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
+    dense_modules(tmp_path / "model", out_features=6)
+    with pytest.raises(ValueError, match="shape"):
         convert(tmp_path / "model", tmp_path / "own")
     assert not (tmp_path / "own").exists()
 

@@ -1,78 +1,83 @@
 """T5 and Marian: ids, copies of the embedding, and the table of positions."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from families import MARIAN, T5, WEIGHTS, assert_same_weights, change_config, change_tensors, own_model
 from safetensors.numpy import load_file
 
-from keras_transformer.huggingface import from_huggingface, to_huggingface
+from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
+from keras_transformer.huggingface.files import stored_tensors
+from keras_transformer.huggingface.tensors import fill_weights
+from keras_transformer.models import T5 as T5Model
 
-FOLDERS = {"t5": T5, "marian": MARIAN}
+T5_SMALL = {**T5, "num_layers": 1, "num_decoder_layers": 1}
+MARIAN_SMALL = {**MARIAN, "encoder_layers": 1}
+FOLDERS = {"t5": T5_SMALL, "marian": MARIAN_SMALL}
 
 
-@pytest.fixture(params=FOLDERS)
-def written(request, tmp_path):
-    """A model, and a folder that it was written to."""
-    model = own_model(FOLDERS[request.param])
-    to_huggingface(model, tmp_path / request.param)
-    return model, tmp_path / request.param
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A model of each family, and a folder that it was written to."""
+    parent = tmp_path_factory.mktemp("models")
+    models = {name: (own_model(config), parent / name) for name, config in FOLDERS.items()}
+    for model, folder in models.values():
+        to_huggingface(model, folder)
+    return models
 
 
 @pytest.fixture
-def marian(tmp_path):
-    """A Marian model, and a folder that it was written to."""
-    model = own_model(MARIAN)
-    to_huggingface(model, tmp_path / "marian")
-    return model, tmp_path / "marian"
+def copied(models, tmp_path):
+    """A function from a family to its model and a copy of its folder, to be changed."""
+    return lambda name: (models[name][0], shutil.copytree(models[name][1], tmp_path / name))
 
 
-def refused(folder):
+def refused(model, folder):
+    """Returns the message with which the tensors of a folder are refused."""
+    family = FAMILIES["t5" if isinstance(model, T5Model) else "marian"]
+    stored, tables = stored_tensors(folder), family.make_tables(model)
     with pytest.raises(ValueError) as caught:
-        from_huggingface(folder)
+        fill_weights(family.make_tensors(model), stored, family.prefix, family.ignored, tables)
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("config", "expected"), [(T5, (0, 0, 1)), (MARIAN, (30, 30, 0))])
-def test_targets_begin_with_padding(config, expected, tmp_path):
-    to_huggingface(own_model(config), tmp_path / "new")
-    model = from_huggingface(tmp_path / "new")
+@pytest.mark.parametrize(("name", "expected"), [("t5", (0, 0, 1)), ("marian", (30, 30, 0))])
+def test_targets_begin_with_padding(models, name, expected):
+    model = from_huggingface(models[name][1])
     assert (model.pad_id, model.bos_id, model.eos_id) == expected
-    config = json.loads((tmp_path / "new" / "config.json").read_text())
+    config = json.loads((models[name][1] / "config.json").read_text())
     assert config["decoder_start_token_id"] == expected[0]
 
 
-COPIES = {
-    "t5": ("shared.weight", ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]),
-    "marian": (
-        "model.shared.weight",
-        ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"],
-    ),
-}
+COPIES = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
+MARIAN_COPIES = [f"model.{name}" for name in COPIES[:2]] + COPIES[2:]
 
 
-def test_copies_of_the_embedding_may_be_stored_and_must_be_equal(written):
-    model, folder = written
-    name, copies = COPIES[folder.name]
-    change_tensors(folder, lambda tensors: {**tensors, **{copy: tensors[name] for copy in copies}})
-    assert_same_weights(from_huggingface(folder), model)
+@pytest.mark.parametrize(
+    ("name", "embedding", "copies"),
+    [("t5", "shared.weight", COPIES), ("marian", "model.shared.weight", MARIAN_COPIES)],
+)
+def test_copies_of_the_embedding_may_be_stored_and_must_be_equal(copied, name, embedding, copies):
+    model, folder = copied(name)
+    change_tensors(folder, lambda tensors: {**tensors, **{copy: tensors[embedding] for copy in copies}})
+    again = from_huggingface(folder)
+    assert_same_weights(again, model)
     for copy in copies:
-        change_tensors(folder, lambda tensors, copy=copy: {**tensors, copy: tensors[name] + 0.01})
-        assert f"{copy!r} differs from {name!r}, which it is tied to" in refused(folder)
-        change_tensors(folder, lambda tensors, copy=copy: {**tensors, copy: tensors[name]})
+        change_tensors(folder, lambda tensors, copy=copy: {**tensors, copy: tensors[embedding] + 0.01})
+        assert f"{copy!r} differs from {embedding!r}, which it is tied to" in refused(again, folder)
+        change_tensors(folder, lambda tensors, copy=copy: {**tensors, copy: tensors[embedding]})
 
 
-def test_unused_bias_of_cross_attention_is_passed_over(tmp_path):
-    model, folder = own_model(T5), tmp_path / "new"
-    to_huggingface(model, folder)
+def test_unused_bias_of_cross_attention_is_passed_over(copied):
+    model, folder = copied("t5")
     name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     change_tensors(folder, lambda tensors: {**tensors, name: np.ones((8, 3), "float32")})
     assert_same_weights(from_huggingface(folder), model)
-    change_tensors(
-        folder, lambda tensors: {**tensors, name.replace("block.0", "block.1"): np.ones((8, 3), "float32")}
-    )
-    assert "block.1.layer.1.EncDecAttention.relative_attention_bias.weight' is left over" in refused(folder)
+    other = name.replace("block.0", "block.1")
+    change_tensors(folder, lambda tensors: {**tensors, other: np.ones((8, 3), "float32")})
+    assert f"{other.removeprefix('decoder.')}' is left over" in refused(model, folder)
 
 
 TABLES = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
@@ -85,13 +90,12 @@ def table(length=64, d_model=18, interleaved=False):
     return np.stack(parts, -1).reshape(length, -1) if interleaved else np.concatenate(parts, -1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("length", [64, 1024])
-def test_positions_that_are_stored_must_be_those_computed(marian, dtype, length):
-    model, folder = marian
-    stored = table(length).astype(dtype)
-    change_tensors(folder, lambda tensors: {**tensors, **{name: stored for name in TABLES}})
-    assert_same_weights(from_huggingface(folder), model)
+def test_positions_that_are_stored_must_be_those_computed(copied):
+    model, folder = copied("marian")
+    for dtype, length in (("float32", 64), ("float16", 1024)):
+        stored = {name: table(length).astype(dtype) for name in TABLES}
+        change_tensors(folder, lambda tensors, stored=stored: {**tensors, **stored})
+        assert_same_weights(from_huggingface(folder), model)
     change_tensors(folder, lambda tensors: {n.removeprefix("model."): array for n, array in tensors.items()})
     assert_same_weights(from_huggingface(folder), model)
 
@@ -107,15 +111,15 @@ def test_positions_that_are_stored_must_be_those_computed(marian, dtype, length)
     ],
     ids=["order", "values", "width", "rank", "integers"],
 )
-def test_other_positions_are_refused(marian, stored, expected):
-    _, folder = marian
+def test_other_positions_are_refused(copied, stored, expected):
+    model, folder = copied("marian")
     stored = stored if stored.dtype == "int8" else stored.astype("float32")
     change_tensors(folder, lambda tensors: {**tensors, TABLES[1]: stored})
-    assert f"{TABLES[1]!r} {expected}" in refused(folder)
+    assert f"{TABLES[1]!r} {expected}" in refused(model, folder)
 
 
-def test_positions_are_not_written(marian):
-    stored = load_file(marian[1] / WEIGHTS)
+def test_positions_are_not_written(models):
+    stored = load_file(models["marian"][1] / WEIGHTS)
     assert not set(TABLES) & set(stored)
     assert stored["final_logits_bias"].shape == (1, 31)
 
@@ -123,8 +127,8 @@ def test_positions_are_not_written(marian):
 def test_own_output_projection_is_known_by_its_tensors(tmp_path):
     """As transformers 5 writes a T5 1.1: its configuration says that all is tied."""
     for config, tied in (
-        ({**T5, "tie_word_embeddings": False}, False),
-        ({**T5, "scale_decoder_outputs": False}, True),
+        ({**T5_SMALL, "tie_word_embeddings": False}, False),
+        ({**T5_SMALL, "scale_decoder_outputs": False}, True),
     ):
         model, folder = own_model(config), tmp_path / str(tied)
         to_huggingface(model, folder)

@@ -9,7 +9,7 @@ from families import BERT, own_model
 
 from keras_transformer.cli.answers import line_of, rows_of
 from keras_transformer.cli.convert import convert
-from keras_transformer.huggingface import to_huggingface
+from keras_transformer.huggingface import FAMILIES, to_huggingface
 from keras_transformer.serving import Classifier, Tagger, load
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "##s", "lives", "in", "par", "##is", ".", "a"]
@@ -20,7 +20,7 @@ TOPICS = {"id2label": {"0": "news", "1": "sports", "2": "art"}, "problem_type": 
 
 def folder_of(path, name, changes):
     """Writes a BERT of the class `name` with a WordPiece tokenizer."""
-    config = {**BERT, "vocab_size": len(PIECES), "architectures": [name], **changes}
+    config = {**BERT, "num_hidden_layers": 1, "vocab_size": len(PIECES), "architectures": [name], **changes}
     to_huggingface(own_model(config), path)
     (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
@@ -43,23 +43,19 @@ def test_a_tagger_labels_the_tokens_of_a_text(tmp_path):
     assert [label for _, label, _ in found[0]] == [TAGS["id2label"][str(i)] for i in shares.argmax(-1)]
     np.testing.assert_allclose([share for _, _, share in found[0]], shares.max(-1), atol=1e-5)
     row = next(rows_of(tagger.answer([b"Anna lives"])))
-    assert [tag[:2] for tag in json.loads(line_of(row))] == [
-        list(tag[:2]) for tag in tagger.tag(["Anna lives"])[0]
-    ]
+    expected = [list(tag[:2]) for tag in tagger.tag(["Anna lives"])[0]]
+    assert [tag[:2] for tag in json.loads(line_of(row))] == expected
 
 
 def test_each_of_several_labels_has_its_own_probability(tmp_path):
     folder = folder_of(tmp_path / "model", "BertForSequenceClassification", TOPICS)
     classifier = convert(folder, tmp_path / "own")
     assert isinstance(classifier, Classifier)
-    logits = np.asarray(load(tmp_path / "own").model(np.array([[2, 12, 3]])))[0]
-    found = load(tmp_path / "own").answer([b"a"], signature="probabilities")["probabilities"][0]
+    logits = np.asarray(classifier.model(np.array([[2, 12, 3]])))[0]
+    found = classifier.answer([b"a"], signature="probabilities")["probabilities"][0]
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits)), atol=1e-6)
     assert abs(found.sum() - 1) > 1e-3
-    to_huggingface(classifier.model, tmp_path / "new")
-    assert (
-        json.loads((tmp_path / "new" / "config.json").read_text())["problem_type"] == TOPICS["problem_type"]
-    )
+    assert FAMILIES["bert"].make_config(classifier.model)["problem_type"] == TOPICS["problem_type"]
 
 
 @pytest.mark.slow
@@ -78,9 +74,8 @@ def test_tags_and_labels_are_those_of_transformers(xla, tmp_path):
         expected = pipeline(text) if text else []
         labels = [label.decode() for label in served["labels"][row].numpy() if label]
         assert labels == [each["entity"] for each in expected]
-        pieces = pipeline.tokenizer.tokenize(
-            text
-        )  # the pipeline has the word of the text for an unknown piece
+        # The pipeline has the word of the text for an unknown piece.
+        pieces = pipeline.tokenizer.tokenize(text)
         assert [token.decode() for token in served["tokens"][row].numpy() if token] == pieces
         shares = served["probabilities"][row].numpy()[: len(labels)]
         np.testing.assert_allclose(shares, [each["score"] for each in expected], atol=1e-5)

@@ -12,23 +12,8 @@ from keras_transformer.huggingface.tokenizers import starts_with_bos
 
 transformers = pytest.importorskip("transformers")
 PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "A",
-    "e",
-    "é",
-    "É",
-    "漢",
-    "漢字",
-    "b",
-    "##b",
-    "##e",
-    "##é",
-]
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "e", "é", "É", "漢", "漢字", "b", "##b", "##e", "##é",
+]  # fmt: skip
 TEXTS = ["A é É", "Ab Éb", "漢字 a", "a漢字b", "AB ébe"]
 WORD_PIECE = [
     # options of tokenizer_config.json; those of `BertNormalizer` in tokenizer.json
@@ -78,9 +63,8 @@ def test_word_pieces_over_several_ideographs_are_refused(config, normalizer, tmp
 def test_the_first_blank_of_byte_pairs_is_that_of_transformers(files, name, tmp_path):
     vocabulary, merges = byte_pieces()
     if files == "json":
-        transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>").save_pretrained(
-            tmp_path
-        )
+        there = transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>")
+        there.save_pretrained(tmp_path)
     elif name == "PreTrainedTokenizerFast":
         pytest.skip("it reads tokenizer.json alone")
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
@@ -105,51 +89,35 @@ def test_the_first_blank_of_llama_is_that_of_transformers(options, tmp_path):
 def template(*items):
     """A `TemplateProcessing` of `[CLS]`, `[SEP]` and the text."""
 
-    def listed(pair):
-        texts = iter(("A", "B"))
-        return [
-            {"Sequence": {"id": next(texts), "type_id": 0}}
-            if item == "$"
-            else {"SpecialToken": {"id": item, "type_id": 0}}
-            for item in (*items, *(items[1:] if pair else ()))
-        ]
+    def listed(items):
+        texts = iter("AB")
+        parts = [("Sequence", next(texts)) if item == "$" else ("SpecialToken", item) for item in items]
+        return [{kind: {"id": each, "type_id": 0}} for kind, each in parts]
 
-    ids = {
-        token: {"id": token, "ids": [PIECES.index(token)], "tokens": [token]} for token in ("[CLS]", "[SEP]")
+    tokens = {
+        each: {"id": each, "ids": [PIECES.index(each)], "tokens": [each]} for each in ("[CLS]", "[SEP]")
     }
-    return {
-        "type": "TemplateProcessing",
-        "single": listed(False),
-        "pair": listed(True),
-        "special_tokens": ids,
-    }
+    sides = {"single": listed(items), "pair": listed([*items, *items[1:]])}
+    return {"type": "TemplateProcessing", **sides, "special_tokens": tokens}
 
 
 BERT = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-@pytest.mark.parametrize(
-    "processor", [BERT, template("[CLS]", "$", "[SEP]"), {"type": "Sequence", "processors": [BERT]}]
-)
-def test_the_usual_ids_around_a_text_are_read(processor, tmp_path):
-    assert tokenizers_from_huggingface(word_piece(tmp_path, GENERIC, {}, post_processor=processor))
+USUAL = [BERT, template("[CLS]", "$", "[SEP]"), {"type": "Sequence", "processors": [BERT]}]
+OTHERS = [
+    *(None, 3, {"type": "Invented"}, {"type": "TemplateProcessing"}, {**BERT, "type": "RobertaProcessing"}),
+    *(template("$", "[SEP]"), template("[CLS]", "[CLS]", "$", "[SEP]")),
+]
 
 
-@pytest.mark.parametrize(
-    "processor",
-    [
-        None,
-        template("$", "[SEP]"),
-        template("[CLS]", "[CLS]", "$", "[SEP]"),
-        {**BERT, "type": "RobertaProcessing"},
-        {"type": "Invented"},
-        {"type": "TemplateProcessing"},
-        3,
-    ],
-)
-def test_other_ids_around_a_text_are_refused(processor, tmp_path):
+@pytest.mark.parametrize(("processor", "usual"), [*((x, True) for x in USUAL), *((x, False) for x in OTHERS)])
+def test_other_ids_around_a_text_than_the_usual_ones_are_refused(processor, usual, tmp_path):
     folder = word_piece(tmp_path, GENERIC, {}, post_processor=processor)
+    if usual:
+        assert tokenizers_from_huggingface(folder)
+        return
     with pytest.raises(ValueError, match=r"`post_processor` of tokenizer\.json"):
         tokenizers_from_huggingface(folder)
 
@@ -174,9 +142,8 @@ def test_prompts_begin_as_the_post_processor_says(tmp_path):
 @pytest.mark.parametrize("name", ["RobertaTokenizer", "BertJapaneseTokenizer", "T5TokenizerFast"])
 def test_another_class_of_tokenizers_is_refused(name, tmp_path):
     folder = word_piece(tmp_path, {"tokenizer_class": name}, {})
-    with pytest.raises(
-        ValueError, match=f"`tokenizer_class` .*tokenizer_class='{name.removesuffix('Fast')}'"
-    ):
+    message = f"`tokenizer_class` .*tokenizer_class='{name.removesuffix('Fast')}'"
+    with pytest.raises(ValueError, match=message):
         tokenizers_from_huggingface(folder)
 
 
@@ -189,9 +156,8 @@ def byte_level(folder, model_type, **config):
 
 def test_parts_that_a_class_makes_otherwise_are_refused(tmp_path):
     folder = byte_level(tmp_path, "qwen2", tokenizer_class="Qwen2Tokenizer")
-    with pytest.raises(
-        ValueError, match=r"parts of its class.*tokenizer_class='Qwen2Tokenizer', pre_tokenizer='gpt2'"
-    ):
+    message = r"parts of its class.*tokenizer_class='Qwen2Tokenizer', pre_tokenizer='gpt2'"
+    with pytest.raises(ValueError, match=message):
         tokenizers_from_huggingface(folder)
     described(tmp_path, "qwen3", tokenizer_class="PreTrainedTokenizerFast")
     (tokenizer,) = tokenizers_from_huggingface(folder)
@@ -236,9 +202,8 @@ def test_qwens_older_files_are_split_as_its_class_does(name, tmp_path):
 def test_older_files_are_refused_where_no_class_says_how_texts_are_split(family, name, tmp_path):
     folder = byte_level(tmp_path, family, **({"tokenizer_class": name} if name else {}))
     older_files(folder)
-    with pytest.raises(
-        ValueError, match=r"`tokenizer_class` must be one of .* where tokenizer\.json is missing"
-    ):
+    message = r"`tokenizer_class` must be one of .* where tokenizer\.json is missing"
+    with pytest.raises(ValueError, match=message):
         tokenizers_from_huggingface(folder)
 
 
@@ -259,26 +224,29 @@ def test_a_sequence_of_one_part_is_the_part(tmp_path):
     assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(folder), TEXTS)
 
 
+def llama_json(folder):
+    """Writes the tokenizer.json of a Llama; returns its path and its parts."""
+    train_pieces(folder / "tokenizer.model", vocab_size=400, **BYTES)
+    described(folder, "llama", tokenizer_class="LlamaTokenizer")
+    transformers.LlamaTokenizer.from_pretrained(folder).save_pretrained(folder)
+    return folder / "tokenizer.json", json.loads((folder / "tokenizer.json").read_text())
+
+
+BLANKS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
         ({"bos_token": "<start>"}, {}, "`bos_token` of tokenizer_config.json must be a piece"),
-        (
-            {},
-            {"normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}},
-            "`normalizer`",
-        ),
+        ({}, {"normalizer": BLANKS}, "`normalizer`"),
         ({}, {"model": {"byte_fallback": False}}, "`normalizer`, `pre_tokenizer` and `model` must do"),
     ],
     ids=["bos", "blanks", "bytes"],
 )
-def test_what_llamas_class_does_otherwise_is_refused(config, changes, message, tmp_path):
-    train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
-    described(tmp_path, "llama", tokenizer_class="LlamaTokenizer")
-    transformers.LlamaTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+def test_parts_that_contradict_llamas_class_are_refused(config, changes, message, tmp_path):
+    path, parts = llama_json(tmp_path)
     (tmp_path / "tokenizer.model").unlink()
-    path = tmp_path / "tokenizer.json"
-    parts = json.loads(path.read_text())
     for name, part in changes.items():
         parts[name] = {**(parts[name] or {}), **part}
     path.write_text(json.dumps(parts))
@@ -291,11 +259,7 @@ def test_what_llamas_class_does_otherwise_is_refused(config, changes, message, t
     ("family", "options"), [("phi3", {"tokenizer_class": "LlamaTokenizer"}), ("llama", {})]
 )
 def test_tokenizer_json_counts_where_transformers_takes_it_as_it_is(family, options, tmp_path):
-    train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
-    described(tmp_path, family, tokenizer_class="LlamaTokenizer")
-    transformers.LlamaTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    parts = json.loads(path.read_text())
+    path, parts = llama_json(tmp_path)
     parts["pre_tokenizer"]["prepend_scheme"] = "never"
     path.write_text(json.dumps(parts))
     described(tmp_path, family, **options)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 import sentencepiece
@@ -19,64 +20,18 @@ TOKENS = {
     "quay": {"single_word": True, "normalized": True},
     "<hl>": {"special": True},
 }
-PYTHON = {
-    **TOKENS,
-    "quay": {},
-    "<hl>": {},
-}  # in Python a word ends at a space alone, and decoding knows no flag
+# In Python a word ends at a space alone, and decoding knows no flag.
+PYTHON = {**TOKENS, "quay": {}, "<hl>": {}}
+# fmt: off
 WORDS = [
-    "A man",
-    "runs",
-    "in the",
-    "park",
-    "quay",
-    "quays",
-    "dog",
-    "Zwei Hunde:",
-    "두 마리",
-    "é",
-    "naïve",
-    "1,234",
-    "(",
-    "!",
-    "_",
+    "A man", "runs", "in the", "park", "quay", "quays", "dog", "Zwei Hunde:", "두 마리", "é", "naïve", "1,234",
+    "(", "!", "_",
 ]
 PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "dog",
-    "##s",
-    "runs",
-    "a",
-    "man",
-    "in",
-    "e",
-    "##1",
-    "[",
-    "]",
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "runs", "a", "man", "in", "e", "##1", "[", "]",
+    "park", "<", ">", "s", "##e", "##p", "1", "zwei", "hunde", ",", ":", "(", "!", "naive", "##ark", "p",
 ]
-PIECES += [
-    "park",
-    "<",
-    ">",
-    "s",
-    "##e",
-    "##p",
-    "1",
-    "zwei",
-    "hunde",
-    ",",
-    ":",
-    "(",
-    "!",
-    "naive",
-    "##ark",
-    "p",
-]
+# fmt: on
 
 
 def word_pieces(folder):
@@ -160,20 +115,14 @@ def lines_of(kind, count):
     """Makes lines of words and added tokens, with blanks between them or not."""
     numbers = random.Random(7)
     tokens = [token for token in TOKENS if not (kind in FINDS_NO_SPECIAL and token == "<hl>")]
-    blanks = (
-        ["", " ", " ", "  ", "\u00a0"]
-        if kind in ("bert", "bert-json", "gpt2", "roberta", "roberta-json")
-        else ["", " "]
-    )
+    more = ["  ", "\u00a0"] if kind.startswith(("bert", "gpt2", "roberta")) else []
+    blanks = ["", " ", " ", *more]
     lines = []
     for _ in range(count):
         parts = [numbers.choice([*WORDS, *tokens, *tokens]) for _ in range(numbers.randint(1, 8))]
         lines.append("".join(part + numbers.choice(blanks) for part in parts).rstrip())
     if kind == "pegasus":  # transformers 5 keeps a blank before an added token as a piece of its own
-        lines = [
-            line.replace(" <", "<").replace(" [", "[").replace(" {", "{").replace(" quay", "quay")
-            for line in lines
-        ]
+        lines = [re.sub(r" (?=[<[{]|quay)", "", line) for line in lines]
     return [line for line in lines if line]
 
 
@@ -185,20 +134,15 @@ def test_added_tokens_have_the_ids_of_transformers(kind, count, tmp_path):
     assert tokenizer.vocab_size == len(there)
     lines = lines_of(kind, count)
     found, expected = tokenizer.tokenize(lines).to_list(), there(lines, add_special_tokens=False)["input_ids"]
-    different = [row for row in zip(lines, found, expected, strict=True) if row[1] != row[2]]
-    assert not different, (
-        len(different),
-        different[0],
-        tokenizer.pieces(different[0][1]),
-        tokenizer.pieces(different[0][2]),
-    )
+    rows = zip(lines, found, expected, strict=True)
+    different = [(line, *map(tokenizer.pieces, ids)) for line, *ids in rows if ids[0] != ids[1]]
+    assert not different, (len(different), different[0])
     known = [ids for ids in expected if tokenizer.unk_id not in ids]
     assert len(known) > count // 20
     back = [text.decode() for text in tokenizer.detokenize(known).numpy()]
     read = there.batch_decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    if (
-        type(tokenizer) is TOKENIZERS["WordPieceTokenizer"]
-    ):  # transformers leaves blanks before some signs out
+    # transformers leaves blanks before some signs out.
+    if type(tokenizer) is TOKENIZERS["WordPieceTokenizer"]:
         back, read = (["".join(text.split()) for text in texts] for texts in (back, read))
     assert [text.strip() for text in back] == [text.strip() for text in read]
     tokenizer.save(tmp_path / "own")

@@ -97,9 +97,8 @@ def test_the_commands_convert_train_resume_and_export_a_checkpoint(family, tmp_p
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     languages = LANGUAGES.get(family, ())[1:]
     options = zip(("--source-language", "--target-language"), languages, strict=bool(languages))
-    code, _, err = run(
-        "convert", tmp_path / "there", tmp_path / "own", *(x for each in options for x in each)
-    )
+    words = [word for option in options for word in option]
+    code, _, err = run("convert", tmp_path / "there", tmp_path / "own", *words)
     assert code == 0, err
     folder = tmp_path / "run"
     train = ["train", "--pairs", tmp_path / "pairs.tsv", "--output", folder, "--init-from", tmp_path / "own"]

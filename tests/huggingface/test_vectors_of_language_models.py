@@ -1,6 +1,7 @@
 """Language models whose modules.json makes vectors of texts, such as Qwen3-Embedding: the state of the last token."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from families import CONFIGS, change_config, change_tensors, own_model
 
 from keras_transformer.cli.convert import convert
-from keras_transformer.huggingface import from_huggingface, to_huggingface
+from keras_transformer.huggingface import embedder_options, from_huggingface, to_huggingface
 from keras_transformer.models import EncoderModel
 from keras_transformer.serving import Embedder, load
 
@@ -33,17 +34,16 @@ def template(*parts):
 
 def folder_of(folder, post_processor, pooling="lasttoken", **config):
     """Writes a Qwen 3 with the modules of sentence-transformers. Returns the language model."""
-    sizes = {"vocab_size": 450, "bos_token_id": None, "eos_token_id": 1, "tie_word_embeddings": False}
-    model = own_model({**CONFIGS["qwen3"], **sizes, "bos_token_id": 2, **config})
+    sizes = {"num_hidden_layers": 1, "vocab_size": 450, "bos_token_id": 2, "eos_token_id": 1}
+    model = own_model({**CONFIGS["qwen3"], **sizes, "tie_word_embeddings": False, **config})
     to_huggingface(model, folder)
     parts = {**RECORDED, "post_processor": post_processor}
     (folder / "tokenizer.json").write_text(json.dumps(parts))
     options = {"eos_token": "<|im_start|>", "pad_token": END, "model_max_length": 9}
     (folder / "tokenizer_config.json").write_text(json.dumps(options))
     modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    listed = [
-        {"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in modules.items()
-    ]
+    package = "sentence_transformers.models"
+    listed = [{"path": path, "type": f"{package}.{kind}"} for kind, path in modules.items()]
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
@@ -78,9 +78,16 @@ def test_the_vector_is_the_state_of_the_last_token(kind, tmp_path):
     np.testing.assert_allclose(served(text=tf.constant(TEXTS))["vector"], expected, atol=1e-5)
 
 
-def test_a_text_that_is_too_long_keeps_its_end(tmp_path):
-    language_model = folder_of(tmp_path / "model", template("A", END))
-    embedder = convert(tmp_path / "model", tmp_path / "own")
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A language model, its folder and the embedder that is made of it."""
+    folder = tmp_path_factory.mktemp("qwen3") / "model"
+    language_model = folder_of(folder, template("A", END))
+    return language_model, folder, convert(folder, folder.parent / "own")
+
+
+def test_a_text_that_is_too_long_keeps_its_end(written):
+    language_model, _, embedder = written
     text = "the dog runs in the park and the men are there"
     ids = [*embedder.tokenizer.tokenize(text).numpy()[:8], END_ID]
     state = np.array(language_model.hidden(np.array([ids])))[0, -1]
@@ -89,23 +96,29 @@ def test_a_text_that_is_too_long_keeps_its_end(tmp_path):
     np.testing.assert_allclose(vector, state / np.linalg.norm(state), atol=1e-5)
 
 
-def test_mean_pooling_of_a_causal_model(tmp_path):
-    language_model = folder_of(tmp_path / "model", template("A", END), "mean_tokens")
-    embedder = convert(tmp_path / "model", tmp_path / "own")
+@pytest.mark.slow
+def test_mean_pooling_of_a_causal_model(written, tmp_path):
+    language_model, folder, embedder = written
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "model" / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    assert embedder_options(tmp_path / "model")["pooling"] == "mean"
     ids = [*embedder.tokenizer.tokenize(TEXTS[0]).numpy(), END_ID]
     mean = np.array(language_model.hidden(np.array([ids])))[0].mean(axis=0)
-    np.testing.assert_allclose(embedder.embed(TEXTS)[0], mean / np.linalg.norm(mean), atol=1e-5)
+    found = embedder.copied(pooling="mean").embed(TEXTS)[0]
+    np.testing.assert_allclose(found, mean / np.linalg.norm(mean), atol=1e-5)
 
 
 @pytest.mark.parametrize("parts", [("A",), ("A", END, END), (END, "A", END)])
-def test_other_tokens_around_a_text_are_refused(parts, tmp_path):
-    folder_of(tmp_path / "model", template(*parts))
+def test_other_tokens_around_a_text_are_refused(written, parts, tmp_path):
+    shutil.copytree(written[1], tmp_path / "model")
+    described = json.dumps({**RECORDED, "post_processor": template(*parts)})
+    (tmp_path / "model" / "tokenizer.json").write_text(described)
     with pytest.raises(ValueError, match=r"A token must end each text .* none but `bos_token` may begin it"):
         convert(tmp_path / "model", tmp_path / "own")
 
 
-def test_without_modules_it_stays_a_language_model(tmp_path):
-    folder_of(tmp_path / "model", template("A", END))
+def test_without_modules_it_stays_a_language_model(written, tmp_path):
+    shutil.copytree(written[1], tmp_path / "model")
     (tmp_path / "model" / "modules.json").unlink()
     assert type(from_huggingface(tmp_path / "model")).__name__ == "LanguageModel"
     change_config(tmp_path / "model", architectures=["Qwen3Model"])

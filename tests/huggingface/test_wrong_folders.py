@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from families import CONFIGS, LINEAR, LLAMA3, VOCAB, WEIGHTS, change_config, change_tensors, own_model
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from keras_transformer.huggingface import (
     FAMILIES,
@@ -18,7 +18,6 @@ from keras_transformer.huggingface.added_tokens import read_added_tokens
 
 INDEX = "model.safetensors.index.json"
 HUGE = 10**12
-CASES = {**CONFIGS, "llama-tied": {**CONFIGS["llama"], "tie_word_embeddings": True}}
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +28,18 @@ def folder_of(tmp_path_factory):
     def folder_of(case, target):
         if case not in written:
             written[case] = tmp_path_factory.mktemp(case) / "model"
-            to_huggingface(own_model(CASES[case]), written[case], family=CASES[case]["model_type"])
+            one_layer = {key: 1 for key in ("n_layer", "num_hidden_layers") if key in CONFIGS[case]}
+            model = own_model({**CONFIGS[case], **one_layer})
+            to_huggingface(model, written[case], family=CONFIGS[case]["model_type"])
         return shutil.copytree(written[case], target)
 
     return folder_of
 
 
-@pytest.fixture(params=["gpt2", "llama-tied"])
-def folder(request, folder_of, tmp_path):
+@pytest.fixture
+def folder(folder_of, tmp_path):
     """The folder of a language model with tied embeddings, to be changed."""
-    return folder_of(request.param, tmp_path / "copy")
+    return folder_of("gpt2", tmp_path / "copy")
 
 
 def refused(folder, **kwargs):
@@ -57,8 +58,6 @@ LONG = {"rope_type": "longrope", "factor": 2.0}
 WRONG_CONFIGS = [
     # case, changes of config.json, part of the message
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
-    ("gpt2", {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn=True"),
-    ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
     ("gpt2", {"activation_function": "mish"}, "activation_function='mish'"),
     ("gpt2", {"activation_function": ["relu"]}, "must describe a 'gpt2' model"),
     ("gpt2", {"n_head": 4}, "n_embd=15, n_head=4"),
@@ -72,10 +71,8 @@ WRONG_CONFIGS = [
     ("gpt2", {"n_head": "two"}, "n_head"),
     ("gpt2", {"n_layer": 0}, "n_layer=0"),
     ("gpt2", {"n_layer": HUGE}, "`n_layer` of config.json must be at most"),
-    ("gpt2", {"n_embd": "15"}, "n_embd='15'"),
     ("gpt2", {"vocab_size": 3_000_000_000}, "`vocab_size` of config.json must be at most 1000, "),
     ("gpt2", {"vocab_size": [1]}, "vocab_size"),
-    ("gpt2", {"layer_norm_epsilon": {}}, "layer_norm_epsilon"),
     ("gpt2", {"eos_token_id": {}}, "eos_token_id"),
     ("gpt2", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
     ("gpt2", {"model_type": "gpt3"}, f"must be one of {sorted(FAMILIES)}. Received: model_type='gpt3'"),
@@ -89,8 +86,6 @@ WRONG_CONFIGS = [
     ("llama", {"rope_parameters": {**LLAMA3, "low_freq_factor": 5.0}}, "low_frequency_factor=5.0"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
-    ("llama-tied", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
-    ("llama-tied", {"bos_token_id": VOCAB}, f"from 0 to {VOCAB - 1}. Received: bos_id={VOCAB}"),
     ("mistral", {"sliding_window": "wide"}, "sliding_window"),
     ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types=['full"),
     ("mistral", {"layer_types": ["full_attention"] * 2, "sliding_window": 3}, "layer_types=['full"),
@@ -99,8 +94,6 @@ WRONG_CONFIGS = [
     ("gemma3_text", {"architectures": ["Gemma3TextModel"]}, "architectures=['Gemma3TextModel']"),
     ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "['LlamaForSequenceClassification']"),
     ("qwen2", {"use_mrope": True}, "use_mrope=True"),
-    ("llama", {"rope_interleaved": True}, "rope_interleaved=True"),
-    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
     ("gemma2", {"sliding_window_size": 77}, "must be `sliding_window`, which is the key that is read."),
     ("qwen3", {"num_experts": 8}, "`num_experts` of config.json must be a key that the library knows."),
     ("t5", {"architectures": ["T5EncoderModel"]}, "architectures=['T5EncoderModel']"),
@@ -109,8 +102,6 @@ WRONG_CONFIGS = [
     ("bert-masked", {"rotary_dim": 4}, "Received: rotary_dim=4"),
     ("qwen2", {"layer_types": ["full_attention"]}, "for each of its 2 layers"),
     ("qwen2", {"layer_types": ["linear_attention"] * 2}, "linear_attention"),
-    ("qwen3", {"rope_parameters": LONG}, "rope_type='longrope'"),
-    ("phi3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
     ("gemma2", {"query_pre_attn_scalar": 0}, "another type"),
     ("gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap=-1.0"),
     ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 0}, "another type"),
@@ -126,116 +117,105 @@ WRONG_CONFIGS = [
     ("marian", {"decoder_attention_heads": 2}, "decoder_attention_heads=2"),
     ("marian", {"decoder_vocab_size": 37}, "decoder_vocab_size=37"),
     ("marian", {"normalize_before": True}, "normalize_before=True"),
-    ("marian", {"static_position_embeddings": False}, "static_position_embeddings=False"),
-    ("marian", {"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1"),
-    ("marian", {"activation_function": "mish"}, "activation_function='mish'"),
-    ("marian", {"pad_token_id": 31}, "pad_id=31"),
     ("marian", {"max_position_embeddings": 0}, "max_position_embeddings=0"),
-    ("marian", {"decoder_layers": 0}, "decoder_layers=0"),
-    ("bart", {"encoder_layers": HUGE}, "encoder_layers"),
     ("mbart", {"normalize_before": False}, "normalize_before=False"),
-    ("m2m_100", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
-    ("pegasus", {"d_model": HUGE}, "d_model"),
     ("bert-masked", {"is_decoder": True}, "is_decoder=True"),
-    ("bert-masked", {"add_cross_attention": True}, "add_cross_attention=True"),
     ("bert-masked", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
     ("bert-masked", {"pruned_heads": TAKEN_APART}, f"pruned_heads={TAKEN_APART}"),
     ("bert-masked", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
     ("bert-masked", {"architectures": ["BertForNextSentencePrediction"]}, "['BertForNextSentencePrediction']"),
-    ("bert-masked", {"hidden_act": "mish"}, "hidden_act='mish'"),
     ("bert-masked", {"num_attention_heads": 4}, "num_attention_heads=4"),
-    ("bert-masked", {"type_vocab_size": 0}, "type_vocab_size=0"),
-    ("bert-masked", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
     ("bert-masked", {**CLASSIFIER, "id2label": {"1": "a", "2": "b"}}, "{'1': 'a', '2': 'b'}"),
     ("bert-masked", {**CLASSIFIER, "id2label": {"0": 0, "1": "a"}}, "id2label=[0, 'a']"),
-    ("bert-masked", CLASSIFIER, "'classifier.weight' is missing"),
-    ("bert-masked", CLASSIFIER, "'bert.pooler.dense.weight' is missing"),
-    ("bert-masked", CLASSIFIER, "'cls.predictions.bias' is left over"),
     ("roberta-Model", {"pad_token_id": HUGE}, "max_length"),
     ("roberta-Model", {"pad_token_id": [1]}, "`pad_token_id` of config.json must be one id"),
     ("m2m_100", {"pad_token_id": 0}, "`pad_token_id` of config.json must be 1"),
-    ("data2vec-text-Model", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
     ("modernbert-Model", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
     ("mbart", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
-    ("roberta-Model", {"max_position_embeddings": HUGE}, "max_position_embeddings"),
     ("roberta-Model", {"architectures": ["RobertaForCausalLM"]}, "RobertaForCausalLM"),
-    ("xlm-roberta-Model", {"vocab_size": HUGE}, "vocab_size"),
-    ("electra-Model", {"embedding_size": HUGE}, "embedding_size"),
-    ("electra-Model", {"embedding_size": 8}, "shape (31, 7), not (31, 8)"),
-    ("distilbert-Model", {"hidden_dim": HUGE}, "hidden_dim"),
-    ("distilbert-Model", {"n_layers": HUGE}, "n_layers"),
     ("distilbert-Model", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True"),
     ("mpnet-Model", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
     ("vit-classes", {"qkv_bias": False}, "qkv_bias=False"),
-    ("vit-classes", {"hidden_act": "mish"}, "hidden_act='mish'"),
     ("vit-classes", {"num_attention_heads": 5}, "hidden_size=12, num_attention_heads=5"),
     ("vit-classes", {"image_size": [6, 9]}, "image_size=(6, 9), patch_size=(2, 5)"),
     ("vit-classes", {"num_channels": 0}, "num_channels=0"),
+]
+WRONG_FOR_TENSORS = [
+    ("bert-masked", CLASSIFIER, "'classifier.weight' is missing"),
+    ("bert-masked", CLASSIFIER, "'bert.pooler.dense.weight' is missing"),
+    ("bert-masked", CLASSIFIER, "'cls.predictions.bias' is left over"),
+    ("electra-Model", {"embedding_size": 8}, "shape (31, 7), not (31, 8)"),
     ("vit-classes", {"id2label": {"0": "one"}}, "'classifier.weight' has shape (5, 12), not (1, 12)"),
     ("vit-classes", {"architectures": ["ViTModel"]}, "'classifier.bias' is left over"),
 ]
 # fmt: on
 
 
-@pytest.mark.parametrize(
-    ("case", "changes", "expected"), WRONG_CONFIGS, ids=lambda x: x if isinstance(x, str) else str(x)[:40]
-)
-@pytest.mark.sampled
-def test_wrong_configuration_is_named(folder_of, case, changes, expected, tmp_path):
+def of_rows(rows):
+    named = [pytest.param(*row, id=f"{row[0]}-{str(row[1])[:40]}") for row in rows]
+    return pytest.mark.parametrize(("case", "changes", "expected"), named)
+
+
+@of_rows(WRONG_CONFIGS)
+def test_wrong_configuration_is_named(case, changes, expected, tmp_path):
+    architectures = list(FAMILIES[CONFIGS[case]["model_type"]].architectures[:1])
+    config = {"architectures": architectures, **CONFIGS[case]}
+    config.pop("has_pooler", None)
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    save_file({"a": np.zeros(1, "float32")}, tmp_path / WEIGHTS)
+    assert expected in refused(tmp_path)
+
+
+@of_rows(WRONG_FOR_TENSORS)
+def test_configuration_that_the_tensors_contradict_is_named(folder_of, case, changes, expected, tmp_path):
     folder = folder_of(case, tmp_path / "model")
     change_config(folder, **changes)
     assert expected in refused(folder)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("problem", "labels"),
     [
-        {"problem_type": "multi_label_classification", "num_labels": 1},
-        {"problem_type": "regression", "num_labels": 3},
-        {"problem_type": "regression", "id2label": {"0": "a", "1": "b", "2": "c"}},
+        ("multi_label_classification", {"num_labels": 1}),
+        ("regression", {"num_labels": 3}),
+        ("regression", {"id2label": {"0": "a", "1": "b", "2": "c"}}),
     ],
-    ids=str,
 )
-def test_another_problem_than_the_labels_fit_is_refused(changes):
-    with pytest.raises(ValueError, match=f"`problem_type` .* problem_type={changes['problem_type']!r}"):
-        own_model({**CONFIGS["bert-classes"], **changes})
+def test_another_problem_than_the_labels_fit_is_refused(problem, labels):
+    with pytest.raises(ValueError, match=f"`problem_type` .* problem_type={problem!r}"):
+        own_model({**CONFIGS["bert-classes"], "problem_type": problem, **labels})
 
 
 # Tensors.
 
 
-def norm_of(tensors):
-    """The name of the last norm's scale."""
-    return next(name for name in tensors if name.endswith(("ln_f.weight", "model.norm.weight")))
+NORM = "transformer.ln_f.weight"
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda name, array: {}, "{name!r} is missing"),
-        (lambda name, array: {name: array, "what.bias": array}, "'what.bias' is left over"),
-        (lambda name, array: {name: array, "h.0.attn.bias_k": array}, "'h.0.attn.bias_k' is left over"),
-        (lambda name, array: {name: array[:7]}, "{name!r} has shape (7,), not {shape}"),
-        (lambda name, array: {name: array[None]}, "{name!r} has shape (1, {shape[0]}), not {shape}"),
-        (lambda name, array: {name: array.astype("int8")}, "{name!r} is I8, no float"),
-        (lambda name, array: {name: array, name.partition(".")[2]: array}, "{bare!r} is left over"),
+        (lambda array: {}, f"{NORM!r} is missing"),
+        (lambda array: {NORM: array, "what.bias": array}, "'what.bias' is left over"),
+        (lambda array: {NORM: array, "h.0.attn.bias_k": array}, "'h.0.attn.bias_k' is left over"),
+        (lambda array: {NORM: array[:7]}, f"{NORM!r} has shape (7,), not (15,)"),
+        (lambda array: {NORM: array[None]}, f"{NORM!r} has shape (1, 15), not (15,)"),
+        (lambda array: {NORM: array.astype("int8")}, f"{NORM!r} is I8, no float"),
+        (lambda array: {NORM: array, "ln_f.weight": array}, "'ln_f.weight' is left over"),
     ],
     ids=["missing", "left-over", "no-buffer", "shape", "rank", "integers", "twice"],
 )
 def test_tensor_that_does_not_fit_is_named(folder, change, expected):
-    tensors = load_file(folder / WEIGHTS)
-    name = norm_of(tensors)
-    change_tensors(folder, lambda tensors: {**change(name, tensors.pop(name)), **tensors})
-    values = {"name": name, "shape": tensors[name].shape, "bare": name.partition(".")[2]}
-    assert refused(folder).endswith(f"Received: {expected.format(**values)}.")
+    change_tensors(folder, lambda tensors: {**change(tensors.pop(NORM)), **tensors})
+    assert refused(folder).endswith(f"Received: {expected}.")
 
 
 def test_ten_tensors_at_most_are_named(folder):
     tensors = load_file(folder / WEIGHTS)
-    change_tensors(folder, lambda tensors: {"a": np.zeros(2, "float32"), norm_of(tensors): np.zeros((2, 3))})
+    change_tensors(folder, lambda tensors: {"a": np.zeros(2, "float32"), NORM: np.zeros((2, 3))})
     message = refused(folder)
     assert "'a' is left over" in message
-    assert f"{norm_of(tensors)!r} has shape (2, 3)" in message
+    assert f"{NORM!r} has shape (2, 3)" in message
     assert message.count(" is missing") == 8
     assert message.endswith(f"; and {len(tensors) - 1 - 8} more.")
 
@@ -309,9 +289,8 @@ def test_index_of_wrong_files_is_refused(folder, places, expected):
 def test_model_that_reads_no_text_has_no_tokenizer(tmp_path):
     assert [name for name, family in FAMILIES.items() if family.tokenizer is None] == ["vit"]
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(
-        ValueError, match=r"must hold a model that reads text and whose tokenizer .* a 'vit' model"
-    ):
+    message = r"must hold a model that reads text and whose tokenizer .* a 'vit' model"
+    with pytest.raises(ValueError, match=message):
         tokenizers_from_huggingface(tmp_path)
 
 

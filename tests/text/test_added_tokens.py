@@ -14,33 +14,40 @@ def lowered(texts):
     return tf.strings.lower(texts, encoding="utf-8")
 
 
-def split(tokens, text, normalize=None):
-    """The parts of a text, with the ids of tokens, which count from 0."""
+def split(tokens, texts, normalize=None, run=tf.function):
+    """The parts of each text, with the tokens that were found in it as ids, which count from 0."""
     ids = {token.content: i for i, token in enumerate(tokens)}
-    found = tf.function(AddedTokens(tokens, ids, normalize).split)(tf.constant([text]))
-    parts, ids, _ = (each.numpy().tolist() for each in found)
-    return [part.decode() if i < 0 else i for part, i in zip(parts, ids, strict=True) if part or i >= 0]
+    parts, ids, rows = run(AddedTokens(tokens, ids, normalize).split)(tf.constant(texts))
+    found = [[] for _ in texts]
+    for part, i, row in zip(parts.numpy(), ids.numpy(), rows.numpy(), strict=True):
+        if part or i >= 0:
+            found[row].append(part.decode() if i < 0 else int(i))
+    return found
 
 
-@pytest.mark.parametrize(
-    ("token", "text", "expected"),
-    [
-        (AddedToken("<e>"), "a<e> <e>b", ["a", 0, " ", 0, "b"]),
-        (AddedToken("<e>", lstrip=True), "a \u3000<e> b", ["a", 0, " b"]),
-        (AddedToken("<e>", rstrip=True), "a <e>\n b", ["a ", 0, "b"]),
-        (AddedToken("dog", single_word=True), "dog dogs hotdog -dog dog_", [0, " dogs hotdog -", 0, " dog_"]),
-        (AddedToken("Dog", normalized=True), "dOG Dog", [0, " ", 0]),
-        (AddedToken("Dog"), "dOG Dog", ["dOG ", 0]),
-        (AddedToken("<e>"), "", []),
-    ],
-)
-def test_a_token_is_found_as_its_flags_say(token, text, expected):
-    assert split([token], text, lowered if token.normalized else None) == expected
+def test_a_token_is_found_as_its_flags_say():
+    flags = {"<e>": {}, "<l>": {"lstrip": True}, "<r>": {"rstrip": True}, "dog": {"single_word": True}}
+    flags |= {"Cow": {"normalized": True}, "Hen": {}}
+    expected = {
+        "a<e> <e>b": ["a", 0, " ", 0, "b"],
+        "a \u3000<l> b": ["a", 1, " b"],
+        "a <r>\n b": ["a ", 2, "b"],
+        "dog dogs hotdog -dog dog_": [3, " dogs hotdog -", 3, " dog_"],
+        "cOW Cow": [4, " ", 4],
+        "hEN Hen": ["hen ", 5],
+        "": [],
+    }
+    tokens = [AddedToken(content, **each) for content, each in flags.items()]
+    assert split(tokens, [*expected], lowered) == [*expected.values()]
 
 
 def test_the_longest_token_is_found_and_raw_texts_come_first():
-    assert split(as_added_tokens(["<e>", "<e><e>", "e"]), "<e><e><e>e") == [1, 0, 2]
-    assert split([AddedToken("ab", normalized=True), AddedToken("b")], "ab") == ["a", 1]
+    def run(function):
+        return function
+
+    assert split(as_added_tokens(["<e>", "<e><e>", "e"]), ["<e><e><e>e"], run=run) == [[1, 0, 2]]
+    assert split([AddedToken("ab", normalized=True), AddedToken("b")], ["ab"], run=run) == [["a", 1]]
+    assert split([AddedToken("Hen")], ["hEN Hen"], run=run) == [["hEN ", 0]]
 
 
 @pytest.mark.parametrize("tokens", [[""], ["a", "a"], [3], [["a", 1]], [()]])
@@ -79,27 +86,20 @@ def test_sampled_pieces_keep_added_tokens_and_blanks(sentences):
     assert tokenizer.pieces(row).count("[E1]") == 1
 
 
-@pytest.mark.parametrize(
-    ("blank", "expected"),
-    [
-        ("first", ["▁the", "[E1]", "the"]),
-        ("always", ["▁the", "[E1]", "▁the"]),
-        ("never", ["the", "[E1]", "the"]),
-    ],
-)
+BLANKS = {
+    "first": ["▁the", "[E1]", "the"],
+    "always": ["▁the", "[E1]", "▁the"],
+    "never": ["the", "[E1]", "the"],
+}
+
+
+@pytest.mark.parametrize(("blank", "expected"), BLANKS.items())
 def test_a_blank_is_put_where_it_is_asked_for(blank, expected):
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()
-    for piece, kind in (
-        ("<unk>", 2),
-        ("<s>", 3),
-        ("</s>", 3),
-        ("the", 1),
-        ("▁the", 1),
-        ("▁", 1),
-        ("[E1]", 3),
-    ):
+    kinds = {"<unk>": 2, "<s>": 3, "</s>": 3, "the": 1, "▁the": 1, "▁": 1, "[E1]": 3}
+    for piece, kind in kinds.items():
         model.pieces.add(piece=piece, type=kind, score=-1.0)
     model.normalizer_spec.remove_extra_whitespaces = False
     tokenizer = SentencePieceTokenizer(model.SerializeToString(), None, ["[E1]"], blank)
@@ -120,18 +120,14 @@ def test_the_parts_are_those_of_tokenizers():
         tokens = [token._replace(rstrip=False) for token in made.values()]  # tokenizers stops at some of them
         there = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
         there.normalizer = tokenizers.normalizers.Lowercase()
-        flags = [
-            {name: value for name, value in token._asdict().items() if name != "special"} for token in tokens
-        ]
-        there.add_tokens([tokenizers.AddedToken(**each) for each in flags])
+        for token in tokens:
+            flags = {name: value for name, value in token._asdict().items() if name != "special"}
+            there.add_tokens([tokenizers.AddedToken(**flags)])
         ids = {token.content: there.token_to_id(token.content) for token in tokens}
         own = AddedTokens(tokens, ids, lowered)
         texts = ["".join(numbers.choice(letters) for _ in range(numbers.randint(0, 12))) for _ in range(20)]
         parts, found, rows = (each.numpy() for each in own.split(tf.constant(texts)))
         for i, text in enumerate(texts):
-            row = [
-                max(n, 0)
-                for n, part in zip(found[rows == i], parts[rows == i], strict=True)
-                if part or n >= 0
-            ]
+            pairs = zip(found[rows == i], parts[rows == i], strict=True)
+            row = [max(n, 0) for n, part in pairs if part or n >= 0]
             assert row == there.encode(text).ids, (text, tokens)

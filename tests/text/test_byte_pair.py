@@ -1,6 +1,7 @@
 """Byte-level pieces: merges and words by hand, text of any kind, special tokens, and what is saved."""
 
 import json
+import random
 
 import pytest
 import tensorflow as tf
@@ -70,15 +71,8 @@ def test_only_the_token_of_an_unknown_byte_is_unknown_text():
 def test_equal_neighbours_are_merged_from_the_left():
     merged = made(["a a", "aa aa"], [*PIECES, "aa", "aaaa"])
     rows = ["a" * n for n in range(1, 8)]
-    assert [spelled(merged, row) for row in rows] == [
-        ["a"],
-        ["aa"],
-        ["aa", "a"],
-        ["aaaa"],
-        ["aaaa", "a"],
-        ["aaaa", "aa"],
-        ["aaaa", "aa", "a"],
-    ]
+    found = [" ".join(spelled(merged, row)) for row in rows]
+    assert found == ["a", "aa", "aa a", "aaaa", "aaaa a", "aaaa aa", "aaaa aa a"]
     assert spelled(merged, "a" * 601) == ["aaaa"] * 150 + ["a"]
 
 
@@ -121,21 +115,16 @@ def test_the_words_of_a_pattern_by_hand(pattern, text, words):
 
 @settings(deadline=None, max_examples=12, derandomize=True)
 @given(strings=st.lists(st.text(), min_size=1, max_size=12))
-@example(
-    strings=["\ufeffBOM", "\0NUL\0", "\u2028", "\ufffe\uffff\U0010ffff", "e\u0301", "🏳️‍🌈", " ", "\r\n \t"]
-)
+@example(["\ufeffBOM", "\0NUL\0", "\u2028", "\ufffe\uffff\U0010ffff", "e\u0301", "🏳️‍🌈", " ", "\r\n \t"])
 @pytest.mark.slow
 def test_every_text_comes_back_exactly(round_trips, strings):
     for round_trip in round_trips:
         assert [text.decode() for text in round_trip(tf.constant(strings)).numpy()] == strings
 
 
-@settings(deadline=None, max_examples=12, derandomize=True)
-@given(rows=st.lists(st.binary(max_size=20), max_size=12))
-def test_any_bytes_read_as_utf8_with_replacement_characters(tokenizer, rows):
-    assert read_back(tokenizer, tf.constant(rows, tf.string)) == [
-        row.decode("utf-8", "replace") for row in rows
-    ]
+def test_any_bytes_read_as_utf8_with_replacement_characters(tokenizer):
+    rows = [random.Random(n).randbytes(n % 20) for n in range(200)]
+    assert read_back(tokenizer, rows) == [row.decode("utf-8", "replace") for row in rows]
 
 
 def test_half_a_character_reads_as_a_replacement_character(tokenizer):
@@ -174,19 +163,12 @@ def test_nfc_composes_characters():
     composed = made(nfc=True)
     rows = ["e\u0301", "\u1112\u1161\u11ab", "a\uffff\u0301"]
     assert read_back(composed, rows) == ["é", "한", "a\uffff\u0301"]
-    in_graph = tf.function(composed.tokenize)(tf.constant(rows))
-    assert in_graph.to_list() == composed.tokenize(rows).to_list()
     assert read_back(made(), ["e\u0301"]) == ["e\u0301"]
 
 
 def test_save_and_load_give_an_equal_tokenizer(tmp_path):
-    arguments = {
-        "pattern": "qwen2",
-        "nfc": True,
-        "ignore_merges": True,
-        "parse_special": True,
-        "pad_token": END,
-    }
+    arguments = dict.fromkeys(["nfc", "ignore_merges", "parse_special"], True)
+    arguments |= {"pattern": "qwen2", "pad_token": END}
     tokenizer = made(**arguments)
     tokenizer.save(tmp_path / "new.model")
     loaded = BytePairTokenizer.load(tmp_path / "new.model")
@@ -214,7 +196,7 @@ def test_save_and_load_give_an_equal_tokenizer(tmp_path):
         ({"vocabulary": [*PIECES, "e\u0301"], "added_tokens": ["e\u0301"], "nfc": True}, "form NFC"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(arguments, message):
+def test_arguments_that_contradict_each_other_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         made(**arguments)
 

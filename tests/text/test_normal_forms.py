@@ -43,7 +43,7 @@ def test_a_long_run_is_normalised_in_parts_and_keeps_all_of_its_marks():
     assert sorted(found) == sorted(f"{part}{rest}b")
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (2,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_the_shape_stays(shape):
     texts = tf.fill(shape, "e\u0301")
 
@@ -54,23 +54,22 @@ def test_the_shape_stays(shape):
         return found
 
     found = function(texts)
-    assert found.shape == shape and set(found.numpy().reshape(-1).tolist() if shape else [found.numpy()]) <= {
-        "\xe9".encode()
-    }
+    assert found.shape == shape
+    assert set(tf.reshape(found, [-1]).numpy()) <= {"\xe9".encode()}
 
 
 @pytest.mark.parametrize("make", [lambda: byte_pair(), lambda: word_piece()], ids=["byte_pair", "word_piece"])
-def test_a_million_marks_are_tokenized(make):
-    """Sorted as one run, they would take days."""
+def test_a_hundred_thousand_marks_are_tokenized(make):
+    """Sorted as one run, they would take hours."""
     tokenizer = make()
-    found = tokenizer.tokenize([f"a{marks(10**6)} b", "b"]).to_list()
+    found = tokenizer.tokenize([f"a{marks(10**5)} b", "b"]).to_list()
     assert len(found[0]) > 1 and found[1] == tokenizer.tokenize(["b"]).to_list()[0]
 
 
-def test_a_million_marks_are_read_back():
+def test_a_hundred_thousand_marks_are_read_back():
     tokenizer = word_piece(strip_accents=False)
-    found = tokenizer.detokenize([[5] + [7] * 30_000]).numpy()[0].decode()
-    assert len(found) >= 900_000
+    found = tokenizer.detokenize([[5] + [7] * 3_000]).numpy()[0].decode()
+    assert len(found) >= 90_000
 
 
 def byte_pair():

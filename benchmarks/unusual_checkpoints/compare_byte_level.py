@@ -1,7 +1,8 @@
 """Compares the ids and texts of `BytePairTokenizer` with those of Hugging Face's tokenizers on many lines.
 
-usage: python tests/huggingface/compare_byte_level.py [--lines 100000] [FILE ...]    (needs the extra `parity`)
-       python tests/huggingface/compare_byte_level.py --record    writes recorded_byte_level.json, for tests without it
+usage: python benchmarks/unusual_checkpoints/compare_byte_level.py [--lines 100000] [--record] [FILE ...]
+
+It needs the extra `parity`. `--record` writes tests/huggingface/recorded_byte_level.json, for tests without it.
 
 For each pattern a tokenizer is trained with tokenizers on the files and on the Python files of this repository, written
 as tokenizer.json, and read with both libraries. The lines are those of the files, code, and generated noise: emoji,
@@ -23,7 +24,7 @@ from keras_transformer.huggingface.byte_pair import REGEXES, read_byte_pair
 from keras_transformer.text import BytePairTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = Path(__file__).with_name("recorded_byte_level.json")
+RECORD = ROOT / "tests" / "huggingface" / "recorded_byte_level.json"
 PATTERNS = ("gpt2", *REGEXES)
 SPECIAL = ["<|endoftext|>", "<|im_start|>"]
 BLANKS = [
@@ -38,6 +39,7 @@ ODD = [
 
 
 def read_lines(paths):
+    """Returns the lines of text files, which may be compressed, without empty ones."""
     lines = []
     for path in paths:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
@@ -46,6 +48,7 @@ def read_lines(paths):
 
 
 def code_lines():
+    """Returns the lines of this repository's Python files."""
     return [
         line for path in sorted(ROOT.glob("**/*.py")) for line in path.read_text("utf-8").splitlines(True)
     ]

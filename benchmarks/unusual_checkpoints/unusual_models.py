@@ -1,6 +1,6 @@
 """Makes folders of models with unusual, legal configurations, and compares what this library and transformers compute.
 
-usage: python tests/huggingface/unusual_models.py [--folders 510] [--first 0] [--family bert]
+usage: python benchmarks/unusual_checkpoints/unusual_models.py [--folders 510] [--first 0] [--family bert]
 
 It needs the extra `parity`.
 
@@ -16,13 +16,15 @@ import copy
 import json
 import logging
 import random
+import sys
 import tempfile
 import warnings
 from pathlib import Path
 
-import families
-
 from keras_transformer.huggingface import FAMILIES, from_huggingface
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "huggingface"))
+import families
 
 CLOSE = 1e-4  # of the largest output
 ATTEMPTS = 30

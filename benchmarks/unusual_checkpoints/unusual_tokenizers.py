@@ -1,6 +1,8 @@
 """Makes folders of tokenizers with unusual, legal parts, and compares their ids with those of transformers.
 
-usage: python tests/huggingface/unusual_tokenizers.py [--folders 155] [--first 0]    (needs the extra `parity`)
+usage: python benchmarks/unusual_checkpoints/unusual_tokenizers.py [--folders 155] [--first 0]
+
+It needs the extra `parity`.
 
 A number names each folder, as in `unusual_models.py`. A tokenizer of one of the kinds is trained on a few lines and
 saved; then parts of tokenizer.json and keys of tokenizer_config.json are changed. The ids of hard lines, alone and with
@@ -13,6 +15,7 @@ import importlib
 import json
 import logging
 import random
+import sys
 import tempfile
 import unicodedata
 import warnings
@@ -20,12 +23,14 @@ from pathlib import Path
 
 import compare_byte_level
 import sentencepiece
-from pieces import BYTES, GEMMA, LINES, T5_IDS, train_pieces
 
 from keras_transformer.huggingface import DECODERS, ENCODERS, FAMILIES, tokenizers_from_huggingface
 from keras_transformer.huggingface.byte_pair import DIGITS, REGEXES
 from keras_transformer.huggingface.languages import translator_options
 from keras_transformer.huggingface.tokenizers import starts_with_bos
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "huggingface"))
+from pieces import BYTES, GEMMA, LINES, T5_IDS, train_pieces
 
 ATTEMPTS = 20
 TEXTS = [
@@ -70,6 +75,7 @@ NORMALIZERS = [
 
 
 def split(regex, **changes):
+    """Describes the pre-tokenizer that splits by a regular expression."""
     return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False, **changes}
 
 
