@@ -73,7 +73,6 @@ def test_standard_input_is_translated_a_window_at_a_time(tiny_run, mirrored, mon
     assert out.buffer.getvalue().decode() == "".join(f"{i}"[::-1] + "\n" for i in range(10_000))
 
 
-@pytest.mark.slow
 def test_a_file_is_translated_into_another(tiny_run, translator, pairs, tmp_path):
     sources = [source for source, _ in pairs[:5]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")

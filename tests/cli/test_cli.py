@@ -136,7 +136,6 @@ def test_train_reads_a_compressed_tsv_and_keeps_vocabularies_apart(files, tmp_pa
     assert not translator.model.share_embeddings
 
 
-@pytest.mark.slow
 def test_translate_writes_a_line_for_a_line_in_order(tiny_run, translator, pairs):
     sources = [source for source, _ in pairs[:9]]
     lines = [*sources[:4], "", sources[4], "   ", "", *sources[5:], "🎉"]
@@ -332,7 +331,6 @@ def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, options, name
     assert_refused("translate", tiny_run, *options.split(), named=named)
 
 
-@pytest.mark.slow
 def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, few, pairs):
     code, out, err = run("evaluate", tiny_run, *few, "--batch-size", 4)
     assert (code, err) == (0, "")
@@ -604,31 +602,37 @@ def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
     assert code == 0 and f"the mean weights of the last {kept} epochs" in err
 
 
-def test_runs_are_joined_to_an_ensemble(tiny_run, files, tmp_path):
-    output, other = tmp_path / "joined", shutil.copytree(tiny_run, tmp_path / "other")
+def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, tmp_path):
+    output = tmp_path / "joined"
     assert_refused("ensemble", tiny_run, "--output", output, named="Give at least two folders")
     assert_refused("ensemble", tiny_run, tmp_path / "none", "--output", output, named="No such file")
     assert not output.exists()
-    code, out, err = run("ensemble", tiny_run, other, "--output", output)
+    code, out, err = run("ensemble", tiny_run, tiny_run, "--output", output)
     assert (code, out.decode()) == (0, f"{output}\n"), err
     assert "different pairs" not in err
+    other = shutil.copytree(tiny_run, tmp_path / "other")
     description = json.loads((other / "run.json").read_text(encoding="utf-8"))
     description["pairs"]["sha256"] = "0" * 64  # as of a run of the other direction
     (other / "run.json").write_text(json.dumps(description), encoding="utf-8")
     code, _, err = run("ensemble", tiny_run, other, "--output", tmp_path / "mixed")
     assert code == 0 and "warning: the runs were trained with different pairs" in err
-    assert_refused("ensemble", tiny_run, other, "--output", output, named="`output` must not exist yet")
+    assert_refused("ensemble", tiny_run, tiny_run, "--output", output, named="`output` must not exist yet")
     assert_refused(
         "convert", output, tmp_path / "converted", named="not of a subclass. Received: model=<Ensemble"
     )
     assert_refused("average", output, named="must be the folder of a run")
+    stdin = (files / "ko.few").read_bytes()
+    assert run("translate", output, stdin=stdin) == run("translate", tiny_run, stdin=stdin)
     new = ("--source", files / "ko", "--target", files / "en", "--output", tmp_path / "new")
     assert_refused("train", *new, "--init-from", output, named="`init_from` must hold one model")
 
 
 @pytest.mark.slow
-def test_an_ensemble_of_a_run_and_its_copy_translates_like_the_run(tiny_run, files, tmp_path):
-    other = shutil.copytree(tiny_run, tmp_path / "other")
-    assert run("ensemble", tiny_run, other, "--output", tmp_path / "joined")[0] == 0
-    stdin = (files / "ko.few").read_bytes()
-    assert run("translate", tmp_path / "joined", stdin=stdin) == run("translate", tiny_run, stdin=stdin)
+def test_translate_has_the_limits_of_an_export(tiny_run, translator, pairs):
+    line = pairs[0][0]
+    options = "--max-length 4 --max-source-length 9"
+    code, out, err = run("translate", tiny_run, *options.split(), stdin=f"{line}\n".encode())
+    limited = translator.searching(translator.strategy, max_length=4, max_source_length=9)
+    with pytest.warns(UserWarning, match="longer than"):
+        expected = limited.translate([line])
+    assert (code, out.decode().splitlines()) == (0, expected) and "`max_source_length`=9 tokens" in err

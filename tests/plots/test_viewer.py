@@ -378,7 +378,6 @@ def test_language_model_is_refused():
         attention(TextGenerator(model, ByteTokenizer()), "a")
 
 
-@pytest.mark.slow
 def test_command_writes_the_page(tiny_run, tmp_path, capsys):
     page = tmp_path / "new" / "page.html"
     assert main(["show", str(tiny_run), "저는", "a < b", "--output", str(page), "--beam-width", "3"]) == 0

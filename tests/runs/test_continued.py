@@ -159,7 +159,6 @@ def test_such_a_run_resumes_and_is_averaged_and_computes_in_bfloat16(pieces, tmp
     assert len(Translator.load(tmp_path / "run").translate(["a dog"])) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "options", "message"),
     [

@@ -307,7 +307,6 @@ def filled(model, value):
     model.set_weights([np.full_like(weight, value) for weight in model.get_weights()])
 
 
-@pytest.mark.slow
 def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
 

@@ -29,7 +29,6 @@ def joined():
 TEXTS = ["a dog", "two dogs run", ""]
 
 
-@pytest.mark.slow
 def test_scores_are_those_of_the_mean_probabilities(joined):
     score = joined.answer(TEXTS[:1], ["abc"], signature="score")["token_scores"][0]
     each = [one.answer(TEXTS[:1], ["abc"], signature="score")["token_scores"][0] for one in parts(joined)]

@@ -127,7 +127,6 @@ def test_score_is_the_log_probability_of_a_given_translation(functions, beam, te
     assert of_two["truncated"].tolist() == [True, True]
 
 
-@pytest.mark.slow
 def test_tokens_are_searched_as_they_are_and_unknown_ones_read_as_unk(functions, beam, texts, alone):
     rows = [ids_of(beam, texts[0]), [9, 8, 3], [-5, 10**6, 3], [], [0, 7, 0, 3]]
     width = 30
@@ -146,7 +145,6 @@ def test_tokens_are_searched_as_they_are_and_unknown_ones_read_as_unk(functions,
     assert call(functions["tokens"], source=np.zeros((2, 0), "int32"))["lengths"].tolist() == [[0] * N] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["serving_default", "n_best", "alignment"])
 def test_a_request_of_no_rows_has_an_answer_of_none(functions, name):
     for value in call(functions[name], text=np.array([], "object")).values():
@@ -167,7 +165,6 @@ def test_rows_stand_alone_in_every_signature(functions, texts):
                 assert value[same].tolist() == other[same].tolist(), (name, key)
 
 
-@pytest.mark.slow
 def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
     """A million characters cost no more than the limit's: the tokenizer sees the first of them alone."""
     limit = beam.max_source_length * CHARACTERS_PER_TOKEN
@@ -236,7 +233,6 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
     assert shapes == {(3, 4), (3, 24), (1, 4)}
 
 
-@pytest.mark.slow
 def test_an_empty_target_has_the_probability_of_the_end_and_of_an_empty_text_none(functions, beam, texts):
     found = call(functions["score"], text=[texts[0], texts[0], ""], target=["", "I am", ""])
     expected = beam.model.score([ids_of(beam, texts[0])], [[3]], jit_compile=False)

@@ -50,7 +50,6 @@ def test_a_saved_translator_has_no_optimizer_and_the_model_keeps_it(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.slow
 def test_the_trained_run_translates_sentences_to_different_english(alone, pairs):
     assert len(set(alone)) > 6
     learned = sum(found == target for found, (_, target) in zip(alone, pairs, strict=False))
@@ -148,7 +147,6 @@ def test_limits_and_tokenizers_that_do_not_fit_are_refused(sizes, arguments, mes
         )
 
 
-@pytest.mark.slow
 def test_what_is_saved_translates_the_same_when_loaded(translator, sources, alone, tmp_path):
     translator.save(tmp_path / "deep" / "saved")
     loaded = Translator.load(str(tmp_path / "deep" / "saved"))
@@ -269,7 +267,6 @@ def test_tokenizers_of_another_model_are_refused(translator, tmp_path):
         Translator.load(tmp_path / "saved")
 
 
-@pytest.mark.slow
 def test_a_folder_loads_after_a_kill_between_any_two_of_its_files(translator, tmp_path, monkeypatch):
     translator.save(tmp_path / "saved")
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)

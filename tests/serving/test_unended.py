@@ -44,7 +44,6 @@ def whole():
     return translator_of(END)
 
 
-@pytest.mark.slow
 def test_an_output_without_its_end_is_marked(cut, whole):
     assert cut.answer([b"a dog", b""])["ended"].tolist() == [False, True]
     assert whole.answer([b"a dog", b""])["ended"].tolist() == [True, True]

@@ -72,7 +72,6 @@ def test_each_signature_of_a_translator_counts_them(translator, signature):
     assert found.tolist() == [count + (signature == "score") for count in TEXTS.values()]
 
 
-@pytest.mark.slow
 def test_what_is_cut_off_does_not_count(translator):
     found = translator.answer(["the dog " * 20 + "\N{PARTY POPPER}"])
     assert (found["truncated"].tolist(), found["unknown"].tolist()) == ([True], [0])
@@ -109,7 +108,6 @@ def test_words_of_a_word_piece_vocabulary_count():
     assert found["unknown"].tolist() == [1, 0]
 
 
-@pytest.mark.slow
 def test_bytes_know_every_text():
     model = Transformer(260, **SIZES)
     assert Translator(model, ByteTokenizer(), max_length=3).answer(["\N{PARTY POPPER}"])[

@@ -81,7 +81,6 @@ def total_and_bound(weight, x, n):
     return {"total": total, "product": product, "bound": bound}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_loops_carry_what_changes_alone_and_answer_the_same(tmp_path, steps):
     meta_graph = saved(tmp_path, {"serving_default": total_and_bound})
@@ -137,7 +136,6 @@ def with_unused_input(weight, x, n):
     return {"with a space": x * weight, "_y": x}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize(
     "function",

@@ -336,7 +336,6 @@ def test_without_matplotlib_only_the_attention_is_missing(tmp_path, monkeypatch)
     assert (tmp_path / "train" / "projector_config.pbtxt").exists()
 
 
-@pytest.mark.slow
 def test_a_translator_alone_gives_the_projector(tmp_path):
     model = small_model()
     fit(model, TensorBoard(tmp_path, translator=Translator(model, TOKENIZER)))
