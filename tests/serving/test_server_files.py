@@ -48,7 +48,13 @@ def model_of(folder):
 
 
 FILES = [
-    *("models.config", "batching.config", "monitoring.config", "docker-compose.yml", "docker-compose.gpu.yml"),
+    *(
+        "models.config",
+        "batching.config",
+        "monitoring.config",
+        "docker-compose.yml",
+        "docker-compose.gpu.yml",
+    ),
     *("kubernetes.yml", "prometheus.yml", "alerts.yml", "dashboard.json"),
 ]
 

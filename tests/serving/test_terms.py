@@ -178,10 +178,11 @@ def test_so_it_does_with_a_beam(terms, translator, texts):
 
 
 def test_copied_text_arrives_where_the_vocabulary_can_write_it(terms, texts):
+    texts = [text for text in texts if not terms.glossary.found_in(text)]  # they need beams of one width
     found = terms.translate([f"{text} rooster" for text in texts])
-    assert all("rooster" in translation for translation in found)
+    assert found and all("rooster" in translation for translation in found)
     with pytest.warns(UserWarning, match="1 translations lack a term of their text"):
-        terms.translate([f"{texts[0]} qqqq"])
+        terms.translate([f"{texts[0]} rooster qqqq"])
 
 
 @pytest.mark.slow
@@ -196,9 +197,11 @@ def test_lines_files_and_documents_hold_them(terms, texts, tmp_path):
     assert document == f"{expected[0]} {expected[1]}\n\n{expected[2]}"
 
 
-def test_terms_that_no_text_asks_for_are_counted(translator, texts):
+def test_terms_that_no_text_asks_for_are_counted(translator, texts, monkeypatch):
+    plain = {"translation": np.array([b"a dog"], object)}
+    monkeypatch.setattr(Translator, "answer", lambda self, texts, **options: dict(plain))
     turned_round = TermTranslator(translator, Glossary({"xyz": "dog", "zyx": "cat"}, URL))
-    turned_round.translate(texts[:1])
+    turned_round.answer([texts[0].encode()])
     told = "the texts ask for 0 of 2 translations of the glossary and 0 different matches of `copy`"
     assert turned_round.terms_in_texts == told
 
