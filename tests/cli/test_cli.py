@@ -108,7 +108,7 @@ def test_finished_run_is_left_alone(command, trained):
 
 
 @pytest.mark.slow
-def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
+def test_interrupted_command_resumes(command, tmp_path, monkeypatch):
     again = [*command[:-1], tmp_path / "run"]
 
     class Killer(training.Progress):
@@ -175,7 +175,7 @@ def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines, real,
     out.decode("utf-8")
 
 
-def test_line_ends_change_no_translation_and_a_translation_is_one_line(tiny_run, monkeypatch):
+def test_line_ends_change_nothing_and_stay_out_of_translations(tiny_run, monkeypatch):
     monkeypatch.setattr(
         Translator, "translate_batch", lambda self, rows: [f"{row}\nb\r\nc\u2028d" for row in rows]
     )
@@ -270,7 +270,7 @@ def test_an_error_of_any_length_and_an_interruption_are_one_short_line(
     ],
     ids=" ".join,
 )
-def test_help_a_wrong_option_a_missing_file_and_server_files_import_no_keras(arguments):
+def test_commands_without_a_model_import_no_keras(arguments):
     code = f"""
 import contextlib, sys
 from keras_transformer.cli import main
@@ -359,7 +359,7 @@ def test_evaluate_counts_pairs_with_an_empty_side(tiny_run, traced, pairs, tmp_p
 
 
 @pytest.mark.slow
-def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run, tmp_path):
+def test_server_files_follow_the_options_of_export(tiny_run, tmp_path):
     options = (
         "--beam-width 3 --n-best 2 --max-source-length 20 --max-length 9 --precision int8 --batch-sizes 1 4 "
         "--signatures serving_default n_best"
@@ -435,7 +435,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("options", MISTAKES)
-def test_unusable_input_of_train_gives_one_message_and_exit_code_2(files, tmp_path, options):
+def test_unusable_input_of_train_is_one_message(files, tmp_path, options):
     data = f"--source {files}/ko --target {files}/en"
     given = options.format(files=files, data=data).split()
     assert_refused(
@@ -477,9 +477,7 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
         pytest.param("export {run} {files}/ko", "ko", marks=pytest.mark.slow),
     ],
 )
-def test_unusable_input_of_the_other_commands_gives_one_message_and_exit_code_2(
-    files, tiny_run, tmp_path, arguments, named
-):
+def test_unusable_input_of_other_commands_is_one_message(files, tiny_run, tmp_path, arguments, named):
     arguments = arguments.format(files=files, run=tiny_run, tmp=tmp_path).split()
     assert_refused(*arguments, stdin=b"a\n", named=named)
 

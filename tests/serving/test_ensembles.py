@@ -30,6 +30,7 @@ def joined():
 TEXTS = ["a dog", "two dogs run", ""]
 
 
+@pytest.mark.slow  # tests/models/test_ensemble.py has a quick one
 def test_scores_are_those_of_the_mean_probabilities(joined):
     def scores(translator):
         text, target = tf.constant(TEXTS[:1]), tf.constant(["abc"])

@@ -81,7 +81,7 @@ def test_bfloat16_storage_leaves_int8_weights_as_they_are(quantized):
 
 
 @pytest.mark.slow
-def test_a_translator_sees_a_model_that_is_quantized_after_its_first_answer(tiny_run, texts, translations):
+def test_quantizing_a_used_translator_takes_effect(tiny_run, texts, translations):
     translator = Translator.load(tiny_run)
     translator.translate(texts)
     translator.model.quantize("int8")

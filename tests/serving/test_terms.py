@@ -154,7 +154,7 @@ def test_ids_inside_words_are_those_that_make_a_term_longer(terms):
     assert longer and terms._ids_inside_words(ids[-1]) == longer
 
 
-def test_ids_that_close_words_are_those_whose_text_ends_with_no_letter(terms):
+def test_ids_that_close_words_end_without_a_letter(terms):
     tokenizer = terms.target_tokenizer
     texts = [
         text.decode() for text in tokenizer.detokenize([[i] for i in range(tokenizer.vocab_size)]).numpy()
@@ -172,7 +172,7 @@ def test_bytes_of_a_letter_close_no_word():
 
 
 @pytest.mark.slow
-def test_so_it_does_with_a_beam(terms, translator, texts):
+def test_translations_of_a_beam_hold_the_terms(terms, translator, texts):
     beam = translator.changed(strategy=Beam(3))
     assert_held(TermTranslator(beam, terms.glossary), beam, texts)
 

@@ -72,7 +72,7 @@ def test_each_signature_of_a_translator_counts_them(translator, signature):
     assert found.tolist() == [count + (signature == "score") for count in TEXTS.values()]
 
 
-def test_what_is_cut_off_does_not_count(translator):
+def test_truncated_text_does_not_count(translator):
     found = translator.answer(["the dog " * 20 + "\N{PARTY POPPER}"], ["a"], signature="score")
     assert (found["truncated"].tolist(), found["unknown"].tolist()) == ([True], [0])
 
