@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from commands import assert_refused, run
 
@@ -79,6 +80,13 @@ def trained(command):
     return run(*command)
 
 
+@pytest.fixture
+def traced(translator, monkeypatch):
+    """Lets commands load the translator of the tests, whose graph is traced already."""
+    monkeypatch.setattr(Translator, "load", lambda folder: translator)
+    return translator
+
+
 def test_train_reports_on_stderr_prints_its_folder_and_validates(command, trained, pairs):
     code, out, err = trained
     assert code == 0, err
@@ -100,7 +108,7 @@ def test_finished_run_is_left_alone(command, trained):
 
 
 @pytest.mark.slow
-def test_an_interrupted_command_says_so_and_goes_on_when_given_again(command, tmp_path, monkeypatch):
+def test_interrupted_command_resumes(command, tmp_path, monkeypatch):
     again = [*command[:-1], tmp_path / "run"]
 
     class Killer(training.Progress):
@@ -136,7 +144,7 @@ def test_train_reads_a_compressed_tsv_and_keeps_vocabularies_apart(files, tmp_pa
     assert not translator.model.share_embeddings
 
 
-def test_translate_writes_a_line_for_a_line_in_order(tiny_run, translator, pairs):
+def test_translate_writes_a_line_for_a_line_in_order(tiny_run, traced, pairs):
     sources = [source for source, _ in pairs[:9]]
     lines = [*sources[:4], "", sources[4], "   ", "", *sources[5:], "🎉"]
     code, out, err = run("translate", tiny_run, stdin="".join(f"{line}\n" for line in lines).encode())
@@ -144,7 +152,7 @@ def test_translate_writes_a_line_for_a_line_in_order(tiny_run, translator, pairs
         code == 0
         and "warning: 1 of 13 lines hold text that the vocabulary cannot write, for example in '🎉'" in err
     )
-    expected = translator.translate(lines)
+    expected = traced.translate(lines)
     assert out.decode() == "".join(f"{line}\n" for line in expected)
     assert expected[4] == expected[6] == expected[7] == "" != expected[0]
 
@@ -167,7 +175,7 @@ def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines, real,
     out.decode("utf-8")
 
 
-def test_line_ends_change_no_translation_and_a_translation_is_one_line(tiny_run, monkeypatch):
+def test_line_ends_change_nothing_and_stay_out_of_translations(tiny_run, monkeypatch):
     monkeypatch.setattr(
         Translator, "translate_batch", lambda self, rows: [f"{row}\nb\r\nc\u2028d" for row in rows]
     )
@@ -262,7 +270,7 @@ def test_an_error_of_any_length_and_an_interruption_are_one_short_line(
     ],
     ids=" ".join,
 )
-def test_help_a_wrong_option_a_missing_file_and_server_files_import_no_keras(arguments):
+def test_commands_without_a_model_import_no_keras(arguments):
     code = f"""
 import contextlib, sys
 from keras_transformer.cli import main
@@ -331,11 +339,11 @@ def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, options, name
     assert_refused("translate", tiny_run, *options.split(), named=named)
 
 
-def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator, few, pairs):
+def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, traced, few, pairs):
     code, out, err = run("evaluate", tiny_run, *few, "--batch-size", 4)
     assert (code, err) == (0, "")
     sources, references = map(list, zip(*pairs[:6], strict=True))
-    scores = corpus_scores(translator.translate(sources), references)
+    scores = corpus_scores(traced.translate(sources), references)
     assert scores["bleu"] > 20
     assert out.decode().splitlines() == [
         f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}",
@@ -343,7 +351,7 @@ def test_evaluate_prints_both_scores_with_their_signatures(tiny_run, translator,
     ]
 
 
-def test_evaluate_counts_pairs_with_an_empty_side(tiny_run, pairs, tmp_path):
+def test_evaluate_counts_pairs_with_an_empty_side(tiny_run, traced, pairs, tmp_path):
     lines = [*("\t".join(pair) for pair in pairs[:2]), f"{pairs[2][0]}\t ", f"\t{pairs[3][1]}"]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
     code, _, err = run("evaluate", tiny_run, "--pairs", tmp_path / "pairs.tsv")
@@ -351,7 +359,7 @@ def test_evaluate_counts_pairs_with_an_empty_side(tiny_run, pairs, tmp_path):
 
 
 @pytest.mark.slow
-def test_export_takes_limits_and_sizes_and_the_server_files_follow_them(tiny_run, tmp_path):
+def test_server_files_follow_the_options_of_export(tiny_run, tmp_path):
     options = (
         "--beam-width 3 --n-best 2 --max-source-length 20 --max-length 9 --precision int8 --batch-sizes 1 4 "
         "--signatures serving_default n_best"
@@ -427,7 +435,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("options", MISTAKES)
-def test_unusable_input_of_train_gives_one_message_and_exit_code_2(files, tmp_path, options):
+def test_unusable_input_of_train_is_one_message(files, tmp_path, options):
     data = f"--source {files}/ko --target {files}/en"
     given = options.format(files=files, data=data).split()
     assert_refused(
@@ -469,9 +477,7 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
         pytest.param("export {run} {files}/ko", "ko", marks=pytest.mark.slow),
     ],
 )
-def test_unusable_input_of_the_other_commands_gives_one_message_and_exit_code_2(
-    files, tiny_run, tmp_path, arguments, named
-):
+def test_unusable_input_of_other_commands_is_one_message(files, tiny_run, tmp_path, arguments, named):
     arguments = arguments.format(files=files, run=tiny_run, tmp=tmp_path).split()
     assert_refused(*arguments, stdin=b"a\n", named=named)
 
@@ -602,7 +608,7 @@ def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
     assert code == 0 and f"the mean weights of the last {kept} epochs" in err
 
 
-def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, tmp_path):
+def test_ensemble_joins_runs_and_warns_of_different_pairs(tiny_run, translator, files, tmp_path):
     output = tmp_path / "joined"
     assert_refused("ensemble", tiny_run, "--output", output, named="Give at least two folders")
     assert_refused("ensemble", tiny_run, tmp_path / "none", "--output", output, named="No such file")
@@ -621,10 +627,19 @@ def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, t
         "convert", output, tmp_path / "converted", named="not of a subclass. Received: model=<Ensemble"
     )
     assert_refused("average", output, named="must be the folder of a run")
-    stdin = (files / "ko.few").read_bytes()
-    assert run("translate", output, stdin=stdin) == run("translate", tiny_run, stdin=stdin)
+    models = Translator.load(output).model.models
+    assert len(models) == 2
+    for model in models:
+        np.testing.assert_equal(model.get_weights(), translator.model.get_weights())
     new = ("--source", files / "ko", "--target", files / "en", "--output", tmp_path / "new")
     assert_refused("train", *new, "--init-from", output, named="`init_from` must hold one model")
+
+
+@pytest.mark.slow
+def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, tmp_path):
+    assert run("ensemble", tiny_run, tiny_run, "--output", tmp_path / "joined")[0] == 0
+    stdin = (files / "ko.few").read_bytes()
+    assert run("translate", tmp_path / "joined", stdin=stdin) == run("translate", tiny_run, stdin=stdin)
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_an_image_classifier_needs_no_tokenizer(tmp_path):
     assert load(tmp_path / "served").labels == names
 
 
-def test_a_folder_that_cannot_be_converted_is_refused_and_nothing_is_written(bert, tmp_path):
+def test_unusable_folder_is_refused_and_nothing_written(bert, tmp_path):
     with pytest.raises(ValueError, match="`target` must not exist yet"):
         convert(bert, tmp_path)
     (tmp_path / "empty").mkdir()

@@ -102,7 +102,7 @@ def test_an_error_is_one_line_whatever_it_holds(stderr_of, kind):
         assert line.startswith("keras-transformer: error: ")
 
 
-def test_lines_of_progress_are_shown_unless_a_higher_level_is_asked_for(capsys):
+def test_progress_is_shown_up_to_the_level(capsys):
     with log_to_stderr() as configure:
         progress.info("epoch 1")
         logging.getLogger("keras_transformer.serving").info("an event")

@@ -126,7 +126,7 @@ def test_error_keeps_the_answers_before_it_and_names_the_line(backend, url, tran
         (["grpc://127.0.0.1:1", "--retries", "0"], 5, "from line 1 on nothing is answered: grpc://127.0"),
     ],
 )
-def test_wrong_option_or_missing_server_is_one_message_and_an_exit_code(arguments, expected, named):
+def test_wrong_option_or_missing_server_is_one_message(arguments, expected, named):
     code, out, err = ask(b"a", *arguments)
     assert (code, out) == (expected, b"")
     assert named in err and err.startswith("keras-transformer: error: ") and err.count("\n") == 1
@@ -160,7 +160,7 @@ def test_headers_come_from_the_command_line_a_file_and_the_environment(
         (["--client-key", "nowhere.pem"], "client_key='nowhere.pem'"),
     ],
 )
-def test_a_header_or_certificate_that_cannot_be_used_is_named_and_no_secret_shown(options, named):
+def test_unusable_header_or_certificate_is_named_without_its_secret(options, named):
     code, out, err = ask(b"a", "https://127.0.0.1:1", *options)
     assert (code, out) == (2, b"") and named in err and "secret" not in err
 

@@ -253,7 +253,7 @@ def test_a_server_that_is_too_busy_is_asked_again_when_it_says(connect, backend,
     assert backend.sizes == [[1]] and waits[0] == 7.0 and 0.5 <= waits[1] <= 1.0
 
 
-def test_a_server_that_asks_for_more_than_the_timeout_is_not_waited_for(connect, backend, waits):
+def test_retry_after_beyond_the_timeout_is_not_waited_for(connect, backend, waits):
     backend.faults += [refuse("RESOURCE_EXHAUSTED", "slow down", retry_after="999999999")] * 2
     with pytest.raises(
         ConnectionError, match=r"not available after 1 attempt: slow down \(RESOURCE_EXHAUSTED\)"

@@ -99,7 +99,7 @@ def test_the_command_refuses_no_text_and_another_model(backend, url):
 
 
 @pytest.mark.sampled
-def test_a_picture_that_cannot_be_written_is_refused_before_the_test(backend, url):
+def test_unwritable_picture_is_refused_before_the_test(backend, url):
     pytest.importorskip("matplotlib")
     options = ["--text", "a", "--requests", "1", "--picture", "l.xyz"]
     assert_refused("load-test", url, *options, named="`--picture` must be a file that ends with one of .")

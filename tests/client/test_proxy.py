@@ -178,7 +178,7 @@ def test_a_key_does_not_reach_the_servers(tmp_path):
     assert not any("authorization" in each for each in names)
 
 
-def test_a_caller_above_its_rate_is_refused_and_told_when_to_come_again(start):
+def test_caller_above_its_rate_gets_a_time_to_retry(start):
     proxy = start(rate="1r/m")  # 20 requests beyond it are allowed
     for url in urls(proxy):
         arguments = {"certificates": proxy.certificate, "headers": ALICE, "retries": 0}

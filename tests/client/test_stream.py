@@ -110,7 +110,7 @@ def test_a_stream_ends_where_the_model_ends_it():
     assert limits == [2, 2, 4, 6, 1] and stream.finished  # tokens without text are computed again
 
 
-def test_the_limit_of_the_caller_holds_where_the_server_refuses_a_request():
+def test_limit_of_a_caller_holds_for_refused_requests():
     stream = Stream("a", 8, 20, {})
     assert stream.request_after(("a", 8), "max_length") == ("a", 0)
     assert stream.request_after(("a", 8), "prefix") == ("a", 20)
@@ -129,7 +129,7 @@ def test_a_continuation_whose_row_has_a_low_limit_goes_on_with_new_text():
     assert stream.finished
 
 
-def test_an_export_that_does_not_say_whether_an_answer_ended_is_named(monkeypatch):
+def test_export_without_ended_is_named(monkeypatch):
     with Client("grpc://127.0.0.1:1") as client:
         monkeypatch.setattr(client, "_send", no_end)
         with pytest.raises(OSError, match="with `ended`, which an older export does not have"):
@@ -216,7 +216,7 @@ def test_ask_writes_the_lines_as_they_grow(backend, url):
 
 
 @pytest.mark.sampled
-def test_an_error_in_the_middle_of_an_answer_ends_its_line_and_says_so(backend, url, monkeypatch):
+def test_error_within_an_answer_ends_its_line(backend, url, monkeypatch):
     monkeypatch.setattr(Client, "stream", broken_stream)
     code, out, err = run("ask", url, "--model", "translator", "--stream", stdin=b"a\nb\n")
     assert (code, out) == (5, b"x\nEin \n")

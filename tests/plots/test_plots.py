@@ -179,7 +179,7 @@ def test_classified_images_name_what_is_wrong():
     np.testing.assert_allclose(figure.axes[2].images[0].get_array(), images[2, ..., 0] / 2 + 0.5)
 
 
-def test_figures_have_one_style_leave_the_settings_alone_and_are_written():
+def test_figures_have_one_style_and_keep_the_settings():
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 17.0}):

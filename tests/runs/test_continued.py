@@ -145,7 +145,7 @@ def test_the_first_loss_is_that_of_transformers(begun):
 
 
 @pytest.mark.slow
-def test_such_a_run_resumes_and_is_averaged_and_computes_in_bfloat16(pieces, tmp_path):
+def test_continued_run_resumes_averages_and_takes_bfloat16(pieces, tmp_path):
     translator_of("bart", pieces).save(tmp_path / "initial")
     recipe = dataclasses.replace(
         RECIPE, init_from=str(tmp_path / "initial"), precision="mixed_bfloat16", learning_rate=1e-2

@@ -46,7 +46,7 @@ def position(folder):
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_has_the_weights_of_an_unkilled_run(tmp_path, pairs):
+def test_killed_and_resumed_run_has_the_same_weights(tmp_path, pairs):
     corpus = tmp_path / "pairs.tsv"
     corpus.write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
     finished(start(training(tmp_path / "whole", corpus)))

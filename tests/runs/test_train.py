@@ -241,7 +241,7 @@ def test_another_recipe_is_refused_with_its_changes(finished, pairs, arguments, 
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_warm_up_as_long_as_the_training_is_refused_with_the_number_of_updates(pairs, tmp_path, schedule):
+def test_warm_up_must_be_shorter_than_the_training(pairs, tmp_path, schedule):
     message = r"less than the updates of the training.* Received: warmup_steps=4000, updates=\d+"
     with pytest.raises(ValueError, match=message):
         train(changed(schedule=schedule, warmup_steps=4000), pairs, tmp_path / "run", say=quiet)
@@ -281,7 +281,7 @@ def test_a_refused_recipe_does_not_take_the_folder(tmp_path, pairs, wrong):
 
 
 @pytest.mark.slow
-def test_a_folder_that_another_process_trains_in_is_refused_and_left_alone(finished, tmp_path, pairs):
+def test_folder_of_a_running_training_is_refused(finished, tmp_path, pairs):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (folder / ".tmp-0123abcd-model.keras").write_text("the other's")
@@ -383,9 +383,7 @@ def test_a_damaged_checkpoint_costs_one_epoch(finished, tmp_path, pairs):
 
 
 @pytest.mark.slow
-def test_on_a_full_disk_the_error_names_the_file_and_the_older_checkpoints_stay(
-    finished, tmp_path, pairs, monkeypatch
-):
+def test_full_disk_keeps_the_older_checkpoints(finished, tmp_path, pairs, monkeypatch):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     before = contents(folder)
@@ -404,7 +402,7 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_older_checkpoints_stay(
 
 
 @pytest.mark.slow
-def test_a_nan_loss_stops_the_run_and_names_the_step_and_the_batch(tmp_path, pairs):
+def test_nan_loss_names_the_step_and_the_batch(tmp_path, pairs):
     with pytest.raises(runs.Diverged) as caught:
         train(changed(learning_rate=1e30, warmup_steps=1), pairs, tmp_path, say=quiet)
     said = str(caught.value)
@@ -415,9 +413,7 @@ def test_a_nan_loss_stops_the_run_and_names_the_step_and_the_batch(tmp_path, pai
 
 
 @pytest.mark.slow
-def test_an_epoch_whose_last_update_diverges_is_not_saved_and_is_done_again(
-    finished, tmp_path, pairs, monkeypatch
-):
+def test_diverged_epoch_is_not_saved_and_is_repeated(finished, tmp_path, pairs, monkeypatch):
     class Poison(training.Progress):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
@@ -448,7 +444,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
 
 
 @pytest.mark.slow
-def test_a_run_that_stopped_before_averaging_is_averaged_by_the_next_call(tmp_path, pairs, monkeypatch):
+def test_stopped_run_is_averaged_by_the_next_call(tmp_path, pairs, monkeypatch):
     recipe = changed(average_last=2)
     steps = Batches(pairs, *make_tokenizers(recipe, pairs), batch_tokens=512, max_length=40).steps
     terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
@@ -463,7 +459,7 @@ def test_a_run_that_stopped_before_averaging_is_averaged_by_the_next_call(tmp_pa
 
 
 @pytest.mark.slow
-def test_average_last_beyond_the_epochs_that_exist_warns_and_averages_those(finished, tmp_path, pairs):
+def test_average_last_beyond_the_epochs_warns(finished, tmp_path, pairs):
     # Patience ends the run after its second epoch: no step moves a weight.
     early = changed(average_last=4, patience=1, epochs=9, learning_rate=1e-30)
     with pytest.warns(UserWarning, match=r"`average_last` is 4, but .*early keeps .* of only 2 epochs"):
@@ -524,7 +520,7 @@ def test_patience_ends_a_run_for_good(tmp_path, pairs):
 
 
 @pytest.mark.parametrize("val_pairs", [None, []])
-def test_patience_without_validation_pairs_is_refused_before_the_folder_is_taken(tmp_path, pairs, val_pairs):
+def test_patience_needs_validation_pairs(tmp_path, pairs, val_pairs):
     with pytest.raises(ValueError, match=r"`patience` needs validation pairs\. Received: patience=2, val_"):
         train(changed(patience=2), pairs, tmp_path / "run", val_pairs, say=quiet)
     assert not (tmp_path / "run").exists()
@@ -570,7 +566,7 @@ def test_recipe_checks_its_values(arguments, message):
         changed(**arguments)
 
 
-def test_a_linear_schedule_ends_with_the_last_epoch_and_refuses_more(finished):
+def test_linear_schedule_ends_with_the_last_epoch(finished):
     recipe = changed(schedule="linear", warmup_steps=3)
     model = make_model(recipe, (ByteTokenizer(),) * 2, steps=5)
     rate = model.optimizer._learning_rate
@@ -605,9 +601,7 @@ def test_a_run_begins_with_the_weights_and_tokenizers_of_another(finished, tmp_p
         ({"init_from": "nowhere"}, r"nowhere holds no translator"),
     ],
 )
-def test_an_init_from_that_does_not_fit_is_refused_and_takes_no_folder(
-    finished, tmp_path, pairs, arguments, message
-):
+def test_unfitting_init_from_is_refused_and_takes_no_folder(finished, tmp_path, pairs, arguments, message):
     recipe = continuing(**{"init_from": finished, **arguments})
     with pytest.raises(ValueError, match=message):
         train(recipe, pairs, tmp_path / "run", say=quiet)

@@ -50,7 +50,7 @@ def expected_row(piece, old, rows):
     return rows.mean(axis=0) if old.unk_id in ids else rows[ids].mean(axis=0)
 
 
-def test_known_pieces_keep_their_rows_and_new_ones_get_the_mean_of_their_parts(old, new):
+def test_new_pieces_get_the_mean_of_their_parts(old, new):
     before = translator_of(old)
     after, (change,) = change_vocabulary(before, new)
     rows, changed = (rows_of(each.model.source_embedding) for each in (before, after))
@@ -210,6 +210,6 @@ def test_a_run_goes_on_with_more_pieces_and_resumes(old, new, tmp_path):
         ({"tokenizer": "new.model", "lora": 4}, "`lora` would not train the new ids of `tokenizer`"),
     ],
 )
-def test_a_recipe_that_would_make_or_freeze_a_vocabulary_is_refused(arguments, message):
+def test_recipe_that_makes_or_freezes_a_vocabulary_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Recipe(init_from="RUN", **arguments)

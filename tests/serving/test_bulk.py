@@ -108,7 +108,7 @@ def test_a_translation_with_line_ends_stays_one_line(tmp_path):
     assert list(translate_lines(mirror, ["x", "y"])) == ["a b c d"] * 2
 
 
-def test_sigterm_stops_after_the_batch_under_way_and_the_same_call_goes_on(source, tmp_path):
+def test_sigterm_ends_the_batch_and_the_same_call_resumes(source, tmp_path):
     mirror = Mirror(lambda texts: os.kill(os.getpid(), signal.SIGTERM) if b"7 xxxxxxxxx" in texts else None)
     with pytest.raises(Terminated, match="stopped after 4 of 10 lines; they are saved"):
         resume(source, tmp_path / "output", mirror, batch_size=2, window=4)
@@ -181,7 +181,7 @@ def test_a_sentence_that_fails_costs_no_other(source, tmp_path, line, text):
     assert said[1:] == ["1 of 10 lines could not be translated; their translations are empty."]
 
 
-def test_a_translator_that_fails_altogether_stops_and_loses_nothing(source, tmp_path):
+def test_failing_translator_stops_and_loses_nothing(source, tmp_path):
     def break_down(texts):
         if b"3 x" in texts or len(mirror.batches) > 2:
             raise RuntimeError("no memory")

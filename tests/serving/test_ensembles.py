@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from alone import run_alone
 
 from keras_transformer.decoding import Beam
@@ -29,14 +30,14 @@ def joined():
 TEXTS = ["a dog", "two dogs run", ""]
 
 
+@pytest.mark.slow  # tests/models/test_ensemble.py has a quick one
 def test_scores_are_those_of_the_mean_probabilities(joined):
-    score = joined.answer(TEXTS[:1], ["abc"], signature="score")["token_scores"][0]
-    each = [one.answer(TEXTS[:1], ["abc"], signature="score")["token_scores"][0] for one in parts(joined)]
-    np.testing.assert_allclose(score, np.log(np.mean(np.exp(each), axis=0)), rtol=1e-5)
+    def scores(translator):
+        text, target = tf.constant(TEXTS[:1]), tf.constant(["abc"])
+        return translator.signatures([1]).score(text, target)["token_scores"][0]
 
-
-def parts(joined):
-    return [joined.copied(model=model) for model in joined.model.models]
+    each = [scores(joined.copied(model=model)) for model in joined.model.models]
+    np.testing.assert_allclose(scores(joined), np.log(np.mean(np.exp(each), axis=0)), rtol=1e-5)
 
 
 def test_strategy_and_limits_are_those_of_the_first(joined):

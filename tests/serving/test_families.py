@@ -120,7 +120,7 @@ def test_a_text_is_translated_as_its_ids_are(translator, translations):
 
 
 @pytest.mark.slow
-def test_what_is_saved_translates_the_same_when_loaded(translator, translations, tmp_path):
+def test_loaded_translator_scores_the_same(translator, translations, tmp_path):
     translator.save(tmp_path / "translator")
     loaded = Translator.load(tmp_path / "translator")
     assert type(loaded.model) is type(translator.model)

@@ -29,6 +29,11 @@ def generator():
 
 
 @pytest.fixture(scope="module")
+def signatures(generator):
+    return generator.signatures([6])
+
+
+@pytest.fixture(scope="module")
 def export(generator, tmp_path_factory):
     return generator.export(tmp_path_factory.mktemp("exports"), check=False)
 
@@ -63,13 +68,18 @@ def test_a_blank_between_prompt_and_continuation_is_kept():
     assert "one two" + continuation == tokenizer.detokenize([[*ids, *tokens]]).numpy()[0].decode()
 
 
-def test_of_a_long_prompt_the_end_is_read(generator):
+def test_of_a_long_prompt_the_end_is_read(generator, signatures, monkeypatch):
+    def answer(texts, jit_compile=None):
+        found = signatures.generate(tf.constant(texts))
+        return {name: value.numpy() for name, value in found.items()}
+
+    monkeypatch.setattr(generator, "answer", answer)  # the search that is traced already
     end = "x" * 23
     with pytest.warns(UserWarning, match="1 of 1 prompts are longer than `max_source_length`=24 tokens"):
         assert generator.generate(["abc" * 5000 + end]) == generator.generate([end])
 
 
-def test_prompts_have_a_limit_where_nobody_says_one_that_leaves_room_for_what_follows():
+def test_default_limit_of_prompts_leaves_room():
     assert TextGenerator(language_model(), ByteTokenizer()).max_source_length == 32
     unlimited = LanguageModel(260, 8, Decoder(1, 2, 16))
     assert TextGenerator(unlimited, ByteTokenizer()).max_source_length == 256
@@ -77,7 +87,7 @@ def test_prompts_have_a_limit_where_nobody_says_one_that_leaves_room_for_what_fo
     assert TextGenerator(short, ByteTokenizer()).max_source_length == 2
 
 
-def test_without_bos_only_an_empty_prompt_begins_with_it():
+def test_without_bos_only_empty_prompts_begin_with_it():
     generator = TextGenerator(language_model(), ByteTokenizer(), max_length=5, starts_with_bos=False)
     ids = generator.tokenizer.tokenize("ab").numpy()
     source, _ = generator.signatures([4])._source_ids(["ab", ""])
@@ -98,14 +108,37 @@ def test_saves_and_loads_everything(generator, tmp_path):
         Translator.load(tmp_path / "saved")
 
 
-@pytest.mark.sampled
+def test_signatures_answer_alike(signatures, generator):
+    """The functions run eagerly, and share one trace of the search."""
+    prompts = tf.constant(PROMPTS)
+    found = signatures.generate(prompts)
+    texts = found["continuation"].numpy().tolist()
+    assert texts[0] == texts[5] and len(set(texts)) > 3 and not found["truncated"].numpy().any()
+    several = signatures.n_best(prompts)
+    assert several["continuations"].shape == several["scores"].shape == (6, 2)
+    assert several["continuations"][:, 0].numpy().tolist() == texts
+    options = {name: tf.constant(value) for name, value in columns(6).items()}
+    by_options = signatures.generate_with_options(prompts, **options)
+    assert by_options["continuation"].shape == (6,) and not any(by_options["error"].numpy())
+    ids = [2, *generator.tokenizer.tokenize("ab").numpy()]
+    tokens = signatures.tokens(tf.constant([ids]))["tokens"].numpy()[0, 0]
+    whole = generator.tokenizer.detokenize([[*ids, *tokens]]).numpy()[0]
+    assert texts[0] == whole.removeprefix(b"ab")
+
+
+def test_signatures_and_start_are_described(signatures, generator):
+    names = {"serving_default", "n_best", "tokens", "options"}
+    assert set(signatures.functions()) == set(signatures.descriptions) == names
+    assert generator.describe()["starts_with_bos"] is True
+
+
+@pytest.mark.slow
 def test_the_export_answers_as_python_does(generator, export, tmp_path):
     found = answers(export, tmp_path, text=PROMPTS)
     assert found["continuation"] == generator.generate(PROMPTS)
     assert found["truncated"] == [False] * 6
     several = answers(export, tmp_path, "n_best", text=PROMPTS)
     assert [row[0] for row in several["continuations"]] == found["continuation"]
-    assert {len(row) for row in several["scores"]} == {2}
     described = json.loads((export / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == {"serving_default", "n_best", "tokens", "options"}
     assert described["starts_with_bos"] is True

@@ -43,7 +43,7 @@ def test_no_image_changes_another(classifier, images):
     assert [row for i, row in enumerate(found) if i != 2] == [row for i, row in enumerate(expected) if i != 2]
 
 
-def test_saves_loads_and_answers_the_same_in_the_runtime_of_the_server(classifier, images, tmp_path):
+def test_saved_and_exported_answers_are_the_same(classifier, images, tmp_path):
     classifier.save(tmp_path / "saved")
     again = load(tmp_path / "saved")
     expected = classifier.classify(images)

@@ -83,7 +83,7 @@ WRONG = {
 }
 
 
-def test_an_unusable_option_leaves_its_row_empty_and_the_neighbours_as_they_are(function, mixed, text):
+def test_unusable_option_empties_its_row_alone(function, mixed, text):
     bad = [{name: value} for name, value in WRONG.items()]
     bad += [{"temperature": -1}, {"top_p": 1.1}, {"max_length": -1}, {"max_length": 3, "min_length": 4}]
     rows = [row for pair in zip(ROWS, bad, strict=True) for row in pair]
@@ -97,7 +97,7 @@ def test_an_unusable_option_leaves_its_row_empty_and_the_neighbours_as_they_are(
     assert found["ended"][::2].tolist() == mixed["ended"].tolist() and not found["ended"][1::2].any()
 
 
-def test_an_output_has_ended_where_a_longer_one_may_not_add_a_token(function, text):
+def test_ended_output_gains_no_token_from_a_longer_limit(function, text):
     rows = [{"max_length": length} for length in range(1, 17)]
     found = call(function, **inputs_of(rows, text))
     # A token of this model adds at least 0.006; sums of 17 tokens may differ by the rounding of another batch.
@@ -105,7 +105,7 @@ def test_an_output_has_ended_where_a_longer_one_may_not_add_a_token(function, te
     assert found["ended"][:-1].tolist() == unchanged.tolist() and len(set(unchanged)) == 2
 
 
-def test_no_option_makes_an_answer_longer_than_the_text_may_have_without_options(function, translator, text):
+def test_options_keep_the_limit_of_the_row(function, translator, text):
     """Or a short request would cost as much as the longest text, hundreds of steps."""
     limit = 2 * (int(translator.source_tokenizer.tokenize(text).shape[0]) + 1) + 16
     assert translator.max_length is None and limit < translator.longest_output
@@ -136,7 +136,7 @@ def test_a_text_without_a_token_gets_its_prefix_back(function):
     assert found["ended"].all()
 
 
-def test_a_prefix_that_the_vocabulary_cannot_write_is_an_error_of_its_row(function, text):
+def test_unwritable_prefix_is_an_error_of_its_row(function, text):
     found = call(function, **inputs_of([{"prefix": "the"}, {"prefix": "the \N{PARTY POPPER}"}], text))
     assert found["translation"][0].startswith(b"the") and found["translation"][1] == b""
     assert (
@@ -144,7 +144,7 @@ def test_a_prefix_that_the_vocabulary_cannot_write_is_an_error_of_its_row(functi
     )
 
 
-def test_options_that_are_fewer_than_the_texts_are_refused_by_name(function, text):
+def test_too_few_options_are_refused_by_name(function, text):
     inputs = inputs_of(ROWS[:2], text)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`top_p` must have a value for each text"):
         function(**{**inputs, "top_p": np.ones(1, "float32")})

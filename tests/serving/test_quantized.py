@@ -57,16 +57,19 @@ def test_an_export_computes_with_int8_weights_and_without_xla(quantized, texts, 
     assert answers(export, tmp_path, text=texts)["translation"] == translations
 
 
-@pytest.mark.sampled
-def test_precision_int8_exports_what_a_quantized_model_answers(
-    quantized, texts, translations, tmp_path, tiny_run
-):
+def test_precision_int8_exports_what_a_quantized_model_answers(quantized, pairs, tmp_path, tiny_run):
     translator = Translator.load(tiny_run)
-    options = {"signatures": ["serving_default"], "warmup": False, "check": False}
+    options = {"signatures": ["score"], "warmup": False, "check": False}
     export = translator.export(tmp_path / "model", precision="int8", **options)
     assert int8_weights(translator.model) == {}, "the servable keeps its weights"
     assert json.loads((export / "assets.extra" / "export.json").read_text())["precision"] == "int8"
-    assert answers(export, tmp_path, text=texts)["translation"] == translations
+    checkpoint = tf.train.load_checkpoint(str(export / "variables" / "variables"))
+    dtypes = [*checkpoint.get_variable_to_dtype_map().values()]
+    assert dtypes.count(tf.int8) == len(int8_weights(quantized.model)) > 10
+    texts, targets = map(list, zip(*pairs[:5], strict=True))
+    found = answers(export, tmp_path, "score", text=texts, target=targets)["token_scores"]
+    expected = quantized.answer(texts, targets, signature="score")["token_scores"]
+    np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01)
 
 
 def test_bfloat16_storage_leaves_int8_weights_as_they_are(quantized):
@@ -78,7 +81,7 @@ def test_bfloat16_storage_leaves_int8_weights_as_they_are(quantized):
 
 
 @pytest.mark.slow
-def test_a_translator_sees_a_model_that_is_quantized_after_its_first_answer(tiny_run, texts, translations):
+def test_quantizing_a_used_translator_takes_effect(tiny_run, texts, translations):
     translator = Translator.load(tiny_run)
     translator.translate(texts)
     translator.model.quantize("int8")

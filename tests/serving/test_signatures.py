@@ -69,7 +69,7 @@ def test_every_signature_is_there_and_documented(functions):
 
 
 @pytest.mark.slow
-def test_n_best_gives_all_that_the_strategy_finds_and_serving_default_the_best(functions, beam, texts, alone):
+def test_n_best_has_all_hypotheses_and_serving_default_the_best(functions, beam, texts, alone):
     found, first = call(functions["n_best"], text=texts), call(functions["serving_default"], text=texts)
     assert first["translation"].tolist() == found["translations"][:, 0].tolist()
     assert len(set(first["translation"])) >= 6
@@ -127,7 +127,7 @@ def test_score_is_the_log_probability_of_a_given_translation(functions, beam, te
     assert of_two["truncated"].tolist() == [True, True]
 
 
-def test_tokens_are_searched_as_they_are_and_unknown_ones_read_as_unk(functions, beam, texts, alone):
+def test_ids_outside_the_vocabulary_are_read_as_unk(functions, beam, texts, alone):
     rows = [ids_of(beam, texts[0]), [9, 8, 3], [-5, 10**6, 3], [], [0, 7, 0, 3]]
     width = 30
     source = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
@@ -233,7 +233,7 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
     assert shapes == {(3, 4), (3, 24), (1, 4)}
 
 
-def test_an_empty_target_has_the_probability_of_the_end_and_of_an_empty_text_none(functions, beam, texts):
+def test_empty_target_scores_the_end_alone(functions, beam, texts):
     found = call(functions["score"], text=[texts[0], texts[0], ""], target=["", "I am", ""])
     expected = beam.model.score([ids_of(beam, texts[0])], [[3]], jit_compile=False)
     np.testing.assert_allclose(found["score"][0], expected.scores[0], rtol=1e-4)

@@ -72,8 +72,8 @@ def test_each_signature_of_a_translator_counts_them(translator, signature):
     assert found.tolist() == [count + (signature == "score") for count in TEXTS.values()]
 
 
-def test_what_is_cut_off_does_not_count(translator):
-    found = translator.answer(["the dog " * 20 + "\N{PARTY POPPER}"])
+def test_truncated_text_does_not_count(translator):
+    found = translator.answer(["the dog " * 20 + "\N{PARTY POPPER}"], ["a"], signature="score")
     assert (found["truncated"].tolist(), found["unknown"].tolist()) == ([True], [0])
 
 
@@ -110,9 +110,8 @@ def test_words_of_a_word_piece_vocabulary_count():
 
 def test_bytes_know_every_text():
     model = Transformer(260, **SIZES)
-    assert Translator(model, ByteTokenizer(), max_length=3).answer(["\N{PARTY POPPER}"])[
-        "unknown"
-    ].tolist() == [0]
+    found = Translator(model, ByteTokenizer()).answer(["\N{PARTY POPPER}"], ["\u00e9"], signature="score")
+    assert found["unknown"].tolist() == [0]
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def test_an_export_without_warm_up_requests_is_not_timed(copy):
     assert time_of_request(copy) is None
 
 
-def test_an_export_that_answers_otherwise_than_python_is_refused(tmp_path):
+def test_export_that_answers_unlike_python_is_refused(tmp_path):
     def serving(number):
         spec = tf.TensorSpec((None,), tf.float32, name="x")
         function = tf.function(

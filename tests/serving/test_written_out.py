@@ -199,7 +199,7 @@ def test_opened_signatures_are_the_same_in_each_process(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_an_operation_of_constants_alone_does_not_run_after_the_end_of_its_loop(steps):
+def test_constant_operations_stay_in_their_loop(steps):
     tf.compat.v1.disable_control_flow_v2()
     try:
         with tf.Graph().as_default() as graph:
@@ -259,7 +259,7 @@ def test_signatures_share_equal_calls_of_equal_inputs(tmp_path):
     np.testing.assert_allclose(answer(meta_graph, tmp_path, "all", x, 3)["all"], expected["all"]["all"])
 
 
-def test_random_numbers_of_signatures_are_drawn_apart_and_assertions_stay(tmp_path):
+def test_random_operations_and_assertions_are_not_shared(tmp_path):
     def draws(weight, x, n):
         tf.debugging.assert_less(n, 5, message="too many steps")
         return {"drawn": tf.random.uniform(tf.shape(x))}
@@ -273,7 +273,7 @@ def test_random_numbers_of_signatures_are_drawn_apart_and_assertions_stay(tmp_pa
         answer(meta_graph, tmp_path, "other", x, 5)
 
 
-def test_the_options_of_the_optimizer_are_those_of_one_thread_and_come_back():
+def test_optimizer_options_are_restored_and_of_one_thread():
     def options():
         call = context.context().function_call_options
         return ConfigProto.FromString(call.config_proto_serialized).graph_options.rewrite_options

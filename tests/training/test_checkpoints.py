@@ -42,7 +42,7 @@ def test_the_newest_is_kept_and_says_how_many_epochs_are_done(tmp_path):
     assert checkpoints(folder) == [SavedState(folder / "checkpoint-0003.keras", 3)]
 
 
-def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_else(tmp_path):
+def test_failed_save_leaves_the_old_checkpoint_alone(tmp_path):
     model = small_model()
     fit(model, tmp_path, 1)
     before = (tmp_path / "checkpoint-0001.keras").read_bytes()
@@ -78,7 +78,7 @@ def test_the_old_checkpoint_stays_until_the_new_one_is_there(tmp_path):
     assert names(tmp_path) == ["checkpoint-0002.keras"]
 
 
-def test_other_files_are_left_alone_and_not_taken_for_checkpoints(tmp_path):
+def test_other_files_are_not_checkpoints(tmp_path):
     for name in (
         "model.keras",
         "checkpoint-best.keras",
@@ -122,7 +122,7 @@ def sigterm():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_sigterm_saves_within_an_epoch_and_training_goes_on_from_there(tmp_path):
+def test_sigterm_saves_and_training_resumes_within_the_epoch(tmp_path):
     whole = small_model()
     history = fit(whole, tmp_path / "whole", 3).history
     with Termination() as termination, pytest.raises(Terminated, match="epoch 2 after 1 steps"):

@@ -8,7 +8,7 @@ from keras_transformer.training import Diverged, StopOnNaN
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lost_at", "epoch", "step"), [(1, 2, 6), (2, 3, 0)])
-def test_the_step_is_that_of_the_epoch_where_an_earlier_training_began_it(lost_at, epoch, step):
+def test_step_continues_that_of_an_earlier_training(lost_at, epoch, step):
     x = np.ones((4, 2, 3), "float32")
     x[lost_at] = np.nan
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])

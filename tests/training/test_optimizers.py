@@ -43,7 +43,7 @@ def trained(optimizer, steps=7, shapes=((5, 3), (4,)), names=("kernel", "bias"))
     [(Adam, keras.optimizers.Adam), (AdamW, keras.optimizers.AdamW)],
     ids=["adam", "adamw"],
 )
-def test_results_are_kerass(ours, kerass, options):
+def test_results_are_those_of_keras(ours, kerass, options):
     settings = {"beta_2": 0.98, "epsilon": 1e-6, **options}
     found, expected = (
         trained(kind(WarmupSchedule(8, warmup_steps=4), **settings)) for kind in (ours, kerass)
@@ -64,7 +64,7 @@ MUON_OPTIONS = [
 
 
 @pytest.mark.parametrize("options", MUON_OPTIONS, ids=lambda options: next(iter(options), "plain"))
-def test_muon_of_a_matrix_and_a_vector_is_kerass(options):
+def test_muon_of_a_matrix_and_a_vector_is_that_of_keras(options):
     settings = {"adam_beta_2": 0.98, "adam_lr_ratio": 0.5, "weight_decay": 0.1, **options}
     found, expected = (trained(kind(0.01, **settings)) for kind in (Muon, keras.optimizers.Muon))
     assert len(found) == len(expected)

@@ -195,7 +195,7 @@ def test_two_workers_take_the_steps_of_one_process(undisturbed):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_stops_the_other_and_a_checkpoint_resumes(undisturbed, tmp_path):
+def test_dead_worker_stops_the_other_and_training_resumes(undisturbed, tmp_path):
     processes = start_workers(tmp_path, "disturbed", 0, "die")
     chief_errors, dead_errors = finish(processes)
     assert processes[1].returncode == -signal.SIGKILL, dead_errors[-3000:]
@@ -236,7 +236,7 @@ def test_eight_devices_take_the_steps_of_one(one_on_jax):
 
 
 @pytest.mark.slow
-def test_two_processes_with_two_devices_each_take_the_steps_of_one_device(one_on_jax, tmp_path):
+def test_two_processes_of_two_devices_equal_one_device(one_on_jax, tmp_path):
     address = f"127.0.0.1:{free_ports(1)[0]}"
     check_success([start_jax(tmp_path, "process", "data model", 2, address, rank) for rank in range(2)])
     one = saved(one_on_jax / "eight-one.npz")

@@ -46,7 +46,7 @@ def test_arguments_reach_sacrebleu_and_its_signature():
 
 
 @pytest.mark.parametrize("numbers", [(0, 0), (2, 1), (1, 2), (1, 0)])
-def test_lists_that_do_not_correspond_are_refused_with_their_lengths(numbers):
+def test_lists_of_different_lengths_are_refused(numbers):
     translations, references = (["a"] * number for number in numbers)
     with pytest.raises(ValueError, match="Received: {} and {} sentences".format(*numbers)):
         corpus_scores(translations, references)

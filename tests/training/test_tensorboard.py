@@ -67,20 +67,12 @@ def values(points):
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """Two epochs watched: the model, its batches, what `fit` said, and where the events are."""
+    """Two epochs watched: the batches, what `fit` said, and where the events are."""
     folder = tmp_path_factory.mktemp("watched")
-    model = small_model(keras.optimizers.Adam(WarmupSchedule(6, 3)), num_layers=2)
-    callback = TensorBoard(
-        folder,
-        update_freq=2,
-        translator=Translator(model, TOKENIZER),
-        val_pairs=PAIRS[:3],
-        every=2,
-        num_samples=2,
-    )
+    model = small_model(keras.optimizers.Adam(WarmupSchedule(6, 3)))
     validation = Batches(PAIRS[:2], TOKENIZER, batch_tokens=12, max_length=12).dataset(epochs=1)
-    batches, history = fit(model, callback, epochs=2, validation_data=validation)
-    return types.SimpleNamespace(model=model, batches=batches, history=history, folder=folder)
+    batches, history = fit(model, TensorBoard(folder, update_freq=2), epochs=2, validation_data=validation)
+    return types.SimpleNamespace(batches=batches, history=history, folder=folder)
 
 
 @pytest.mark.slow
@@ -102,39 +94,57 @@ def test_curves_say_what_fit_says_by_optimizer_step(watched):
     np.testing.assert_allclose(values(train["training/learning_rate"]), expected, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_translations_and_their_scores_are_those_of_the_model(watched):
-    events = written(watched.folder / "validation")
+class Backwards(Translator):
+    """Writes texts backwards, without a search."""
+
+    def translate_batch(self, texts, jit_compile=None):
+        return [text.decode()[::-1] for text in texts]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """The model, the folder and the events of the hooks of two epochs, without training."""
+    folder = tmp_path_factory.mktemp("shown")
+    model = small_model(num_layers=2)
+    translator = Backwards(model, TOKENIZER)
+    callback = TensorBoard(folder, translator=translator, val_pairs=PAIRS[:3], every=2, num_samples=2)
+    callback.set_model(model)
+    callback.on_train_begin()
+    for epoch in range(2):
+        model.optimizer.iterations.assign(epoch + 3)
+        callback.on_epoch_end(epoch, {"val_loss": 2.5 - epoch})
+    callback.on_train_end()
+    return types.SimpleNamespace(model=model, folder=folder, events=written(folder / "validation"))
+
+
+def test_samples_scores_and_validation_are_written_by_step(shown):
+    assert [(step, float(value)) for step, value in shown.events["quality/loss"]] == [(3, 2.5), (4, 1.5)]
+    [(step, table)] = shown.events["translations/samples"]
+    expected = [["source", "translation", "reference"]]
+    expected += [[source, source[::-1], reference] for source, reference in PAIRS[:2]]
+    assert step == 4 and np.char.decode(table.astype("S"), "utf-8").tolist() == expected
     sources, references = map(list, zip(*PAIRS[:3], strict=True))
-    translations = Translator(watched.model, TOKENIZER).translate(sources)
-    [(step, table)] = events["translations/samples"]
-    assert step == 6
-    expected = [["source", "translation", "reference"], *zip(sources, translations, references, strict=True)][
-        :3
-    ]
-    assert np.char.decode(table.astype("S"), "utf-8").tolist() == [list(row) for row in expected]
-    scores = corpus_scores(translations, references)
+    scores = corpus_scores([source[::-1] for source in sources], references)
     for name in ("bleu", "chrf"):
-        assert values(events[f"quality/{name}"]) == pytest.approx([scores[name]], rel=1e-6)
+        assert values(shown.events[f"quality/{name}"]) == pytest.approx([scores[name]], rel=1e-6)
 
 
-def test_attention_is_drawn_for_each_layer_of_each_kind(watched):
-    events = written(watched.folder / "validation")
-    tags = [tag for tag in events if "attention" in tag]
+def test_attention_is_drawn_for_each_layer_of_each_kind(shown):
+    tags = [tag for tag in shown.events if "attention" in tag]
     kinds = ("encoder", "decoder", "cross")
     assert sorted(tags) == sorted(
         f"translations/{kind}_attention/layer_{layer}" for kind in kinds for layer in (1, 2)
     )
     ids = [[byte + 4 for byte in side.encode()] for side in PAIRS[0]]
     inputs = {"source": np.array([[*ids[0], 3]]), "target": np.array([[2, *ids[1]]])}
-    _, scores = watched.model(inputs, return_attention_scores=True)
+    _, scores = shown.model(inputs, return_attention_scores=True)
     labels = {
         "encoder": (["a", "b", "</s>"], ["a", "b", "</s>"]),
         "decoder": (["x", "</s>"], ["<s>", "x"]),
         "cross": (["x", "</s>"], ["a", "b", "</s>"]),
     }
     for kind in kinds:
-        [(_, (_, _, png))] = events[f"translations/{kind}_attention/layer_2"]
+        [(_, (_, _, png))] = shown.events[f"translations/{kind}_attention/layer_2"]
         expected = AttentionMaps(*labels[kind], num_heads=3).draw(np.asarray(scores[kind][1][0]))
         np.testing.assert_array_equal(tf.io.decode_png(png), expected)
 
@@ -161,10 +171,9 @@ def test_each_head_is_drawn_beside_the_one_before_it():
     assert all((label < 100).any() for label in labels)
 
 
-@pytest.mark.slow
-def test_the_projector_gets_embeddings_and_tokens(watched):
+def test_projector_gets_embeddings_and_tokens(shown):
     config = projector.ProjectorConfig()
-    folder = watched.folder / "train"
+    folder = shown.folder / "train"
     text_format.Parse((folder / "projector_config.pbtxt").read_text(), config)
     assert [embedding.tensor_name for embedding in config.embeddings] == [
         "target_embedding",
@@ -172,7 +181,7 @@ def test_the_projector_gets_embeddings_and_tokens(watched):
     ]
     for embedding in config.embeddings:
         vectors = np.loadtxt(folder / embedding.tensor_path, delimiter="\t")
-        expected = getattr(watched.model, embedding.tensor_name).embeddings
+        expected = getattr(shown.model, embedding.tensor_name).embeddings
         np.testing.assert_allclose(vectors, expected, rtol=1e-4)
         tokens = (folder / embedding.metadata_path).read_text().splitlines()
         assert tokens[:5] == ["<pad>", "<unk>", "<s>", "</s>", "<0x00>"] and tokens[4 + ord("x")] == "x"
