@@ -1,9 +1,12 @@
 """Chat templates: the messages of a chat become the text that a chat model reads, as in transformers."""
 
 import json
+import unicodedata
 from datetime import datetime
 from pathlib import Path
 
+from keras_transformer.checks import check, printable
+from keras_transformer.files import read_text
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 
@@ -64,7 +67,8 @@ class ChatTemplate:
             return self._template.render(**plain)
         except Exception as error:  # a template may raise anything
             raise ValueError(
-                f"The chat template refuses `messages`: {error}. Received: {messages!r:.200}."
+                f"The chat template refuses `messages`: {printable(str(error) or repr(error), 500)}. "
+                f"Received: {messages!r:.200}."
             ) from None
 
     def prompt(self, messages, **variables):
@@ -80,11 +84,17 @@ class ChatTemplate:
             ValueError: As in `render`, or if texts of messages or variables make a special token: their author could
                 end his turn and begin another one.
         """
+        given, starts = [messages, variables], {token[0] for token in self.special if not token[0].isalnum()}
+        for name in _names(given):
+            rule = "A key, a role, a type and a name must not contain what begins a special token."
+            check(
+                starts.isdisjoint(name) and not any(token in name for token in self.special), rule, name=name
+            )
         text = self.render(messages, **variables)
         # The same chat, in which no text of a message can be a part of a special token.
         apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
         for token in self.special:
-            if text.count(token) > apart.count(token):
+            if any(form(text).count(form(token)) > form(apart).count(form(token)) for form in (str, _folded)):
                 raise ValueError(f"`messages` must not contain special tokens. Received: {token!r}.")
         return text.removeprefix(self.tokens.get("bos_token") or "")
 
@@ -153,7 +163,7 @@ def _read(folder, config, name):
     files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")} | {
         "default": folder / TEMPLATE
     }
-    templates |= {key: path.read_text("utf-8") for key, path in files.items() if path.is_file()}
+    templates |= {key: read_text(path) for key, path in files.items() if path.is_file()}
     if not isinstance(templates.get(name), str):
         raise ValueError(
             f"`folder` must have a chat template {name!r}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: {folder} "
@@ -169,6 +179,23 @@ def _read(folder, config, name):
     }
     special = [*tokens.values(), *(token["content"] for token in added if token.get("special"))]
     return ChatTemplate(templates[name], tokens, dict.fromkeys(special))
+
+
+def _names(value, key=None):
+    """Lists the texts in plain data that `_apart` leaves as they are."""
+    if isinstance(value, dict):
+        return [
+            *filter(lambda name: isinstance(name, str), value),
+            *(n for k in value for n in _names(value[k], k)),
+        ]
+    if isinstance(value, (list, tuple)):
+        return [name for each in value for name in _names(each)]
+    return [value] if isinstance(value, str) and key in CHOICES else []
+
+
+def _folded(text):
+    """Returns a text as a tokenizer may normalise it before it looks for tokens."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def _apart(value, key=None):
@@ -229,4 +256,6 @@ def _compiled(source):
     try:
         return environment.from_string(source)
     except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"The chat template is no template of Jinja: {error}") from None
+        raise ValueError(
+            f"The chat template is no template of Jinja: {printable(str(error) or repr(error), 500)}"
+        ) from None

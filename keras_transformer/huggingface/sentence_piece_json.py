@@ -109,6 +109,8 @@ def _model(parts, config, first, own):
 
 def _set_normalizer(normalizer, parts):
     """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
+    from keras_transformer.text.character_map import check_character_map  # loads TensorFlow
+
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
     found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
     if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in found):
@@ -116,6 +118,7 @@ def _set_normalizer(normalizer, parts):
     for part in found:
         if part["type"] == "Precompiled":
             normalizer.precompiled_charsmap = base64.b64decode(part["precompiled_charsmap"])
+            check_character_map(normalizer.precompiled_charsmap)
             continue
         part = {key: value for key, value in part.items() if key not in UNREAD}
         asked = [options for expected, options in PARTS if part == expected]

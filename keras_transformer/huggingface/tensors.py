@@ -217,7 +217,7 @@ def fill_weights(
             stored_tables[name] = each
             problems += each.problems((*each.shape[:1], tables[name].width))
         elif not any(pattern.search(each.name) for pattern in ignored):
-            problems.append(f"{each.name!r} is left over")
+            problems.append(f"{each.name!r:.200} is left over")
     filled = {weight_ids(tensors[name]) for name in stored_of}
     problems += [
         f"{tensor.name!r} is missing"
