@@ -20,6 +20,7 @@ from servers import Backend, rest_server
 
 from keras_transformer.cli.main import main
 from keras_transformer.files import LOCK, locked
+from keras_transformer.serving.containers import resource_name
 from keras_transformer.serving.server_files import write_server_files
 
 
@@ -168,7 +169,7 @@ def service_of(folder):
 def test_the_container_gets_the_flags_that_the_export_needs(base, stable, xla):
     write_server_files(base, name="my.model", stable=stable)
     name, service = service_of(base)
-    assert (name, service["volumes"]) == ("my-model", [".:/models/my.model:ro"])
+    assert (name, service["volumes"]) == (resource_name("my.model"), [".:/models/my.model:ro"])
     for file in ("models", "batching", "monitoring"):
         assert any(flag.endswith(f"=/models/my.model/{file}.config") for flag in service["command"])
         assert (base / f"{file}.config").exists()
@@ -244,7 +245,7 @@ def test_kubernetes_runs_the_same_server_with_probes_and_threads_within_its_limi
     ]
     test = service_of(base)[1]["healthcheck"]["test"]
     assert container["readinessProbe"]["exec"]["command"] == test[1:]
-    (volume,) = pod["spec"]["volumes"]
+    volume, _ = pod["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == "en-de"
     assert container["volumeMounts"][0]["mountPath"] == "/models/en_de"
     labels = pod["metadata"]["labels"]
@@ -271,10 +272,13 @@ def test_a_pod_that_ends_first_answers_what_it_has(base):
 def test_only_pods_with_a_label_reach_the_ports(base):
     write_server_files(base, stable=1)
     policy = kubernetes_of(base)["NetworkPolicy", "en-de"]
-    assert policy["podSelector"] == {"matchLabels": {"app": "en-de"}} and policy["policyTypes"] == ["Ingress"]
-    clients, monitoring = policy["ingress"]
-    assert clients["from"] == [{"podSelector": {"matchLabels": {"client-of": "en-de"}}}]
-    assert [port["port"] for port in clients["ports"]] == [8500, 8501]
+    assert policy["podSelector"] == {"matchLabels": {"app": "en-de"}} and policy["egress"] == []
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    *allowed, monitoring = policy["ingress"]
+    # A client of gRPC can change the configuration, as a client of REST cannot.
+    for each, label, ports in zip(allowed, ("client-of", "proxy-of"), ([8501], [8500, 8501]), strict=True):
+        assert each["from"] == [{"podSelector": {"matchLabels": {label: "en-de"}}}]
+        assert [port["port"] for port in each["ports"]] == ports
     assert [port["port"] for port in monitoring["ports"]] == [8501]  # the metrics, and not the configuration
     assert list(monitoring["from"][0]) == ["namespaceSelector"]
 
@@ -289,8 +293,23 @@ def test_the_pod_is_one_that_a_restricted_namespace_takes(base):
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
     }
-    assert {kind for volume in pod["volumes"] for kind in volume} == {"name", "persistentVolumeClaim"}
+    assert {*pod["volumes"][0], *pod["volumes"][1]} == {"name", "persistentVolumeClaim", "emptyDir"}
+
+
+def test_docker_runs_the_server_without_rights(base):
+    write_server_files(base, stable=1)
+    _, service = service_of(base)
+    assert service["user"] == "65534:65534" and service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"] and service["mem_limit"] == "9g"
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"]) and service["pids_limit"]
+
+
+def test_different_names_are_different_resources():
+    names = ["a.b", "a_b", "a-b", "A_b", "a__b", "a_b_", "_a_b", *(f"{'a' * 70}{i}" for i in range(3))]
+    assert len({*map(resource_name, names)}) == len(names) and resource_name("a_b") == "a-b"
+    assert all(re.fullmatch("[a-z][a-z0-9-]{0,56}[a-z0-9]", resource_name(name)) for name in names)
 
 
 @pytest.mark.parametrize(("precision", "memory"), [("float32", "8Gi"), ("int8", "8Gi"), ("bfloat16", "20Gi")])
