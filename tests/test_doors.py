@@ -1,11 +1,41 @@
 """The doors: how files that a stranger may have written are read, and how files are opened where he may put links."""
 
+import contextlib
+import io
+import json
 import os
+import pathlib
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_transformer.files import SMALL, is_name, locked, read_json, read_small, read_text
+from keras_transformer.cli.show import read_image
+from keras_transformer.client import Client
+from keras_transformer.files import (
+    SMALL,
+    is_name,
+    locked,
+    read_json,
+    read_small,
+    read_text,
+    remove_temporaries,
+)
+from keras_transformer.huggingface.chat import ChatTemplate
+from keras_transformer.huggingface.sentence_piece_json import _scores
+from keras_transformer.plots.viewer import page_of
+from keras_transformer.serving.server_files import versions_of
 from keras_transformer.serving.unfinished import Unfinished
+from keras_transformer.text.added_tokens import as_added_tokens
+from keras_transformer.training.adapters import restore_state
+from keras_transformer.training.checkpoints import SavedState
 
 
 def zeros(path):
@@ -101,3 +131,91 @@ def test_a_private_folder_is_the_users_own(tmp_path, monkeypatch):
         locked(tmp_path / "new", private=True),
     ):
         pass
+
+
+def test_a_link_that_looks_temporary_is_removed_and_its_folder_is_not(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / ".tmp-00000000-a").symlink_to("folder")
+    remove_temporaries(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
+
+
+def test_a_version_that_no_int64_holds_is_none(tmp_path):
+    for name in ("3", "9" * 20):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "saved_model.pb").touch()
+    assert versions_of(tmp_path) == {3}
+
+
+@pytest.mark.parametrize(("model", "label"), [("\ud800", None), ("a\n", None), ("a", "\ud800")])
+def test_a_name_that_no_address_can_hold_is_refused(model, label):
+    with pytest.raises(ValueError, match="must be"):
+        Client("http://localhost:1", model, label=label)
+
+
+def test_an_image_of_many_pixels_is_refused_before_it_is_read(tmp_path):
+    header = struct.pack(">II5B", 20_000, 20_000, 1, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
+    with pytest.raises(ValueError, match=r"image\.png must have at most 67108864 pixels"):
+        read_image(tmp_path / "image.png", 3)
+    tf.io.write_file(str(tmp_path / "small.png"), tf.io.encode_png(np.zeros((5, 7, 3), "uint8")))
+    assert read_image(tmp_path / "small.png", 3).shape == (5, 7, 3)
+
+
+def test_the_language_of_a_page_cannot_leave_its_attribute(tmp_path):
+    page = page_of("a", {"language": 'en"><script>alert(1)</script>'})
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+
+
+def test_readers_of_many_tokens_take_little_time():
+    begun = time.monotonic()
+    assert len(as_added_tokens([f"[{i}]" for i in range(8000)])) == 8000
+    run = "a" * 200
+    merges = [[run[:i], "a"] for i in range(199, 0, -1)] + [[chr(i), chr(i)] for i in range(1000, 9000)]
+    with contextlib.suppress(ValueError):
+        _scores(merges, {})
+    with pytest.raises(ValueError, match="at most 256 characters"):
+        _scores([["a", "a" * 10**6]], {})
+    assert time.monotonic() - begun < 2
+
+
+GREEDY = [
+    "{{ lipsum(n=10**6) }}",
+    "{{ '%9000000000s' % 1 }}",
+    "{{ 'a'.center(9000000000) }}",
+    "{{ 'a'|center(10**10) }}",
+]
+
+
+@pytest.mark.parametrize("source", GREEDY)
+def test_a_template_cannot_ask_for_gigabytes_in_one_word(source):
+    pytest.importorskip("jinja2")
+    with pytest.raises(ValueError, match="chat template"):
+        ChatTemplate(source).render([])
+    assert ChatTemplate("{{ 5 % 3 }}{{ 'a\nb'|indent(2) }}").render([]) == "2a\n  b"
+
+
+@pytest.mark.parametrize(
+    "arrays", [{}, {"rank": np.array([2])}, {"rank": np.array(10**9)}, {"rank": np.array(2)}]
+)
+def test_adapters_without_their_arrays_are_refused(arrays, tmp_path):
+    path, state = tmp_path / "a.keras", io.BytesIO()
+    np.savez(state, **arrays)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", json.dumps({"compile_config": {"optimizer": "sgd", "loss": "mse"}}))
+        archive.writestr("adapters.npz", state.getvalue())
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match=r"a\.keras must hold"):
+        restore_state(model, path)
+    with pytest.raises(ValueError, match=r"a\.keras must hold metrics\.npz"):
+        SavedState(path, 1, 1).restore_metrics(model)
+
+
+@pytest.mark.slow
+def test_changes_at_random_end_in_answers_or_refusals():
+    script = pathlib.Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+    done = subprocess.run(
+        [sys.executable, script, "--seconds", "60"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and " 0 faults" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]

@@ -17,6 +17,8 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 CHOICES = ("role", "type", "name")
 TOKENIZER = "tokenizer.json"
 LARGEST_FACTOR = 10_000  # in a template
+WIDEST = 80  # blanks before a line
+WIDENING = ("center", "ljust", "rjust", "zfill", "expandtabs")
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
 
 
@@ -95,7 +97,7 @@ class ChatTemplate:
         apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
         for token in self.special:
             if any(form(text).count(form(token)) > form(apart).count(form(token)) for form in (str, _folded)):
-                raise ValueError(f"`messages` must not contain special tokens. Received: {token!r}.")
+                raise ValueError(f"`messages` must not contain special tokens. Received: {token!r:.200}.")
         return text.removeprefix(self.tokens.get("bos_token") or "")
 
     @property
@@ -125,8 +127,8 @@ class ChatTemplate:
             if token in text and tokenizer.pieces(tokenizer.tokenize([token]).to_list()[0]) != [token]:
                 raise ValueError(
                     "Each special token of the chat template must have one id in a text. Received: "
-                    f"{token!r}, which this tokenizer reads as plain text. Convert without a chat, and give the ids "
-                    "of transformers to the signature `tokens`."
+                    f"{token!r:.200}, which this tokenizer reads as plain text. Convert without a chat, and give the "
+                    "ids of transformers to the signature `tokens`."
                 )
         return tokenizer
 
@@ -166,8 +168,8 @@ def _read(folder, config, name):
     templates |= {key: read_text(path) for key, path in files.items() if path.is_file()}
     if not isinstance(templates.get(name), str):
         raise ValueError(
-            f"`folder` must have a chat template {name!r}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: {folder} "
-            f"with {sorted(map(str, templates))}."
+            f"`folder` must have a chat template {name!r:.200}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: "
+            f"{folder} with {sorted(map(str, templates))!r:.200}."
         )
     added = read_if_there(folder, TOKENIZER).get("added_tokens") or []
     added = [*added, *(config.get("added_tokens_decoder") or {}).values()]
@@ -237,10 +239,15 @@ def _compiled(source):
     class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Jinja's sandbox, which also refuses products and powers of gigabytes, such as `"a" * 10 ** 10`."""
 
-        intercepted_binops = frozenset({"*", "**"})
+        intercepted_binops = frozenset({"*", "**", "%"})
+
+        def is_safe_attribute(self, value, name, attribute):
+            return name not in WIDENING and super().is_safe_attribute(value, name, attribute)
 
         def call_binop(self, context, operator, left, right):
             numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
+            if operator == "%" and not numbers:
+                raise jinja2.sandbox.SecurityError("% is for numbers")
             if operator == "**" or not numbers:
                 sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
                 if any(abs(size) > LARGEST_FACTOR for size in sizes):
@@ -249,6 +256,12 @@ def _compiled(source):
 
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    for name, taken in (("globals", "lipsum"), ("filters", "center"), ("filters", "format")):
+        del getattr(environment, name)[taken]  # a few characters of them ask for gigabytes
+    indent = environment.filters["indent"]
+    environment.filters["indent"] = lambda text, width=4, *args, **kwargs: indent(
+        text, width if isinstance(width, str) else min(width, WIDEST), *args, **kwargs
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse

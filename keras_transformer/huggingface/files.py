@@ -80,7 +80,7 @@ def stored_tensors(folder):
         for tensor in tensors_of(path):
             if tensor.name in stored:
                 raise ValueError(
-                    f"{tensor.name!r:.200} is stored twice, in {stored[tensor.name].path} and {path}."
+                    f"{tensor.name!r} is stored twice, in {stored[tensor.name].path} and {path}."
                 )
             stored[tensor.name] = tensor
     return list(stored.values())

@@ -87,7 +87,6 @@ SCHEMAS = {
         "num_labels": COUNT,
     },
     "generation_config.json": SEARCH,
-    "model.safetensors.index.json": {"weight_map": TEXTS_BY_NAME},
     "tokenizer.json": {
         **dict.fromkeys(("model", "normalizer", "pre_tokenizer", "decoder", "post_processor"), OBJECT),
         "added_tokens": OBJECTS,

@@ -218,5 +218,7 @@ def _prompt(folder, name):
     if name is None:
         return ""
     if name not in prompts or not isinstance(prompts[name], str):
-        raise ValueError(f"`prompt_name` must be one of {sorted(prompts)}. Received: prompt_name={name!r}.")
+        raise ValueError(
+            f"`prompt_name` must be one of {sorted(prompts)!r:.200}. Received: prompt_name={name!r:.200}."
+        )
     return prompts[name]

@@ -235,11 +235,11 @@ def fill_weights(
                 variable.assign(value)
         elif not _holds(tensor, array, values_of):
             problems.append(
-                f"{name!r} differs from {first_name!r}, which it is tied to (`tie_word_embeddings`)"
+                f"{name!r:.200} differs from {first_name!r}, which it is tied to (`tie_word_embeddings`)"
             )
     for name, each in stored_tables.items():
         if not tables[name].equals(each.read()):
-            problems.append(f"{name!r} differs from what is computed in its place")
+            problems.append(f"{name!r:.200} differs from what is computed in its place")
     _raise_if_any(problems)
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer.checks import check_count
+from keras_transformer.checks import check_count, printable
 from keras_transformer.files import (
     LOCK,
     locked,
@@ -156,7 +156,9 @@ class Unfinished:
         path, lines = self.folder / JOURNAL, self.folder / LINES
         others = {entry.name for entry in self.folder.iterdir()} - {LOCK, JOURNAL, LINES}
         if others:
-            raise ValueError(f"{self.folder} must hold only an unfinished output. Found: {sorted(others)}.")
+            raise ValueError(
+                f"{self.folder} must hold only an unfinished output. Found: {sorted(others)!r:.500}."
+            )
         if not path.exists() or (restart and not self._is_finished()):
             return Progress()
         try:
@@ -179,7 +181,7 @@ class Unfinished:
             self._check_output(may_be_finished=False)
             raise ValueError(
                 f"{self.folder} holds the lines of another job. Use another output, or `restart` to begin again. "
-                f"Changed: {'; '.join(changed)}."
+                f"Changed: {printable('; '.join(changed), 1000)}."
             )
         if not self._is_finished() and _count_lines(lines, progress.size) != progress.lines:
             raise ValueError(

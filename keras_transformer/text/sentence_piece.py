@@ -32,6 +32,7 @@ from keras_transformer.text.character_map import check_character_map
 
 BLANK = "\u2581"  # SentencePiece writes it instead of a space
 SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}
+LONGEST_PIECE = 4096  # characters
 LEAST_LIMIT = 10  # SentencePiece refuses a lower `max_sentence_length`
 UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
@@ -350,8 +351,16 @@ class SentencePieceTokenizer(Tokenizer):
 def _checked(model):
     """Reads the message of a SentencePiece model. Raises `ValueError` for values that native code would believe."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    wrong = [each for each in proto.pieces if "\0" in (each.piece or "\0") or not math.isfinite(each.score)]
-    check(not wrong, "Each piece must have a text without NUL and a finite score.", piece=wrong[:1])
+    # A trie of pieces ends the process at a NUL, and at a piece of 100 kB, by recursion. BPE has one of symbols only.
+    in_trie = proto.trainer_spec.model_type != proto.trainer_spec.BPE
+    wrong = [
+        piece
+        for piece in proto.pieces
+        if not (0 < len(piece.piece) <= LONGEST_PIECE and math.isfinite(piece.score))
+        or ("\0" in piece.piece and (in_trie or piece.type == piece.USER_DEFINED))
+    ]
+    rule = f"Each piece must have 1 to {LONGEST_PIECE} characters without NUL, and a finite score."
+    check(not wrong, rule, piece=wrong[:1])
     check_character_map(proto.normalizer_spec.precompiled_charsmap)
     check_character_map(proto.denormalizer_spec.precompiled_charsmap)
     return proto

@@ -166,7 +166,7 @@ MODELS = {
             (f / "model.safetensors").unlink(),
             put(f, "model.safetensors.index.json", {"weight_map": [1]}),
         ],
-        "`weight_map` of .* must be an object of str",
+        "`weight_map` must name a file of the folder",
     ),
     "a pickle with a name that writes to the terminal": (
         lambda f: [(f / "model.safetensors").unlink(), put(f, "\x1b[2J" * 40 + ".bin", "")],

@@ -227,7 +227,7 @@ def test_a_model_keeps_its_own_pooler_without_dense_modules(tmp_path):
     [
         ({"activations": ("activation.Mish", "linear.Identity")}, "activation.Mish"),
         ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
-        ({"out_features": 6}, "shape"),
+        ({"out_features": 6}, "size of the stored tensor"),
         ({"dropout_before": 0.5}, "dropout_before=0.5"),
     ],
 )

@@ -91,12 +91,23 @@ def test_a_map_that_leads_outside_is_refused(name, spec, tmp_path):
         SentencePieceTokenizer(tmp_path / "spiece.model")
 
 
-@pytest.mark.parametrize("score", [np.nan, np.inf])
-def test_a_score_that_is_not_finite_is_refused(score):
+@pytest.mark.parametrize(
+    "changes",
+    [{"score": np.nan}, {"score": np.inf}, {"piece": "a\0b"}, {"piece": "\0"}, {"piece": "a" * 10**6}],
+)
+def test_a_piece_that_ends_the_process_is_refused(changes):
     proto = messages.ModelProto.FromString(trained("identity"))
-    proto.pieces[5].score = score
-    with pytest.raises(ValueError, match="and a finite score"):
+    for name, value in changes.items():
+        setattr(proto.pieces[5], name, value)
+    with pytest.raises(ValueError, match="1 to 4096 characters without NUL, and a finite score"):
         SentencePieceTokenizer(proto.SerializeToString())
+
+
+def test_a_piece_of_bpe_may_be_nul():
+    """InternVL2-2B has one."""
+    proto = messages.ModelProto.FromString(trained("identity"))
+    proto.trainer_spec.model_type, proto.pieces[5].piece = proto.trainer_spec.BPE, "\0"
+    assert SentencePieceTokenizer(proto.SerializeToString()).detokenize([5]).numpy() == b"\0"
 
 
 def damaged(content, number):
@@ -123,7 +134,10 @@ def damaged(content, number):
         chars = bytearray((4096).to_bytes(4, "little") + draw.randbytes(4096) + b"abc\0")
     elif kind == 7:  # pieces
         piece = draw.choice(proto.pieces)
-        piece.piece, piece.type = draw.choice(["", "\0", "a\0b", "▁", "<0x41>", "é" * 9]), draw.randint(1, 6)
+        piece.piece, piece.type = (
+            draw.choice(["", "\0", "a\0b", "▁", "<0x41>", "é" * 9, "a" * 10**5]),
+            draw.randint(1, 6),
+        )
         piece.score = draw.choice([np.nan, -np.inf, 3e38, 0.0])
         if draw.random() < 0.5:
             del proto.pieces[draw.randrange(len(proto.pieces)) :]
