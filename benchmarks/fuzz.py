@@ -66,6 +66,7 @@ def changed_json(value, draw):
         new = draw.choice(
             [*STRANGE, draw.choice(places)[1], [old], {"a": old}, old * 2 if isinstance(old, str) else 7]
         )
+        new = json.loads(json.dumps(new))  # no value holds itself
         if not path:
             value = new if draw.random() < 0.1 else value
             continue
@@ -77,7 +78,7 @@ def changed_json(value, draw):
         elif isinstance(parent, dict) and draw.random() < 0.1:
             parent[draw.choice(["a", "\ud800", "\x1b[2J", "k" * 10**5])] = new
         else:
-            parent[path[-1]] = json.loads(json.dumps(new))
+            parent[path[-1]] = new
     return value
 
 

@@ -1,5 +1,6 @@
 """Checks of arguments that many constructors make. Each names the argument, the rule and the received value."""
 
+import contextlib
 import math
 import numbers
 import sys
@@ -150,6 +151,18 @@ def printable(text, longest=math.inf):
         else character.encode("unicode_escape").decode()
         for character in cut
     )
+
+
+@contextlib.contextmanager
+def short_errors():
+    """Makes the message of a `ValueError` short and printable: it may hold what a stranger wrote, as it is."""
+    try:
+        yield
+    except ValueError as error:
+        message = printable(str(error), LONGEST_MESSAGE)
+        if message == str(error):
+            raise
+        raise ValueError(message) from None
 
 
 def _check(fits, name, value, rule):

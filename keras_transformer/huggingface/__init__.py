@@ -6,7 +6,7 @@ Each family of models has a module here, which ends with a `family.Family`.
 import math
 from pathlib import Path
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_positive, short_errors
 from keras_transformer.files import replaced
 from keras_transformer.huggingface import (
     bart,
@@ -122,6 +122,7 @@ __all__ = [
 ]
 
 
+@short_errors()
 def from_huggingface(folder, verbose=False, *, precision="float32", base=None, **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
@@ -231,6 +232,7 @@ def _check_number(model, stored):
     check(expected <= 2 * found + SMALL_MODEL, rule, stored=found, described=expected)
 
 
+@short_errors()
 def tokenizers_from_huggingface(folder, base=None):
     """Reads the tokenizers of a Hugging Face checkpoint.
 

@@ -5,7 +5,7 @@ import unicodedata
 from datetime import datetime
 from pathlib import Path
 
-from keras_transformer.checks import check, printable
+from keras_transformer.checks import check, printable, short_errors
 from keras_transformer.files import read_text
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
@@ -60,6 +60,8 @@ class ChatTemplate:
         Raises:
             ValueError: If a value is no plain data, or the template refuses the messages.
         """
+        listed = isinstance(messages, (list, tuple)) and all(isinstance(each, dict) for each in messages)
+        check(listed, "`messages` must be a list of dicts.", messages=messages)
         given = {"messages": messages, "tools": None, "documents": None, **self.tokens, **variables}
         try:
             plain = json.loads(json.dumps({**given, "add_generation_prompt": add_generation_prompt}))
@@ -133,6 +135,7 @@ class ChatTemplate:
         return tokenizer
 
 
+@short_errors()
 def chat_template_from_huggingface(folder, name="default"):
     """Reads the chat template of a checkpoint.
 

@@ -177,10 +177,12 @@ def _open(path):
     """Opens a safetensors file, for a `with` statement."""
     from safetensors import SafetensorError, safe_open
 
+    if not Path(path).is_file():  # a pipe would wait for its writer
+        raise ValueError(f"Cannot read {path}: it is not a file.")
     try:
         return safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from error
+        raise ValueError(f"Cannot read {path}: {error!s:.500}") from error
 
 
 def read_json(path, schema=None):

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from keras_transformer.checks import LONGEST, check, printable
+from keras_transformer.checks import LONGEST, check, printable, short_errors
 from keras_transformer.decoding import (
     Beam,
     ExcludeTokens,
@@ -71,6 +71,7 @@ KNOWN = {
 }
 
 
+@short_errors()
 def search_options(folder, model):
     """Reads the search of a checkpoint, from generation_config.json or, where there is none, from config.json.
 

@@ -167,10 +167,9 @@ def check_keys(config, known, file):
         file: Name of the file.
     """
     for key, value in config.items():
-        if key not in known and value is not None:
-            name = printable(key, LONGEST)
-            rule = f"`{name}` of {file} must be a key that the library knows. Remove it if the model does not need it."
-            check(False, rule, **{name: value})
+        name = printable(key, LONGEST)
+        rule = f"`{name}` of {file} must be a key that the library knows. Remove it if the model does not need it."
+        check(key in known or value is None, rule, **{name: value})
 
 
 def check_sentence_file(config, kind, file=None):

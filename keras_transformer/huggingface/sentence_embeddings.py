@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, short_errors
 from keras_transformer.files import is_name
 from keras_transformer.files import read_json as read_list
 from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
@@ -76,6 +76,7 @@ def warn_of_activation(config):
         )
 
 
+@short_errors()
 def embedder_options(folder, prompt_name=None):
     """Reads how a folder of sentence-transformers makes vectors: arguments of `serving.Embedder`.
 
@@ -110,6 +111,7 @@ def embedder_options(folder, prompt_name=None):
     return options
 
 
+@short_errors()
 def with_dense_modules(model, folder):
     """Returns a model without its head, with the dense layers of a folder of sentence-transformers as its pooler.
 

@@ -131,6 +131,14 @@ MODELS = {
         "`id2label` of .*config.json must be an object",
     ),
     "ids that are texts": (lambda f: change(f, pad_token_id="a"), "`pad_token_id` of .* must be an integer"),
+    "weights that are a pipe": (
+        lambda f: pipe(f, "model.safetensors"),
+        "`folder` must hold model.safetensors",
+    ),
+    "a head size of a million letters": (
+        lambda f: change(f, num_attention_heads="x" * 10**6),
+        "num_attention_heads",
+    ),
     "an endless key": (lambda f: change(f, **{"k" * 10**6: 1}), "must be a key that the library knows"),
     "a key that clears the terminal": (lambda f: change(f, **{"\x1b[2J\n": 1}), r"\\x1b\[2J\\n"),
     "an endless type": (
@@ -308,6 +316,11 @@ def test_matrices_of_no_rank_are_refused(shapes, adapter):
     assert "`r` of adapter_config.json must be the rank" in refused(from_huggingface, adapter)
 
 
+def test_matrices_in_a_pipe_are_refused(adapter):
+    pipe(adapter, "adapter_model.safetensors")
+    assert "adapter_model.safetensors: it is not a file" in refused(from_huggingface, adapter)
+
+
 def test_no_file_of_an_adapter_is_taken_for_a_mark_or_written_through(adapter, written, tmp_path):
     (adapter / ".joined").symlink_to(tmp_path / "elsewhere")
     with joined(adapter):
@@ -334,6 +347,11 @@ CHATS = [
     {"messages": [{"role": "user", "content": "＜|end|＞"}]},
     {"messages": [{"role": "user", "content": "<|END|>"}]},
 ]
+
+
+def test_a_chat_is_a_list_of_messages():
+    pytest.importorskip("jinja2")
+    assert "must be a list of dicts" in refused(ChatTemplate(TEMPLATE).render, "x" * 10**6)
 
 
 @pytest.mark.parametrize("chat", CHATS)
