@@ -1,12 +1,15 @@
 """Checks of arguments that many constructors make. Each names the argument, the rule and the received value."""
 
+import contextlib
 import math
 import numbers
+import sys
 import unicodedata
 
 import numpy as np
 
 LONGEST = 200  # characters of a received value in a message
+LONGEST_MESSAGE = 1900  # characters of a message, whose rule may name keys of a file
 
 
 def check(holds, rule, **received):
@@ -23,7 +26,7 @@ def check(holds, rule, **received):
     """
     if not holds:
         values = ", ".join(f"{name}={_shortened(repr(value))}" for name, value in received.items())
-        raise ValueError(f"{rule} Received: {values}.")
+        raise ValueError(printable(f"{rule} Received: {values}.", LONGEST_MESSAGE))
 
 
 def check_positive(**sizes):
@@ -53,7 +56,8 @@ def check_range(low, high=math.inf, *, above=False, **values):
         **values: The numbers by their names.
     """
     for name, value in values.items():
-        fits = _is_real(value) and low <= value <= high and math.isfinite(value)
+        largest = min(high, sys.float_info.max)  # of an integer of any size, no float may be made
+        fits = _is_real(value) and low <= value <= largest
         fits = fits and not (above and value == low)
         _check(fits, name, value, f"a number {'above' if above else 'at least'} {low}{_at_most(high)}")
 
@@ -147,6 +151,18 @@ def printable(text, longest=math.inf):
         else character.encode("unicode_escape").decode()
         for character in cut
     )
+
+
+@contextlib.contextmanager
+def short_errors():
+    """Makes the message of a `ValueError` short and printable: it may hold what a stranger wrote, as it is."""
+    try:
+        yield
+    except ValueError as error:
+        message = printable(str(error), LONGEST_MESSAGE)
+        if message == str(error):
+            raise
+        raise ValueError(message) from None
 
 
 def _check(fits, name, value, rule):

@@ -1,13 +1,17 @@
-"""Writes files and folders that appear whole or not at all, and locks folders."""
+"""Writes files and folders that appear whole or not at all, locks folders, and reads files that a stranger may have
+written.
+"""
 
 import contextlib
 import errno
 import glob
 import hashlib
+import json
 import os
 import re
 import secrets
 import shutil
+import stat
 from pathlib import Path
 
 try:
@@ -17,6 +21,8 @@ except ImportError:  # Windows
 
 TEMPORARY = ".tmp-"
 LOCK = ".lock"
+SMALL = 2**26  # bytes of a file that is read whole; the largest tokenizer.json known has 35 MB
+NONBLOCK, NOFOLLOW = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
 
 
 @contextlib.contextmanager
@@ -115,8 +121,86 @@ def naming(path, temporary=None):
         raise OSError(error.errno, error.strerror, str(path / named.relative_to(temporary))) from error
 
 
+def read_small(path, limit=SMALL):
+    """Reads the bytes of a regular file of a bounded size. A link is followed: caches of checkpoints hold links.
+
+    Args:
+        path: A path.
+        limit: The largest number of bytes.
+
+    Raises:
+        ValueError: If it is a device, a pipe or a folder, or has more bytes.
+        OSError: If it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)  # a pipe would wait for its writer
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise ValueError(f"{path} must be a regular file of at most {limit} bytes.")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path):
+    """Reads a small file of UTF-8, a str. Raises `ValueError` for other bytes, and as `read_small`."""
+    try:
+        return read_small(path).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must hold UTF-8. Received: {error}.") from None
+
+
+def read_json(path, kind=dict):
+    """Reads the JSON value of a small file.
+
+    Args:
+        path: A path.
+        kind: The class of the value, such as `dict`.
+
+    Raises:
+        ValueError: If the file cannot be read, or holds no JSON or a value of another class.
+    """
+    try:
+        value = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"Cannot read {path}: {error!s:.500}") from None
+    if not isinstance(value, kind):
+        name = {dict: "object", list: "array"}[kind]
+        raise ValueError(f"{path} must hold a JSON {name}. Received: a {type(value).__name__}.")
+    return value
+
+
+def open_own(path):
+    """Opens a file to append bytes without a buffer. It is created where it is missing, and is never a link.
+
+    Raises:
+        OSError: If it is a link, or cannot be opened.
+        ValueError: If it is a device or a pipe.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NOFOLLOW | NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path} must be a regular file.")
+    return open(descriptor, "ab", buffering=0)
+
+
+def is_name(name):
+    """Whether a value is the name of an entry of a folder, which leads to no other folder.
+
+    >>> is_name("1_Pooling"), is_name(".."), is_name("a/b")
+    (True, False, False)
+    """
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and name not in ("", ".", "..")
+        and not {*name} & {*"/\\"}
+    )
+
+
 @contextlib.contextmanager
-def locked(folder):
+def locked(folder, private=False):
     """Locks a folder until the `with` block or the process ends.
 
     The lock is on the file `.lock` in the folder. The file is created if it is missing, and it stays. If the block
@@ -125,16 +209,21 @@ def locked(folder):
 
     Args:
         folder: The folder, a path. It is created if it is missing.
+        private: Whether the folder must be the user's own and no link, so that no other user writes into it.
 
     Raises:
-        ValueError: If another process has locked the folder, or `folder` is a URL.
+        ValueError: If another process has locked the folder, `folder` is a URL, or it is not private.
     """
     folder = Path(folder)
     check_local(folder)
     in_use = f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
     is_new = not folder.exists()
-    _make(folder, folder)
-    with open(folder / LOCK, "a") as file:
+    _make(folder, folder, 0o700 if private else 0o777)
+    if private:
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or (fcntl is not None and status.st_uid != os.geteuid()):
+            raise ValueError(f"{folder} must be a folder that you own, and not a link.")
+    with open_own(folder / LOCK) as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,16 +268,16 @@ def remove_temporaries(folder, name="*"):
         name: The final name of those to remove. All of them by default.
     """
     for path in temporaries(folder, name):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
 
 
-def _make(folder, path):
+def _make(folder, path, mode=0o777):
     """Makes a folder and those above it. An error names `path`, which the user knows, and not the folder above it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

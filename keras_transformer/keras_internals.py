@@ -8,8 +8,12 @@ it keeps the names of Keras's sublayers (`_query_dense` and so on) and the metho
 documents.
 """
 
-from keras import dtype_policies, layers
+import contextlib
+
+from keras import StatelessScope, dtype_policies, layers
+from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.backend.common.variables import initialize_all_variables
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
 # Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
@@ -44,6 +48,21 @@ def take_own_policies(layers):
         policy = layer.dtype_policy
         if isinstance(policy, dtype_policies.DTypePolicyMap):
             layer._dtype_policy = policy[layer.path] if layer.path else policy.default_policy
+
+
+@contextlib.contextmanager
+def without_memory():
+    """Gives the variables that are made inside their memory at the end of the `with` block, or none after an error.
+
+    Keras initialises them at the end of its scope, also after an error.
+    """
+    try:
+        with StatelessScope(initialize_variables=False):
+            yield
+    except BaseException:
+        global_state.set_global_attribute("uninitialized_variables", [])
+        raise
+    initialize_all_variables()
 
 
 def keep_precision(variable):

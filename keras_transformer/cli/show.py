@@ -1,9 +1,14 @@
 """The options of the command `show`, and the images that it reads."""
 
 import argparse
-from pathlib import Path
 
+import numpy as np
+
+from keras_transformer.checks import check
 from keras_transformer.cli.command_parser import OPTIONAL, InputPath
+from keras_transformer.files import read_small
+
+MOST_PIXELS = 2**26  # of an image file; a small file can hold many
 
 
 def add_options(parser):
@@ -46,8 +51,14 @@ def read_image(path, channels):
     """
     import tensorflow as tf
 
-    content = Path(path).read_bytes()
+    content = read_small(path)
     try:
+        size = (1, 1)  # TensorFlow itself refuses a large BMP or GIF
+        if content.startswith(b"\x89PNG"):
+            size = np.frombuffer(content[16:24].ljust(8, b"\0"), ">u4").tolist()
+        elif content.startswith(b"\xff\xd8"):
+            size = tf.image.extract_jpeg_shape(content)[:2].numpy().tolist()
+        check(size[0] * size[1] <= MOST_PIXELS, f"{path} must have at most {MOST_PIXELS} pixels.", size=size)
         return tf.io.decode_image(content, channels, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(f"{path} must be a PNG, JPEG, BMP or GIF file: {error.message:.200}") from None

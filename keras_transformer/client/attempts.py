@@ -10,6 +10,7 @@ from keras_transformer.checks import printable
 # TensorFlow Serving refuses a whole batch with this message if its requests have different shapes. A request may be
 # right and its neighbour wrong, so it is sent again.
 DIFFERENT_SHAPES = "from different tasks have different shapes"
+MAX_BYTES = 2**26  # of an answer, where the caller sets no other limit
 LONGEST_MESSAGE = 1000  # characters of a server's message in an error
 # No server took the request, or a server had too many of them: later one may answer.
 WORTH_ANOTHER_ATTEMPT = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer.checks import check, check_count, check_positive, check_range, printable
 from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
-from keras_transformer.client.attempts import LONGEST_MESSAGE, Failure, attempt
+from keras_transformer.client.attempts import LONGEST_MESSAGE, MAX_BYTES, Failure, attempt
 from keras_transformer.client.stream import RefusedOptions, Stream, text_output
 from keras_transformer.client.tensors import input_array
 from keras_transformer.client.tensors import joined as joined_batches
@@ -53,13 +53,16 @@ class Calls:
         certificates=None,
         client_certificate=None,
         client_key=None,
+        max_bytes=MAX_BYTES,
     ):
         scheme = scheme_of(url)
-        if not isinstance(model, str) or not model:
+        if not isinstance(model, str) or not model.isprintable() or not model:
             raise ValueError(f"`model` must be the name of a model. Received: model={model!r}.")
         if version is not None:
             check_positive(version=version)
-        if label is not None and (version is not None or not isinstance(label, str) or not label):
+        if label is not None and (
+            version is not None or not isinstance(label, str) or not label.isprintable() or not label
+        ):
             raise ValueError(
                 "`label` must be a str, and there must be no `version` with it. "
                 f"Received: label={label!r}, version={version!r}."
@@ -68,6 +71,7 @@ class Calls:
         check(model not in (".", ".."), "`model` must not be `.` or `..`.", model=model)
         check(label not in (".", ".."), "`label` must not be `.` or `..`.", label=label)
         check_positive(batch_size=batch_size)
+        check_count(1, 2**31 - 1, max_bytes=max_bytes)
         check_range(0, LONGEST_TIMEOUT, above=True, timeout=timeout)
         check_count(0, 100, retries=retries)
         check_range(0, backoff=backoff)
@@ -85,9 +89,10 @@ class Calls:
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
+        self.max_bytes = max_bytes
         self.headers = checked_headers(headers)
         paths = [None if path is None else str(path) for path in files.values()]
-        self._transport = self._connected(scheme, (url, model, version, label, *paths))
+        self._transport = self._connected(scheme, (url, model, version, label, *paths, max_bytes))
 
     def with_headers(self, headers):
         """Returns a client that sends further headers, for example with the id of one request.

@@ -37,6 +37,7 @@ class Client(Calls):
         client_certificate: Path of a PEM file with the certificate that the client shows to the server, for TLS on both
             sides; None for no certificate.
         client_key: Path of a PEM file with its key, without a password; None if `client_certificate` holds it, too.
+        max_bytes: Largest number of bytes of an answer. Raise it for the attention of large batches.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -139,7 +139,7 @@ def array_of(tensor):
     values = getattr(tensor, VALUES.get(dtype.name, "int_val"))
     if not 0 <= count - len(values) <= MOST_REPEATED:
         raise ValueError(f"{len(values)} values for the shape {shape}")
-    array = np.zeros(count, dtype)
+    array = np.full(count, b"" if dtype.hasobject else 0, dtype)
     if values:
         array[: len(values)] = values
         array[len(values) :] = values[-1]  # a message leaves out the values that repeat the last one

@@ -5,11 +5,13 @@ import base64
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.cookiejar import DefaultCookiePolicy
 from urllib.parse import quote
 
 import numpy as np
 import requests
 
+from keras_transformer.checks import printable
 from keras_transformer.client.attempts import UNREADABLE, Failure, seconds_of
 from keras_transformer.client.deadlines import DeadlineAdapter, deadline_of_this_thread
 from keras_transformer.client.messages import DTYPES
@@ -25,6 +27,7 @@ CODES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+PIECE_BYTES = 2**16
 CONNECTIONS = 64  # that stay open; each thread that calls at the same time needs one
 
 
@@ -39,13 +42,14 @@ class Rest:
         certificates: Path of a PEM file of the authorities to trust; None for the system's.
         client_certificate: Path of a PEM file with the client's certificate, or None.
         client_key: Path of a PEM file with its key; None if the other file holds it.
+        max_bytes: Largest number of bytes of an answer.
 
     The methods take the deadline of a request, in seconds of `time.monotonic`, and its headers, a dict.
     """
 
     closed = False
 
-    def __init__(self, url, model, version, label, certificates, client_certificate, client_key):
+    def __init__(self, url, model, version, label, certificates, client_certificate, client_key, max_bytes):
         self._base = f"{url.rstrip('/')}/v1/models/{quote(model, safe='')}"
         if version is not None:
             self._base += f"/versions/{version}"
@@ -54,6 +58,10 @@ class Rest:
         self._verify = certificates or True
         self._session = requests.Session()
         self._session.headers["User-Agent"] = USER_AGENT
+        self._session.headers["Accept-Encoding"] = "identity"  # a few compressed bytes can fill the memory
+        # `with_headers` shares the session: a cookie of one caller must not go with the key of another.
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        self._max_bytes = max_bytes
         self._session.cert = (client_certificate, client_key) if client_key else client_certificate
         self._session.auth = lambda request: (
             request
@@ -100,7 +108,8 @@ class Rest:
         """
         answer = self._send("GET", "", deadline, headers)
         try:
-            return {int(version["version"]): version["state"] for version in answer["model_version_status"]}
+            states = answer["model_version_status"]
+            return {int(each["version"]): printable(str(each["state"]), 100) for each in states}
         except UNREADABLE as error:
             raise Failure("INTERNAL", f"the answer cannot be read: {error!r}") from error
 
@@ -130,7 +139,10 @@ class Rest:
                     timeout=max(deadline - time.monotonic(), 1e-3),
                     verify=self._verify,
                     allow_redirects=False,  # a redirected POST would become a GET
+                    stream=True,
                 )
+                with response:
+                    content = self._content(response)
         except (requests.RequestException, ValueError) as error:
             if isinstance(error, requests.Timeout) or time.monotonic() >= deadline:
                 raise Failure("DEADLINE_EXCEEDED", "no answer") from error
@@ -139,7 +151,7 @@ class Rest:
                 raise Failure("UNAVAILABLE", str(reason or error)) from error
             raise Failure("UNKNOWN", str(error)) from error
         # A server writes the bytes of a string without encoding them, so valid JSON may be invalid UTF-8.
-        text = response.content.decode("utf-8", "surrogateescape")
+        text = content.decode("utf-8", "surrogateescape")
         try:
             answer = json.loads(text)
         except (ValueError, RecursionError):
@@ -154,6 +166,20 @@ class Rest:
         message = message.encode("utf-8", "replace").decode()  # without the bytes that are no UTF-8
         wait = seconds_of(response.headers.get("Retry-After"))
         raise Failure(CODES.get(response.status_code, "UNKNOWN"), message, wait)
+
+    def _content(self, response):
+        """Reads the bytes of an answer, or raises `Failure` for a compressed one and one of too many bytes."""
+        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding != "identity":
+            raise Failure(
+                "INTERNAL", f"the answer must not be compressed, but has the encoding {encoding!r:.50}"
+            )
+        content = bytearray()
+        for piece in response.iter_content(PIECE_BYTES):
+            content += piece
+            if len(content) > self._max_bytes:
+                raise Failure("INTERNAL", f"the answer has more than `max_bytes`, {self._max_bytes} bytes")
+        return bytes(content)
 
     def _outputs(self, signature, outputs, deadline, headers):
         """Makes arrays of the outputs in JSON. Their dtypes are in the signature, which is fetched once."""

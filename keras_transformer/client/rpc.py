@@ -11,7 +11,9 @@ from keras_transformer.client.messages import CLASSES, STATES, array_of, fill_te
 from keras_transformer.version import USER_AGENT
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", -1),  # the attention of a batch is larger than gRPC's limit of 4 MiB
+    # gRPC limits a compressed message before it is decompressed: a few bytes could fill the memory.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.per_message_decompression", 0),
     # A channel would wait a second before it connects again, and `attempt` tries again sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -37,13 +39,14 @@ class Rpc:
         certificates: Path of a PEM file of the authorities to trust; None for the system's.
         client_certificate: Path of a PEM file with the client's certificate, or None.
         client_key: Path of a PEM file with its key; None if the other file holds it.
+        max_bytes: Largest number of bytes of an answer.
 
     The methods take the deadline of a request, in seconds of `time.monotonic`, and its headers, a dict.
     """
 
     closed = False
 
-    def __init__(self, url, model, version, label, certificates, client_certificate, client_key):
+    def __init__(self, url, model, version, label, certificates, client_certificate, client_key, max_bytes):
         parts = urlsplit(url)
         self._address = parts.netloc
         self._credentials = None
@@ -55,7 +58,7 @@ class Rpc:
         self._model = model
         self._version = version
         self._label = label
-
+        self._options = [*OPTIONS, ("grpc.max_receive_message_length", max_bytes)]
         self._channel = self._opened()
 
     def _opened(self):
@@ -64,8 +67,8 @@ class Rpc:
     def _channel_of(self, module):
         """Opens a channel of `grpc` or of `grpc.aio`."""
         if self._credentials is None:
-            return module.insecure_channel(self._address, options=OPTIONS)
-        return module.secure_channel(self._address, self._credentials, options=OPTIONS)
+            return module.insecure_channel(self._address, options=self._options)
+        return module.secure_channel(self._address, self._credentials, options=self._options)
 
     def predict(self, signature, inputs, deadline, headers):
         """Runs a signature.
@@ -165,9 +168,12 @@ class AsyncRpc(Rpc):
             self._channel = self._channel_of(grpc.aio)
         call = self._call(method, request)
         try:
-            return await call(request, timeout=deadline - time.monotonic(), metadata=_metadata(headers))
+            answer = await call(request, timeout=deadline - time.monotonic(), metadata=_metadata(headers))
         except grpc.RpcError as error:
             raise _failure(error) from error
+        if answer is None:  # grpc.aio logs the error of the reader, and returns nothing
+            raise Failure("INTERNAL", "the answer cannot be read: it is compressed or damaged")
+        return answer
 
 
 def _metadata(headers):
@@ -178,7 +184,10 @@ def _metadata(headers):
 def _failure(error):
     """Makes a `Failure` of an `RpcError`. A proxy may say in its metadata when to send the request again."""
     metadata = dict(error.trailing_metadata() or ())
-    return Failure(error.code().name, error.details() or "", seconds_of(metadata.get("retry-after")))
+    details = error.details() or ""
+    if "CLIENT: Received message larger" in details:
+        details += ": `max_bytes` is the limit"
+    return Failure(error.code().name, details, seconds_of(metadata.get("retry-after")))
 
 
 def _prediction(signature, inputs):

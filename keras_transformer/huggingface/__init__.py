@@ -3,9 +3,10 @@
 Each family of models has a module here, which ends with a `family.Family`.
 """
 
+import math
 from pathlib import Path
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive, short_errors
 from keras_transformer.files import replaced
 from keras_transformer.huggingface import (
     bart,
@@ -65,7 +66,7 @@ from keras_transformer.huggingface.sentence_embeddings import (
 )
 from keras_transformer.huggingface.tensors import fill_weights, without_copies
 from keras_transformer.huggingface.tokenizers import check_read_back
-from keras_transformer.keras_internals import sublayers, take_own_policies
+from keras_transformer.keras_internals import sublayers, take_own_policies, without_memory
 
 # A model that several families can describe is written as the first of them.
 ENCODER_MODULES = (
@@ -99,6 +100,7 @@ NUMBERS_OF_LAYERS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     *("num_decoder_layers", "encoder_layers", "decoder_layers"),
 )
+SMALL_MODEL = 10**7  # numbers that a model may have whatever is stored
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
@@ -120,6 +122,7 @@ __all__ = [
 ]
 
 
+@short_errors()
 def from_huggingface(folder, verbose=False, *, precision="float32", base=None, **kwargs):
     """Makes a model from a Hugging Face checkpoint and loads its weights, tensor by tensor.
 
@@ -178,7 +181,9 @@ def _from_huggingface(folder, verbose, precision, kwargs):
     _check_sizes(config, family, stored)
     try:
         config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
-        model = family.make_model(config, **kwargs)
+        with without_memory():
+            model = family.make_model(config, **kwargs)
+            _check_number(model, stored)
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
@@ -209,8 +214,9 @@ def _check_sizes(config, family, stored):
         family: The `Family` of the model.
         stored: List of `StoredTensor`.
     """
-    largest = max(1000, *(size for tensor in stored for size in tensor.shape))
-    limits = {**dict.fromkeys(WIDTHS, largest), **dict.fromkeys(NUMBERS_OF_LAYERS, max(100, len(stored)))}
+    shapes = [tensor.shape for tensor in stored if 0 not in tensor.shape]  # an empty tensor takes no bytes
+    largest, layers = max(1000, *(size for shape in shapes for size in shape), 0), max(100, len(shapes) // 4)
+    limits = {**dict.fromkeys(WIDTHS, largest), **dict.fromkeys(NUMBERS_OF_LAYERS, layers)}
     for key, limit in limits.items():
         value = config.get(key)
         if key not in family.guessed_keys and isinstance(value, (int, float)) and value > limit:
@@ -219,6 +225,14 @@ def _check_sizes(config, family, stored):
             )
 
 
+def _check_number(model, stored):
+    """Raises `ValueError` for a model of many more numbers than are stored, before it has memory."""
+    found, expected = (sum(math.prod(each.shape) for each in listed) for listed in (stored, model.variables))
+    rule = "The tensors must have about as many numbers as the model that config.json describes."
+    check(expected <= 2 * found + SMALL_MODEL, rule, stored=found, described=expected)
+
+
+@short_errors()
 def tokenizers_from_huggingface(folder, base=None):
     """Reads the tokenizers of a Hugging Face checkpoint.
 
@@ -378,6 +392,6 @@ def _read_config_and_family(folder):
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise ValueError(
-            f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r}."
+            f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r:.200}."
         )
     return config, FAMILIES[model_type]

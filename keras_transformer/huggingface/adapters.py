@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, check_range
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import CONFIG, INDEX, WEIGHTS, StoredTensor, read_json, tensors_of
 from keras_transformer.huggingface.known_keys import ADAPTER as KNOWN
@@ -45,8 +45,16 @@ TOKENIZER_FILE = re.compile(
     r"|.*\.(model|spm)|chat_template\..*"
 )
 PIECES_FILE = re.compile(r"tokenizer\.json|vocab\..*|.*\.(model|spm)")
-JOINED = ".joined"  # marks the folder that `joined` makes
+# A name of modules, or several: PEFT reads a regular expression here, and some of those never end.
+NAME = r"\^?[\w.-]+((?<=\.)\*[\w.-]*)?\$?"
+PATTERN = re.compile(rf"{NAME}(\|{NAME})*", re.ASCII)
+MOST_WILD = 100  # names with `.*`
+LARGEST_ALPHA = 10**6
 OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
+
+
+class Joined(type(Path())):
+    """The path of the folder that `joined` makes, whose files are a whole checkpoint with its adapter."""
 
 
 class MergedTensor(NamedTuple):
@@ -80,9 +88,12 @@ class MergedTensor(NamedTuple):
         product = self.high.shape[:1] + self.low.shape[1:]
         product = product[::-1] if self.transposed else product
         problems = self.stored.problems(expected_shape)
+        problems += [problem for each in (self.low, self.high) for problem in each.problems(each.shape)]
         if product != expected_shape or self.high.shape[1:] != self.low.shape[:1]:
             sizes = f"{self.low.shape} and {self.high.shape}"
-            problems.append(f"the adapter of {self.name!r} has shapes {sizes}, not those of {expected_shape}")
+            problems.append(
+                f"the adapter of {self.name!r:.200} has shapes {sizes}, not those of {expected_shape}"
+            )
         return problems
 
     def read(self):
@@ -106,6 +117,9 @@ def joined(folder, base=None):
         ValueError: If there is no such folder, `folder` is no adapter and `base` is given, or `folder` holds the
             weights of a whole model and those of an adapter.
     """
+    if isinstance(folder, Joined):
+        yield folder
+        return
     folder = Path(folder)
     whole = (folder / CONFIG).is_file() and any((folder / name).is_file() for name in (WEIGHTS, INDEX))
     if whole or not (folder / ADAPTER_CONFIG).is_file():
@@ -115,8 +129,7 @@ def joined(folder, base=None):
             f"`folder` must hold a whole model or an adapter, not both. If the adapter is in the model, remove "
             f"{ADAPTER_CONFIG} and its weights. If it is not, move them to a folder of their own, and pass `base`."
         )
-        alone = not (folder / ADAPTER_CONFIG).is_file() or (folder / JOINED).is_file()
-        check(alone, rule, folder=str(folder))
+        check(not (folder / ADAPTER_CONFIG).is_file(), rule, folder=str(folder))
         yield folder
         return
     rule = f"`folder` must hold {ADAPTER}: a .bin file is not read, because such a file can run code."
@@ -137,8 +150,7 @@ def joined(folder, base=None):
     with tempfile.TemporaryDirectory() as temporary:
         for path in {path.name: path for path in (*inherited, *own)}.values():
             _link(path.resolve(), Path(temporary, path.name))
-        Path(temporary, JOINED).touch()
-        yield Path(temporary)
+        yield Joined(temporary)
 
 
 def _link(path, target):
@@ -193,6 +205,7 @@ def with_adapter(stored, folder, tensors, family):
     check_config(config, ADAPTER_CONFIG, peft_type="LORA")
     check_config(config, ADAPTER_CONFIG, **NEUTRAL)
     check_keys(config, (*KNOWN, *NEUTRAL), ADAPTER_CONFIG)
+    config |= {key: _by_names(config, key) for key in ("alpha_pattern", "rank_pattern")}
     initialised = config.get("init_lora_weights", True)
     rule = f"`init_lora_weights` of {ADAPTER_CONFIG} must be one of {INITIALISED}: others change the base model too."
     check(initialised in INITIALISED, rule, init_lora_weights=initialised)
@@ -222,7 +235,8 @@ def with_adapter(stored, folder, tensors, family):
         tensor = by_name[name]
         rule = f"{ADAPTER} must not change a tensor that is tied to another one."
         check(tied.count(weight_ids(tensor)) == 1, rule, tensor=name)
-        scale = _scale(config, name.removesuffix(".weight"), lows[name].shape[0])
+        rank = lows[name].shape[0] if len(lows[name].shape) == 2 else None
+        scale = _scale(config, name.removesuffix(".weight"), rank)
         found[name] = MergedTensor(found[name], lows[name], highs[name], scale, tensor.axes == (0, 1))
     return list({**found, **saved}.values())
 
@@ -232,17 +246,39 @@ def _scale(config, module, rank):
     alpha, expected = (
         _of_module(config, *keys, module) for keys in (("alpha_pattern", "lora_alpha"), ("rank_pattern", "r"))
     )
-    check(
-        rank == expected, f"`r` of {ADAPTER_CONFIG} must be the rank of the matrices.", r=expected, rank=rank
-    )
-    rule = f"`lora_alpha` of {ADAPTER_CONFIG} must be a number."
-    check(isinstance(alpha, (int, float)), rule, lora_alpha=alpha)
+    rule = f"`r` of {ADAPTER_CONFIG} must be the rank of the matrices, and positive."
+    check(rank is not None and rank == expected and rank > 0, rule, r=expected, rank=rank)
+    check_range(-LARGEST_ALPHA, LARGEST_ALPHA, lora_alpha=alpha)
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _of_module(config, patterns, key, module):
     """Returns the value of a key for a module, of which a pattern may have another one, as PEFT looks it up."""
-    for pattern, value in (config.get(patterns) or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return config.get(key)
+    (names, wild), parts = config[patterns], module.split(".")
+    ends = [f"^{module}", *(".".join(parts[i:]) for i in range(len(parts)))]
+    found = [names[end] for end in ends if end in names]
+    for start, end, value in wild:
+        if any(each.startswith(start) and each[len(start) :].endswith(end) for each in ends):
+            found.append(value)
+    return min(found, key=lambda each: each[0])[1] if found else config.get(key)
+
+
+def _by_names(config, key):
+    """Reads patterns. After `^` a name is that of a whole module.
+
+    Returns:
+        A dict from a name to the place of its pattern and its value; and a list of those with `.*`: the text before it,
+        the text after it, and the same pair.
+    """
+    names, wild = {}, []
+    for place, (pattern, value) in enumerate((config.get(key) or {}).items()):
+        bare = pattern.replace("\\.", ".")
+        rule = f"The keys of `{key}` in {ADAPTER_CONFIG} must be names of modules, with `|`, `^`, `$`, `.*` or `\\.`."
+        check(PATTERN.fullmatch(bare) and len(wild) < MOST_WILD, rule, pattern=pattern)
+        for name in bare.split("|"):
+            start, dots, end = name.rstrip("$").partition(".*")
+            if dots:
+                wild.append((start, end, (place, value)))
+            else:
+                names.setdefault(start, (place, value))
+    return names, wild

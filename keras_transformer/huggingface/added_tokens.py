@@ -60,7 +60,7 @@ def read_added_tokens(folder, pieces, *, roles=(), plain=(), finds_special=True)
             AddedToken(token["content"], *(bool(token.get(flag)) for flag in FLAGS))
             for _, token in sorted(tokens.items())
         ]
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"The added tokens of {folder} are damaged. Received: {error!r:.200}.") from None
     found = [
         token

@@ -1,9 +1,12 @@
 """Chat templates: the messages of a chat become the text that a chat model reads, as in transformers."""
 
 import json
+import unicodedata
 from datetime import datetime
 from pathlib import Path
 
+from keras_transformer.checks import check, printable, short_errors
+from keras_transformer.files import read_text
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
 
@@ -14,6 +17,8 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 CHOICES = ("role", "type", "name")
 TOKENIZER = "tokenizer.json"
 LARGEST_FACTOR = 10_000  # in a template
+WIDEST = 80  # blanks before a line
+WIDENING = ("center", "ljust", "rjust", "zfill", "expandtabs")
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
 
 
@@ -55,6 +60,8 @@ class ChatTemplate:
         Raises:
             ValueError: If a value is no plain data, or the template refuses the messages.
         """
+        listed = isinstance(messages, (list, tuple)) and all(isinstance(each, dict) for each in messages)
+        check(listed, "`messages` must be a list of dicts.", messages=messages)
         given = {"messages": messages, "tools": None, "documents": None, **self.tokens, **variables}
         try:
             plain = json.loads(json.dumps({**given, "add_generation_prompt": add_generation_prompt}))
@@ -64,7 +71,8 @@ class ChatTemplate:
             return self._template.render(**plain)
         except Exception as error:  # a template may raise anything
             raise ValueError(
-                f"The chat template refuses `messages`: {error}. Received: {messages!r:.200}."
+                f"The chat template refuses `messages`: {printable(str(error) or repr(error), 500)}. "
+                f"Received: {messages!r:.200}."
             ) from None
 
     def prompt(self, messages, **variables):
@@ -80,12 +88,18 @@ class ChatTemplate:
             ValueError: As in `render`, or if texts of messages or variables make a special token: their author could
                 end his turn and begin another one.
         """
+        given, starts = [messages, variables], {token[0] for token in self.special if not token[0].isalnum()}
+        for name in _names(given):
+            rule = "A key, a role, a type and a name must not contain what begins a special token."
+            check(
+                starts.isdisjoint(name) and not any(token in name for token in self.special), rule, name=name
+            )
         text = self.render(messages, **variables)
         # The same chat, in which no text of a message can be a part of a special token.
         apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
         for token in self.special:
-            if text.count(token) > apart.count(token):
-                raise ValueError(f"`messages` must not contain special tokens. Received: {token!r}.")
+            if any(form(text).count(form(token)) > form(apart).count(form(token)) for form in (str, _folded)):
+                raise ValueError(f"`messages` must not contain special tokens. Received: {token!r:.200}.")
         return text.removeprefix(self.tokens.get("bos_token") or "")
 
     @property
@@ -115,12 +129,13 @@ class ChatTemplate:
             if token in text and tokenizer.pieces(tokenizer.tokenize([token]).to_list()[0]) != [token]:
                 raise ValueError(
                     "Each special token of the chat template must have one id in a text. Received: "
-                    f"{token!r}, which this tokenizer reads as plain text. Convert without a chat, and give the ids "
-                    "of transformers to the signature `tokens`."
+                    f"{token!r:.200}, which this tokenizer reads as plain text. Convert without a chat, and give the "
+                    "ids of transformers to the signature `tokens`."
                 )
         return tokenizer
 
 
+@short_errors()
 def chat_template_from_huggingface(folder, name="default"):
     """Reads the chat template of a checkpoint.
 
@@ -153,11 +168,11 @@ def _read(folder, config, name):
     files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")} | {
         "default": folder / TEMPLATE
     }
-    templates |= {key: path.read_text("utf-8") for key, path in files.items() if path.is_file()}
+    templates |= {key: read_text(path) for key, path in files.items() if path.is_file()}
     if not isinstance(templates.get(name), str):
         raise ValueError(
-            f"`folder` must have a chat template {name!r}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: {folder} "
-            f"with {sorted(map(str, templates))}."
+            f"`folder` must have a chat template {name!r:.200}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: "
+            f"{folder} with {sorted(map(str, templates))!r:.200}."
         )
     added = read_if_there(folder, TOKENIZER).get("added_tokens") or []
     added = [*added, *(config.get("added_tokens_decoder") or {}).values()]
@@ -169,6 +184,23 @@ def _read(folder, config, name):
     }
     special = [*tokens.values(), *(token["content"] for token in added if token.get("special"))]
     return ChatTemplate(templates[name], tokens, dict.fromkeys(special))
+
+
+def _names(value, key=None):
+    """Lists the texts in plain data that `_apart` leaves as they are."""
+    if isinstance(value, dict):
+        return [
+            *filter(lambda name: isinstance(name, str), value),
+            *(n for k in value for n in _names(value[k], k)),
+        ]
+    if isinstance(value, (list, tuple)):
+        return [name for each in value for name in _names(each)]
+    return [value] if isinstance(value, str) and key in CHOICES else []
+
+
+def _folded(text):
+    """Returns a text as a tokenizer may normalise it before it looks for tokens."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def _apart(value, key=None):
@@ -210,10 +242,15 @@ def _compiled(source):
     class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Jinja's sandbox, which also refuses products and powers of gigabytes, such as `"a" * 10 ** 10`."""
 
-        intercepted_binops = frozenset({"*", "**"})
+        intercepted_binops = frozenset({"*", "**", "%"})
+
+        def is_safe_attribute(self, value, name, attribute):
+            return name not in WIDENING and super().is_safe_attribute(value, name, attribute)
 
         def call_binop(self, context, operator, left, right):
             numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
+            if operator == "%" and not numbers:
+                raise jinja2.sandbox.SecurityError("% is for numbers")
             if operator == "**" or not numbers:
                 sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
                 if any(abs(size) > LARGEST_FACTOR for size in sizes):
@@ -223,10 +260,18 @@ def _compiled(source):
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
+    for name, taken in (("globals", "lipsum"), ("filters", "center"), ("filters", "format")):
+        del getattr(environment, name)[taken]  # a few characters of them ask for gigabytes
+    indent = environment.filters["indent"]
+    environment.filters["indent"] = lambda text, width=4, *args, **kwargs: indent(
+        text, width if isinstance(width, str) else min(width, WIDEST), *args, **kwargs
+    )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         return environment.from_string(source)
     except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"The chat template is no template of Jinja: {error}") from None
+        raise ValueError(
+            f"The chat template is no template of Jinja: {printable(str(error) or repr(error), 500)}"
+        ) from None

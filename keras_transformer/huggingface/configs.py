@@ -69,7 +69,7 @@ def _own_value(config, key, names):
     """Returns this library's name of the value at a key of config.json, from a dict of such names."""
     if config[key] not in names:
         raise ValueError(
-            f"`{key}` of config.json must be one of {sorted(names)}. Received: {key}={config[key]!r}."
+            f"`{key}` of config.json must be one of {sorted(names)}. Received: {key}={config[key]!r:.200}."
         )
     return names[config[key]]
 
@@ -163,7 +163,7 @@ def add_token_ids(
         if not isinstance(eos_id, int):
             raise ValueError(
                 "`eos_token_id` of config.json must be one id: say which with `eos_id=`. "
-                f"Received: eos_token_id={config.get('eos_token_id')!r}."
+                f"Received: eos_token_id={config.get('eos_token_id')!r:.200}."
             )
     if several and len(ends) > 1:
         kwargs = {"stop_ids": [token_id for token_id in ends if token_id != eos_id], **kwargs}
@@ -175,7 +175,7 @@ def add_token_ids(
         if pad_id is None and not several:
             raise ValueError(
                 "`pad_token_id` of config.json must be one id: say which with `pad_id=`. "
-                f"Received: pad_token_id={config.get('pad_token_id')!r}."
+                f"Received: pad_token_id={config.get('pad_token_id')!r:.200}."
             )
     if not several:
         rule = (
@@ -214,7 +214,9 @@ def labels_of(config, problem_types=()):
         return count, None
     names = {str(key): label for key, label in names.items()}
     if names.keys() != {str(i) for i in range(len(names))}:
-        raise ValueError(f"`id2label` of config.json must number its labels from 0 on. Received: {names}.")
+        raise ValueError(
+            f"`id2label` of config.json must number its labels from 0 on. Received: {names!r:.200}."
+        )
     labels = [names[str(i)] for i in range(len(names))]
     check_labels(len(labels), id2label=labels)
     _check_problem_type(config, len(labels), problem_types)
@@ -232,7 +234,7 @@ def _check_problem_type(config, count, allowed):
     if config.get("problem_type") not in (None, *allowed):
         raise ValueError(
             f"`problem_type` of config.json must be one of {list(allowed)} with {count} labels. "
-            f"Received: problem_type={config['problem_type']!r}."
+            f"Received: problem_type={config['problem_type']!r:.200}."
         )
 
 

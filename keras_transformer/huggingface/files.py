@@ -7,6 +7,11 @@ from typing import NamedTuple
 import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
 
+from keras_transformer import files
+from keras_transformer.checks import LONGEST, printable
+from keras_transformer.files import is_name
+from keras_transformer.huggingface.schemas import check_schema
+
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
@@ -35,9 +40,9 @@ class StoredTensor(NamedTuple):
         """Returns why the tensor cannot be read or has another shape than the expected one, a list of str."""
         problems = []
         if self.shape != expected_shape:
-            problems.append(f"{self.name!r} has shape {self.shape}, not {expected_shape}")
+            problems.append(f"{self.name!r:.200} has shape {self.shape}, not {expected_shape}")
         if self.dtype not in FLOAT_DTYPES:
-            problems.append(f"{self.name!r} is {self.dtype}, no float")
+            problems.append(f"{self.name!r:.200} is {self.dtype}, no float")
         return problems
 
     def read(self):
@@ -151,9 +156,9 @@ def _tensor_files(folder):
         weight_map = read_json(folder / INDEX).get("weight_map")
         names = list(weight_map.values()) if isinstance(weight_map, dict) and weight_map else [None]
         for name in names:
-            if not isinstance(name, str) or Path(name).name != name:
+            if not is_name(name):
                 raise ValueError(
-                    f"`weight_map` must name a file of the folder for each tensor. Received: {name!r} in "
+                    f"`weight_map` must name a file of the folder for each tensor. Received: {name!r:.200} in "
                     f"{folder / INDEX}."
                 )
         return [folder / name for name in sorted(set(names))]
@@ -161,7 +166,8 @@ def _tensor_files(folder):
     if unsafe:
         raise ValueError(
             f"`folder` must hold {WEIGHTS}: weights in a .bin file are not read, because such a file can run code. "
-            f"Received: {folder} with {unsafe[0]}. If you trust the file, load it with transformers and write a new "
+            f"Received: {folder} with {printable(unsafe[0], LONGEST)}. "
+            "If you trust the file, load it with transformers and write a new "
             "folder with `save_pretrained`."
         )
     raise ValueError(f"`folder` must hold {WEIGHTS} or {INDEX}. Received: {folder}.")
@@ -171,21 +177,26 @@ def _open(path):
     """Opens a safetensors file, for a `with` statement."""
     from safetensors import SafetensorError, safe_open
 
+    if not Path(path).is_file():  # a pipe would wait for its writer
+        raise ValueError(f"Cannot read {path}: it is not a file.")
     try:
         return safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from error
+        raise ValueError(f"Cannot read {path}: {error!s:.500}") from error
 
 
-def read_json(path):
-    """Reads the JSON object that a file holds, a dict.
+def read_json(path, schema=None):
+    """Reads the JSON object in a file of a checkpoint, a dict, whose values are those that its schema allows.
+
+    Args:
+        path: A `pathlib.Path`.
+        schema: A key of `schemas.SCHEMAS`; None for the name of the file.
 
     Raises:
-        ValueError: If the file cannot be read, or holds no JSON object.
+        ValueError: If the file cannot be read, or holds another value.
     """
-    value = parse_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: a {type(value).__name__}.")
+    value = files.read_json(path)
+    check_schema(value, path, schema or path.name)
     return value
 
 
@@ -203,14 +214,6 @@ def read_generation_config(folder):
     if config.get("force_bos_token_to_be_generated"):  # the key of BART's first checkpoints
         return {**config, "forced_bos_token_id": config.get("bos_token_id")}
     return config
-
-
-def parse_json(path):
-    """Reads a file of JSON. Raises `ValueError` if it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from None
 
 
 def write_json(path, value):

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from keras_transformer.checks import check
+from keras_transformer.checks import LONGEST, check, printable, short_errors
 from keras_transformer.decoding import (
     Beam,
     ExcludeTokens,
@@ -71,6 +71,7 @@ KNOWN = {
 }
 
 
+@short_errors()
 def search_options(folder, model):
     """Reads the search of a checkpoint, from generation_config.json or, where there is none, from config.json.
 
@@ -105,7 +106,11 @@ def search_options(folder, model):
         )
     continues = not hasattr(model, "encoder")  # a prompt, whose tokens transformers counts
     try:
-        notes = [f"{key} is not known" for key in from_file if key not in KNOWN and key not in REFUSED]
+        notes = [
+            f"{printable(key, LONGEST)} is not known"
+            for key in from_file
+            if key not in KNOWN and key not in REFUSED
+        ]
         strategy = _strategy(config, notes)
         _check_ends(config, continues, strategy, notes)
         options = {

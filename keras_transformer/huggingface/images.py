@@ -50,7 +50,7 @@ def preprocessing_from_huggingface(folder):
     if config["resample"] not in INTERPOLATIONS:
         raise ValueError(
             f"`resample` of {PREPROCESSOR_CONFIG} must be one of {sorted(INTERPOLATIONS)}. "
-            f"Received: resample={config['resample']!r}."
+            f"Received: resample={config['resample']!r:.200}."
         )
     normalizes = config["do_normalize"]
     return ImagePreprocessing(

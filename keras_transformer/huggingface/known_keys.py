@@ -7,7 +7,7 @@ docs/families.md has the lists of `IGNORED`.
 
 import logging
 
-from keras_transformer.checks import check
+from keras_transformer.checks import LONGEST, check, printable
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there
 
@@ -167,8 +167,9 @@ def check_keys(config, known, file):
         file: Name of the file.
     """
     for key, value in config.items():
-        rule = f"`{key}` of {file} must be a key that the library knows. Remove it if the model does not need it."
-        check(key in known or value is None, rule, **{key: value})
+        name = printable(key, LONGEST)
+        rule = f"`{name}` of {file} must be a key that the library knows. Remove it if the model does not need it."
+        check(key in known or value is None, rule, **{name: value})
 
 
 def check_sentence_file(config, kind, file=None):
@@ -200,4 +201,8 @@ def check_tokenizer_files(folder):
             if not (key in known or key.endswith("_token") or value is None)
         ]
         if unknown:
-            log.warning("%s has keys that are not known and not read: %s", name, ", ".join(unknown))
+            log.warning(
+                "%s has keys that are not known and not read: %s",
+                name,
+                printable(", ".join(unknown), LONGEST),
+            )

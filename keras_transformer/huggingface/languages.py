@@ -102,7 +102,7 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
             start = (_language_id(source_tokenizer, "target_language", target_language, ">>{}<<"), *start)
         if source_language is not None:
             raise ValueError(
-                f"`source_language` must be None for a {model_type!r} model. Received: {source_language!r}."
+                f"`source_language` must be None for a {model_type!r} model. Received: {source_language!r:.200}."
             )
         return ids, {"source_start": start, "target_start": target_start}
     tokenizer_config = read_if_there(folder, TOKENIZER_CONFIG)
@@ -152,6 +152,6 @@ def _language_id(tokenizer, argument, language, pattern):
         names = [re.fullmatch(pattern.format(NAME), piece) for piece in pieces if MARK.search(piece)]
         known = ", ".join(name[1] for name in names if name)
         raise ValueError(
-            f"`{argument}` must be a language of the checkpoint: {known:.1500}. Received: {argument}={language!r}."
+            f"`{argument}` must be a language of the checkpoint: {known:.1500}. Received: {argument}={language!r:.200}."
         )
     return pieces.index(token)

@@ -47,7 +47,8 @@ def positions_from(config, rope=None):
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ("default", *SCALINGS):
         raise ValueError(
-            f"`rope_type` of config.json must be one of {['default', *SCALINGS]}. Received: rope_type={rope_type!r}."
+            f"`rope_type` of config.json must be one of {['default', *SCALINGS]}. "
+            f"Received: rope_type={rope_type!r:.200}."
         )
     check_config({**config, **rope}, partial_rotary_factor=1.0, rope_interleaved=False)
     known = [key for _, arguments in SCALINGS.values() for key in arguments]
@@ -65,7 +66,7 @@ def positions_from(config, rope=None):
         missing = [key for key in arguments if key not in rope]
         if missing:
             raise ValueError(
-                f"`{missing[0]}` must be in the {rope_type!r} rope of config.json. Received: {rope}."
+                f"`{missing[0]}` must be in the {rope_type!r} rope of config.json. Received: {rope!r:.200}."
             )
         scaling = scaling_class(**{argument: rope[key] for key, argument in arguments.items()})
     return RotaryPositions(rope.get("rope_theta", config.get("rope_theta", 10000.0)), scaling)

@@ -3,11 +3,13 @@
 import logging
 from pathlib import Path
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, short_errors
+from keras_transformer.files import is_name
+from keras_transformer.files import read_json as read_list
 from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.family import MAKES_VECTORS
-from keras_transformer.huggingface.files import parse_json, read_if_there, read_json, stored_tensors
+from keras_transformer.huggingface.files import read_if_there, read_json, stored_tensors
 from keras_transformer.huggingface.known_keys import check_sentence_file
 from keras_transformer.huggingface.tensors import dense, fill_weights
 from keras_transformer.huggingface.word_piece import lowers_case
@@ -74,6 +76,7 @@ def warn_of_activation(config):
         )
 
 
+@short_errors()
 def embedder_options(folder, prompt_name=None):
     """Reads how a folder of sentence-transformers makes vectors: arguments of `serving.Embedder`.
 
@@ -108,6 +111,7 @@ def embedder_options(folder, prompt_name=None):
     return options
 
 
+@short_errors()
 def with_dense_modules(model, folder):
     """Returns a model without its head, with the dense layers of a folder of sentence-transformers as its pooler.
 
@@ -126,6 +130,11 @@ def with_dense_modules(model, folder):
     if not denses:
         return model if model.head is None else model.with_head(None)
     configs = [_dense_config(path / "config.json") for path in denses]
+    stored = [stored_tensors(path) for path in denses]
+    for config, path, tensors in zip(configs, denses, stored, strict=True):
+        sizes = {each.shape[0] for each in tensors if each.name == "linear.weight" and each.shape}
+        rule = f"`out_features` of {path / 'config.json'} must be the size of the stored tensor."
+        check(sizes == {config["out_features"]}, rule, out_features=config["out_features"], stored=sizes)
     pooler = ProjectedPooler(
         [config["out_features"] for config in configs],
         [_activation(config, path) for config, path in zip(configs, denses, strict=True)],
@@ -136,8 +145,8 @@ def with_dense_modules(model, folder):
     )
     model = model.with_head(None, pooler)
     quantized = model.token_embedding.quantization_mode
-    for layer, path in zip(pooler.layers, denses, strict=True):
-        fill_weights(dense("linear", layer), stored_tensors(path))
+    for layer, tensors in zip(pooler.layers, stored, strict=True):
+        fill_weights(dense("linear", layer), tensors)
         if quantized:
             layer.quantize(quantized, config=model.token_embedding.quantization_config)
     return model
@@ -145,8 +154,8 @@ def with_dense_modules(model, folder):
 
 def _modules(folder):
     """Returns the folder of the pooling, those of the dense layers, and whether vectors are normalised."""
-    modules = parse_json(folder / MODULES)
-    listed = isinstance(modules, list) and all(isinstance(each, dict) for each in modules)
+    modules = read_list(folder / MODULES, list)
+    listed = all(isinstance(each, dict) for each in modules)
     check(listed, f"{folder / MODULES} must hold a list of modules.", modules=modules)
     kinds = [str(each.get("type")).rpartition(".")[2] for each in modules]
     normalize = kinds[-1:] == ["Normalize"]
@@ -157,8 +166,7 @@ def _modules(folder):
             f"Received: {kinds!r:.200}."
         )
     paths = [each.get("path") for each in modules]
-    inside = [isinstance(path, str) and path != "" and Path(path).name == path for path in paths[1:]]
-    if paths[0] != "" or not all(inside[: 1 + len(inner)]):
+    if paths[0] != "" or not all(map(is_name, paths[1 : 2 + len(inner)])):
         raise ValueError(
             f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it. "
             f"Received: path={paths!r:.200}."
@@ -167,7 +175,8 @@ def _modules(folder):
 
 
 def _dense_config(path):
-    config = read_json(path)
+    config = read_json(path, "config.json of a Dense")
+    check("out_features" in config, f"{path} must have `out_features`.", keys=list(config))
     check_config(
         config, str(path), module_input_name="sentence_embedding", module_output_name="sentence_embedding"
     )
@@ -184,7 +193,7 @@ def _activation(config, path):
 
 
 def _pooling(path, prompt):
-    config = read_json(path)
+    config = read_json(path, "config.json of a Pooling")
     modes = config.get("pooling_mode")
     modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     if modes == [None]:
@@ -211,5 +220,7 @@ def _prompt(folder, name):
     if name is None:
         return ""
     if name not in prompts or not isinstance(prompts[name], str):
-        raise ValueError(f"`prompt_name` must be one of {sorted(prompts)}. Received: prompt_name={name!r}.")
+        raise ValueError(
+            f"`prompt_name` must be one of {sorted(prompts)!r:.200}. Received: prompt_name={name!r:.200}."
+        )
     return prompts[name]

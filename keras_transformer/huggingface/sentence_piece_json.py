@@ -30,6 +30,7 @@ PARTS = (
     ({"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never"}, {}),
 )
 UNREAD = ("split", "invert", "str_rep", "add_prefix_space")
+LONGEST_PIECE = 256  # characters
 LONGEST_WAY = 10  # pieces that a merge may be moved over, on average
 
 
@@ -66,7 +67,7 @@ def _model(parts, config, first, own):
     stored = parts["model"]
     kind, fallback = stored["type"], bool(stored.get("byte_fallback"))
     if kind not in KINDS:
-        raise ValueError(f"`type` of its model must be one of {sorted(KINDS)}. Received: {kind!r}.")
+        raise ValueError(f"`type` of its model must be one of {sorted(KINDS)}. Received: {kind!r:.200}.")
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         check_config({key: stored.get(key) or None}, FILE, **{key: None})
     check_config(stored, FILE, ignore_merges=False)
@@ -109,6 +110,8 @@ def _model(parts, config, first, own):
 
 def _set_normalizer(normalizer, parts):
     """Sets the options of a SentencePiece model from the parts of tokenizer.json that change a text."""
+    from keras_transformer.text.character_map import check_character_map  # loads TensorFlow
+
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
     found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
     if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in found):
@@ -116,6 +119,7 @@ def _set_normalizer(normalizer, parts):
     for part in found:
         if part["type"] == "Precompiled":
             normalizer.precompiled_charsmap = base64.b64decode(part["precompiled_charsmap"])
+            check_character_map(normalizer.precompiled_charsmap)
             continue
         part = {key: value for key, value in part.items() if key not in UNREAD}
         asked = [options for expected, options in PARTS if part == expected]
@@ -149,7 +153,7 @@ def _check_blanks(parts, types, trimmed):
         several = len(piece) - len(word) > 1 and not trimmed
         if kind == NORMAL and (several or BLANK in word):
             raise ValueError(
-                f"Its texts are split at blanks, so no piece has one inside. Received: {piece!r}."
+                f"Its texts are split at blanks, so no piece has one inside. Received: {piece!r:.200}."
             )
 
 
@@ -178,6 +182,8 @@ def _scores(merges, types):
     SentencePiece looks at the joined piece alone. So all pairs that make a piece must be merges, one after the other.
     """
     pairs = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
+    if any(len(pair) != 2 or len("".join(pair)) > LONGEST_PIECE for pair in pairs):
+        raise ValueError(f"Its merges must be pairs of pieces of at most {LONGEST_PIECE} characters.")
     runs, others = _first_runs(pairs)
     ranks = _ranks(others, runs)
     normal = {piece for piece, kind in types.items() if kind == NORMAL}
@@ -215,12 +221,16 @@ def _first_runs(pairs):
             others.append(pair)
             seen |= piece & characters
     runs = {"".join(pair) for pair in ranks}
+    longest = {}
+    for run in runs:
+        longest[run[0]] = max(longest.get(run[0], 0), len(run))
+    joined = {*map("".join, others)}
+    if runs & joined or any({*piece} <= characters and len({*piece}) == 1 for piece in joined):
+        return [], pairs
     for character in characters:
-        longest = max(len(run) for run in runs if run[0] == character)
         start = ranks.get((character, character), -1)
-        steps = [ranks.get((character * length, character), start) for length in range(2, longest)]
-        late = any(piece in runs or {*piece} == {character} for piece in map("".join, others))
-        if start < 0 or late or any(step >= start for step in steps):
+        steps = [ranks.get((character * length, character), start) for length in range(2, longest[character])]
+        if start < 0 or any(step >= start for step in steps):
             return [], pairs
     return sorted(runs, key=lambda run: (-len(run), run)), others
 

@@ -217,7 +217,7 @@ def fill_weights(
             stored_tables[name] = each
             problems += each.problems((*each.shape[:1], tables[name].width))
         elif not any(pattern.search(each.name) for pattern in ignored):
-            problems.append(f"{each.name!r} is left over")
+            problems.append(f"{each.name!r:.200} is left over")
     filled = {weight_ids(tensors[name]) for name in stored_of}
     problems += [
         f"{tensor.name!r} is missing"
@@ -235,11 +235,11 @@ def fill_weights(
                 variable.assign(value)
         elif not _holds(tensor, array, values_of):
             problems.append(
-                f"{name!r} differs from {first_name!r}, which it is tied to (`tie_word_embeddings`)"
+                f"{name!r:.200} differs from {first_name!r}, which it is tied to (`tie_word_embeddings`)"
             )
     for name, each in stored_tables.items():
         if not tables[name].equals(each.read()):
-            problems.append(f"{name!r} differs from what is computed in its place")
+            problems.append(f"{name!r:.200} differs from what is computed in its place")
     _raise_if_any(problems)
 
 

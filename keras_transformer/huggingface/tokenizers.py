@@ -37,7 +37,7 @@ class TokenizerKind:
 def without_sequence(part, name):
     """Returns the only part of a Sequence, None for an empty one, and any other part as it is."""
     listed = part.get(name) if isinstance(part, dict) and part.get("type") == "Sequence" else None
-    return part if listed is None or len(listed) > 1 else next(iter(listed), None)
+    return part if not isinstance(listed, list) or len(listed) > 1 else next(iter(listed), None)
 
 
 def starts_with_bos(folder, kind, bos_id):

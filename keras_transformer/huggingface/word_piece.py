@@ -120,8 +120,8 @@ def _read_json(path):
         part = parts.get(name)
         check_config({"type": "none", **(part if isinstance(part, dict) else {})}, path.name, **expected)
     vocabulary, normalizer = parts["model"].get("vocab"), parts["normalizer"]
-    ids = sorted(vocabulary.values()) if isinstance(vocabulary, dict) else None
-    if ids != list(range(len(vocabulary or ()))):
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else [None]
+    if not all(isinstance(each, int) for each in ids) or {*ids} != {*range(len(ids))}:
         raise ValueError(f"`vocab` of {path} must have the ids from 0 on, each once.")
     options = {key: normalizer.get(name, usual) for key, (name, usual) in OPTIONS.items()}
     return sorted(vocabulary, key=vocabulary.get), options

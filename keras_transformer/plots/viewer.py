@@ -58,7 +58,7 @@ class AttentionPage:
             path: Path of the file.
         """
         with replaced(Path(path)) as temporary:
-            temporary.write_text(self.html, encoding="utf-8")
+            temporary.write_text(self.html, encoding="utf-8", errors="replace")
 
     def _repr_html_(self):
         """Shows the page in a notebook, in a frame of its own."""
@@ -169,7 +169,7 @@ def page_of(title, data, weights=b"", scripts=()):
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     parts = {
         "title": html.escape(title),
-        "language": data.get("language", "en"),
+        "language": html.escape(data.get("language", "en")),
         "policy": policy,
         "style": style,
         "script": script,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.files import LOCK, replaced, temporaries
+from keras_transformer.files import LOCK, read_json, replaced, temporaries
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.translator import Translator
@@ -42,7 +42,7 @@ class RunFolder:
                 )
             return
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = read_json(path)
             changed = recipe.changes(before["recipe"])
             for name in ("pairs", "val_pairs"):
                 if before[name] != description[name]:
@@ -50,7 +50,7 @@ class RunFolder:
                         (each[name] or {"number": "none"})["number"] for each in (before, description)
                     )
                     changed.append(f"{name}: {old}, now {new} or others")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read as the description of a run: {error!r:.500}") from None
         if changed and self.checkpoints():
             raise ValueError(
@@ -71,7 +71,7 @@ class RunFolder:
     def update_description(self, description):
         """Writes the description of a run that has begun, if its recipe has changed."""
         path = self.path / DESCRIPTION
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else description
+        before = read_json(path) if path.exists() else description
         if before["recipe"] != description["recipe"]:
             self._write_description({**before, **description})
 
@@ -89,18 +89,18 @@ class RunFolder:
             ValueError: If a tokenizer or the description cannot be read.
         """
         try:
-            description = json.loads((self.path / DESCRIPTION).read_text(encoding="utf-8"))[TRANSLATOR]
+            description = read_json(self.path / DESCRIPTION)[TRANSLATOR]
             tokenizers = Translator.read_tokenizers(description, self.path)
             return Translator(model, **tokenizers, **Translator.arguments_from(description, self.path))
-        except (OSError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, OSError, KeyError, TypeError) as error:
             raise ValueError(f"{self} holds no tokenizers to resume with: {error!r:.500}") from None
 
     @property
     def pairs(self):
         """The number and the fingerprint of the pairs that the run trains with, a dict; None where they are unknown."""
         try:
-            return json.loads((self.path / DESCRIPTION).read_text(encoding="utf-8"))["pairs"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return read_json(self.path / DESCRIPTION)["pairs"]
+        except (ValueError, KeyError):
             return None
 
     def checkpoints(self):
@@ -132,9 +132,9 @@ class RunFolder:
         if recipe.average_last == 1:
             return False
         try:
-            description = json.loads((self.path / Translator.DESCRIPTION).read_text(encoding="utf-8"))
+            description = read_json(self.path / Translator.DESCRIPTION)
             averaged = description.get("averaged_epochs")
-        except (OSError, ValueError, AttributeError, RecursionError):
+        except ValueError:
             averaged = None
         # A mean that ends with the newest epoch counts, however many epochs `average` was asked for.
         return not averaged or averaged[-1] != self.epochs_done

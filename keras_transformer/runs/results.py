@@ -2,12 +2,13 @@
 
 import contextlib
 import csv
+import io
 import math
 from pathlib import Path
 
 import keras
 
-from keras_transformer.files import replaced
+from keras_transformer.files import read_text, replaced
 from keras_transformer.runs.initial import copy_of
 from keras_transformer.training import check_finite
 from keras_transformer.training.adapters import adapter_rank
@@ -31,8 +32,7 @@ def read_history(folder):
     """
     path = Path(folder) / HISTORY
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
         for row in rows:
             int(row["epoch"])
             if None in row or None in row.values():

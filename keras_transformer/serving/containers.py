@@ -1,10 +1,16 @@
 """The files that run TensorFlow Serving with Docker. They are JSON, which is YAML, too, but needs no quoting."""
 
+import hashlib
 import json
+import math
 import re
 from typing import NamedTuple
 
+LONGEST_NAME = 58  # characters; the name of a Service has five more, at most 63
 METRICS = "/monitoring/prometheus/metrics"
+USER = 65534  # nobody; the server writes no file
+GIB = 2**30
+COMPOSE_GIB = 8  # memory of the server itself and of the batches that all cores compute, in GiB
 LONGEST_REQUEST = 60  # seconds after which the server ends a request over REST
 
 
@@ -42,6 +48,14 @@ def compose(server, gpu=False):
         # they are open to this machine only.
         "ports": [f"127.0.0.1:{port}:{port}" for port in (8500, 8501)],
         "volumes": [f".:{server.folder}:ro"],
+        # The server writes no file, and needs no right of its own. Its memory is bounded, and so are its threads.
+        "user": f"{USER}:{USER}",
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "mem_limit": f"{COMPOSE_GIB + math.ceil(server.weights_bytes / GIB)}g",
+        "pids_limit": 4096,
         "command": command(server, gpu),
         "healthcheck": {
             # The image has bash and grep, but no client of HTTP.
@@ -98,10 +112,18 @@ def _gpu_image(image):
 
 
 def resource_name(name):
-    """Returns a name that Docker Compose and Kubernetes take: at most 63 characters, and the first is a letter."""
+    """Returns a name that Docker Compose and Kubernetes take: at most 58 characters, and the first is a letter.
+
+    Names of small letters, digits and `_` differ in it by themselves. Any other one gets a part of its hash.
+
+    >>> resource_name("en_de"), resource_name("en.de")
+    ('en-de', 'en-de-e4d77a0a')
+    """
     label = re.sub("[^a-z0-9-]", "-", name.lower()).strip("-")
+    if re.fullmatch("[a-z](_?[a-z0-9])*", name) and len(label) <= LONGEST_NAME:
+        return label
     label = label if label[:1].isalpha() else f"model-{label}"
-    return label[:63].strip("-")
+    return f"{label[: LONGEST_NAME - 9].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def json_text(content):

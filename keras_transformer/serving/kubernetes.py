@@ -3,8 +3,10 @@
 import math
 
 from keras_transformer.serving.containers import (
+    GIB,
     LONGEST_REQUEST,
     METRICS,
+    USER,
     command,
     health,
     json_text,
@@ -14,7 +16,6 @@ from keras_transformer.serving.containers import (
 # CPUs of a container. A portable export answers more requests for each CPU with one (docs/serving.md).
 CPUS = 1
 XLA_CPUS = 4
-GIB = 2**30
 # Memory of the server itself, of its graphs and of the batches that it computes, in GiB.
 SERVER_GIB = 2
 # Seconds after which the server closes a connection of gRPC, give or take a tenth. Its client connects again, and so
@@ -23,9 +24,9 @@ CONNECTION_AGE = 30
 # Seconds in which a pod that ends still answers: its last connection becomes that old, and its last request that long.
 DRAIN = math.ceil(1.1 * CONNECTION_AGE) + LONGEST_REQUEST
 HEADLESS = "-grpc"  # the end of the name of the Service without an address of its own
-CLIENT = "client-of"  # the label of the pods that may use the server; its value is the label of the model
+CLIENT = "client-of"  # the label of the pods that may use REST; its value is the label of the model
+PROXY = "proxy-of"  # that of the pods that may use gRPC too, by which a client can change the server's configuration
 MONITORING = "monitoring"  # the namespace whose pods may read the metrics
-USER = 65534  # nobody; the server writes no file
 
 
 def kubernetes(server):
@@ -35,7 +36,7 @@ def kubernetes(server):
     read the server's folder from the PersistentVolumeClaim with the name of the server.
     """
     app = resource_name(server.name)
-    selector, address = {"matchLabels": {"app": app}}, app[: 63 - len(HEADLESS)].strip("-") + HEADLESS
+    selector, address = {"matchLabels": {"app": app}}, app + HEADLESS
     ports = {"grpc": 8500, "rest": 8501}
     service = {
         "selector": {"app": app},
@@ -61,13 +62,15 @@ def kubernetes(server):
         "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "template": _pod(server),
     }
-    clients = {"podSelector": {"matchLabels": {CLIENT: app}}}
+    clients, proxies = ({"podSelector": {"matchLabels": {label: app}}} for label in (CLIENT, PROXY))
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}}}
     policy = {
         "podSelector": selector,
-        "policyTypes": ["Ingress"],
+        "policyTypes": ["Ingress", "Egress"],
+        "egress": [],  # the server calls nobody
         "ingress": [
-            {"from": [clients], "ports": [{"port": number} for number in ports.values()]},
+            {"from": [clients], "ports": [{"port": ports["rest"]}]},
+            {"from": [proxies], "ports": [{"port": number} for number in ports.values()]},
             {"from": [monitoring], "ports": [{"port": ports["rest"]}]},
         ],
     }
@@ -109,8 +112,15 @@ def _pod(server):
         "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 20, "failureThreshold": 3},
         # TensorFlow Serving does not finish its requests when it is told to stop.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN)]}}},
-        "volumeMounts": [{"name": "model", "mountPath": server.folder, "readOnly": True}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "model", "mountPath": server.folder, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
     }
     spread = [
         {
@@ -129,7 +139,10 @@ def _pod(server):
         },
         "spec": {
             "containers": [container],
-            "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": app, "readOnly": True}}],
+            "volumes": [
+                {"name": "model", "persistentVolumeClaim": {"claimName": app, "readOnly": True}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
             "terminationGracePeriodSeconds": DRAIN + 5,
             "topologySpreadConstraints": spread,
             "automountServiceAccountToken": False,

@@ -93,7 +93,7 @@ def dashboard(name):
     return json_text(
         {
             "title": name,
-            "uid": resource_name(name)[:40],
+            "uid": resource_name(name)[-40:],
             "schemaVersion": 39,
             "time": {"from": "now-6h", "to": "now"},
             "refresh": "30s",

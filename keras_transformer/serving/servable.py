@@ -18,7 +18,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
 from keras_transformer.execution.compiled import CompiledFunctions, compiles, optimized_quickly
 from keras_transformer.execution.modes import inference_graph
-from keras_transformer.files import replaced, sha256_of
+from keras_transformer.files import read_json, replaced, sha256_of
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
 from keras_transformer.serving.loading import HASHES, check_hash, load_model, names_of, save_model
@@ -375,10 +375,10 @@ class Servable:
     def _description(cls, folder):
         """Reads the JSON file that describes the servable of a folder."""
         try:
-            description = json.loads((folder / cls.DESCRIPTION).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            description = read_json(folder / cls.DESCRIPTION)
+        except ValueError as error:
             raise ValueError(f"{folder} holds no {cls._kind()}: {error}") from None
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
+        if description.get("format") != FORMAT:
             raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
         return description
 

@@ -1,6 +1,5 @@
 """Writes TensorFlow Serving's configuration files for the versions of a model, or of several."""
 
-import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.checks import check, check_positive
-from keras_transformer.files import locked, remove_temporaries, replaced
+from keras_transformer.files import locked, read_json, read_text, remove_temporaries, replaced
 from keras_transformer.serving.containers import Server, compose
 from keras_transformer.serving.kubernetes import kubernetes
 from keras_transformer.serving.monitoring import ALERTS, alerts, dashboard, prometheus
@@ -26,7 +25,7 @@ STEPS_PER_BATCH = 4  # the rows of a batch are this many times the export's larg
 def versions_of(folder):
     """Returns the numbers of the exported versions in a model's folder: a set of int."""
     paths = Path(folder).glob("[0-9]*/saved_model.pb")
-    return {int(path.parent.name) for path in paths if re.fullmatch("[0-9]+", path.parent.name)}
+    return {int(path.parent.name) for path in paths if re.fullmatch("[0-9]{1,18}", path.parent.name)}
 
 
 def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE):
@@ -204,13 +203,13 @@ def description_of(version, checked):
         ValueError: If there is no such file, or it is not one of this library.
     """
     try:
-        return checked(json.loads((Path(version) / DESCRIPTION).read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        return checked(read_json(Path(version) / DESCRIPTION))
+    except (ValueError, TypeError, KeyError) as error:
+        found = f"{error!r:.500}"
+    if not (Path(version) / DESCRIPTION).exists():
         found = (
             f"it has no {DESCRIPTION}. Keras's `model.export` writes none; the `export` of a servable does"
         )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        found = f"{error!r:.500}"
     raise ValueError(f"{version} is not an export of this library: {found}")
 
 
@@ -244,9 +243,7 @@ def _running(file):
         A dict from the name of a model to its labels, a dict from label to version, and its versions that run, a set.
     """
     try:
-        config = text_format.Parse(
-            file.read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
-        )
+        config = text_format.Parse(read_text(file), model_server_config_pb2.ModelServerConfig())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, text_format.ParseError) as error:

@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer.checks import check_count
+from keras_transformer.checks import check_count, printable
 from keras_transformer.files import (
     LOCK,
     locked,
     naming,
+    open_own,
+    read_json,
     remove_temporaries,
     replaced,
     settle,
@@ -78,9 +80,9 @@ class Unfinished:
 
         Raises:
             ValueError: If the output exists already, another process has it open, the folder holds another job or
-                other files, or the journal or the lines are damaged.
+                other files, the folder is a link or another user's, or the journal or the lines are damaged.
         """
-        with locked(self.folder):
+        with locked(self.folder, private=True):
             self._check_output()
             remove_temporaries(self.folder)
             self._job = job
@@ -88,7 +90,7 @@ class Unfinished:
             if self._is_finished():
                 yield False
             else:
-                with open(self.folder / LINES, "ab", buffering=0) as self._file:
+                with open_own(self.folder / LINES) as self._file:
                     self._file.truncate(self.progress.size)
                     self._write_journal()
                     yield True
@@ -154,16 +156,18 @@ class Unfinished:
         path, lines = self.folder / JOURNAL, self.folder / LINES
         others = {entry.name for entry in self.folder.iterdir()} - {LOCK, JOURNAL, LINES}
         if others:
-            raise ValueError(f"{self.folder} must hold only an unfinished output. Found: {sorted(others)}.")
+            raise ValueError(
+                f"{self.folder} must hold only an unfinished output. Found: {sorted(others)!r:.500}."
+            )
         if not path.exists() or (restart and not self._is_finished()):
             return Progress()
         try:
-            journal = json.loads(path.read_text(encoding="utf-8"))
+            journal = read_json(path)
             if journal["format"] != FORMAT:
                 raise ValueError(f"format {journal['format']}, not {FORMAT}")
             progress, before = Progress(**journal["progress"]), dict(journal["job"])
             check_count(**progress._asdict())
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is not a journal: {error!r:.500}. Use `restart` to begin again."
             ) from None
@@ -177,7 +181,7 @@ class Unfinished:
             self._check_output(may_be_finished=False)
             raise ValueError(
                 f"{self.folder} holds the lines of another job. Use another output, or `restart` to begin again. "
-                f"Changed: {'; '.join(changed)}."
+                f"Changed: {printable('; '.join(changed), 1000)}."
             )
         if not self._is_finished() and _count_lines(lines, progress.size) != progress.lines:
             raise ValueError(

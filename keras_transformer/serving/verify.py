@@ -15,6 +15,7 @@ import tensorflow_text  # noqa: F401  # the operations of the tokenizers, which 
 # The public function of this loader warns that it is old. Servers load exports in this way.
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
+from keras_transformer.checks import LONGEST, printable
 from keras_transformer.execution.compiled import optimized_quickly
 from keras_transformer.files import sha256_of
 from keras_transformer.serving.server_files import DESCRIPTION, description_of, models_in, versions_of
@@ -128,7 +129,8 @@ def _verify_version(path):
     )
     if changed:
         raise ValueError(
-            f"{path} must hold the files that the export wrote. Changed, missing or added: {', '.join(changed[:5])}."
+            f"{path} must hold the files that the export wrote. Changed, missing or added: "
+            f"{printable(', '.join(changed[:5]), LONGEST)}."
         )
     try:
         served = Served(path)

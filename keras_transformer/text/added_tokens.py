@@ -1,5 +1,6 @@
 """Tokens that a text contains as they are, beside the pieces of a tokenizer, as TensorFlow ops."""
 
+import collections
 import re
 from typing import NamedTuple
 
@@ -57,8 +58,8 @@ def as_added_tokens(tokens):
         is_token = is_token and all(isinstance(flag, bool) for flag in items[1:])
         check(is_token, "`added_tokens` must hold texts or `AddedToken`.", token=token)
         made.append(AddedToken(*items))
-    contents = [token.content for token in made]
-    twice = [content for content in contents if contents.count(content) > 1]
+    counts = collections.Counter(token.content for token in made)
+    twice = [content for content, count in counts.items() if count > 1]
     check(not twice, "`added_tokens` must be different.", content=twice[:1])
     return tuple(made)
 

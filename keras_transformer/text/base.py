@@ -1,10 +1,11 @@
 """What all tokenizers share: special ids, saving, and the cleaning of strings and ids."""
 
 import functools
-import json
 from pathlib import Path
 
 import tensorflow as tf
+
+from keras_transformer.files import read_json as read_object
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -64,9 +65,8 @@ def read_json(path, make):
         ValueError: If the file is missing or damaged.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            return make(json.load(file))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        return make(read_object(path))
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"Cannot read a tokenizer from {path}: {error!r:.500}") from None
 
 

@@ -4,17 +4,19 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
-from pathlib import Path
 
 import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
+from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.checks import check, check_choice
+from keras_transformer.files import read_small
 from keras_transformer.text.added_tokens import AddedToken, AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import (
     BOS_ID,
@@ -26,9 +28,11 @@ from keras_transformer.text.base import (
     list_of_sentences,
     valid_utf8,
 )
+from keras_transformer.text.character_map import check_character_map
 
 BLANK = "\u2581"  # SentencePiece writes it instead of a space
 SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}
+LONGEST_PIECE = 4096  # characters
 LEAST_LIMIT = 10  # SentencePiece refuses a lower `max_sentence_length`
 UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
@@ -75,12 +79,13 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model, vocabulary=None, added_tokens=(), blank=None):
         super().__init__()
         check_choice(BLANKS, blank=blank)
-        model = model if isinstance(model, bytes) else _read(model)
+        path, model = ("", model) if isinstance(model, bytes) else (f", the file {model},", _read(model))
         processor = sentencepiece.SentencePieceProcessor()
         try:
-            processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise ValueError(f"`model` is not a SentencePiece model: {error}") from None
+            proto = _checked(model)
+            processor.LoadFromSerializedProto(proto.SerializeToString())
+        except (DecodeError, RuntimeError, ValueError) as error:
+            raise ValueError(f"`model`{path} is not a SentencePiece model: {error!s:.500}") from None
         self.model = model
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
         self._processor = processor
@@ -93,9 +98,10 @@ class SentencePieceTokenizer(Tokenizer):
             self._pieces = list(self.vocabulary)
         special = [None if token_id == -1 else token_id for token_id in special]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = special
+        rule = "The piece of unknown characters, `unk_piece` of the model, must be one of the pieces."
+        check(self.unk_id is not None, rule, model=path or "bytes")
         self.vocab_size = len(self._pieces)
         self.added_tokens, self.blank = as_added_tokens(added_tokens), blank
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
         if short := [
             piece for piece in proto.pieces if piece.type == piece.CONTROL and len(piece.piece) == 1
         ]:
@@ -342,10 +348,28 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(f"{path} holds no tokenizer: {error!r:.500}") from None
 
 
+def _checked(model):
+    """Reads the message of a SentencePiece model. Raises `ValueError` for values that native code would believe."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    # A trie of pieces ends the process at a NUL, and at a piece of 100 kB, by recursion. BPE has one of symbols only.
+    in_trie = proto.trainer_spec.model_type != proto.trainer_spec.BPE
+    wrong = [
+        piece
+        for piece in proto.pieces
+        if not (0 < len(piece.piece) <= LONGEST_PIECE and math.isfinite(piece.score))
+        or ("\0" in piece.piece and (in_trie or piece.type == piece.USER_DEFINED))
+    ]
+    rule = f"Each piece must have 1 to {LONGEST_PIECE} characters without NUL, and a finite score."
+    check(not wrong, rule, piece=wrong[:1])
+    check_character_map(proto.normalizer_spec.precompiled_charsmap)
+    check_character_map(proto.denormalizer_spec.precompiled_charsmap)
+    return proto
+
+
 def _read(path):
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
+        return read_small(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"`model` cannot be read: {error}") from None
 
 

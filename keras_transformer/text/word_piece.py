@@ -10,6 +10,7 @@ import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from keras_transformer.checks import check_positive
+from keras_transformer.files import read_text
 from keras_transformer.text.added_tokens import AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import Tokenizer, as_ragged, list_of_sentences, read_json, valid_utf8
 from keras_transformer.text.normal_forms import normalized
@@ -261,8 +262,8 @@ def _spaced_words(texts):
 def _read_lines(path):
     """Reads the lines of a vocab.txt; only a newline ends a line. `data` reads lines too, but `text` may not use it."""
     try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:  # without a byte order mark
-            return [line.removesuffix("\n").removesuffix("\r") for line in file]
+        text = read_text(path).removeprefix("\ufeff").removesuffix("\n")  # without a byte order mark
+        return [line.removesuffix("\r") for line in text.split("\n")] if text else []
     except (OSError, ValueError) as error:
         raise ValueError(f"`vocabulary` cannot be read: {error}") from None
 
@@ -278,7 +279,8 @@ def _check_pieces(pieces, special):
         raise ValueError(f"`vocabulary` must have {', '.join(special)}. Received: {missing[0]} is missing.")
     for piece, count in collections.Counter(pieces).items():
         bare = piece.removeprefix("##") or piece if isinstance(piece, str) else ""
-        if count > 1 or not bare or " " in bare or len(bare.encode(errors="replace")) > LONGEST_PIECE:
+        is_text = bare.encode(errors="replace").decode() == bare  # not half of a pair of surrogates
+        if count > 1 or not bare or not is_text or " " in bare or len(bare.encode()) > LONGEST_PIECE:
             raise ValueError(
                 f"`vocabulary` must hold different pieces of 1 to {LONGEST_PIECE} bytes, without spaces. "
                 f"Received: {piece!r:.300}, {count} times."

@@ -93,12 +93,23 @@ def restore_state(model, path):
         path: Path of the `.keras` file.
     """
     with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read("config.json"))["compile_config"]
+        config = json.loads(archive.read("config.json")).get("compile_config")
         with np.load(io.BytesIO(archive.read(STATE))) as values:
-            add_adapters(model, int(values["rank"]))
+            rank, stored = values.get("rank", np.zeros(1)), archive.getinfo(STATE).file_size
+            fits = rank.shape == () and 1 <= rank <= stored // 8 and isinstance(config, dict)
+            check(fits, f"{path} must hold a rank and how it was compiled.", rank=rank, bytes=stored)
+            add_adapters(model, int(rank))
             model.compile_from_config(config)
-            for i, variable in enumerate(_state(model)):
-                variable.assign(values[str(i)])
+            assign_stored(_state(model), values, path)
+
+
+def assign_stored(variables, values, path):
+    """Gives variables the values of an archive of NumPy, where each has its place as its name."""
+    for i, variable in enumerate(variables):
+        fits = str(i) in values and values[str(i)].shape == tuple(variable.shape)
+        rule = f"{path} must hold the values of each variable."
+        check(fits, rule, variable=variable.path, shape=tuple(variable.shape))
+        variable.assign(values[str(i)])
 
 
 def _state(model):

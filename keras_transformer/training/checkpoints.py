@@ -9,10 +9,10 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.checks import check_count, check_positive
+from keras_transformer.checks import check, check_count, check_positive
 from keras_transformer.files import replaced
 from keras_transformer.termination import Terminated
-from keras_transformer.training.adapters import adapter_rank, write_state
+from keras_transformer.training.adapters import adapter_rank, assign_stored, write_state
 from keras_transformer.training.divergence import check_finite
 
 METRICS = "metrics.npz"  # a checkpoint within an epoch holds this file beside Keras's own
@@ -45,9 +45,12 @@ class SavedState(NamedTuple):
         Args:
             model: The model that was loaded from this checkpoint.
         """
-        with zipfile.ZipFile(self.path) as archive, np.load(io.BytesIO(archive.read(METRICS))) as values:
-            for i, variable in enumerate(model.metrics_variables):
-                variable.assign(values[str(i)])
+        with zipfile.ZipFile(self.path) as archive:
+            check(
+                METRICS in archive.namelist(), f"{self.path} must hold {METRICS}.", names=archive.namelist()
+            )
+            with np.load(io.BytesIO(archive.read(METRICS))) as values:
+                assign_stored(model.metrics_variables, values, self.path)
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -144,7 +147,7 @@ def checkpoints(folder):
     """
     states = []
     for path in Path(folder).glob("checkpoint-*.keras"):
-        if match := re.fullmatch(r"checkpoint-(\d+)(?:-(\d+))?", path.stem):
+        if match := re.fullmatch(r"checkpoint-([0-9]{1,9})(?:-([0-9]{1,9}))?", path.stem):
             states.append(SavedState(path, int(match[1]), int(match[2] or 0)))
     return sorted(states, key=lambda state: (state.epochs, state.steps), reverse=True)
 

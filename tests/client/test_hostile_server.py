@@ -54,6 +54,10 @@ def test_values_that_repeat_the_last_one_are_read(monkeypatch):
     np.testing.assert_array_equal(found, [1, 2, 2])
 
 
+def test_strings_without_a_value_are_empty(monkeypatch):
+    assert predicted(monkeypatch, tensor(STRING, [2])).tolist() == [b"", b""]
+
+
 def metadata(dtype, **shape):
     signature = {"outputs": {"translation": {"dtype": dtype, "tensor_shape": shape}}}
     return {"metadata": {"signature_def": {"signature_def": {"serving_default": signature}}}}

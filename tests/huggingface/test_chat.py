@@ -156,7 +156,7 @@ DAMAGED = [{"chat_template": each} for each in (3, [{"name": ["a"], "template": 
 @pytest.mark.parametrize("config", [*DAMAGED, {"chat_template": "x", "added_tokens_decoder": [1]}])
 def test_damaged_chat_files_are_refused(config, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="chat template"):
+    with pytest.raises(ValueError, match=r"chat template|must be an object"):
         chat_template_from_huggingface(tmp_path)
 
 

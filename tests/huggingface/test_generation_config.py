@@ -178,7 +178,7 @@ def test_differences_from_transformers_are_warnings(config, named, read, caplog)
         ({"stop_strings": ["x"]}, "stop_strings"),
         ({"bad_words_ids": [[3, 4]]}, "must be single tokens"),
         ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty=-1.0"),
-        ({"bad_words_ids": [3]}, "is damaged"),
+        ({"bad_words_ids": [3]}, "must be a list of lists"),
         ({"forced_eos_token_id": 5, "eos_token_id": 2}, "`forced_eos_token_id` must be an id of an end"),
         ({"num_return_sequences": 2}, "`num_return_sequences` must be 1 without beams"),
     ],

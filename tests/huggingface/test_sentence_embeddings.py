@@ -224,7 +224,7 @@ def test_dense_modules_become_the_pooler(bert, tmp_path):
     [
         ({"activations": ("activation.Mish", "linear.Identity")}, "activation.Mish"),
         ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
-        ({"out_features": 6}, "shape"),
+        ({"out_features": 6}, "size of the stored tensor"),
         ({"dropout_before": 0.5}, "dropout_before=0.5"),
     ],
 )

@@ -141,7 +141,7 @@ class Payload:
     [
         ("model.keras", "Cannot load .*model.keras: "),
         ("source_tokenizer.model", "not a SentencePiece model"),
-        ("translator.json", "holds no translator: 'utf-8' codec can't decode"),
+        ("translator.json", "holds no translator: Cannot read .*UTF-8"),
     ],
 )
 def test_a_pickle_is_not_read(saved, sentinel, name, reason):

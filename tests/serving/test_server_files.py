@@ -21,6 +21,7 @@ from servers import Backend, rest_server
 
 from keras_transformer.cli.main import main
 from keras_transformer.files import LOCK, locked
+from keras_transformer.serving.containers import resource_name
 from keras_transformer.serving.server_files import write_server_files
 
 
@@ -203,6 +204,44 @@ def kubernetes_of(folder):
     """The specs of `kubernetes.yml`, a dict from a pair of kind and name."""
     items = json.loads((folder / "kubernetes.yml").read_text())["items"]
     return {(item["kind"], item["metadata"]["name"]): item["spec"] for item in items}
+
+
+def test_only_proxies_reach_what_changes_the_configuration(base):
+    """A client of gRPC can change the configuration, as a client of REST cannot."""
+    write_server_files(base, stable=1)
+    policy = kubernetes_of(base)["NetworkPolicy", "en-de"]
+    assert policy["podSelector"] == {"matchLabels": {"app": "en-de"}} and policy["egress"] == []
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    *allowed, monitoring = policy["ingress"]
+    for each, label, ports in zip(allowed, ("client-of", "proxy-of"), ([8501], [8500, 8501]), strict=True):
+        assert each["from"] == [{"podSelector": {"matchLabels": {label: "en-de"}}}]
+        assert [port["port"] for port in each["ports"]] == ports
+    assert [port["port"] for port in monitoring["ports"]] == [8501]  # the metrics, and not the configuration
+    assert list(monitoring["from"][0]) == ["namespaceSelector"]
+
+
+def test_containers_run_without_rights(base):
+    """In Kubernetes by the rules of its Pod Security Standard "restricted"."""
+    write_server_files(base, stable=1)
+    service = service_of(base)
+    assert service["user"] == "65534:65534" and service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"] and service["mem_limit"] == "9g"
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"]) and service["pids_limit"]
+    pod = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def test_different_names_are_different_resources():
+    names = ["a.b", "a_b", "a-b", "A_b", "a__b", "a_b_", "_a_b", *(f"{'a' * 70}{i}" for i in range(3))]
+    assert len({*map(resource_name, names)}) == len(names) and resource_name("a_b") == "a-b"
+    assert all(re.fullmatch("[a-z][a-z0-9-]{0,56}[a-z0-9]", resource_name(name)) for name in names)
 
 
 def resources_of(folder, name="en-de"):

@@ -1,0 +1,125 @@
+"""The types and ranges of the values in a checkpoint's JSON files, which are checked where a file is read.
+
+A key that is not here has its own check where it is used. None is what a missing key is.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras_transformer.checks import check
+
+LARGEST = 2**31 - 1  # of an id or a size
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words and as a function that returns whether it is so."""
+
+    words: str
+    holds: Callable
+
+
+def _is_int(value, low=0, high=LARGEST):
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def integer(low, high=LARGEST):
+    """Returns the rule for an integer in [low, high]."""
+    return Rule(f"an integer from {low} to {high}", lambda value: _is_int(value, low, high))
+
+
+def listed(kind, words):
+    """Returns the rule for a list of values of a class."""
+    return Rule(
+        words, lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
+    )
+
+
+OBJECT = Rule("an object", lambda value: isinstance(value, dict))
+TEXT = Rule("a str", lambda value: isinstance(value, str))
+BOOL = Rule("true or false", lambda value: isinstance(value, bool))
+TEXTS, OBJECTS = listed(str, "a list of str"), listed(dict, "a list of objects")
+NUMBER = Rule(
+    "a finite number",
+    lambda value: type(value) in (int, float) and abs(value) < 1e30 and not math.isnan(value),
+)
+IDS = Rule("an id or a list of ids", lambda value: all(_is_int(each, -1) for each in _several(value)))
+TEXT_OR_TEXTS = Rule(
+    "a str or a list of str", lambda value: all(isinstance(each, str) for each in _several(value))
+)
+TEXTS_BY_NAME = Rule(
+    "an object of str",
+    lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+)
+ID, SIZE, COUNT = integer(-1), integer(1), integer(0)
+
+
+def _several(value):
+    return value if isinstance(value, list) else [value]
+
+
+TOKEN_IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "decoder_start_token_id"), ID) | {
+    "eos_token_id": IDS
+}
+SEARCH = {
+    **TOKEN_IDS,
+    **dict.fromkeys(("max_new_tokens", "max_length"), SIZE),
+    **dict.fromkeys(("min_length", "min_new_tokens", "top_k", "no_repeat_ngram_size"), COUNT),
+    **dict.fromkeys(("num_beams", "num_return_sequences"), integer(1, 10_000)),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens"), IDS),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), NUMBER),
+    **dict.fromkeys(("repetition_penalty", "length_penalty"), NUMBER),
+    "bad_words_ids": listed(list, "a list of lists of ids"),
+}
+TOKENIZER_OPTIONS = {
+    "extra_ids": integer(0, 100_000),
+    "added_tokens_decoder": OBJECT,
+}
+# By the name of the file, or by the words that `known_keys.IGNORED` has for it.
+SCHEMAS = {
+    "config.json": {
+        **SEARCH,
+        **dict.fromkeys(("model_type", "problem_type", "position_embedding_type"), TEXT),
+        **dict.fromkeys(("rope_parameters", "rope_scaling", "quantization_config"), OBJECT),
+        "architectures": TEXTS,
+        "layer_types": TEXTS,
+        "id2label": OBJECT,
+        "num_labels": COUNT,
+    },
+    "generation_config.json": SEARCH,
+    "tokenizer.json": {
+        **dict.fromkeys(("model", "normalizer", "pre_tokenizer", "decoder", "post_processor"), OBJECT),
+        "added_tokens": OBJECTS,
+    },
+    "tokenizer_config.json": TOKENIZER_OPTIONS,
+    "config_sentence_transformers.json": {"prompts": TEXTS_BY_NAME, "default_prompt_name": TEXT},
+    "sentence_bert_config.json": {"max_seq_length": SIZE, "do_lower_case": BOOL},
+    "config.json of a Pooling": {"pooling_mode": TEXT_OR_TEXTS, "include_prompt": BOOL},
+    "config.json of a Dense": {
+        "out_features": SIZE,
+        "in_features": SIZE,
+        "bias": BOOL,
+        "activation_function": TEXT,
+    },
+    "adapter_config.json": {
+        **dict.fromkeys(("peft_type", "task_type"), TEXT),
+        **dict.fromkeys(("alpha_pattern", "rank_pattern"), OBJECT),
+        "r": SIZE,
+        "lora_alpha": NUMBER,
+        "use_rslora": BOOL,
+    },
+}
+
+
+def check_schema(config, file, name):
+    """Raises `ValueError` for a value of another type or out of the range that the schema of a file has.
+
+    Args:
+        config: The content of the file, a dict.
+        file: Path of the file, for the message.
+        name: A key of `SCHEMAS`; files of other names are not checked.
+    """
+    for key, rule in SCHEMAS.get(name, {}).items():
+        value = config.get(key)
+        if value is not None:
+            check(rule.holds(value), f"`{key}` of {file} must be {rule.words}.", **{key: value})

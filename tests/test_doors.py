@@ -1,0 +1,221 @@
+"""The doors: how files that a stranger may have written are read, and how files are opened where he may put links."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.cli.show import read_image
+from keras_transformer.client import Client
+from keras_transformer.files import (
+    SMALL,
+    is_name,
+    locked,
+    read_json,
+    read_small,
+    read_text,
+    remove_temporaries,
+)
+from keras_transformer.huggingface.chat import ChatTemplate
+from keras_transformer.huggingface.sentence_piece_json import _scores
+from keras_transformer.plots.viewer import page_of
+from keras_transformer.serving.server_files import versions_of
+from keras_transformer.serving.unfinished import Unfinished
+from keras_transformer.text.added_tokens import as_added_tokens
+from keras_transformer.training.adapters import restore_state
+from keras_transformer.training.checkpoints import SavedState
+
+
+def zeros(path):
+    path.symlink_to("/dev/zero")
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def large(path):
+    with open(path, "wb") as file:
+        file.truncate(SMALL + 1)
+
+
+UNREADABLE = {"a device": zeros, "a pipe": pipe, "a folder": os.mkdir, "too large": large}
+# what the file holds, what is expected, part of the message
+VALUES = [
+    (b"[]", dict, "must hold a JSON object. Received: a list"),
+    (b"{}", list, "must hold a JSON array. Received: a dict"),
+    (b"{", dict, "Cannot read .*file"),
+    (b"[" * 10**5, list, "Cannot read .*file"),
+    (b'"\xff"', dict, "file must hold UTF-8"),
+    (b"9" * 5000, dict, "Cannot read .*file"),
+]
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_small_file_is_a_regular_file_of_a_bounded_size(name, tmp_path):
+    UNREADABLE[name](tmp_path / "file")
+    with pytest.raises(ValueError, match="file must be a regular file of at most"):
+        read_small(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"Cannot read .*file"):
+        read_json(tmp_path / "file")
+
+
+def test_a_link_to_a_file_is_read(tmp_path):
+    (tmp_path / "blob").write_bytes(b"{}")
+    (tmp_path / "file").symlink_to("blob")
+    assert read_text(tmp_path / "file") == "{}" and read_json(tmp_path / "file") == {}
+
+
+@pytest.mark.parametrize(("content", "kind", "message"), VALUES)
+def test_json_is_of_the_expected_kind(content, kind, message, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_json(tmp_path / "file", kind)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "\ud800", "\x1b[2J", None, 3, ["a"]]
+)
+def test_a_name_leads_to_no_other_folder(name):
+    assert (
+        not is_name(name)
+        and is_name("1_Pooling")
+        and is_name("model-00001-of-2.safetensors")
+        and is_name("é x")
+    )
+
+
+@pytest.mark.parametrize("link", [".lock", "lines", ""])
+def test_an_output_is_written_through_no_link(link, tmp_path):
+    victim = tmp_path / "victim"
+    victim.mkdir() if link == "" else victim.write_text("precious")
+    folder = tmp_path / "out.txt.partial"
+    if link:
+        folder.mkdir()
+    (folder / link).symlink_to(victim)
+    output = Unfinished(tmp_path / "out.txt")
+    with pytest.raises((OSError, ValueError), match=r"out\.txt\.partial"), output.opened({}):
+        output.append(["translated"])
+    assert list(victim.iterdir()) == [] if link == "" else victim.read_text() == "precious"
+
+
+def test_no_lock_is_created_through_a_link(tmp_path):
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"\.lock"), locked(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / ".lock").unlink()
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(OSError, match=r"\.lock"), locked(tmp_path):
+        pass
+
+
+def test_a_private_folder_is_the_users_own(tmp_path, monkeypatch):
+    with locked(tmp_path / "new", private=True):
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with (
+        pytest.raises(ValueError, match="must be a folder that you own"),
+        locked(tmp_path / "new", private=True),
+    ):
+        pass
+
+
+def test_a_link_that_looks_temporary_is_removed_and_its_folder_is_not(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / ".tmp-00000000-a").symlink_to("folder")
+    remove_temporaries(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
+
+
+def test_a_version_that_no_int64_holds_is_none(tmp_path):
+    for name in ("3", "9" * 20):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "saved_model.pb").touch()
+    assert versions_of(tmp_path) == {3}
+
+
+@pytest.mark.parametrize(("model", "label"), [("\ud800", None), ("a\n", None), ("a", "\ud800")])
+def test_a_name_that_no_address_can_hold_is_refused(model, label):
+    with pytest.raises(ValueError, match="must be"):
+        Client("http://localhost:1", model, label=label)
+
+
+def test_an_image_of_many_pixels_is_refused_before_it_is_read(tmp_path):
+    header = struct.pack(">II5B", 20_000, 20_000, 1, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
+    with pytest.raises(ValueError, match=r"image\.png must have at most 67108864 pixels"):
+        read_image(tmp_path / "image.png", 3)
+    tf.io.write_file(str(tmp_path / "small.png"), tf.io.encode_png(np.zeros((5, 7, 3), "uint8")))
+    assert read_image(tmp_path / "small.png", 3).shape == (5, 7, 3)
+
+
+def test_the_language_of_a_page_cannot_leave_its_attribute(tmp_path):
+    page = page_of("a", {"language": 'en"><script>alert(1)</script>'})
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+
+
+def test_readers_of_many_tokens_take_little_time():
+    begun = time.monotonic()
+    assert len(as_added_tokens([f"[{i}]" for i in range(8000)])) == 8000
+    run = "a" * 200
+    merges = [[run[:i], "a"] for i in range(199, 0, -1)] + [[chr(i), chr(i)] for i in range(1000, 9000)]
+    with contextlib.suppress(ValueError):
+        _scores(merges, {})
+    with pytest.raises(ValueError, match="at most 256 characters"):
+        _scores([["a", "a" * 10**6]], {})
+    assert time.monotonic() - begun < 2
+
+
+GREEDY = [
+    "{{ lipsum(n=10**6) }}",
+    "{{ '%9000000000s' % 1 }}",
+    "{{ 'a'.center(9000000000) }}",
+    "{{ 'a'|center(10**10) }}",
+]
+
+
+@pytest.mark.parametrize("source", GREEDY)
+def test_a_template_cannot_ask_for_gigabytes_in_one_word(source):
+    pytest.importorskip("jinja2")
+    with pytest.raises(ValueError, match="chat template"):
+        ChatTemplate(source).render([])
+    assert ChatTemplate("{{ 5 % 3 }}{{ 'a\nb'|indent(2) }}").render([]) == "2a\n  b"
+
+
+@pytest.mark.parametrize(
+    "arrays", [{}, {"rank": np.array([2])}, {"rank": np.array(10**9)}, {"rank": np.array(2)}]
+)
+def test_adapters_without_their_arrays_are_refused(arrays, tmp_path):
+    path, state = tmp_path / "a.keras", io.BytesIO()
+    np.savez(state, **arrays)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", json.dumps({"compile_config": {"optimizer": "sgd", "loss": "mse"}}))
+        archive.writestr("adapters.npz", state.getvalue())
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match=r"a\.keras must hold"):
+        restore_state(model, path)
+    with pytest.raises(ValueError, match=r"a\.keras must hold metrics\.npz"):
+        SavedState(path, 1, 1).restore_metrics(model)
+
+
+@pytest.mark.slow
+def test_changes_at_random_end_in_answers_or_refusals():
+    script = pathlib.Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+    done = subprocess.run(
+        [sys.executable, script, "--seconds", "60"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and " 0 faults" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
