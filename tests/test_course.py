@@ -126,6 +126,7 @@ def test_a_changed_program_is_seen():
     assert program('f"{x:.2f}"') != program('f"{y:.2f}"')
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow  # JAX gives the same, but compiles each operation: 30 s
 def test_the_listing_of_the_whole_model_gives_the_logits_of_the_library():
     codes = [content for mark, content in chapter("en", "16_the_whole_model") if mark != "[markdown]"]

@@ -30,6 +30,7 @@ def shown_code():
     return "\n".join(blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_every_public_name_has_a_page_and_an_example():
     pages, code = reference_context(), shown_code()

@@ -39,6 +39,7 @@ def classifier():
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", explain.METHODS)
 def test_every_method_gives_a_value_for_each_token_and_none_for_padding(method, translator, classifier):
     values = explain.importances(translator, SOURCE, TARGET, method, steps=2)
@@ -60,6 +61,7 @@ def test_a_row_does_not_depend_on_its_neighbours(method, translator):
     np.testing.assert_allclose(together[1:, :2, :2], alone, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_leaving_a_token_out_costs_the_log_probability_that_score_says(translator):
     values = explain.importances(translator, SOURCE[:1], TARGET[:1])
     whole = translator.score(SOURCE[:1], TARGET[:1]).token_scores
@@ -70,6 +72,7 @@ def test_leaving_a_token_out_costs_the_log_probability_that_score_says(translato
         np.testing.assert_allclose(values[0, :, i], ops.convert_to_numpy(whole - less)[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", pytest.param("translator", marks=pytest.mark.slow)])
 def test_integrated_gradients_are_complete(name, request):
     """Their sum is the log probability less that of embeddings of zeros (Sundararajan et al., proposition 1)."""
@@ -82,6 +85,7 @@ def test_integrated_gradients_are_complete(name, request):
     assert np.abs(values).max() > 0.1
 
 
+@pytest.mark.slow
 def test_gradient_times_input_is_the_slope_of_a_scale(classifier):
     """All embeddings times `1 + h` change the log probability by `h` times the sum of the values."""
     values = explain.importances(classifier, SOURCE[:1], CLASSES[:1], "gradient_x_input")
@@ -93,6 +97,7 @@ def test_gradient_times_input_is_the_slope_of_a_scale(classifier):
     assert values.sum() == pytest.approx(slope, abs=1e-2 * max(1, abs(slope)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["leave_one_out", pytest.param("integrated_gradients", marks=pytest.mark.slow)]
 )

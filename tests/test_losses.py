@@ -142,6 +142,7 @@ def test_other_shapes_are_refused(name, shape, kind):
         kind()(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_axes_of_unknown_size_are_accepted():
     import tensorflow as tf
@@ -185,6 +186,7 @@ def test_float64_logits_are_scored_in_float64(smoothing):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_a_model_of_float64_trains():
     embedding = keras.layers.Embedding(REAL + 1, VOCAB, dtype="float64")
@@ -259,6 +261,7 @@ def test_huge_logits_stay_finite():
     np.testing.assert_allclose(as_numpy(MaskedCrossentropy()([[1]], scores)), 2e4, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fit_minimises_and_reports_the_masked_loss():
     """A table of logits trained on its own targets: the reported loss is ours, and padding stays as it was."""
     embedding = keras.layers.Embedding(REAL + 1, VOCAB, embeddings_initializer="zeros")
@@ -311,6 +314,7 @@ def inside_a_graph(function, *arrays):
     return tf.function(function)(*map(tf.constant, arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad_id", PADDINGS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "none"])
@@ -375,6 +379,7 @@ def test_an_implicit_mask_of_another_shape_is_not_read(kind, shape):
     assert value_of(kind, TARGETS, scores) == value_of(kind, TARGETS, logits())
 
 
+@pytest.mark.slow
 def test_a_tagger_has_the_numbers_of_keras():
     """The padding of the tags is a class too; the logits carry the mask of the embedding."""
     ids = np.array([[5, 7, 3, 0, 0], [2, 4, 0, 0, 0], [1, 2, 3, 4, 5]])
@@ -396,6 +401,7 @@ def test_a_tagger_has_the_numbers_of_keras():
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [VOCAB, -100])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled
@@ -415,6 +421,7 @@ def test_a_target_outside_the_vocabulary_is_refused_where_it_counts(kind, target
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [VOCAB, -100])
 def test_a_target_outside_the_vocabulary_gives_nan_in_a_graph(target):
     targets = TARGETS.copy()
@@ -450,6 +457,7 @@ def test_ragged_tensors_are_refused(kind, name):
         kind()(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_axis_is_added_by_indexing(kind):

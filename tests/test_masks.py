@@ -141,6 +141,7 @@ def test_combine_allows_what_all_allow():
     np.testing.assert_array_equal(as_numpy(masks.combine(None, a)), a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [((5, 7), (1, 1, 5, 7)), ((2, 5, 7), (2, 1, 5, 7)), ((2, 3, 5, 7), (2, 3, 5, 7))],

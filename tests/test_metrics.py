@@ -104,6 +104,7 @@ def test_padding_alone_gives_a_number(metric, empty):
     assert as_numpy(metric.result()) == empty
 
 
+@pytest.mark.slow
 def test_compile_and_evaluate_report_both():
     model = keras.Sequential([keras.Input((None,), dtype="int32"), keras.layers.Embedding(11, 7)])
     model.compile(loss=MaskedCrossentropy(), metrics=[MaskedAccuracy(), Perplexity()], jit_compile=False)

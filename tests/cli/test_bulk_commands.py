@@ -73,6 +73,7 @@ def test_standard_input_is_translated_a_window_at_a_time(tiny_run, mirrored, mon
     assert out.buffer.getvalue().decode() == "".join(f"{i}"[::-1] + "\n" for i in range(10_000))
 
 
+@pytest.mark.slow
 def test_a_file_is_translated_into_another(tiny_run, translator, pairs, tmp_path):
     sources = [source for source, _ in pairs[:5]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
@@ -108,6 +109,7 @@ def test_a_signal_sets_the_exit_code_and_the_same_command_resumes(tiny_run, file
     assert files[1].read_text() == backwards(files[0])
 
 
+@pytest.mark.slow
 def test_another_search_is_refused_by_name_without_restart(tiny_run, files, mirrored):
     _, acts = mirrored
     command = ["translate", tiny_run, "--input", files[0], "--output", files[1]]

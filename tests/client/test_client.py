@@ -120,6 +120,7 @@ def waits(monkeypatch):
     return seconds
 
 
+@pytest.mark.slow
 def test_translates_as_the_translator_does(connect, translator, pairs, backend):
     sources = [source for source, _ in pairs[:13]] + ["", "   ", *HARD]
     client = connect("ko_en", batch_size=5)
@@ -542,6 +543,7 @@ def other_certificate(tmp_path_factory):
     return make_certificate(tmp_path_factory.mktemp("client"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS.values())
 def test_a_server_may_ask_for_the_certificate_of_its_client(
     models, certificate, other_certificate, server, tmp_path
@@ -644,6 +646,7 @@ def test_close_hangs_up(models):
         assert backend.hung_up.wait(30)
 
 
+@pytest.mark.slow
 def test_threads_share_a_client(connect):
     client = connect(batch_size=3)
     texts = [[f"{thread}-{row}" for row in range(7)] for thread in range(12)]

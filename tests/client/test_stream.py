@@ -62,6 +62,7 @@ def pieces(url, model, text="a", **options):
         return list(client.stream(text, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["translator", "generator"])
 @pytest.mark.parametrize("tokens", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_pieces_are_the_answer_and_no_character_is_cut(backend, url, model, tokens):

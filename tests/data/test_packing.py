@@ -86,6 +86,7 @@ def test_a_long_text_is_cut_and_loses_nothing():
         PackedTexts([list(range(11, 20)), [30]], 4, 3, too_long="error")
 
 
+@pytest.mark.slow
 def test_the_order_follows_from_seed_and_epoch():
     documents = some_texts(80)
 

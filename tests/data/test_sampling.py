@@ -54,6 +54,7 @@ def padding_of(epoch):
     return np.mean(np.concatenate([side.ravel() == 0 for batch in epoch for side in batch]))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 23), st.integers(1, 23)), min_size=1, max_size=40),

@@ -75,6 +75,7 @@ def assert_found(found, row, expected):
         np.testing.assert_allclose(scores[rank], score, rtol=1e-5)
 
 
+@pytest.mark.slow
 @NORMALIZATIONS
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.sampled
@@ -163,6 +164,7 @@ def counted(step):
     return counting, calls
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_search_stops_when_no_open_hypothesis_can_win_and_not_before():
     likely = [{EOS: 0.6, 4: 0.4}] + [{5: 0.9, 6: 0.1}] * 8
@@ -246,6 +248,7 @@ def diverse_reference(logits, width, groups, diversity, length, penalty):
     return [max(of_group)[1] for of_group in finished]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.sampled
 def test_groups_agree_with_a_plain_reference(seed):

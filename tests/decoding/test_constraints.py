@@ -140,6 +140,7 @@ def best(*arguments, **keywords):
 # Lengths
 
 
+@pytest.mark.slow
 def test_no_end_before_the_least_length():
     tables = Tables.ranked([[EOS, A, B], [EOS, B, A], [EOS, C], [C, EOS]])
     assert best(tables, [MinLength(1)]) == [[EOS]]
@@ -147,6 +148,7 @@ def test_no_end_before_the_least_length():
     assert best(tables, [MinLength(4)]) == [[A, B, C, C, C, C, C, C]]
 
 
+@pytest.mark.slow
 def test_least_length_follows_the_source_and_is_rounded_down():
     tables = Tables.ranked(*[[[EOS, A]]] * 4)
     source_lengths = np.array([1, 3, 5, 11], "int32")  # 0.75, 2.25, 3.75 and 8.25
@@ -200,6 +202,7 @@ def test_a_share_of_the_source_needs_a_source(constraint):
 # Tokens
 
 
+@pytest.mark.slow
 def test_penalty_by_hand():
     """Divided where positive, multiplied where negative, once however often a token occurs."""
     logits = np.array([-9.0, -9.0, -9.0, -9.0, 2.0, 1.5, -1.0])
@@ -217,6 +220,7 @@ def ngrams(tokens, size):
     return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
 
 
+@pytest.mark.slow
 def test_no_ngram_occurs_twice_by_hand():
     tables = Tables.ranked([[A, B, C]])  # A for ever; where that may not be, B; where neither may, C
     assert best(tables, [NoRepeatNgram(1)], max_length=3) == [[A, B, C]]
@@ -260,6 +264,7 @@ def test_the_first_token_is_forced_and_no_other():
 # Nothing left
 
 
+@pytest.mark.slow
 @each_strategy
 def test_row_with_nothing_left_is_empty_and_disturbs_no_neighbour(strategy):
     """Three words that may each come once, and a row that wants at least seven."""
@@ -341,6 +346,7 @@ def test_a_prompt_that_has_ended_or_fills_its_row_is_the_output():
             np.testing.assert_allclose(scores[row, 0], tables.score(row, hypotheses[row][0]), rtol=1e-5)
 
 
+@pytest.mark.slow
 @each_strategy
 def test_a_row_that_its_prompt_fills_waits_for_its_neighbours(strategy):
     tables = Tables.ranked(*[[[A], [B], [C], [A], [C]]] * 2)
@@ -349,6 +355,7 @@ def test_a_row_that_its_prompt_fills_waits_for_its_neighbours(strategy):
     assert all(len(tokens) == 5 or tokens[-1] == EOS for tokens in hypotheses[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [Greedy(), Sample()], ids=["Greedy", "Sample"])
 def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
     tables = Tables.random(11)
@@ -588,6 +595,7 @@ many = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow  # JAX compiles each case
 @many
 @given(
@@ -627,6 +635,7 @@ def test_nothing_found_breaks_a_promise(data, strategy, constraints, max_length,
         assert all(b <= a + 1e-4 for a, b in itertools.pairwise(ordered))
 
 
+@pytest.mark.slow
 @settings(many, max_examples=many.max_examples // 3)
 @given(
     strategy=any_strategy,

@@ -180,6 +180,7 @@ def level(tokens, cache, index):
     return ops.zeros((*tokens.shape, 9)), cache
 
 
+@pytest.mark.slow
 def test_the_seed_of_the_strategy_counts():
     found = [
         as_numpy(decode(level, (), Sample(seed=s), prompt=[1], max_length=9).tokens).tolist()
@@ -195,6 +196,7 @@ def test_constraints_may_come_from_a_generator():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"top_p": 1e-6}, {"temperature": 0.0}])
 def test_one_option_of_sampling_is_enough(options):
     for of_row in (options, {name: np.array([value], "float32") for name, value in options.items()}):

@@ -50,6 +50,7 @@ def best_with(logits, phrases, n, penalty=0.6):
 ROWS = [[(4, 5)], [(6,), (4,)], [(5, 5, 1)], [(4, 5), (5, 6)], [()]]
 
 
+@pytest.mark.slow
 def test_a_wide_beam_finds_the_best_outputs_that_hold_the_phrases():
     logits = table(3, batch=len(ROWS))
     found = found_by(PhraseBeam(EVERY, n_best=3), logits, phrases=phrases_of(*ROWS))
@@ -65,6 +66,7 @@ def follower(tokens, phrase):
     return next(iter(rest[0]), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phrase, inner_ids", [((4,), (5, 6)), ((6, 4), (1, 4))])
 def test_no_phrase_goes_on_inside_a_word(phrase, inner_ids):
     logits = table(3, batch=1)
@@ -75,6 +77,7 @@ def test_no_phrase_goes_on_inside_a_word(phrase, inner_ids):
     assert_found(found, 0, outside[:3])
 
 
+@pytest.mark.slow
 def test_any_token_may_follow_a_phrase_that_ends_with_a_closed_id():
     logits, phrases, inner_ids = table(3, batch=1), [(4,), (5,)], (1, 4, 6)
     ranked = best_with(logits[0], phrases, None)
@@ -110,6 +113,7 @@ def test_a_beam_of_any_width_finds_an_output_with_every_phrase(width, seed):
             assert holds(tokens, ids), (tokens, phrases)
 
 
+@pytest.mark.slow
 def test_the_score_is_that_of_the_model():
     logits = table(8, batch=2, length=9)
     found = found_by(PhraseBeam(4), logits, phrases=phrases_of([(6, 6)], [(4,), (5, 1)]))
@@ -122,6 +126,7 @@ def test_the_score_is_that_of_the_model():
         np.testing.assert_allclose(found.scores[row, 0], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [2, 4, 8])
 @pytest.mark.sampled
 def test_without_phrases_it_is_a_beam(width):

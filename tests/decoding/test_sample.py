@@ -149,6 +149,7 @@ def test_all_that_the_cuts_leave_is_drawn_and_nothing_else(strategy, seed):
 TENTHS = np.log(np.array([0.4, 0.3, 0.2, 0.1])).astype("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cuts", "left"),
     [
@@ -196,6 +197,7 @@ def test_cuts_see_what_the_constraints_leave():
     assert found.tokens.tolist() == [[[1, 0]]]
 
 
+@pytest.mark.slow
 def test_draws_of_other_seeds_rows_steps_and_samples_are_independent():
     """Neighbours along each axis agree as often as two independent draws do."""
     total = ROWS * DRAWS
@@ -208,6 +210,7 @@ def test_draws_of_other_seeds_rows_steps_and_samples_are_independent():
         assert abs((some == others).mean() - share) < 4.5 * deviation
 
 
+@pytest.mark.slow
 def test_nothing_forbidden_is_drawn_whatever_the_sum_does():
     """Half of a large vocabulary is forbidden; a running sum in blocks is not quite monotone there."""
     rng = np.random.default_rng(0)
@@ -308,6 +311,7 @@ def test_no_two_short_rows_have_the_same_key_wherever_they_stand():
     np.testing.assert_array_equal(as_numpy(row_keys(other_pad, 9)), keys[0])
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_on_every_backend():
     """Read off once."""
     keys = row_keys(np.array([[5, 6, 7, 0], [7, 6, 5, 0]]), 0)

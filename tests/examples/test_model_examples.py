@@ -39,6 +39,7 @@ def table(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_examples_make_their_models():
     """Quick: the other tests of this file train."""
     words = WordPieceTokenizer.train(["밥 날씨 이별"], 30, lower_case=False)
@@ -91,6 +92,7 @@ def test_character_model_learns_the_corpus_and_is_saved(tmp_path, capsys, monkey
     ]
 
 
+@pytest.mark.slow
 def test_character_model_holds_out_the_end_of_a_file(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n".join(f"line {i}\n" for i in range(40)), encoding="utf-8")

@@ -73,6 +73,7 @@ def assert_merged(model, base, changed):
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "scales"),
     [
@@ -182,6 +183,7 @@ def test_tokenizer_files_come_from_the_base_without_an_own_vocabulary(tmp_path):
         assert not (whole / "tokenizer.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

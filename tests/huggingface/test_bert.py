@@ -72,6 +72,7 @@ def test_a_bare_model_reads_names_with_and_without_its_own(tmp_path):
     assert_same_weights(from_huggingface(tmp_path / "new"), model)
 
 
+@pytest.mark.slow
 def test_an_imported_checkpoint_gets_another_head(folder):
     pretrained = from_huggingface(folder, cls_id=7, sep_id=8)
     model = pretrained.with_head(ClassificationHead(3), Pooler())
@@ -81,6 +82,7 @@ def test_an_imported_checkpoint_gets_another_head(folder):
     assert (model.cls_id, model.sep_id) == (7, 8)
 
 
+@pytest.mark.slow
 def test_number_and_names_of_labels_are_read():
     assert made("bert-classes", num_labels=4).head.num_classes == 4
     assert made("bert-classes").head.num_classes == 2

@@ -52,6 +52,7 @@ def model_of(family, tokenizer):
     return randomized(family, FAMILIES[family].make_model({**config, **ids}), 2, scale=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_ids_are_those_of_tokenizers(pattern, tmp_path):
     recorded = RECORDED[pattern]

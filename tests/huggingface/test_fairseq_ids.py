@@ -63,6 +63,7 @@ def test_a_bert_that_names_no_class_is_refused(tmp_path):
         tokenizers_from_huggingface(tmp_path)
 
 
+@pytest.mark.slow
 def test_pairs_of_a_bert_have_two_separators_and_one_segment(tmp_path):
     config = {**BERT, "architectures": ["BertForSequenceClassification"], **LABELS, "vocab_size": 120}
     config["num_hidden_layers"] = 1

@@ -152,6 +152,7 @@ def plain_vit():
     return VisionTransformer((6, 10), (2, 5), 12, encoder, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "case", "described"),
     [
@@ -188,6 +189,7 @@ def test_other_floats_are_read_as_transformers_rounds_them(case, transformers, t
         there = there.to(torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", slow_but(("gemma2",), ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"])
 )

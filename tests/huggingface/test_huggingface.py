@@ -279,6 +279,7 @@ def test_llama3_rope_without_an_original_length_has_the_models(tmp_path):
     assert model.decoder.layers[0].self_attention.positions.scaling.original_max_length == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rope", [None, LINEAR, LLAMA3], ids=["default", "linear", "llama3"])
 def test_rope_of_transformers_4_is_that_of_5(rope):
     scaling = None if rope is None else {**rope}

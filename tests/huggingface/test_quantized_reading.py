@@ -38,6 +38,7 @@ def name_of(weight):
 SLOW = ("fused", "marian", "t5", "tied")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
 )

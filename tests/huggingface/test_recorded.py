@@ -24,6 +24,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(QUICK, CASES))
 def test_numbers_are_those_of_transformers(name):
     found = own_numbers(name)

@@ -71,6 +71,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_scores", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.sampled
@@ -236,6 +237,7 @@ def test_row_that_may_attend_to_nothing_has_a_finite_gradient():
 # A masked token, changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["value_mask", "key_mask", "attention_mask", "implicit"])
 def test_masked_tokens_changed_change_nothing(how):
     layer = built(query(), value())
@@ -365,6 +367,7 @@ AXES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_gate", [False, True])
 @pytest.mark.parametrize("case", AXES)
 @pytest.mark.sampled

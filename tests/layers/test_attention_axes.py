@@ -45,6 +45,7 @@ def expected_of(layer, axes, x=X, **arguments):
     return as_numpy(flat(rows, rows, **{name: folded(mask, axes) for name, mask in arguments.items()}))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2), (-2,)])
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_later_tokens_of_the_attended_axis_are_hidden(axes, axis):
     assert moved[:-1].max() == 0.0 and moved[-1].min() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -178,6 +180,7 @@ def test_the_embedding_of_a_grid_of_ids_is_marked():
     assert_close(layer(embedded), layer(keras.ops.copy(embedded), padding_mask=ids != 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2)])
 def test_every_size_may_be_open(axes):
     layer = attention(axes)

@@ -286,6 +286,7 @@ def test_rotary_positions_need_no_distances(monkeypatch):
         attention.MultiHeadAttention(2, 4, positions=ALiBi())(x, x)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow  # JAX knows every size when it compiles
 @pytest.mark.parametrize("shape", [(1, 1, 1, 9), (2, 1, 9, 1), (2, 3, 9, 9)])
 def test_an_axis_of_a_mask_that_turns_out_to_be_1_broadcasts(shape, monkeypatch):

@@ -70,6 +70,7 @@ def test_write_keeps_the_dtype_of_the_cache():
     np.testing.assert_allclose(as_numpy(cache.key)[:, :, 1:3], new(2).key, rtol=2**-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [1.7, np.float32(2), "2", None, np.array([1, 2])])
 def test_an_index_that_is_no_integer_is_refused(index):
     rule = r"`index` must be an int or an int scalar tensor. Received: index="
@@ -91,6 +92,7 @@ def test_a_cache_of_other_sizes_is_refused():
         empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM + 1, "float32").write(new(1), 0)
 
 
+@pytest.mark.slow
 def test_a_decoder_refuses_what_is_no_cache_of_each_layer():
     decoder, x = Decoder(2, 3, 5), normal(BATCH, 1, 6)
     decoder(x, x)

@@ -162,6 +162,7 @@ VARIANTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=pytest.mark.slow) if c in VARIANTS else c for c in CASES]
 )
@@ -172,6 +173,7 @@ def test_layer_keeps_the_contract(case, tmp_path):
     check_layer_contract(make_layer, make_inputs, tmp_path, mask=MASK, bfloat16=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow  # JAX knows XLA alone, and the test above runs it
 @pytest.mark.parametrize("case", slow_but(("attention", "encoder_layer"), CASES))
 def test_layer_is_the_same_under_xla(case):
@@ -251,6 +253,7 @@ def test_low_rank_adapters_start_as_nothing_and_are_saved(case, tmp_path):
     assert_close(keras.models.load_model(tmp_path / "model.keras")(arrays), found, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["feed_forward", "gated_feed_forward", "encoder_layer", "experts", "rms_norm"]
 )
@@ -329,6 +332,7 @@ def test_every_argument_of_a_constructor_is_in_the_config():
         assert own - {"self"} <= layer.get_config().keys(), type(layer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer_class", "sizes"), STACKS)
 def test_every_argument_of_a_stack_is_in_its_config(layer_class, sizes):
     """Each has a value that is not the default: what is lost on the way would come back as the default."""
@@ -443,6 +447,7 @@ DROPPING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DROPPING)
 def test_dropout_acts_in_training_alone_and_kernels_are_drawn_apart(case):
     inputs = CASES[case][1]()

@@ -40,6 +40,7 @@ def test_agrees_with_numpy(layer_class, reference, name, use_bias):
     assert len(layer.weights) == kernels * (1 + use_bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["gelu_tanh", gelu_tanh, "gelu", "silu"])
 @EACH_CLASS
 def test_an_activation_survives_as_json(layer_class, activation):
@@ -86,6 +87,7 @@ def test_gated_small_values_by_hand():
     assert_close(layer(np.array([[[2.0, -1.0]]], "float32")), np.array([[[30.0, 42.0]]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5), (0, 3, 5)])
 @EACH_CLASS
 def test_inputs_of_any_rank_give_what_kerass_dense_layers_give(layer_class, shape):

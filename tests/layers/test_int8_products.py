@@ -42,6 +42,7 @@ def as_keras(monkeypatch):
     monkeypatch.setattr(native, "int8_column_sums", lambda kernel, axes, largest: None)
 
 
+@pytest.mark.slow
 @by_parts
 def test_a_product_has_the_numbers_of_keras_ops(parts, monkeypatch):
     layer, x = quantized(parts=parts), normal(2, 7, 64)
@@ -101,6 +102,7 @@ def test_rows_of_any_size_are_rounded_to_equal_steps(size, parts):
     assert (abs(found - exact) <= 0.51 * step * abs(kernel).sum(axis=0) + 1e-12).all()
 
 
+@pytest.mark.slow
 @by_parts
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_weights_are_as_small_as_every_cpu_needs(parts, tie_weights):
@@ -295,6 +297,7 @@ def test_a_cap_comes_after_the_bias_on_both_paths(tie_weights, monkeypatch):
     np.testing.assert_allclose(fast, expected, atol=0.05)
 
 
+@pytest.mark.slow
 def test_functions_that_run_eagerly_and_functions_of_xla_compute_int8_too():
     import tensorflow as tf
 

@@ -118,6 +118,7 @@ def test_balance_loss_by_hand():
     assert_close(added_loss(layer, x), np.array(0.5 * expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_balance_loss_agrees_with_numpy_over_real_tokens(top_k):
     layer = built(top_k=top_k, balance=0.3)
@@ -176,6 +177,7 @@ def test_fit_adds_the_loss_of_the_tokens_that_keras_does_not_mask(jit_compile):
     assert_close(np.array(model.evaluate(ids, ids, verbose=0)), np.array(0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_fit_teaches_the_router_and_every_expert(jit_compile):
     layer = MixtureOfExperts(experts_of(gated), balance=0.0)
@@ -187,6 +189,7 @@ def test_fit_teaches_the_router_and_every_expert(jit_compile):
     assert all(np.abs(after - before[path]).max() > 1e-6 for path, after in weights_of(layer).items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_k", [1, 2])
 @pytest.mark.parametrize("of_loss", [False, True], ids=["of_outputs", "of_balance_loss"])
 def test_gradient_of_the_router_is_that_of_numpy(of_loss, top_k):
@@ -226,6 +229,7 @@ def test_routing_is_float32_under_mixed_precision():
     assert_close(found, np.array([[[5.0, 0.0]]]), 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_one_compiled_function_serves_every_length(jit_compile):
     layer = built()
@@ -252,6 +256,7 @@ def test_an_expert_must_keep_the_shape():
         layer.build(X.shape)
 
 
+@pytest.mark.slow
 def test_the_balance_loss_is_that_of_the_tokens_whatever_their_rank():
     x, losses = normal(6, 8), []
     for shape in ((6, 8), (2, 3, 8), (1, 2, 3, 8)):

@@ -131,6 +131,7 @@ def test_step_by_step_is_all_at_once(kind, positions):
             assert_close(starting_late(stack, x), expected)
 
 
+@pytest.mark.slow
 @EACH_PAIR
 def test_keys_that_change_places_are_told_apart_by_positions_alone(kind, positions):
     layer, x = attention(kind, positions), normal(BATCH, LENGTH, D_MODEL)
@@ -278,6 +279,7 @@ def test_a_decoder_layer_with_its_attention_needs_one_for_the_memory():
     layers.DecoderLayer(attention=attention(), cross_attention=attention(), d_ff=5)(x, x)
 
 
+@pytest.mark.slow
 @LAYERS
 def test_an_overridden_call_of_an_attention_runs(layer_class):
     class Doubled(layers.MultiHeadAttention):
@@ -372,6 +374,7 @@ def test_a_token_mask_hides_nothing():
 # Compiled, at a slot known late
 
 
+@pytest.mark.slow
 @EACH_ROW
 @pytest.mark.sampled
 def test_compiled_steps_at_an_index_tensor_are_all_at_once(kind, positions):

@@ -40,6 +40,7 @@ def by_hand(layer, x, state):
     return x, np.array(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_states_agree_with_the_equations_and_padding_keeps_them(side):
     layer, x = stack(), normal(BATCH, LENGTH, FEATURES)
@@ -69,6 +70,7 @@ def test_chunk_by_chunk_is_all_at_once(chunk, masked):
     np.testing.assert_allclose(found[mask], as_numpy(expected)[mask], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_is_between_the_layers_alone():
     x = normal(BATCH, LENGTH, FEATURES)
     dropping = stack(dropout=0.5)

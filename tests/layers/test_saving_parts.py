@@ -46,6 +46,7 @@ def test_a_functional_model_with_a_layer_that_adds_layers_is_loaded(make, tmp_pa
     np.testing.assert_array_equal(as_numpy(reloaded(model, tmp_path)(x)), as_numpy(model(x)))
 
 
+@pytest.mark.slow
 def test_what_is_frozen_inside_a_layer_stays_frozen_in_any_model(tmp_path):
     encoder, inputs = Encoder(2, 2, 8), keras.Input((3, 4))
     model = keras.Model(inputs, encoder(inputs))
@@ -96,6 +97,7 @@ def test_one_norm_for_two_arguments_is_not_cloned():
         model.get_config()
 
 
+@pytest.mark.slow
 def test_a_replaced_model_does_not_count():
     """A cell of a notebook that makes a model with a given encoder may run twice."""
     encoder, decoder = Encoder(1, 2, 8), Decoder(1, 2, 8)

@@ -149,6 +149,7 @@ def test_later_tokens_changed_change_nothing_before(kind, normalize_first):
         assert np.all(np.abs(found - expected)[:, position:].max(axis=-1) > 1e-3)
 
 
+@pytest.mark.slow
 @ENCODING
 def test_attention_mask_acts_beside_the_padding_mask(kind):
     made, causal = built(kind), np.tril(np.ones((1, LENGTH, LENGTH), bool))
@@ -188,6 +189,7 @@ def test_attention_scores_are_distributions_over_what_may_be_seen(kind):
 # Decoding
 
 
+@pytest.mark.slow
 @BOTH_NORMS
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, LENGTH)))
@@ -293,6 +295,7 @@ def test_later_tokens_reach_nothing_through_the_gradient():
     assert np.abs(results[0][0] - before[0]).max() > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "activation_dropout"])
 @EACH
 @pytest.mark.sampled
@@ -380,6 +383,7 @@ def test_wrong_arguments_are_named(make, message):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "x", "masks", "message"),
     [

@@ -80,6 +80,7 @@ def test_outputs_are_those_of_numpy(head):
     assert_close(model(TEXTS), expected_of(model, head), 2e-5)
 
 
+@pytest.mark.slow
 def test_segments_may_be_left_out_and_matter():
     model = made()
     plain = model({"token_ids": IDS})
@@ -127,6 +128,7 @@ def test_the_pooled_vector_is_what_the_classes_are_scored_from():
         made().pooled(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_pooler_may_read_the_mean_of_the_real_tokens_and_end_with_a_norm():
     pooler = Pooler("relu", use_bias=False, norm="layer_without_bias", layer_norm_epsilon=0.1, pooling="mean")
     model = made(head=ClassificationHead(CLASSES, 0.0), pooler=pooler)
@@ -194,6 +196,7 @@ def test_the_scale_of_embeddings_and_no_norm_leave_the_scaled_embeddings():
     assert_close(seen[0], 3.0 * as_numpy(model.token_embedding.embeddings)[IDS], 1e-6)
 
 
+@pytest.mark.slow
 def test_embeddings_are_means_over_real_tokens_or_the_first_state():
     model = made(**HEADS["classification"]())
     states = reference_states(model)
@@ -233,6 +236,7 @@ def test_pairs_are_classified_by_a_rule():
     assert history["accuracy"][-1] > 0.95
 
 
+@pytest.mark.slow
 def test_another_head_keeps_what_was_learnt():
     pretrained = made(head=MaskedLanguageHead())
     model = pretrained.with_head(TaggingHead(CLASSES))
@@ -287,6 +291,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
         check_symbolic_shapes(lambda: type(head).from_config(head.get_config()), [states], output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "named"),
     [

@@ -43,6 +43,7 @@ def mean_log_probs(models, inputs):
     return np.log(np.mean([np.exp(log_softmax(as_numpy(model(inputs)))) for model in models], axis=0))
 
 
+@pytest.mark.slow
 def test_logits_are_the_logarithms_of_the_mean_probabilities():
     models = [shared(0), transformer(1, d_model=9, num_layers=1), recurrent(2)]
     found = as_numpy(Ensemble(models)(PAIR))
@@ -123,6 +124,7 @@ def test_frozen_model_stays_as_it_is():
     )
 
 
+@pytest.mark.slow
 def test_attention_scores_are_those_of_each_model():
     models = [shared(0), shared(1, num_layers=1)]
     logits, scores = Ensemble(models)(PAIR, return_attention_scores=True)

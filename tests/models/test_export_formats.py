@@ -121,6 +121,7 @@ def test_a_recurrent_model_is_exported_for_onnx(tmp_path):
     np.testing.assert_allclose(answer(inputs), as_numpy(model(inputs)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_a_format_cannot_hold_is_refused(format, tmp_path):
     path = str(tmp_path / "model.tflite")

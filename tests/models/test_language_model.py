@@ -127,6 +127,7 @@ def of_parts(added=None, feed_forward=lambda: layers.GatedFeedForward(17), **arg
     return LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack, name="decoder"), added)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", IN_ROWS)
 @pytest.mark.sampled
 def test_texts_in_a_row_are_each_as_alone(parts):
@@ -236,6 +237,7 @@ def test_a_step_is_traced_once():
     assert len(traced) <= 1 + (keras.backend.backend() == "jax")
 
 
+@pytest.mark.slow
 def test_score_follows_an_overridden_decode():
     class Sevens(LanguageModel):
         def decode(self, token_ids, cache=None, index=None, **options):
@@ -246,6 +248,12 @@ def test_score_follows_an_overridden_decode():
     model = Sevens(VOCAB, 4, layers.Decoder(1, 2, 8))
     found = model.generate(PROMPTS[:1], Beam(2), max_length=3)
     assert_close(model.score(PROMPTS[:1], found.tokens).scores, found.scores, 1e-4)
+
+
+def test_embeddings_are_used_as_they_are_unless_scaled():
+    expected, scaled = gpt2()(PROMPTS), gpt2(embedding_scale=3.0)
+    assert_close(gpt2(embedding_scale=1.0)(PROMPTS), expected, 0.0)
+    assert np.abs(as_numpy(scaled(PROMPTS)) - as_numpy(expected)).max() > 0.1
 
 
 def test_prompts_padded_on_the_left_are_refused():

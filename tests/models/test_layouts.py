@@ -17,6 +17,7 @@ def layouts_by_path(model, mesh):
     return {weight.path.removeprefix(f"{model.name}/"): layouts[weight.path].axes for weight in model.weights}
 
 
+@pytest.mark.slow
 def test_every_matrix_is_split_and_every_other_weight_has_a_layout():
     """Heads, d_ff and vocabularies divide by two here; what is not split is a vector of d_model."""
     model = Transformer(14, 16, **SIZES)
@@ -44,6 +45,7 @@ def test_what_does_not_divide_stays_whole():
     assert layouts["encoder/layer_0/feed_forward/inner/kernel"] == (None, None)
 
 
+@pytest.mark.slow
 def test_models_of_one_name_have_layouts_for_all_weights():
     models = [Transformer(15, 16, **{**SIZES, "d_ff": d_ff}, name="transformer") for d_ff in (9, 10)]
     layouts = Ensemble(models).layout_map(mesh_of(1, 3))
@@ -51,6 +53,7 @@ def test_models_of_one_name_have_layouts_for_all_weights():
     assert layouts["transformer/encoder/layer_0/feed_forward/inner/kernel"].axes == (None, None)
 
 
+@pytest.mark.slow
 def test_layouts_hold_for_a_model_of_another_name():
     model, other = Transformer(14, **SIZES, name="first"), Transformer(14, **SIZES, name="second")
     layouts = model.layout_map(mesh_of(1, 2))

@@ -66,6 +66,7 @@ def test_a_saved_model_computes_the_same_as_far_as_merged_weights_allow(policy, 
     assert again.generate(IDS, max_length=3).tokens.shape == (2, 1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lora_first", [True, False])
 @pytest.mark.sampled

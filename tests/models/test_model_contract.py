@@ -79,6 +79,7 @@ def test_saved_model_is_the_same(name, tmp_path):
 XLA = ("masked_language",)
 
 
+@pytest.mark.slow
 # XLA for one model of each class
 @pytest.mark.sampled
 @pytest.mark.parametrize(
@@ -96,6 +97,7 @@ def test_compiled_is_eager(name, jit_compile):
     assert_close(compiled(model, model, jit_compile)(tensors_of(case.inputs)), expected, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @EACH
 def test_model_is_a_part_of_a_functional_model(name):
@@ -112,6 +114,7 @@ def test_model_is_a_part_of_a_functional_model(name):
     assert_close(around(case.inputs), expected, 1e-6)
 
 
+@pytest.mark.slow
 @needs_bfloat16
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "mixed_bfloat16") for name in CASES), ("vision", "bfloat16")]
@@ -131,6 +134,7 @@ def test_half_precision_is_near_and_logits_are_float32(name, dtype):
     assert difference.max() < 0.1 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @EACH
 def test_dropout_acts_in_training_alone(name):
@@ -211,6 +215,7 @@ def steps(model, source, targets, chunk):
         yield start, as_numpy(logits)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, 5)))
 @pytest.mark.parametrize("name", slow_but(ONE_OF_EACH_CLASS, PAIRS))
@@ -236,6 +241,7 @@ def test_steps_under_mixed_bfloat16_stay_within_its_rounding(name):
         assert_close(logits[:, 0], expected[:, start : start + 1], tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "states", "classification", "vision"])
 @pytest.mark.sampled
 def test_attention_scores_come_after_the_output(name):
@@ -255,7 +261,7 @@ def test_attention_scores_come_after_the_output(name):
 # What it writes
 
 
-@pytest.fixture(scope="module", params=slow_but(("transformer",), WRITERS))
+@pytest.fixture(scope="module", params=slow_but(("transformer", "gpt2"), WRITERS))
 def written_by(request):
     """A model that writes, with its sources, and the tokens that its searches may begin with."""
     make, source = WRITERS[request.param]

@@ -46,6 +46,7 @@ def reference(weights, source, target):
     return attended @ target_table.T, shares
 
 
+@pytest.mark.slow
 def test_logits_and_attention_agree_with_numpy():
     model = small()
     logits, scores = model(PAIR, return_attention_scores=True)

@@ -15,6 +15,10 @@ from keras_transformer.models import T5
 D_MODEL = 10
 
 
+def test_targets_begin_with_padding():
+    assert (small().pad_id, small().bos_id, small().eos_id) == (0, 0, 1)
+
+
 class Reference:
     """The model in NumPy, from section 2.1 of the paper and the code that it points to."""
 
@@ -106,6 +110,7 @@ def test_heads_need_not_fill_the_model():
     assert (query.kernel.shape, query.bias) == ((D_MODEL, HEADS, 4), None)
 
 
+@pytest.mark.slow
 def test_the_first_scores_and_logits_are_of_order_one():
     """Nothing scales the scores and the embeddings: their initial weights do."""
     keras.utils.set_random_seed(0)

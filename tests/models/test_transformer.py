@@ -38,6 +38,7 @@ def test_logits_agree_with_numpy(normalize_first):
     assert_close(logits_of(model), expected, 1e-4)
 
 
+@pytest.mark.slow
 def test_one_vocabulary_has_one_embedding():
     model = small(vocabularies=(SOURCE_VOCAB,))
     assert model.share_embeddings
@@ -48,6 +49,7 @@ def test_one_vocabulary_has_one_embedding():
     assert small(vocabularies=(13, 13)).count_params() == model.count_params() + 13 * D_MODEL
 
 
+@pytest.mark.slow
 def test_embeddings_are_scaled_as_asked():
     model, expected = small(embedding_scale=1.0), small()
     for side in ("source_embedding", "target_embedding"):
@@ -56,6 +58,7 @@ def test_embeddings_are_scaled_as_asked():
     assert_close(logits_of(model), logits_of(expected) * D_MODEL**0.5, 1e-4)
 
 
+@pytest.mark.slow
 def test_another_pad_id_is_padding():
     model, expected = small(pad_id=1), small()
     renamed = np.select([SOURCE == 0, SOURCE == 1], [1, 0], SOURCE)
@@ -64,6 +67,7 @@ def test_another_pad_id_is_padding():
     assert_close(logits_of(model, renamed), logits_of(expected))
 
 
+@pytest.mark.slow
 def test_attention_scores_of_every_layer():
     model = small()
     logits, scores = model({"source": SOURCE, "target": TARGET}, return_attention_scores=True)
@@ -84,6 +88,7 @@ def test_attention_scores_of_every_layer():
 # Sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "sizes"),
     [("tiny", (4, 128, 4, 256, 0.3)), ("base", (6, 512, 8, 2048, 0.1)), ("big", (6, 1024, 16, 4096, 0.3))],
@@ -97,6 +102,7 @@ def test_presets_have_the_published_sizes(preset, sizes):
     assert tuple(config[name] for name in names) == (1, *sizes[1:])
 
 
+@pytest.mark.slow
 def test_tiny_has_the_parameters_of_the_published_model():
     """Transformer-Tiny on Multi30k, one vocabulary of 9,712: 2,568,192 (Wu et al., ACL 2021)."""
     d, ff, vocab, layers = 128, 256, 9712, 4
@@ -136,6 +142,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.slow
 def test_config_keeps_every_argument():
     model = small(**ARGUMENTS)
     config = model.get_config()
@@ -167,6 +174,7 @@ def written(model, source=SOURCE, **arguments):
     return [as_numpy(part)[:, 0] for part in model.generate(source, **arguments)]
 
 
+@pytest.mark.slow
 def test_generate_gives_the_dtypes_of_the_contract():
     found = writer().generate(SOURCE, max_length=5)
     dtypes = [keras.backend.standardize_dtype(part.dtype) for part in found]
@@ -174,6 +182,7 @@ def test_generate_gives_the_dtypes_of_the_contract():
     assert [tuple(part.shape) for part in found] == [(3, 1, 5), (3, 1), (3, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_limit_of_a_row_is_its_own_and_does_not_know_its_batch(jit_compile):
     """Twice its real tokens plus 16, whatever its neighbours and its padding; a model that never ends shows it."""
@@ -222,6 +231,7 @@ def test_another_eos_id_ends_a_row():
 # Errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
 def test_ids_of_another_rank_are_refused_in_a_forward_pass(shape):
     ids = np.ones(shape, "int32")
@@ -264,6 +274,7 @@ def test_the_summary_names_the_parts():
 # Parts
 
 
+@pytest.mark.slow
 def test_parts_handed_in_are_used_as_they_are():
     """Not copied: a model of another attention in one layer is made of exactly these layers."""
     attention = layers.MultiHeadAttention(3, 2, positions=layers.RotaryPositions())
@@ -326,6 +337,7 @@ def test_what_goes_beyond_learned_positions_is_refused(jit_compile):
         model.score(SOURCE[:1], np.full((1, 17), 7, "int32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [{}, {"normalize_first": True, "share_embeddings": True}], ids=["default", "other"]
 )
@@ -361,6 +373,7 @@ def small_model(**arguments):
     )
 
 
+@pytest.mark.slow
 def test_sources_beyond_the_positions_are_refused_whatever_came_before():
     model, target = small_model(positions=layers.LearnedPositions(10)), np.array([[5, 6]])
     for length in (5, 6):
@@ -378,6 +391,7 @@ def test_padding_for_xla_stays_within_the_positions_of_the_source():
     assert model.generate(np.full((1, 5), 5), max_length=2, jit_compile=True).tokens.shape == (1, 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [[[5, -1]], [[5, 99]], [[5.9, 4.2]]])
 def test_score_refuses_what_are_no_ids(target):
     with pytest.raises(ValueError, match=r"`target` must hold ids"):
@@ -398,6 +412,7 @@ def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
         EncoderDecoder(11, None, 4, encoder(), decoder())
 
 
+@pytest.mark.slow
 def test_generate_keeps_what_a_subclass_adds_to_the_memory():
     class Marked(NamedTuple):
         states: Any

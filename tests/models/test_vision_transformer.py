@@ -31,6 +31,7 @@ def by_parts(model, x):
     return as_numpy(model.encoder(states.astype("float32")))
 
 
+@pytest.mark.slow
 def test_states_and_classes_agree_with_the_paper():
     model, x = small(), images()
     states = by_parts(model, x)
@@ -71,6 +72,7 @@ def test_grey_images_of_other_sizes():
         model(images(size=(4, 20)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 10, 6, 3), (2, 6, 10), (2, 6, 5, 3), (6, 10, 3)])
 def test_images_of_another_size_are_named(shape):
     with pytest.raises(ValueError, match=r"`images` must have shape `\(batch, 6, 10, 3\)`") as error:
@@ -78,6 +80,7 @@ def test_images_of_another_size_are_named(shape):
     assert f"shape={shape}" in str(error.value)
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_pixels_too():
     x = np.random.default_rng(0).integers(0, 256, (2, *SIZE, CHANNELS)).astype("uint8")
     assert_close(small()(x), small()(x.astype("float32")), 1e-4)

@@ -58,6 +58,7 @@ def test_the_mean_of_heads_is_drawn():
     np.testing.assert_allclose(figure.axes[1].images[0].get_array(), weights[1, 0].mean(axis=0))
 
 
+@pytest.mark.slow
 def test_labels_are_in_the_language_that_is_asked_for():
     weights = [np.full((1, 2, 2), 0.5)] * 2
     figure = plots.attention_weights(weights, "ab", "cd", panel="{layer}층, 헤드의 평균", label="가중치")

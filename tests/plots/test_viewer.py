@@ -83,6 +83,7 @@ def live(translator):
     return attention(translator, TEXT)
 
 
+@pytest.mark.slow
 def test_page_is_one_file_that_may_load_nothing(live):
     reader = Reader(live.html)
     (policy,) = [
@@ -155,6 +156,7 @@ def test_size_of_a_page_is_that_of_its_weights(live, translator):
     assert count < len(small.weights) < 1.7 * count < len(live.weights) < 2.5 * count
 
 
+@pytest.mark.slow
 def test_page_of_the_demos_model_is_small(tokenizer):
     model = models.Transformer.from_preset("tiny", 500, num_layers=2, normalize_first=True)
     page = attention(Translator(model, tokenizer), TEXT)
@@ -229,6 +231,7 @@ def test_model_that_the_page_cannot_run_gets_a_recorded_page(translator, monkeyp
     assert [record["text"] for record in page.data["records"]] == [TEXT, TEXT]
 
 
+@pytest.mark.slow
 def test_recorded_weights_are_those_of_the_model(translator, recorded):
     assert recorded.reason is None and not recorded.is_live
     (record,) = recorded.data["records"]

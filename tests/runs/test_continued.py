@@ -184,6 +184,7 @@ def test_options_that_agree_and_rates_of_a_transformer_are_taken(pieces):
     np.testing.assert_equal(copy.get_weights(), model.get_weights())
 
 
+@pytest.mark.slow
 def test_weights_of_int8_are_refused(pieces):
     model = translator_of("marian", pieces).model
     model.quantize("int8")

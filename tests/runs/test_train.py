@@ -159,6 +159,7 @@ def test_average_waits_for_no_other_process(tiny_run):
     assert (tiny_run / "model.keras").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_run_holds_the_files_for_resuming_and_for_translating(finished):
     assert kept_in(finished) == {
         "run.json",
@@ -307,6 +308,7 @@ def filled(model, value):
     model.set_weights([np.full_like(weight, value) for weight in model.get_weights()])
 
 
+@pytest.mark.slow
 def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
 
@@ -333,6 +335,7 @@ def test_the_translator_is_the_one_of_the_best_validation(tmp_path):
     assert found == ["9.0", "4.0", "5.0", "4.5", "nan", "3.5"]
 
 
+@pytest.mark.slow
 def test_without_validation_the_translator_is_the_newest(finished):
     assert_same_weights(checkpoints(finished)[0].path, finished / "model.keras")
 

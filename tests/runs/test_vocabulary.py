@@ -74,6 +74,7 @@ def test_new_pieces_get_the_mean_of_their_parts(old, new):
         np.testing.assert_array_equal(value, others[1][path])
 
 
+@pytest.mark.slow
 def test_the_logits_of_known_pieces_stay(old, new):
     before = translator_of(old, output_bias=True)
     before.model.output_embedding.bias.assign(np.arange(old.vocab_size) / 10)
@@ -116,6 +117,7 @@ def test_other_families_and_matrices_change(old, new):
         np.testing.assert_array_equal(one[i], other[j])
 
 
+@pytest.mark.slow
 def test_the_ids_around_texts_follow_their_pieces(old, new):
     pieces = [set(each.pieces(range(4, each.vocab_size))) for each in (old, new)]
     piece = min(pieces[0] & pieces[1])
@@ -159,6 +161,7 @@ def test_the_ids_of_constraints_follow_their_pieces(old, new):
             changed(constraint, other)
 
 
+@pytest.mark.slow
 def test_what_cannot_change_is_refused(old, new):
     with pytest.raises(ValueError, match="must be one object: the model has one embedding for both sides"):
         change_vocabulary(translator_of(old), new, old)

@@ -223,6 +223,7 @@ def test_progress_shows_lines_speed_and_time_left(source, tmp_path, capsys, monk
     assert any("9/10 [" in each and "<" in each and "lines/s]" in each for each in shown), shown
 
 
+@pytest.mark.slow
 def test_a_saved_translator_is_the_same_one_when_it_is_loaded_again(tiny_run, translator):
     again = Translator.load(tiny_run)
     assert bulk._fingerprint(again) == bulk._fingerprint(translator)

@@ -40,6 +40,7 @@ def test_scores_are_those_of_the_mean_probabilities(joined):
     np.testing.assert_allclose(scores(joined), np.log(np.mean(np.exp(each), axis=0)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_strategy_and_limits_are_those_of_the_first(joined):
     assert (joined.strategy, joined.max_length) == (Beam(2, n_best=2), 9)
 
@@ -63,6 +64,7 @@ def test_export_needs_tensorflow_alone(precision, joined, tmp_path):
         np.testing.assert_allclose(result["score"], own, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("translators", "message"),
     [

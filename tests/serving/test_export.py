@@ -197,6 +197,7 @@ class Adds(tf.Module):
         return {"value": tf.while_loop(lambda i, _: i < 3, grown, (0, self.table.lookup(key)))[1]}
 
 
+@pytest.mark.slow
 def test_written_out_signatures_answer_as_their_functions_do(tmp_path):
     module = Adds()
     signatures = {"serve": module.serve, "serve/add": module.look_up}
@@ -447,6 +448,7 @@ def test_warmup_touches_every_shape_of_a_compiled_export(compiled_export, transl
     assert shapes == [(rows, length) for length in (16, 32, 64, 128, 256) for rows in (1, 8, 32)]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("length", [2, 3, 16, 100])
 def test_a_warmup_text_has_the_length_asked_for(translator, length):

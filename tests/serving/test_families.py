@@ -141,6 +141,7 @@ def test_an_export_translates_the_same_without_the_package(translator, translati
     assert read == translations[0]
 
 
+@pytest.mark.slow
 def test_a_tokenizer_with_other_special_ids_is_refused(translator, sentences):
     other = SentencePieceTokenizer.train(sentences, 190)
     own, expected = other.pad_id, translator.model.pad_id

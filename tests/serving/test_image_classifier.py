@@ -27,6 +27,7 @@ def images():
     return np.random.default_rng(0).normal(scale=9.0, size=(7, 6, 4, 1)).astype("float32")
 
 
+@pytest.mark.slow
 def test_answers_are_the_models_row_by_row(classifier, images):
     found = classifier.classify(images, batch_size=3)
     logits = classifier.model(images).numpy()

@@ -47,6 +47,7 @@ def check_refused(folder, reason):
         Translator.load(folder)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_lambda_is_refused(saved, sentinel):
     target = str(sentinel)
     layer = keras.layers.Lambda(lambda x: (open(target, "w").close(), x)[1], output_shape=(3,))
@@ -101,6 +102,7 @@ def test_a_configuration_that_names_a_function_to_call_is_refused(saved, sentine
     check_refused(saved, rf"model\.keras: .*({function}|Transformer'> could not be deserialized)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["model", "activation", "build_config", "compile_config"])
 def test_a_module_in_reach_is_not_imported(saved, sentinel, monkeypatch, place):
     (saved / "innocent_module.py").write_text(
@@ -231,6 +233,7 @@ def test_a_class_of_a_long_name_is_not_quoted_whole(saved):
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [{"constraints": "x"}, {"strategy": "Beam", "strategy_arguments": {"beam_width": -1}}]
 )

@@ -47,6 +47,7 @@ def mixed(function, text):
     return call(function, **inputs_of(ROWS, text))
 
 
+@pytest.mark.slow
 def test_a_row_alone_is_the_row_in_a_mixed_batch(function, mixed, text):
     assert mixed["error"].tolist() == [b""] * len(ROWS)
     for row, options in enumerate(ROWS):

@@ -145,6 +145,7 @@ def test_ids_outside_the_vocabulary_are_read_as_unk(functions, beam, texts, alon
     assert call(functions["tokens"], source=np.zeros((2, 0), "int32"))["lengths"].tolist() == [[0] * N] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["serving_default", "n_best", "alignment"])
 def test_a_request_of_no_rows_has_an_answer_of_none(functions, name):
     for value in call(functions[name], text=np.array([], "object")).values():
@@ -165,6 +166,7 @@ def test_rows_stand_alone_in_every_signature(functions, texts):
                 assert value[same].tolist() == other[same].tolist(), (name, key)
 
 
+@pytest.mark.slow
 def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
     """A million characters cost no more than the limit's: the tokenizer sees the first of them alone."""
     limit = beam.max_source_length * CHARACTERS_PER_TOKEN

@@ -143,6 +143,7 @@ def test_every_translation_holds_the_terms_of_its_text(terms, translator, texts)
     assert not terms.answer([text.encode() for text in texts])["missing"].any(), "each is a word of its own"
 
 
+@pytest.mark.slow
 def test_ids_inside_words_are_those_that_make_a_term_longer(terms):
     tokenizer = terms.target_tokenizer
     ids = terms._ids_of("mint")
@@ -221,6 +222,7 @@ def test_a_limit_that_leaves_no_room_for_a_term_is_a_warning(translator, texts, 
         short.translate(texts)
 
 
+@pytest.mark.slow
 def test_a_term_that_the_vocabulary_cannot_write_is_refused(translator):
     with pytest.raises(
         ValueError, match=r"can write as they are.*count=2, translations=\['🎉', 'two  blanks'\]"

@@ -110,6 +110,7 @@ def test_rows_stand_alone(servable):
     assert len({str(np.round(each, 4)) for each in numbers}) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 def test_answers_are_the_models(servable):
     text = "ab"

@@ -132,6 +132,7 @@ def test_compiled_and_portable_decoding_translate_alike(translator, sources, alo
     assert translator.translate(sources[:4], jit_compile=False) == alone[:4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "arguments", "message"),
     [
@@ -159,6 +160,7 @@ def test_loaded_translator_scores_the_same(translator, sources, alone, tmp_path)
     assert names(tmp_path / "deep") == ["saved"]
 
 
+@pytest.mark.slow
 def test_every_argument_is_saved(tmp_path):
     translator = Translator(
         small_model(300, target_vocab_size=270), ByteTokenizer(), ByteTokenizer(), Greedy(), 17, 23
@@ -187,6 +189,7 @@ def fail(*args, **kwargs):
     raise RuntimeError("power cut")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["model", "source_tokenizer", "strategy"])
 def test_a_crash_while_saving_leaves_nothing(tmp_path, monkeypatch, part):
     translator = Translator(small_model(), ByteTokenizer())
@@ -235,6 +238,7 @@ def test_ids_around_texts_are_read_saved_and_checked(tmp_path):
             Translator(small_model(), ByteTokenizer(), **{"max_source_length": 6, **wrong})
 
 
+@pytest.mark.slow
 def test_a_layer_that_a_servable_traced_has_no_wrong_gradient():
     import tensorflow as tf
 

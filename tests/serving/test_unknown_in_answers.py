@@ -77,6 +77,7 @@ def test_truncated_text_does_not_count(translator):
     assert (found["truncated"].tolist(), found["unknown"].tolist()) == ([True], [0])
 
 
+@pytest.mark.slow
 def test_ids_that_the_model_does_not_know_count(translator):
     ids = np.array([[-5, 10**6, 5, 3], [5, 6, 3, 0]], "int32")
     assert translator.answer(ids, signature="tokens")["unknown"].tolist() == [2, 0]
@@ -102,6 +103,7 @@ def test_a_pair_counts_those_of_both_texts(pieces, head):
     assert found["unknown"].tolist() == [3, 0]
 
 
+@pytest.mark.slow
 def test_words_of_a_word_piece_vocabulary_count():
     tokenizer = WordPieceTokenizer.train(LINES, 99)
     found = Embedder(encoder(tokenizer), tokenizer).answer(["the dog \u0e01", "a cat"])
@@ -129,6 +131,7 @@ def test_a_warning_has_their_number(translator, pieces):
         translator.translate(["a cat"])
 
 
+@pytest.mark.slow
 def test_a_document_has_the_number_of_its_lines(translator):
     pytest.importorskip("sentencex")
     with pytest.warns(UserWarning, match="1 of 2 lines hold text"):

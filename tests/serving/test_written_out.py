@@ -81,6 +81,7 @@ def total_and_bound(weight, x, n):
     return {"total": total, "product": product, "bound": bound}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_loops_carry_what_changes_alone_and_answer_the_same(tmp_path, steps):
     meta_graph = saved(tmp_path, {"serving_default": total_and_bound})
@@ -136,6 +137,7 @@ def with_unused_input(weight, x, n):
     return {"with a space": x * weight, "_y": x}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize(
     "function",
@@ -159,6 +161,7 @@ def test_any_loop_answers_the_same(tmp_path, function, steps):
         np.testing.assert_allclose(found[key], value, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_input_with_the_name_of_a_variable_gets_another(tmp_path):
     meta_graph = saved(tmp_path, {"serving_default": total_and_bound}, weight="x")
     x = np.array([1.0, 0.5], "float32")
@@ -227,6 +230,7 @@ def searched(x, n, weight):
     return tf.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * weight), (0, x))[1]
 
 
+@pytest.mark.slow
 def test_signatures_share_equal_calls_of_equal_inputs(tmp_path):
     search = tf.function(searched, autograph=False)
 

@@ -45,6 +45,7 @@ def round_trips(tokenizer):
     return [round_trip(each) for each in (tokenizer, made(pattern="llama3"))]
 
 
+@pytest.mark.slow
 def test_the_first_merge_of_the_list_comes_first(tokenizer):
     assert spelled(tokenizer, "hello hello! hel") == ["hello", "▁hello", "!", "▁", "he", "l"]
     assert tokenizer.tokenize(["hello"]).dtype == tf.int32
@@ -56,6 +57,7 @@ def test_the_first_merge_of_the_list_comes_first(tokenizer):
     assert spelled(made(["l l", "e ll", "h e"], [*PIECES, "ell"]), "hell") == ["h", "ell"]
 
 
+@pytest.mark.slow
 def test_only_the_token_of_an_unknown_byte_is_unknown_text():
     end = PIECES.index(END)
     without = [piece for piece in PIECES if piece != "!"]
@@ -68,6 +70,7 @@ def test_only_the_token_of_an_unknown_byte_is_unknown_text():
     assert tokenizer.is_unknown(tokenizer.tokenize("a!a")).numpy().tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 def test_equal_neighbours_are_merged_from_the_left():
     merged = made(["a a", "aa aa"], [*PIECES, "aa", "aaaa"])
     rows = ["a" * n for n in range(1, 8)]
@@ -104,6 +107,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "text", "words"), WORDS)
 def test_the_words_of_a_pattern_by_hand(pattern, text, words):
     spelling = ["".join(BYTE_CHARACTERS[byte] for byte in word.encode()) for word in words]
@@ -131,6 +135,7 @@ def test_half_a_character_reads_as_a_replacement_character(tokenizer):
     assert tokenizer.detokenize([[0x61, 0xEA, 0x62]]).numpy().tolist() == ["a\ufffdb".encode()]
 
 
+@pytest.mark.slow
 def test_a_special_token_in_a_text_is_text_unless_it_is_asked_for(tokenizer):
     text = f"a {END}{START}<call> b"
     end, start, call = (PIECES.index(token) for token in (END, START, CALL))
@@ -159,6 +164,7 @@ def test_blanks_before_a_special_token_are_those_at_the_end_of_a_text():
     assert tokenizer.tokenize("  a").numpy().tolist() == [0x20, 0x20, 0x61]
 
 
+@pytest.mark.slow
 def test_nfc_composes_characters():
     composed = made(nfc=True)
     rows = ["e\u0301", "\u1112\u1161\u11ab", "a\uffff\u0301"]

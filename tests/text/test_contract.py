@@ -123,6 +123,7 @@ def test_any_ids_become_valid_text(case):
     assert len(read_back(case.tokenizer, tf.ragged.constant(ids, tf.int32, ragged_rank=1))) == len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown", [-1, -(2**31), "vocab_size", 2**31 - 1, 2**32 + 6, -(2**40)])
 @pytest.mark.sampled
 def test_an_id_out_of_range_reads_as_one_unknown_id(case, unknown):
@@ -135,6 +136,7 @@ def test_an_id_out_of_range_reads_as_one_unknown_id(case, unknown):
         assert read_back(case.tokenizer, form)[0].rstrip() == case.text + case.unknown
 
 
+@pytest.mark.slow
 def test_special_ids_are_dropped_wherever_they_stand(case):
     ids = case.tokenizer.tokenize(case.text).numpy().tolist()
     special = special_of(case.tokenizer)
@@ -162,11 +164,13 @@ def test_a_single_string_gives_a_single_row_and_no_strings_no_rows(case):
         assert case.tokenizer.detokenize(form).shape == (0,)
 
 
+@pytest.mark.slow
 def test_a_very_long_text_comes_back_whole_and_harms_no_neighbour(case):
     long = " ".join([case.text] * 1000)
     assert read_back(case.tokenizer, case.tokenizer.tokenize([long, case.text])) == [long, case.text]
 
 
+@pytest.mark.slow
 def test_padded_rows_read_like_ragged_rows(case, sentences):
     ragged = case.tokenizer.tokenize(sentences)
     pad, first, last = special_of(case.tokenizer)
@@ -182,6 +186,7 @@ def test_blank_texts_have_no_ids(case):
     assert read_back(case.tokenizer, ids) == [""] * 5 + [case.text]
 
 
+@pytest.mark.slow
 def test_invalid_utf8_harms_no_neighbour(case):
     rows = [b"\xff\xfe", case.text.encode(), case.text.encode() + b" \xf0\x9f", b"\xed\xa0\x80"]
     _, whole, start, _ = read_back(case.tokenizer, case.tokenizer.tokenize(rows))
@@ -196,6 +201,7 @@ def test_frequent_words_are_shorter_than_their_characters(case, sentences):
     assert sum(ids.row_lengths().numpy()) < 0.7 * sum(map(len, sentences))
 
 
+@pytest.mark.slow
 def test_save_and_load_give_an_equal_tokenizer(case, sentences, tmp_path):
     tokenizer, rows = case.tokenizer, rows_of(case, sentences)
     tokenizer.save(tmp_path / "tokenizer")

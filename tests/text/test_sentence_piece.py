@@ -25,6 +25,7 @@ def test_long_sentences_are_not_dropped():
     assert tokenizer.unk_id not in tokenizer.tokenize("xyz abc def").numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "symbols", "expected", "kind"),
     [
@@ -108,6 +109,7 @@ def trained(sentences, **options):
     return model.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

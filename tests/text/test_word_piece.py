@@ -103,6 +103,7 @@ def test_words_of_more_than_a_hundred_characters_are_unknown():
 # Back to text.
 
 
+@pytest.mark.slow
 def test_sentences_come_back_with_spaces_around_signs(subwords, sentences):
     for sentence, back in zip(sentences, read_back(subwords, sentences), strict=True):
         letters, expected = back.replace(" ", ""), sentence.replace(" ", "")
@@ -213,6 +214,7 @@ def test_pieces_of_any_kind_are_taken():
 # In a graph.
 
 
+@pytest.mark.slow
 def test_a_graph_has_no_tables_that_a_loaded_module_would_have_to_fill():
     function = tf.function(made().tokenize, input_signature=[tf.TensorSpec((None,), tf.string)])
     operations = {node.op for node in function.get_concrete_function().graph.as_graph_def().node}

@@ -8,6 +8,7 @@ from keras_transformer.layers import EncoderLayer
 from keras_transformer.training import add_adapters
 
 
+@pytest.mark.slow
 def test_adapters_are_all_that_is_trained_and_begin_without_effect():
     inputs = keras.Input((None, 3))
     x = EncoderLayer(2, 5)(keras.layers.Dense(4)(inputs))

@@ -35,6 +35,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_the_newest_is_kept_and_says_how_many_epochs_are_done(tmp_path):
     folder = tmp_path / "new" / "folder"
     fit(small_model(), folder, 3)
@@ -60,6 +61,7 @@ def test_failed_save_leaves_the_old_checkpoint_alone(tmp_path):
     assert (tmp_path / "checkpoint-0001.keras").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_old_checkpoint_stays_until_the_new_one_is_there(tmp_path):
     model = small_model()
     fit(model, tmp_path, 1)
@@ -161,6 +163,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, step, options, wher
     assert names(tmp_path) == ["checkpoint-0001.keras"]
 
 
+@pytest.mark.slow
 def test_within_an_epoch_it_saves_every_so_many_steps(tmp_path):
     seen = []
     watch = AtStep(1, 1, lambda: seen.append(names(tmp_path)))
@@ -170,6 +173,7 @@ def test_within_an_epoch_it_saves_every_so_many_steps(tmp_path):
     assert names(tmp_path) == ["checkpoint-0001.keras", "checkpoint-0002.keras"]
 
 
+@pytest.mark.slow
 def test_as_many_epochs_are_kept_as_asked_for(tmp_path):
     fit(small_model(), tmp_path, 5, keep=3)
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [5, 4, 3]
@@ -181,6 +185,7 @@ def test_a_second_sigterm_is_not_held_back():
         assert termination.requested and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_average_is_the_mean_of_the_weights(tmp_path):
     fit(small_model(), tmp_path, 3, keep=3)
     paths = [saved.path for saved in checkpoints(tmp_path)]

@@ -84,6 +84,7 @@ def test_muon_takes_an_attention_kernel_as_the_matrix_of_all_heads(name, shape, 
         np.testing.assert_allclose(one.reshape(other.shape), other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "excluded"),
     [

@@ -7,6 +7,7 @@ import types
 
 import keras
 import numpy as np
+import pytest
 
 from keras_transformer.training import Progress, progress
 
@@ -27,6 +28,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_a_log_file_gets_one_line_an_epoch_and_no_bar():
     file = io.StringIO()
     fit(file, validate=True)
@@ -59,6 +61,7 @@ def test_a_resumed_run_counts_on():
     assert [line.split()[1] for line in file.getvalue().splitlines()] == ["3/3"]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar_too():
     file = Terminal()
     fit(file, epochs=2)

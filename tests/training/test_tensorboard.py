@@ -129,6 +129,7 @@ def test_samples_scores_and_validation_are_written_by_step(shown):
         assert values(shown.events[f"quality/{name}"]) == pytest.approx([scores[name]], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_attention_is_drawn_for_each_layer_of_each_kind(shown):
     tags = [tag for tag in shown.events if "attention" in tag]
     kinds = ("encoder", "decoder", "cross")
