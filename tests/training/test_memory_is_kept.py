@@ -29,6 +29,7 @@ print(glibc.mallinfo2().hblkhd - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="The C library is not glibc.")
 @pytest.mark.parametrize(
     ("mode", "environment", "is_mapped"),
@@ -47,6 +48,7 @@ def test_large_blocks_are_kept(mode, environment, is_mapped):
     assert (int(found.stdout) >= 64 * 2**20) is is_mapped
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="The C library is not glibc.")
 def test_a_variable_of_the_environment_counts_more(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
