@@ -40,6 +40,7 @@ FOLDERS = (
     "runs",
 )
 SEED = 60
+GONE = "its lines are gone"
 COMPARISONS = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -88,7 +89,13 @@ def changed(node):
 def faults_of(path, text):
     """Yields (line, column, end line, end column, new source) for each fault that a file can get."""
     tree = ast.parse(text)
+    # Before Python 3.12 places inside an f-string are those of another text.
+    inside = {
+        id(node) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for node in ast.walk(each)
+    }
     for node in ast.walk(tree):
+        if id(node) in inside:
+            continue
         place = [
             getattr(node, name, None) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")
         ]
@@ -189,6 +196,8 @@ def in_order(tests, seconds, folder):
 
 def run_tests(root, tests, marks, limit):
     """Returns the test that fails first, "" where all pass, or "hangs"."""
+    if not tests:
+        return ""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("\n".join(tests))
         listed.flush()
@@ -213,6 +222,8 @@ def run_tests(root, tests, marks, limit):
             return "hangs"
     if done.returncode in (0, 5):
         return ""
+    if done.returncode == 4:
+        raise RuntimeError(f"pytest cannot run {tests[:3]} ...: {done.stderr[-500:]}")
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return failed[0].split(" ")[1] if failed else f"exit status {done.returncode}"
 
@@ -288,7 +299,7 @@ def run(arguments):
             path = root / fault["file"]
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             place = moved(fault, text)
-            row = {**fault, "by": "its lines are gone", "seconds": 0}
+            row = {**fault, "by": GONE, "seconds": 0}
             if place is not None:
                 part = fault["file"].split("/")[1]
                 tests = [test for test in reached.lines[fault["file"], fault["place"][0]] if test in names]
@@ -311,7 +322,8 @@ def report(arguments):
     rows = {}
     for line in pathlib.Path(arguments.output).read_text().splitlines():
         row = json.loads(line)
-        rows[row["file"], *row["place"]] = row
+        if row["by"] != GONE:
+            rows[row["file"], *row["place"]] = row
     for row in rows.values():
         if not row["by"]:
             print(

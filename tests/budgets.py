@@ -96,5 +96,6 @@ class Spent:
 
 def pytest_configure(config):
     is_worker = hasattr(config, "workerinput")  # a process of pytest-xdist
-    if not is_worker and os.environ.get("KERAS_BACKEND") != "jax":
+    is_quick = config.option.markexpr == "not slow" and "KERAS_BACKEND" not in os.environ
+    if is_quick and not is_worker:
         config.pluginmanager.register(Spent())

@@ -141,10 +141,9 @@ PART, PARTS = map(int, os.environ.get("PART", "0/1").split("/"))
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config, items):
     """Leaves each test that is marked `sampled` `CASES` quick cases, evenly spread; its other cases are slow."""
-    left_out = [item for item in items if zlib.crc32(item.nodeid.partition("[")[0].encode()) % PARTS != PART]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    part_of = {item: zlib.crc32(item.nodeid.partition("[")[0].encode()) % PARTS for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if part_of[item] != PART])
+    items[:] = [item for item in items if part_of[item] == PART]
     cases = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):

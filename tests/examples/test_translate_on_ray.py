@@ -114,6 +114,77 @@ def test_failed_lines_are_empty_and_counted(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source"]
 
 
+def test_a_part_done_again_loses_its_note_of_failures(tmp_path, monkeypatch):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (tmp_path / "source").write_text("a\nb\n")
+    failures = []
+
+    def lines_without_a_translator(translator, lines, *sizes, report):
+        yield from lines
+        report(types.SimpleNamespace(lines=2, failed=failures.pop()))
+
+    monkeypatch.setattr(Translator, "load", lambda run: None)
+    monkeypatch.setattr("keras_transformer.serving.translate_lines", lines_without_a_translator)
+    worker = translate_on_ray.PartTranslator("run")
+    part = {"source": [tmp_path / "source"], "folder": [folder], "part": [0], "start": [0], "lines": [2]}
+    for failed, names in ((1, ["00000000", "00000000.failed"]), (0, ["00000000"])):
+        failures.append(failed)
+        assert worker(part)["failed"] == [failed]
+        assert sorted(path.name for path in folder.iterdir()) == names
+
+
+def test_unreadable_parts_are_counted_and_an_unwritable_one_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "source").write_text("a\nb\n")
+    monkeypatch.setattr(Translator, "load", lambda run: None)
+    monkeypatch.setattr("keras_transformer.serving.translate_lines", copied_lines)
+    worker = translate_on_ray.PartTranslator("run")
+
+    def part(source, folder):
+        return {"source": [source], "folder": [folder], "part": [0], "start": [0], "lines": [2]}
+
+    assert worker(part(tmp_path / "nowhere", tmp_path))["failed"] == [2]
+    with pytest.raises(OSError, match="source"):
+        worker(part(tmp_path / "source", tmp_path / "source"))  # a file in the place of a folder
+
+
+def copied_lines(translator, lines, *sizes, report):
+    yield from lines
+    report(types.SimpleNamespace(lines=2, failed=0))
+
+
+@pytest.mark.slow
+def test_bad_files_are_left_out_and_counted(
+    in_this_process, tiny_run, translator, pairs, tmp_path, monkeypatch, capsys
+):
+    lines = {f"{i}.txt": [korean for korean, _ in pairs[i : i + 8]] for i in range(3)}
+    for name, each in lines.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in each), encoding="utf-8")
+    (tmp_path / "bad.txt").mkdir()
+    (tmp_path / "lost.txt").write_text("a\n" * 8)
+    read = translate_on_ray.lines_of
+
+    def losing(source, *arguments):
+        if source.endswith("lost.txt"):
+            raise FileNotFoundError(source)
+        return read(source, *arguments)
+
+    monkeypatch.setattr(translate_on_ray, "lines_of", losing)
+    sources = [*map(str, sorted(tmp_path.glob("*.txt"))), str(tmp_path / "nowhere.txt")]
+    arguments = [str(tiny_run), *sources, str(tmp_path / "translations")]
+    for _ in range(2):  # and again, when the other outputs exist
+        assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_SOME_FAILED
+        err = capsys.readouterr().err
+        assert "3 files could not be used" in err
+        assert all(
+            f"{tmp_path / name} is left out: " in err for name in ("bad.txt", "lost.txt", "nowhere.txt")
+        )
+    for name, each in lines.items():
+        written = (tmp_path / "translations" / name).read_text(encoding="utf-8").split("\n")
+        assert written == [*(" ".join(line.splitlines()) for line in translator.translate(each)), ""]
+    assert not (tmp_path / "translations" / "lost.txt").exists()
+
+
 def test_a_missing_or_broken_ray_is_one_message(
     in_this_process, tiny_run, source, tmp_path, monkeypatch, capsys
 ):

@@ -238,7 +238,7 @@ def test_conversion_refuses_other_dense_modules(bert, tmp_path):
     to_huggingface(bert, tmp_path / "model")
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
     dense_modules(tmp_path / "model", out_features=6)
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match="must be the size of the stored tensor"):
         convert(tmp_path / "model", tmp_path / "own")
     assert not (tmp_path / "own").exists()
 

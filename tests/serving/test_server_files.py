@@ -206,6 +206,18 @@ def kubernetes_of(folder):
     return {(item["kind"], item["metadata"]["name"]): item["spec"] for item in items}
 
 
+def test_a_pod_that_ends_first_answers_what_it_has(base):
+    """TensorFlow Serving ignores the signal, so the pod waits before it."""
+    write_server_files(base, stable=1)
+    pod = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]
+    (container,) = pod["containers"]
+    command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    (age,) = re.findall("max_connection_age_ms=([0-9]+)", " ".join(container["args"]))
+    (request,) = re.findall("rest_api_timeout_in_ms=([0-9]+)", " ".join(container["args"]))
+    assert command == "sleep" and int(seconds) * 1000 >= 1.1 * int(age) + int(request)
+    assert pod["terminationGracePeriodSeconds"] > int(seconds)
+
+
 def test_only_proxies_reach_what_changes_the_configuration(base):
     """A client of gRPC can change the configuration, as a client of REST cannot."""
     write_server_files(base, stable=1)
