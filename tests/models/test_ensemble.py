@@ -64,6 +64,7 @@ def test_each_token_is_the_likeliest_by_the_mean(writing):
             assert tokens[length] == mean_log_probs(model.models, inputs)[0, -1].argmax()
 
 
+@pytest.mark.slow
 def test_two_copies_write_what_one_writes():
     one, other = writer(), writer()
     strategy = Beam(3, n_best=2)

@@ -144,6 +144,7 @@ def check(model, count, tmp_path):
     assert np.abs(as_numpy(again(inputs)) - as_numpy(logits)).max() > 1e-3
 
 
+@pytest.mark.slow
 @made("after")
 def test_a_transformer_with_a_layer_of_ones_own(when, tmp_path):
     model = TRANSFORMERS[when](VOCAB, num_layers=1, d_model=D_MODEL, num_heads=HEADS, d_ff=D_FF, dropout=0.0)

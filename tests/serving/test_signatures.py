@@ -127,6 +127,7 @@ def test_score_is_the_log_probability_of_a_given_translation(functions, beam, te
     assert of_two["truncated"].tolist() == [True, True]
 
 
+@pytest.mark.slow
 def test_ids_outside_the_vocabulary_are_read_as_unk(functions, beam, texts, alone):
     rows = [ids_of(beam, texts[0]), [9, 8, 3], [-5, 10**6, 3], [], [0, 7, 0, 3]]
     width = 30
@@ -152,6 +153,7 @@ def test_a_request_of_no_rows_has_an_answer_of_none(functions, name):
         assert value.shape[0] == 0
 
 
+@pytest.mark.slow
 def test_rows_stand_alone_in_every_signature(functions, texts):
     order = [6, 0, 5, 3, 3, 1]
     for name in ("serving_default", "n_best", "alignment"):

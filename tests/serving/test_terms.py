@@ -178,6 +178,7 @@ def test_translations_of_a_beam_hold_the_terms(terms, translator, texts):
     assert_held(TermTranslator(beam, terms.glossary), beam, texts)
 
 
+@pytest.mark.slow
 def test_copied_text_arrives_where_the_vocabulary_can_write_it(terms, texts):
     texts = [text for text in texts if not terms.glossary.found_in(text)]  # they need beams of one width
     found = terms.translate([f"{text} rooster" for text in texts])

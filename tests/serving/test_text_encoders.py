@@ -164,6 +164,7 @@ def test_saves_loads_and_answers_the_same(servable, tmp_path):
     np.testing.assert_allclose(numbers, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 # The first state is the mean's export but for one operation, and a score the classifier's logit.
 @pytest.mark.parametrize("name", slow_but(("classifier",), ("classifier", "pairs", "embedder", "cosine")))
 def test_answers_the_same_in_the_runtime_of_the_server(name, make, exported, tmp_path):

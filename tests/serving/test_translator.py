@@ -275,6 +275,7 @@ def test_tokenizers_of_another_model_are_refused(translator, tmp_path):
         Translator.load(tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_folder_loads_after_a_kill_between_two_files(translator, tmp_path, monkeypatch):
     translator.save(tmp_path / "saved")
     model = Transformer(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
