@@ -215,7 +215,7 @@ def _check_sizes(config, family, stored):
         stored: List of `StoredTensor`.
     """
     shapes = [tensor.shape for tensor in stored if 0 not in tensor.shape]  # an empty tensor takes no bytes
-    largest, layers = max(1000, *(size for shape in shapes for size in shape), 0), max(100, len(shapes) // 4)
+    largest, layers = max(1000, *(size for shape in shapes for size in shape), 0), min(MOST_LAYERS, max(100, len(shapes) // 4))
     limits = {**dict.fromkeys(WIDTHS, largest), **dict.fromkeys(NUMBERS_OF_LAYERS, layers)}
     for key, limit in limits.items():
         value = config.get(key)

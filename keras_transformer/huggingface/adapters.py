@@ -48,7 +48,7 @@ PIECES_FILE = re.compile(r"tokenizer\.json|vocab\..*|.*\.(model|spm)")
 # A name of modules, or several: PEFT reads a regular expression here, and some of those never end.
 NAME = r"\^?[\w.-]+((?<=\.)\*[\w.-]*)?\$?"
 PATTERN = re.compile(rf"{NAME}(\|{NAME})*", re.ASCII)
-MOST_WILD = 100  # names with `.*`
+MOST_WILDCARDS, MOST_NAMES = 100, 10_000  # names with and without a wildcard, of all patterns together
 LARGEST_ALPHA = 10**6
 OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
 
