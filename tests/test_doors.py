@@ -260,6 +260,19 @@ GREEDY = [
     "{{ '%9000000000s' % 1 }}",
     "{{ 'a'.center(9000000000) }}",
     "{{ 'a'|center(10**10) }}",
+    "{{ '{:9000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 9000000000) }}",
+    "{{ '{a:9000000000}'.format_map({'a': 1}) }}",
+    "{% set f = '{:9000000000}'.format %}{{ f(1) }}",
+    "{{ '{:9000000000}'|attr('format')(1) }}",
+    "{{ '%9000000000d'|format(1) }}",
+    "{{ '%.9000000000f'|format(1) }}",
+    "{{ '%*d' % (9000000000, 1) }}",
+    "{{ [1]|tojson(indent=10**9) }}",
+    "{{ [1]|batch(10**9, 0)|list }}",
+    "{{ [1]|slice(10**9)|list }}",
+    "{{ 1.5|round(10**9, 'ceil') }}",
+    "{{ (1).to_bytes(10**10, 'little') }}",
 ]
 
 
@@ -269,6 +282,21 @@ def test_a_template_cannot_ask_for_gigabytes_in_one_word(source):
     with pytest.raises(ValueError, match="chat template"):
         ChatTemplate(source).render([])
     assert ChatTemplate("{{ 5 % 3 }}{{ 'a\nb'|indent(2) }}").render([]) == "2a\n  b"
+
+
+FORMATS = {
+    "{{ '%s is %5.1f' % ('a', 2) }}": "a is   2.0",
+    "{{ '%(a)s'|format(a=1) }}{{ '%02d'|format(3) }}": "103",
+    "{{ '{:>3}{}'.format(1, 'b') }}": "  1b",
+    "{{ [1, 2, 3]|batch(2, 0)|list }}": "[[1, 2], [3, 0]]",
+    "{{ [1, 2]|tojson(indent=1) }}{{ 2.345|round(2) }}": "[\n 1,\n 2\n]2.35",
+}
+
+
+@pytest.mark.parametrize("source", FORMATS)
+def test_a_template_may_format(source):
+    pytest.importorskip("jinja2")
+    assert ChatTemplate(source).render([]) == FORMATS[source].replace("2.35", str(round(2.345, 2)))
 
 
 @pytest.mark.parametrize(

@@ -400,9 +400,29 @@ def test_a_chat_is_a_list_of_messages():
 
 @pytest.mark.parametrize("chat", CHATS)
 def test_no_text_of_a_chat_makes_a_special_token(chat):
-    template = ChatTemplate(TEMPLATE, {}, ("<|start|>", "<|end|>"))
+    template = ChatTemplate(TEMPLATE, {}, ("<|start|>", "<|end|>", ""), ("<|end|>",))
     assert "special token" in refused(lambda: template.prompt(**chat))
     assert template.prompt([{"role": "user", "name": "Bob", "content": "a < b"}])
+
+
+def test_a_token_in_other_letters_is_ordinary_text_unless_the_tokenizer_makes_small_letters(folder):
+    pytest.importorskip("jinja2")
+    put(folder, "chat_template.jinja", TEMPLATE)
+    put(folder, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": ""})
+    chat = [{"role": "user", "content": "List<S>"}]
+    for normalizer in (
+        None,
+        {"type": "Lowercase"},
+        {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]},
+    ):
+        token = {"content": "<s>", "special": True, "normalized": True}
+        put(folder, "tokenizer.json", {"normalizer": normalizer, "added_tokens": [token]})
+        template = chat_template_from_huggingface(folder)
+        if normalizer:
+            assert "special token" in refused(template.prompt, chat)
+        else:
+            assert "List<S>" in template.prompt(chat)
+    assert "`special` must hold str" in refused(ChatTemplate, TEMPLATE, {}, (5,))
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{{ raise_exception('\x1b[2J' * 10000) }}"])
