@@ -1,4 +1,4 @@
-"""Changes valid folders, files, answers and requests at random, and reports whatever is neither read nor refused.
+"""Changes valid folders, files, answers and requests at random, and reports each that is not answered or refused.
 
 A change ends well in an answer, or in an error of the documented classes with a short and printable message. Anything
 else is a fault: another class, a signal, more memory or time than the limits, a message of more than 2,000 characters.
@@ -27,6 +27,7 @@ import time
 import warnings
 
 MEMORY, SECONDS, LONGEST = 2**31, 10, 2000  # above the memory of a child that has loaded everything
+START_SECONDS = 120  # that a child may take to load everything
 KINDS = ("models", "tokenizers", "pieces", "adapters", "vectors", "chats", "answers", "requests", "runs")
 STRANGE = [
     *(
@@ -103,7 +104,7 @@ def changed_bytes(content, draw):
 
 
 def change_folder(folder, draw, names=None):
-    """Changes one file of a folder of links: its content, or into a device, a pipe, a folder or nothing."""
+    """Changes one file of a folder of links: its content, or into a link, a device, a pipe, a folder or nothing."""
     path = draw.choice(
         sorted(path for path in folder.rglob("*") if path.is_file() and names in (None, path.name))
     )
@@ -111,9 +112,9 @@ def change_folder(folder, draw, names=None):
     kind = draw.random()
     path.unlink()
     if kind < 0.03:
-        draw.choice(
-            [os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/zero"), lambda p: p.symlink_to("/none"), id]
-        )(path)
+        targets = ["/dev/zero", "/none", path.name, "."]
+        link = draw.choice(targets)
+        draw.choice([os.mkfifo, os.mkdir, lambda p: p.symlink_to(link), lambda p: None])(path)
     elif kind < 0.75 and path.suffix == ".json":
         path.write_text(json.dumps(changed_json(json.loads(content), draw)))
     elif kind < 0.75 and path.suffix == ".safetensors":
@@ -212,8 +213,8 @@ class Cases:
 
         return keras_transformer
 
-    def copied(self, name, target):
-        return shutil.copytree(self.root / name, target / name)
+    def copied(self, name, target, copy=os.symlink):
+        return shutil.copytree(self.root / name, target / name, copy_function=copy)
 
     def models(self, draw, folder):
         folder = self.copied(draw.choice(["bert", "llama"]), folder)
@@ -250,6 +251,7 @@ class Cases:
             "added_tokens": [{"id": 0, "content": "[PAD]", "special": True}],
         }
         if draw.random() < 0.8:
+            (folder / "tokenizer.json").unlink(missing_ok=True)
             (folder / "tokenizer.json").write_text(json.dumps(parts))
         names = [path.name for path in folder.glob("*") if "token" in path.name or path.name == "vocab.txt"]
         change_folder(folder, draw, draw.choice(names))
@@ -342,7 +344,7 @@ class Cases:
             client.answer([draw.choice(["a", b"\xff", *strange]), "b"], **options)
 
     def runs(self, draw, folder):
-        folder = self.copied("run", folder)
+        folder = self.copied("run", folder, shutil.copy2)  # links are refused there
         (folder / "out.txt.partial").chmod(0o700)
         change_folder(folder, draw)
         from keras_transformer.runs.results import read_history
@@ -417,21 +419,32 @@ def fuzz(kinds, seconds, first=0, count=None, stop=False):
             report = pathlib.Path(root, f"report-{number}.jsonl")
             report.touch()
             size = 10**9 if count is None else first + count - number
-            with subprocess.Popen(
-                [*command, str(number), "--count", str(size), "--report", str(report)],
-                env=environment, stderr=subprocess.PIPE,
-            ) as process:  # fmt: skip
-                position, last = 0, None
+            lines, error_file = [], pathlib.Path(root, "errors")
+            with (
+                open(error_file, "wb") as stderr,
+                open(report) as new,
+                subprocess.Popen(
+                    [*command, str(number), "--count", str(size), "--report", str(report)],
+                    env=environment,
+                    stderr=stderr,
+                ) as process,
+            ):
+                last, part = time.monotonic() + START_SECONDS, ""
                 while process.poll() is None and time.monotonic() < end:
                     time.sleep(0.05)
-                    begun = json.loads(report.read_text().rstrip().rsplit("\n", 1)[-1] or "{}")
-                    last = begun if "begun" in begun else None
-                    if last and time.time() - last["begun"] > 2 * SECONDS:
+                    *whole, part = (part + new.read()).split("\n")
+                    if whole:  # a case begins or ends
+                        lines += whole
+                        last = time.monotonic()
+                    if time.monotonic() - last > 2 * SECONDS:
                         break
                 finished = process.poll()
                 process.kill()
-                errors = process.stderr.read().decode("utf-8", "replace")[-300:]
-            for line in report.read_text().splitlines()[position:]:
+                process.wait()
+                *whole, _ = (part + new.read()).split("\n")
+                lines += whole
+            errors = error_file.read_text(errors="replace")[-300:]
+            for line in lines:
                 entry = json.loads(line)
                 number = max(number, entry["number"] + ("outcome" in entry))
                 if "outcome" in entry:
