@@ -12,6 +12,7 @@ Each child process has limits of memory and time. After a fault another child go
 import argparse
 import base64
 import collections
+import contextlib
 import functools
 import json
 import logging
@@ -20,9 +21,11 @@ import pathlib
 import random
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 
@@ -123,6 +126,46 @@ def change_folder(folder, draw, names=None):
         path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
     else:
         path.write_bytes(changed_bytes(content, draw))
+
+
+@contextlib.contextmanager
+def raw_server(draw, answer):
+    """Serves changed bytes of an answer of HTTP, and yields the URL. Each connection gets other bytes."""
+
+    def serve():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:  # the case has ended
+                return
+            with connection, contextlib.suppress(OSError, ValueError):
+                connection.settimeout(2)
+                with connection.makefile("rb") as request:
+                    headers = iter(request.readline, b"\r\n")
+                    sizes = [
+                        line.split(b":")[1] for line in headers if line.lower().startswith(b"content-length")
+                    ]
+                    request.read(int(sizes[0]) if sizes else 0)
+                    body = json.dumps(changed_json(answer, draw) if draw.random() < 0.5 else answer).encode()
+                    code = draw.choice(
+                        [b"200 OK"] * 4 + [b"302 Found", b"307 Temporary Redirect", b"503 Busy"]
+                    )
+                    head = [b"HTTP/1.1 " + code, b"Content-Type: application/json", b"Location: /elsewhere"]
+                    head.append(b"Content-Length: %d" % len(body))
+                    head += draw.sample(
+                        [b"Content-Encoding: gzip", b"Transfer-Encoding: chunked"], draw.choice((0, 0, 1))
+                    )
+                    sent = b"\r\n".join([*head, b"", body])
+                    connection.sendall(changed_bytes(sent, draw) if draw.random() < 0.8 else sent)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class Cases:
@@ -311,6 +354,10 @@ class Cases:
             "metadata": {"signature_def": signature},
             "model_version_status": [{"version": "1", "state": "AVAILABLE"}],
         }
+        if draw.random() < 0.4:
+            with raw_server(draw, answer) as url, self.kt.client.Client(url, retries=0, timeout=2) as client:
+                client.translate(["A dog."]) if draw.random() < 0.8 else client.status()
+            return
         url = draw.choice(["http://localhost:1", "grpc://localhost:1"])
         with self.kt.client.Client(url, retries=0) as client:
             transport = client._transport
@@ -333,8 +380,10 @@ class Cases:
 
     def requests(self, draw, folder):
         strange = [each for each in STRANGE if not isinstance(each, str) or len(each) < 10**5]
-        with self.kt.client.Client("http://localhost:1", retries=0, timeout=1) as client:
-            client._transport._send = lambda *_: {"outputs": []}
+        with (
+            raw_server(draw, {"outputs": []}) as url,
+            self.kt.client.Client(url, retries=0, timeout=2) as client,
+        ):
             options = {
                 name: draw.choice([*strange, [draw.choice(strange)] * 2])
                 for name in draw.sample(
