@@ -1,4 +1,4 @@
-"""Changes valid folders, files, answers and requests at random, and reports whatever is neither read nor refused.
+"""Changes valid folders, files, answers and requests at random, and reports each that is not answered or refused.
 
 A change ends well in an answer, or in an error of the documented classes with a short and printable message. Anything
 else is a fault: another class, a signal, more memory or time than the limits, a message of more than 2,000 characters.
@@ -12,6 +12,7 @@ Each child process has limits of memory and time. After a fault another child go
 import argparse
 import base64
 import collections
+import contextlib
 import functools
 import json
 import logging
@@ -20,13 +21,16 @@ import pathlib
 import random
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 
 MEMORY, SECONDS, LONGEST = 2**31, 10, 2000  # above the memory of a child that has loaded everything
+START_SECONDS = 120  # that a child may take to load everything
 KINDS = ("models", "tokenizers", "pieces", "adapters", "vectors", "chats", "answers", "requests", "runs")
 STRANGE = [
     *(
@@ -103,7 +107,7 @@ def changed_bytes(content, draw):
 
 
 def change_folder(folder, draw, names=None):
-    """Changes one file of a folder of links: its content, or into a device, a pipe, a folder or nothing."""
+    """Changes one file of a folder of links: its content, or into a link, a device, a pipe, a folder or nothing."""
     path = draw.choice(
         sorted(path for path in folder.rglob("*") if path.is_file() and names in (None, path.name))
     )
@@ -111,9 +115,9 @@ def change_folder(folder, draw, names=None):
     kind = draw.random()
     path.unlink()
     if kind < 0.03:
-        draw.choice(
-            [os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/zero"), lambda p: p.symlink_to("/none"), id]
-        )(path)
+        targets = ["/dev/zero", "/none", path.name, "."]
+        link = draw.choice(targets)
+        draw.choice([os.mkfifo, os.mkdir, lambda p: p.symlink_to(link), lambda p: None])(path)
     elif kind < 0.75 and path.suffix == ".json":
         path.write_text(json.dumps(changed_json(json.loads(content), draw)))
     elif kind < 0.75 and path.suffix == ".safetensors":
@@ -122,6 +126,46 @@ def change_folder(folder, draw, names=None):
         path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
     else:
         path.write_bytes(changed_bytes(content, draw))
+
+
+@contextlib.contextmanager
+def raw_server(draw, answer):
+    """Serves changed bytes of an answer of HTTP, and yields the URL. Each connection gets other bytes."""
+
+    def serve():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:  # the case has ended
+                return
+            with connection, contextlib.suppress(OSError, ValueError):
+                connection.settimeout(2)
+                with connection.makefile("rb") as request:
+                    headers = iter(request.readline, b"\r\n")
+                    sizes = [
+                        line.split(b":")[1] for line in headers if line.lower().startswith(b"content-length")
+                    ]
+                    request.read(int(sizes[0]) if sizes else 0)
+                    body = json.dumps(changed_json(answer, draw) if draw.random() < 0.5 else answer).encode()
+                    code = draw.choice(
+                        [b"200 OK"] * 4 + [b"302 Found", b"307 Temporary Redirect", b"503 Busy"]
+                    )
+                    head = [b"HTTP/1.1 " + code, b"Content-Type: application/json", b"Location: /elsewhere"]
+                    head.append(b"Content-Length: %d" % len(body))
+                    head += draw.sample(
+                        [b"Content-Encoding: gzip", b"Transfer-Encoding: chunked"], draw.choice((0, 0, 1))
+                    )
+                    sent = b"\r\n".join([*head, b"", body])
+                    connection.sendall(changed_bytes(sent, draw) if draw.random() < 0.8 else sent)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class Cases:
@@ -212,8 +256,8 @@ class Cases:
 
         return keras_transformer
 
-    def copied(self, name, target):
-        return shutil.copytree(self.root / name, target / name)
+    def copied(self, name, target, copy=os.symlink):
+        return shutil.copytree(self.root / name, target / name, copy_function=copy)
 
     def models(self, draw, folder):
         folder = self.copied(draw.choice(["bert", "llama"]), folder)
@@ -250,6 +294,7 @@ class Cases:
             "added_tokens": [{"id": 0, "content": "[PAD]", "special": True}],
         }
         if draw.random() < 0.8:
+            (folder / "tokenizer.json").unlink(missing_ok=True)
             (folder / "tokenizer.json").write_text(json.dumps(parts))
         names = [path.name for path in folder.glob("*") if "token" in path.name or path.name == "vocab.txt"]
         change_folder(folder, draw, draw.choice(names))
@@ -309,6 +354,10 @@ class Cases:
             "metadata": {"signature_def": signature},
             "model_version_status": [{"version": "1", "state": "AVAILABLE"}],
         }
+        if draw.random() < 0.4:
+            with raw_server(draw, answer) as url, self.kt.client.Client(url, retries=0, timeout=2) as client:
+                client.translate(["A dog."]) if draw.random() < 0.8 else client.status()
+            return
         url = draw.choice(["http://localhost:1", "grpc://localhost:1"])
         with self.kt.client.Client(url, retries=0) as client:
             transport = client._transport
@@ -331,8 +380,10 @@ class Cases:
 
     def requests(self, draw, folder):
         strange = [each for each in STRANGE if not isinstance(each, str) or len(each) < 10**5]
-        with self.kt.client.Client("http://localhost:1", retries=0, timeout=1) as client:
-            client._transport._send = lambda *_: {"outputs": []}
+        with (
+            raw_server(draw, {"outputs": []}) as url,
+            self.kt.client.Client(url, retries=0, timeout=2) as client,
+        ):
             options = {
                 name: draw.choice([*strange, [draw.choice(strange)] * 2])
                 for name in draw.sample(
@@ -342,7 +393,7 @@ class Cases:
             client.answer([draw.choice(["a", b"\xff", *strange]), "b"], **options)
 
     def runs(self, draw, folder):
-        folder = self.copied("run", folder)
+        folder = self.copied("run", folder, shutil.copy2)  # links are refused there
         (folder / "out.txt.partial").chmod(0o700)
         change_folder(folder, draw)
         from keras_transformer.runs.results import read_history
@@ -417,21 +468,32 @@ def fuzz(kinds, seconds, first=0, count=None, stop=False):
             report = pathlib.Path(root, f"report-{number}.jsonl")
             report.touch()
             size = 10**9 if count is None else first + count - number
-            with subprocess.Popen(
-                [*command, str(number), "--count", str(size), "--report", str(report)],
-                env=environment, stderr=subprocess.PIPE,
-            ) as process:  # fmt: skip
-                position, last = 0, None
+            lines, error_file = [], pathlib.Path(root, "errors")
+            with (
+                open(error_file, "wb") as stderr,
+                open(report) as new,
+                subprocess.Popen(
+                    [*command, str(number), "--count", str(size), "--report", str(report)],
+                    env=environment,
+                    stderr=stderr,
+                ) as process,
+            ):
+                last, part = time.monotonic() + START_SECONDS, ""
                 while process.poll() is None and time.monotonic() < end:
                     time.sleep(0.05)
-                    begun = json.loads(report.read_text().rstrip().rsplit("\n", 1)[-1] or "{}")
-                    last = begun if "begun" in begun else None
-                    if last and time.time() - last["begun"] > 2 * SECONDS:
+                    *whole, part = (part + new.read()).split("\n")
+                    if whole:  # a case begins or ends
+                        lines += whole
+                        last = time.monotonic()
+                    if time.monotonic() - last > 2 * SECONDS:
                         break
                 finished = process.poll()
                 process.kill()
-                errors = process.stderr.read().decode("utf-8", "replace")[-300:]
-            for line in report.read_text().splitlines()[position:]:
+                process.wait()
+                *whole, _ = (part + new.read()).split("\n")
+                lines += whole
+            errors = error_file.read_text(errors="replace")[-300:]
+            for line in lines:
                 entry = json.loads(line)
                 number = max(number, entry["number"] + ("outcome" in entry))
                 if "outcome" in entry:

@@ -12,13 +12,13 @@ LONGEST = 200  # characters of a received value in a message
 LONGEST_MESSAGE = 1900  # characters of a message, whose rule may name keys of a file
 
 
-def check(holds, rule, **received):
+def check(holds, rule, /, **received):
     """Raises `ValueError` with a rule and the values that broke it, unless the rule holds.
 
     Args:
         holds: Whether the rule holds.
         rule: A sentence that names the argument and says what it must be.
-        **received: The values by the names of their arguments; each is cut at 200 characters.
+        **received: The values by their names, which may be keys of a file; each value is cut at 200 characters.
 
     >>> check(False, "`groups` must divide `width`.", groups=3, width=4)
     Traceback (most recent call last):

@@ -172,16 +172,17 @@ def read_json(path, kind=dict):
 
 
 def open_own(path):
-    """Opens a file to append bytes without a buffer. It is created where it is missing, and is never a link.
+    """Opens a file to append bytes without a buffer. It is created where it is missing, and has no other name.
 
     Raises:
         OSError: If it is a link, or cannot be opened.
-        ValueError: If it is a device or a pipe.
+        ValueError: If it is a device or a pipe, or has another name (a hard link).
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NOFOLLOW | NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise ValueError(f"{path} must be a regular file.")
+        raise ValueError(f"{path} must be a regular file with no other name.")
     return open(descriptor, "ab", buffering=0)
 
 
@@ -209,7 +210,8 @@ def locked(folder, private=False):
 
     Args:
         folder: The folder, a path. It is created if it is missing.
-        private: Whether the folder must be the user's own and no link, so that no other user writes into it.
+        private: Whether the folder must be the user's own and no link, so that no other user writes into it. A folder
+            that this call makes is not checked: some file systems choose the owner and the mode themselves.
 
     Raises:
         ValueError: If another process has locked the folder, `folder` is a URL, or it is not private.
@@ -218,11 +220,10 @@ def locked(folder, private=False):
     check_local(folder)
     in_use = f"`folder` must not be in use by another process. Received: folder={str(folder)!r}."
     is_new = not folder.exists()
-    _make(folder, folder, 0o700 if private else 0o777)
-    if private:
-        status = os.lstat(folder)
-        if not stat.S_ISDIR(status.st_mode) or (fcntl is not None and status.st_uid != os.geteuid()):
-            raise ValueError(f"{folder} must be a folder that you own, and not a link.")
+    is_made = private and _makes_private(folder)
+    _make(folder, folder)
+    if private and not is_made:
+        _check_private(folder)
     with open_own(folder / LOCK) as file:
         if fcntl is not None:
             try:
@@ -274,10 +275,32 @@ def remove_temporaries(folder, name="*"):
             path.unlink()
 
 
-def _make(folder, path, mode=0o777):
+def _makes_private(folder):
+    """Makes a folder that only its owner can use, and those above it. Returns False where one is there already."""
+    _make(folder.parent, folder)
+    try:
+        folder.mkdir(0o700)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+    return True
+
+
+def _check_private(folder):
+    """Raises `ValueError` for a folder that another user owns or can write into, and for a link."""
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or (fcntl is not None and status.st_uid != os.geteuid()):
+        raise ValueError(f"{folder} must be a folder that you own, and not a link.")
+    if fcntl is not None and status.st_mode & 0o022:
+        mode = f"{stat.S_IMODE(status.st_mode):o}"
+        raise ValueError(f"{folder} must be a folder that only you can write into. Received: mode {mode}.")
+
+
+def _make(folder, path):
     """Makes a folder and those above it. An error names `path`, which the user knows, and not the folder above it."""
     try:
-        folder.mkdir(mode, parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -17,6 +17,7 @@ CLIENT_OPTIONS = (
     "timeout",
     "retries",
     "batch_size",
+    "max_bytes",
     "certificates",
     "client_certificate",
     "client_key",
@@ -145,6 +146,13 @@ def _add_server_options(parser, retries):
         type=int,
         default=retries,
         help="number of further attempts if the server cannot be reached or is too busy",
+    )
+    parser.add_argument(
+        "--max-bytes",
+        type=int,
+        metavar="BYTES",
+        help="largest size of an answer (default: 67108864)",
+        **OPTIONAL,
     )
     access = parser.add_argument_group("access", **NO_DEFAULT)
     access.add_argument(

@@ -9,6 +9,8 @@ from keras_transformer.cli.command_parser import OPTIONAL, InputPath
 from keras_transformer.files import read_small
 
 MOST_PIXELS = 2**26  # of an image file; a small file can hold many
+# The first bytes of PNG, JPEG, BMP and GIF files. TensorFlow reads other kinds too, whose size would not be checked.
+BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"GIF8")
 
 
 def add_options(parser):
@@ -52,13 +54,15 @@ def read_image(path, channels):
     import tensorflow as tf
 
     content = read_small(path)
+    rule = f"{path} must be a PNG, JPEG, BMP or GIF file."
+    check(content.startswith(BEGINNINGS), rule, first_bytes=content[:12])
     try:
         size = (1, 1)  # TensorFlow itself refuses a large BMP or GIF
         if content.startswith(b"\x89PNG"):
             size = np.frombuffer(content[16:24].ljust(8, b"\0"), ">u4").tolist()
-        elif content.startswith(b"\xff\xd8"):
+        elif content.startswith(b"\xff\xd8\xff"):
             size = tf.image.extract_jpeg_shape(content)[:2].numpy().tolist()
         check(size[0] * size[1] <= MOST_PIXELS, f"{path} must have at most {MOST_PIXELS} pixels.", size=size)
         return tf.io.decode_image(content, channels, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
-        raise ValueError(f"{path} must be a PNG, JPEG, BMP or GIF file: {error.message:.200}") from None
+        raise ValueError(f"{rule[:-1]}: {error.message:.200}") from None

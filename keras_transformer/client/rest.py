@@ -61,6 +61,8 @@ class Rest:
         self._session.headers["Accept-Encoding"] = "identity"  # a few compressed bytes can fill the memory
         # `with_headers` shares the session: a cookie of one caller must not go with the key of another.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        # Even without following a redirect, `requests` would read and decompress the whole body of one.
+        self._session.get_redirect_target = lambda response: None
         self._max_bytes = max_bytes
         self._session.cert = (client_certificate, client_key) if client_key else client_certificate
         self._session.auth = lambda request: (

@@ -45,10 +45,13 @@ TOKENIZER_FILE = re.compile(
     r"|.*\.(model|spm)|chat_template\..*"
 )
 PIECES_FILE = re.compile(r"tokenizer\.json|vocab\..*|.*\.(model|spm)")
-# A name of modules, or several: PEFT reads a regular expression here, and some of those never end.
-NAME = r"\^?[\w.-]+((?<=\.)\*[\w.-]*)?\$?"
-PATTERN = re.compile(rf"{NAME}(\|{NAME})*", re.ASCII)
-MOST_WILD = 100  # names with `.*`
+# PEFT reads a regular expression in a pattern, and some of those never end. These pieces of one are read here.
+PIECE = re.compile(
+    r"(?P<anything>\.\*)|(?P<digits>\\d\+|\[0-9\]\+)|\((?P<either>[\w.\\|-]+)\)|(?P<text>(?:[\w-]|\\\.|\.(?!\*))+)",
+    re.ASCII,
+)
+MOST_WILDCARDS, MOST_NAMES = 100, 10_000  # names with and without a wildcard, of all patterns together
+MOST_PIECES = 20  # of a name
 LARGEST_ALPHA = 10**6
 OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
 
@@ -257,9 +260,7 @@ def _of_module(config, patterns, key, module):
     (names, wild), parts = config[patterns], module.split(".")
     ends = [f"^{module}", *(".".join(parts[i:]) for i in range(len(parts)))]
     found = [names[end] for end in ends if end in names]
-    for start, end, value in wild:
-        if any(each.startswith(start) and each[len(start) :].endswith(end) for each in ends):
-            found.append(value)
+    found += [value for pieces, value in wild if any(_matches(pieces, end) for end in ends)]
     return min(found, key=lambda each: each[0])[1] if found else config.get(key)
 
 
@@ -267,18 +268,59 @@ def _by_names(config, key):
     """Reads patterns. After `^` a name is that of a whole module.
 
     Returns:
-        A dict from a name to the place of its pattern and its value; and a list of those with `.*`: the text before it,
-        the text after it, and the same pair.
+        A dict from a name to the place of its pattern and its value; and a list of the pieces of each name that is not
+        plain, with the same pair.
     """
     names, wild = {}, []
     for place, (pattern, value) in enumerate((config.get(key) or {}).items()):
-        bare = pattern.replace("\\.", ".")
-        rule = f"The keys of `{key}` in {ADAPTER_CONFIG} must be names of modules, with `|`, `^`, `$`, `.*` or `\\.`."
-        check(PATTERN.fullmatch(bare) and len(wild) < MOST_WILD, rule, pattern=pattern)
-        for name in bare.split("|"):
-            start, dots, end = name.rstrip("$").partition(".*")
-            if dots:
-                wild.append((start, end, (place, value)))
+        for pieces in _names_of(pattern, key):
+            if all(kind == "text" for kind, _ in pieces):
+                names.setdefault("".join(text for _, text in pieces), (place, value))
             else:
-                names.setdefault(start, (place, value))
+                wild.append((pieces, (place, value)))
+            rule = f"`{key}` in {ADAPTER_CONFIG} must hold at most {MOST_NAMES} names, {MOST_WILDCARDS} of them wild."
+            check(len(wild) <= MOST_WILDCARDS and len(names) <= MOST_NAMES, rule, pattern=pattern)
     return names, wild
+
+
+def _names_of(pattern, key):
+    """Yields the pieces of each name in a pattern, lists of pairs of a kind and a text or a tuple of texts."""
+    rule = (
+        f"The keys of `{key}` in {ADAPTER_CONFIG} must be names of modules, with `|`, `^`, `$`, `\\.`, `.*`, `\\d+`, "
+        "`[0-9]+` or `(a|b)`."
+    )
+    place, size = 0, len(pattern)
+    while place <= size:
+        pieces = []
+        if pattern.startswith("^", place):
+            pieces, place = [("text", "^")], place + 1
+        while piece := PIECE.match(pattern, place):
+            kind, text = piece.lastgroup, piece[piece.lastgroup].replace("\\.", ".")
+            texts = text.split("|") if kind == "either" else [text]
+            good = len(pieces) < MOST_PIECES and (kind == "digits" or "\\" not in text) and all(texts)
+            check(good, rule, pattern=pattern)
+            pieces.append((kind, tuple(texts) if kind == "either" else text))
+            place = piece.end()
+        place += pattern.startswith("$", place)
+        check(pieces and (place == size or pattern[place] == "|"), rule, pattern=pattern)
+        yield pieces
+        place += 1
+
+
+def _matches(pieces, text):
+    """Returns whether pieces of a pattern match a whole text. Each piece looks at each character once."""
+    ends = {0}  # the places where the pieces so far can end
+    for kind, value in pieces:
+        if kind == "anything":
+            ends = {*range(min(ends), len(text) + 1)}
+        elif kind == "digits":
+            starts, ends = ends, set()
+            for place, character in enumerate(text):
+                if character in "0123456789" and (place in starts or place in ends):
+                    ends.add(place + 1)
+        else:
+            texts = value if kind == "either" else (value,)
+            ends = {end + len(each) for end in ends for each in texts if text.startswith(each, end)}
+        if not ends:
+            return False
+    return len(text) in ends

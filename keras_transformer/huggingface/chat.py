@@ -1,6 +1,9 @@
 """Chat templates: the messages of a chat become the text that a chat model reads, as in transformers."""
 
+import functools
 import json
+import re
+import string
 import unicodedata
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +21,9 @@ CHOICES = ("role", "type", "name")
 TOKENIZER = "tokenizer.json"
 LARGEST_FACTOR = 10_000  # in a template
 WIDEST = 80  # blanks before a line
-WIDENING = ("center", "ljust", "rjust", "zfill", "expandtabs")
+WIDENING = ("center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes")
+LARGEST_WIDTH = 1000  # of a number or a text that a format widens
+PERCENT = re.compile(r"%(?:\([^)]*\))?[#0 +-]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
 
 
@@ -31,10 +36,11 @@ class ChatTemplate:
     Args:
         source: The template, a str.
         tokens: The special tokens that it may name, a dict such as `{"bos_token": "<s>"}`.
-        special: All special tokens of the tokenizer, a sequence of str.
+        special: All special tokens of the tokenizer, a sequence of str. Empty ones are left out.
+        lowercased: Those that the tokenizer finds in a text in small letters, a sequence of str.
 
     Raises:
-        ValueError: If `source` is no template.
+        ValueError: If `source` is no template, or a special token is not a str.
         ImportError: If Jinja is not installed.
 
     >>> template = ChatTemplate("{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}")
@@ -42,8 +48,11 @@ class ChatTemplate:
     '<s>[user] Hello'
     """
 
-    def __init__(self, source, tokens=None, special=()):
-        self.source, self.tokens, self.special = source, dict(tokens or {}), tuple(special)
+    def __init__(self, source, tokens=None, special=(), lowercased=()):
+        special = tuple(special)
+        check(all(isinstance(each, str) for each in special), "`special` must hold str.", special=special)
+        self.source, self.tokens = source, dict(tokens or {})
+        self.special, self.lowercased = tuple(filter(None, special)), frozenset(lowercased)
         self._template = _compiled(source)
 
     def render(self, messages, add_generation_prompt=True, **variables):
@@ -98,7 +107,8 @@ class ChatTemplate:
         # The same chat, in which no text of a message can be a part of a special token.
         apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
         for token in self.special:
-            if any(form(text).count(form(token)) > form(apart).count(form(token)) for form in (str, _folded)):
+            forms = (str, _normalized, *([_folded] if token in self.lowercased else []))
+            if any(form(text).count(form(token)) > form(apart).count(form(token)) for form in forms):
                 raise ValueError(f"`messages` must not contain special tokens. Received: {token!r:.200}.")
         return text.removeprefix(self.tokens.get("bos_token") or "")
 
@@ -174,7 +184,8 @@ def _read(folder, config, name):
             f"`folder` must have a chat template {name!r:.200}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: "
             f"{folder} with {sorted(map(str, templates))!r:.200}."
         )
-    added = read_if_there(folder, TOKENIZER).get("added_tokens") or []
+    tokenizer = read_if_there(folder, TOKENIZER)
+    added = tokenizer.get("added_tokens") or []
     added = [*added, *(config.get("added_tokens_decoder") or {}).values()]
     contents = {
         key: value.get("content") if isinstance(value, dict) else value for key, value in config.items()
@@ -183,7 +194,9 @@ def _read(folder, config, name):
         key: value for key, value in contents.items() if key.endswith("_token") and isinstance(value, str)
     }
     special = [*tokens.values(), *(token["content"] for token in added if token.get("special"))]
-    return ChatTemplate(templates[name], tokens, dict.fromkeys(special))
+    lowercases = _lowercases(tokenizer.get("normalizer"))
+    lowercased = [token["content"] for token in added if lowercases and token.get("normalized")]
+    return ChatTemplate(templates[name], tokens, dict.fromkeys(special), lowercased)
 
 
 def _names(value, key=None):
@@ -198,9 +211,22 @@ def _names(value, key=None):
     return [value] if isinstance(value, str) and key in CHOICES else []
 
 
-def _folded(text):
+def _normalized(text):
     """Returns a text as a tokenizer may normalise it before it looks for tokens."""
-    return unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", text)
+
+
+def _folded(text):
+    return _normalized(text).casefold()
+
+
+def _lowercases(normalizer):
+    """Returns whether a normaliser of tokenizer.json, or one in its sequence, makes small letters."""
+    if not isinstance(normalizer, dict):
+        return False
+    if normalizer.get("type") == "Sequence":
+        return any(map(_lowercases, normalizer.get("normalizers") or ()))
+    return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
 
 
 def _apart(value, key=None):
@@ -235,9 +261,42 @@ def _compiled(source):
         raise jinja2.TemplateError(message)
 
     def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        widths = (indent if isinstance(indent, int) else len(indent or ""),)
+        bounded(*widths, most=WIDEST)
         return json.dumps(
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
+
+    def bounded(*sizes, most):
+        if any(size > most for size in sizes):
+            raise jinja2.sandbox.SecurityError(f"a size is above {most}")
+
+    def percent(text, values):
+        widths = [width for pair in PERCENT.findall(text) for width in pair if width]
+        if "*" in widths:
+            raise jinja2.sandbox.SecurityError("the width of a format must be written in it")
+        bounded(*(len(width) for width in widths), most=len(str(LARGEST_WIDTH)))
+        bounded(*map(int, widths), most=LARGEST_WIDTH)
+        return text % values
+
+    def check_fields(text):
+        for _, _, spec, _ in string.Formatter().parse(text):
+            if "{" in (spec or ""):
+                raise jinja2.sandbox.SecurityError("the width of a format must be written in it")
+            widths = re.findall("[0-9]+", spec or "")
+            bounded(*(len(width) for width in widths), most=len(str(LARGEST_WIDTH)))
+            bounded(*map(int, widths), most=LARGEST_WIDTH)
+
+    def with_bounded_size(function):
+        most = 100 if function.__name__ == "do_round" else LARGEST_FACTOR
+
+        @functools.wraps(function)  # keeps what Jinja marked, such as a filter that gets the environment
+        def filtered(*args, **kwargs):
+            sizes = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, (int, float))]
+            bounded(*sizes, most=most)
+            return function(*args, **kwargs)
+
+        return filtered
 
     class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Jinja's sandbox, which also refuses products and powers of gigabytes, such as `"a" * 10 ** 10`."""
@@ -245,12 +304,22 @@ def _compiled(source):
         intercepted_binops = frozenset({"*", "**", "%"})
 
         def is_safe_attribute(self, value, name, attribute):
+            if name in ("format", "format_map") and isinstance(value, str):  # before Jinja 3.1.6
+                check_fields(value)
             return name not in WIDENING and super().is_safe_attribute(value, name, attribute)
+
+        def wrap_str_format(self, value):
+            wrapped = super().wrap_str_format(value)
+            if wrapped is not None:
+                check_fields(value.__self__)
+            return wrapped
 
         def call_binop(self, context, operator, left, right):
             numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
+            if operator == "%" and isinstance(left, str):
+                return percent(left, right)
             if operator == "%" and not numbers:
-                raise jinja2.sandbox.SecurityError("% is for numbers")
+                raise jinja2.sandbox.SecurityError("% is for numbers and texts")
             if operator == "**" or not numbers:
                 sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
                 if any(abs(size) > LARGEST_FACTOR for size in sizes):
@@ -260,8 +329,11 @@ def _compiled(source):
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    for name, taken in (("globals", "lipsum"), ("filters", "center"), ("filters", "format")):
+    for name, taken in (("globals", "lipsum"), ("filters", "center")):
         del getattr(environment, name)[taken]  # a few characters of them ask for gigabytes
+    environment.filters["format"] = lambda text, *args, **kwargs: percent(str(text), kwargs or args)
+    for name in ("batch", "slice", "round"):
+        environment.filters[name] = with_bounded_size(environment.filters[name])
     indent = environment.filters["indent"]
     environment.filters["indent"] = lambda text, width=4, *args, **kwargs: indent(
         text, width if isinstance(width, str) else min(width, WIDEST), *args, **kwargs

@@ -1,6 +1,6 @@
 """The types and ranges of the values in a checkpoint's JSON files, which are checked where a file is read.
 
-A key that is not here has its own check where it is used. None is what a missing key is.
+A key that is not here has its own check where it is used. None means that the key is missing.
 """
 
 import math

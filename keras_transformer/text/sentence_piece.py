@@ -349,7 +349,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _checked(model):
-    """Reads the message of a SentencePiece model. Raises `ValueError` for values that native code would believe."""
+    """Reads the message of a SentencePiece model. Raises `ValueError` for values that native code does not check."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     # A trie of pieces ends the process at a NUL, and at a piece of 100 kB, by recursion. BPE has one of symbols only.
     in_trie = proto.trainer_spec.model_type != proto.trainer_spec.BPE

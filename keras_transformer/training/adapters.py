@@ -96,7 +96,8 @@ def restore_state(model, path):
         config = json.loads(archive.read("config.json")).get("compile_config")
         with np.load(io.BytesIO(archive.read(STATE))) as values:
             rank, stored = values.get("rank", np.zeros(1)), archive.getinfo(STATE).file_size
-            fits = rank.shape == () and 1 <= rank <= stored // 8 and isinstance(config, dict)
+            fits = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= stored // 8
+            fits = fits and isinstance(config, dict)
             check(fits, f"{path} must hold a rank and how it was compiled.", rank=rank, bytes=stored)
             add_adapters(model, int(rank))
             model.compile_from_config(config)
@@ -106,10 +107,11 @@ def restore_state(model, path):
 def assign_stored(variables, values, path):
     """Gives variables the values of an archive of NumPy, where each has its place as its name."""
     for i, variable in enumerate(variables):
-        fits = str(i) in values and values[str(i)].shape == tuple(variable.shape)
+        value = values.get(str(i))  # an archive reads a value each time it is asked for it
         rule = f"{path} must hold the values of each variable."
+        fits = value is not None and value.shape == tuple(variable.shape)
         check(fits, rule, variable=variable.path, shape=tuple(variable.shape))
-        variable.assign(values[str(i)])
+        variable.assign(value)
 
 
 def _state(model):

@@ -1,4 +1,4 @@
-"""Models of SentencePiece whose values native code would believe: refused before it reads them."""
+"""Models of SentencePiece with values that native code does not check: refused before it reads them."""
 
 import functools
 import io
@@ -64,6 +64,8 @@ HOSTILE = {
     "a text outside": charsmap({**ONE_BYTE, 2: 1 << 31 | 2}),
     "the middle of a text": charsmap({**ONE_BYTE, 2: 1 << 31 | 1}, b"ab\0"),
     "more prefixes than there is room for": charsmap({PLACE: leaf(ord("A"), PLACE ^ 128), 128: 1 << 31}),
+    "a cycle": charsmap({PLACE: leaf(ord("A"), PLACE ^ 128, 0)}),
+    "more units than any map has": (2**22 + 1024).to_bytes(4, "little") + bytes(2**22 + 1024) + b"a\0",
     "random": (4096).to_bytes(4, "little") + random.Random(2).randbytes(4096) + b"abc\0",
 }
 
@@ -77,6 +79,23 @@ def test_the_maps_of_sentencepiece_are_accepted(rule):
 
 def test_the_smallest_map_is_accepted():
     check_character_map(charsmap(ONE_BYTE))
+
+
+def chain(length, leaves):
+    """Makes a map of 256 units for each of `length` bytes "A", of which the last ones have leaves."""
+    array = np.full(256 * (length + 2), 1 << 31, "<u4")
+    array[0] = 256 << 10
+    numbers = np.arange(length)
+    places, nexts = 256 * (numbers + 1) + ord("A"), 256 * (numbers + 2)
+    array[places] = (places ^ nexts) << 10 | (numbers >= length - leaves) << 8 | ord("A")
+    return (4 * len(array)).to_bytes(4, "little") + array.tobytes() + b"a\0"
+
+
+def test_the_longest_key_and_the_most_prefixes_are_exact():
+    check_character_map(chain(1023, 31))
+    for length, leaves in ((1024, 31), (1023, 32)):
+        with pytest.raises(ValueError, match="each key leads to"):
+            check_character_map(chain(length, leaves))
 
 
 @pytest.mark.parametrize("spec", ["normalizer_spec", "denormalizer_spec"])
