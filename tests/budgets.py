@@ -1,13 +1,15 @@
 """Prints how many seconds the quick tests of each folder took, and the budget of each folder.
 
-A budget is what the tests of a folder take on two cores with AVX2 alone, without fixtures of the session. Machines
-are noisy: a folder is over its budget if it takes half as long again. Its name is written to the file that the variable
-OVER_BUDGET names, and `.ci/run` fails if the folder is over its budget again in a second run.
+A budget is what the tests of a folder take on two cores with AVX2 alone, without fixtures of the session. On a slower
+machine all budgets grow by the median of seconds and budgets. Machines are noisy: a folder is over its budget if it takes
+half as long again. Its name is written to the file that the variable OVER_BUDGET names, and `.ci/run` fails if the folder
+is over its budget again in a second run.
 """
 
 import collections
 import os
 import pathlib
+import statistics
 import time
 
 import pytest
@@ -15,18 +17,18 @@ import pytest
 # Seconds of each folder of tests. CONTRIBUTING.md tells how to spend them.
 BUDGETS = {
     "tests": 80,
-    "cli": 60,
+    "cli": 90,
     "client": 40,
     "data": 10,
-    "decoding": 35,
+    "decoding": 40,
     "examples": 15,
-    "huggingface": 70,
-    "layers": 90,
-    "models": 95,
+    "huggingface": 75,
+    "layers": 110,
+    "models": 120,
     "plots": 25,
-    "runs": 55,
+    "runs": 60,
     "serving": 180,
-    "text": 35,
+    "text": 40,
     "training": 40,
 }
 SHARED = "seconds of shared fixtures"
@@ -81,7 +83,9 @@ class Spent:
 
     def pytest_terminal_summary(self, terminalreporter):
         terminalreporter.section("seconds and tests of each folder")
-        over = [name for name, budget in BUDGETS.items() if self.seconds[name] > ALLOWED * budget]
+        ratios = {name: self.seconds[name] / budget for name, budget in BUDGETS.items() if self.tests[name]}
+        slowness = max(1.0, statistics.median(ratios.values() or [1.0]))
+        over = [name for name, ratio in ratios.items() if ratio > ALLOWED * slowness]
         for name, seconds in sorted(self.seconds.items(), key=lambda item: -item[1]):
             budget = f"of {BUDGETS[name]:3}" if name in BUDGETS else ""
             note = "over its budget" if name in over else ""
