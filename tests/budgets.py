@@ -1,9 +1,9 @@
 """Prints how many seconds the quick tests of each folder took, and the budget of each folder.
 
 A budget is what the tests of a folder take on two cores with AVX2 alone, without fixtures of the session. On a slower
-machine all budgets grow by the median of seconds and budgets. Machines are noisy: a folder is over its budget if it takes
-half as long again. Its name is written to the file that the variable OVER_BUDGET names, and `.ci/run` fails if the folder
-is over its budget again in a second run.
+machine all budgets grow by the median of seconds and budgets. Machines are noisy: a folder is over its budget if it
+takes half as long again. Its name is written to the file that the variable OVER_BUDGET names, and `.ci/run` fails if
+the folder is over its budget again in a second run.
 """
 
 import collections
