@@ -2,7 +2,7 @@
 
     python .ci/chapters.py PART PARTS
 
-These are the chapters of one part, and those that changed in the day before the last commit: their own files, or
+These are the chapters of one part, and those that changed in the six hours before the last commit: their own files, or
 the module of the package that they use most.
 """
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-HOURS = 24
+HOURS = 6
 
 
 def git(*arguments):
@@ -22,7 +22,7 @@ def git(*arguments):
 
 
 def changed_files():
-    """The files that the last day changed; all where the history does not go back so far."""
+    """The files that the last hours changed; all where the history does not go back so far."""
     last = int(git("log", "-1", "--format=%ct"))
     base = git("rev-list", "-1", f"--before={last - 3600 * HOURS}", "HEAD").strip()
     return git("diff", "--name-only", base, "HEAD").split() if base else git("ls-files").split()
