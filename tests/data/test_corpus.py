@@ -53,7 +53,8 @@ def test_any_bytes_are_read_as_the_whole_file_is(content, block, tmp_path_factor
     def result(read):
         try:
             return list(read(path))
-        except ValueError as error:  # of a line that ends too early, Python gives another reason than of a file
+        except ValueError as error:
+            # Python gives another reason for a line that ends too early than for a file.
             return str(error).partition(" (")[0]
 
     with pytest.MonkeyPatch.context() as patch:
