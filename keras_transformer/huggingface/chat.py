@@ -106,9 +106,10 @@ class ChatTemplate:
         text = self.render(messages, **variables)
         # The same chat, in which no text of a message can be a part of a special token.
         apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
+        forms = [(form, form(text), form(apart)) for form in (str, _normalized, _folded)]
         for token in self.special:
-            forms = (str, _normalized, *([_folded] if token in self.lowercased else []))
-            if any(form(text).count(form(token)) > form(apart).count(form(token)) for form in forms):
+            compared = forms if token in self.lowercased else forms[:2]
+            if any(made.count(form(token)) > kept.count(form(token)) for form, made, kept in compared):
                 raise ValueError(f"`messages` must not contain special tokens. Received: {token!r:.200}.")
         return text.removeprefix(self.tokens.get("bos_token") or "")
 
