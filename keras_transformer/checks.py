@@ -9,6 +9,7 @@ import unicodedata
 import numpy as np
 
 LONGEST = 200  # characters of a received value in a message
+SMALL_MODEL = 10**7  # numbers that a model may have whatever is stored
 LONGEST_MESSAGE = 1900  # characters of a message, whose rule may name keys of a file
 
 
@@ -103,6 +104,18 @@ def check_dense(**tensors):
         if hasattr(x, "row_splits") or getattr(x, "ragged", False):
             rule = f"`{name}` must be a dense tensor, not a ragged one. Pad its rows, as `to_tensor()` does."
             check(False, rule, **{f"{name}.shape": tuple(x.shape)})
+
+
+def check_numbers(model, stored):
+    """Raises `ValueError` for a model of many more numbers than are stored, before it has memory.
+
+    Args:
+        model: A built model, whose variables have shapes only.
+        stored: How many numbers are stored for it.
+    """
+    described = sum(math.prod(variable.shape) for variable in model.variables)
+    rule = "The stored tensors must have about as many numbers as the described model."
+    check(described <= 2 * stored + SMALL_MODEL, rule, stored=stored, described=described)
 
 
 def known_values(x):

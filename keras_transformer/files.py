@@ -6,13 +6,17 @@ import contextlib
 import errno
 import glob
 import hashlib
+import io
 import json
 import os
 import re
 import secrets
 import shutil
 import stat
+import zipfile
 from pathlib import Path
+
+import numpy as np
 
 try:
     import fcntl
@@ -169,6 +173,27 @@ def read_json(path, kind=dict):
         name = {dict: "object", list: "array"}[kind]
         raise ValueError(f"{path} must hold a JSON {name}. Received: a {type(value).__name__}.")
     return value
+
+
+def read_entry(path, name):
+    """Reads the bytes of a file in a zip archive, which Keras and NumPy write without compression.
+
+    Raises:
+        ValueError: If there is no such file in the archive, or it is compressed: a few bytes could fill the memory.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if name not in archive.namelist() or archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{path} must hold {name}, without compression.")
+        return archive.read(name)
+
+
+def open_arrays(path, name):
+    """Opens the NumPy archive that is a file in a zip archive, an `NpzFile`. Raises `ValueError` as `read_entry`."""
+    content = io.BytesIO(read_entry(path, name))
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(content) as arrays:
+        if all(entry.compress_type == zipfile.ZIP_STORED for entry in arrays.infolist()):
+            return np.load(content)
+    raise ValueError(f"{name} of {path} must be an archive of NumPy, without compression.")
 
 
 def open_own(path):

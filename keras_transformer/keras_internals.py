@@ -51,18 +51,21 @@ def take_own_policies(layers):
 
 
 @contextlib.contextmanager
-def without_memory():
+def without_memory(for_ever=False):
     """Gives the variables that are made inside their memory at the end of the `with` block, or none after an error.
 
     Keras initialises them at the end of its scope, also after an error.
+
+    Args:
+        for_ever: Whether they never get memory: they have shapes only.
     """
     try:
         with StatelessScope(initialize_variables=False):
             yield
-    except BaseException:
+        if not for_ever:
+            initialize_all_variables()
+    finally:
         global_state.set_global_attribute("uninitialized_variables", [])
-        raise
-    initialize_all_variables()
 
 
 def keep_precision(variable):

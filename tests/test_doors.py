@@ -17,13 +17,16 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.checks import check
+from keras_transformer.cli.answers import write
 from keras_transformer.cli.show import read_image
 from keras_transformer.client import Client
 from keras_transformer.files import (
     SMALL,
     is_name,
     locked,
+    open_arrays,
     open_own,
+    read_entry,
     read_json,
     read_small,
     read_text,
@@ -153,6 +156,34 @@ def test_a_file_with_another_name_is_not_appended_to(tmp_path):
     with pytest.raises(ValueError, match="lines must be a regular file with no other name"):
         open_own(tmp_path / "lines")
     open_own(tmp_path / "new").close()
+
+
+def test_a_terminal_shows_the_escapes_of_an_answer_and_a_file_gets_each_byte(monkeypatch):
+    for terminal, expected in ((True, "a\\x1b[2J\tb \\x9b한\n"), (False, "a\x1b[2J\tb \x9b한\n")):
+        out = io.TextIOWrapper(io.BytesIO())
+        monkeypatch.setattr(out, "isatty", lambda terminal=terminal: terminal, raising=False)
+        monkeypatch.setattr(sys, "stdout", out)
+        write("a\x1b[2J\tb \x9b한\n")
+        assert out.buffer.getvalue().decode() == expected
+
+
+def test_an_archive_is_read_without_compression(tmp_path):
+    path, inner = tmp_path / "file", io.BytesIO()
+    np.savez_compressed(inner, a=np.zeros(10**6))
+    arrays = io.BytesIO()
+    np.savez(arrays, a=np.arange(3))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("bomb", bytes(10**6), zipfile.ZIP_DEFLATED)
+        archive.writestr("text", b"text")
+        archive.writestr("compressed", inner.getvalue())
+        archive.writestr("arrays", arrays.getvalue())
+    assert read_entry(path, "text") == b"text" and list(open_arrays(path, "arrays")["a"]) == [0, 1, 2]
+    for name in ("bomb", "missing"):
+        with pytest.raises(ValueError, match=f"file must hold {name}, without compression"):
+            read_entry(path, name)
+    for name in ("text", "compressed"):
+        with pytest.raises(ValueError, match=f"{name} of .*file must be an archive of NumPy, without"):
+            open_arrays(path, name)
 
 
 def test_a_received_value_may_have_any_name():

@@ -1,9 +1,12 @@
 """Lines of text for the answers of every servable, in Python or on a server."""
 
 import json
+import re
 import sys
 
 import numpy as np
+
+from keras_transformer.checks import printable
 
 NO_TAB = "A line must be `text<TAB>second` for a model that reads pairs. Received: a line without a tab."
 
@@ -57,6 +60,14 @@ def standard_input():
     if sys.stdin is None:
         raise ValueError("Standard input must be open. Received: a closed one.")
     return sys.stdin.buffer
+
+
+def write(text):
+    """Writes lines to standard output at once. A terminal gets the escapes of what it would obey, a file each byte."""
+    if sys.stdout.isatty():
+        text = re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
 
 
 def sides_of(lines, pairs):

@@ -152,28 +152,27 @@ def translate(options):
     return code
 
 
-def _answer_lines(answers, sizes, write=None):
+def _answer_lines(answers, sizes, take_line=None):
     """Answers standard input line by line.
 
     Args:
         answers: A `Translator` or a `LineAnswers`.
         sizes: A dict of `batch_size` and `window`.
-        write: A function that takes each line, a str. None to print it.
+        take_line: A function that takes each line, a str. None to print it.
 
     Returns:
         The exit code.
     """
-    from keras_transformer.cli.answers import standard_input
+    from keras_transformer.cli.answers import standard_input, write
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.serving import translate_lines
 
-    def print_line(line):
-        sys.stdout.buffer.write(line.encode() + b"\n")
-        sys.stdout.buffer.flush()
-
     lines, reports = iterate_lines(standard_input(), LONGEST_LINE), []
     for line in translate_lines(answers, lines, **sizes, verbose=sys.stderr.isatty(), report=reports.append):
-        (write or print_line)(line)
+        if take_line is None:
+            write(f"{line}\n")
+        else:
+            take_line(line)
     return SOME_FAILED if reports[0].failed else DONE
 
 

@@ -6,8 +6,17 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.checks import check, check_choice, check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Hypotheses, Strategy, one_of, select, top_k
+from keras_transformer.checks import check, check_choice, check_count, check_range
+from keras_transformer.decoding.hypotheses import (
+    MOST_RESULTS,
+    NEVER,
+    Beams,
+    Hypotheses,
+    Strategy,
+    one_of,
+    select,
+    top_k,
+)
 from keras_transformer.execution import ops
 
 NORMALIZATIONS = ("wu", "length")
@@ -79,7 +88,7 @@ class Beam(Strategy):
     normalization: str = "wu"
 
     def __post_init__(self):
-        check_positive(width=self.width, n_best=self.n_best)
+        check_count(1, MOST_RESULTS, width=self.width, n_best=self.n_best)
         check(
             self.n_best <= self.width,
             "`n_best` must be at most `width`.",

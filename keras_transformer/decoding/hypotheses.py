@@ -11,6 +11,7 @@ import numpy as np
 from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
 
+MOST_RESULTS = 10_000  # hypotheses of a row: a number from a file must not fill the memory
 NEVER = -math.inf  # the log probability of an impossible token
 
 

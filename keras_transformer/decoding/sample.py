@@ -6,8 +6,8 @@ import numbers
 import keras
 import numpy as np
 
-from keras_transformer.checks import check_count, check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, Strategy, select, top_k
+from keras_transformer.checks import check_count, check_range
+from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Strategy, select, top_k
 from keras_transformer.execution import ops
 
 
@@ -54,7 +54,7 @@ class Sample(Strategy):
         check_count(top_k=self.top_k)
         check_range(0, 1, above=True, top_p=self.top_p, typical_p=self.typical_p)
         check_range(0, 1, min_p=self.min_p)
-        check_positive(num_samples=self.num_samples)
+        check_count(1, MOST_RESULTS, num_samples=self.num_samples)
         if self.seed is not None:
             check_count(0, 2**31 - 1, seed=self.seed)
 

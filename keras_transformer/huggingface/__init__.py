@@ -6,7 +6,7 @@ Each family of models has a module here, which ends with a `family.Family`.
 import math
 from pathlib import Path
 
-from keras_transformer.checks import check, check_positive, short_errors
+from keras_transformer.checks import check_numbers, check_positive, short_errors
 from keras_transformer.files import replaced
 from keras_transformer.huggingface import (
     bart,
@@ -101,7 +101,6 @@ NUMBERS_OF_LAYERS = (
     *("num_decoder_layers", "encoder_layers", "decoder_layers"),
 )
 MOST_LAYERS = 1000
-SMALL_MODEL = 10**7  # numbers that a model may have whatever is stored
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
@@ -184,7 +183,7 @@ def _from_huggingface(folder, verbose, precision, kwargs):
         config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
         with without_memory():
             model = family.make_model(config, **kwargs)
-            _check_number(model, stored)
+            check_numbers(model, sum(math.prod(tensor.shape) for tensor in stored))
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "
@@ -227,13 +226,6 @@ def _check_sizes(config, family, stored):
             raise ValueError(
                 f"`{key}` of config.json must be at most {limit}, for the stored tensors. Received: {key}={value}."
             )
-
-
-def _check_number(model, stored):
-    """Raises `ValueError` for a model of many more numbers than are stored, before it has memory."""
-    found, expected = (sum(math.prod(each.shape) for each in listed) for listed in (stored, model.variables))
-    rule = "The tensors must have about as many numbers as the model that config.json describes."
-    check(expected <= 2 * found + SMALL_MODEL, rule, stored=found, described=expected)
 
 
 @short_errors()

@@ -8,7 +8,7 @@ import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
 
 from keras_transformer import files
-from keras_transformer.checks import LONGEST, printable
+from keras_transformer.checks import LONGEST, check, printable
 from keras_transformer.files import is_name
 from keras_transformer.huggingface.schemas import check_schema
 
@@ -46,12 +46,15 @@ class StoredTensor(NamedTuple):
         return problems
 
     def read(self):
-        """Reads the values, a float32 array.
+        """Reads the values, a float32 array. Raises `ValueError` if one is NaN.
 
         The file is opened for each tensor, because the memory of a mapped file is freed only when it is closed.
         """
         with _open(self.path) as file:
-            return file.get_tensor(self.name_in_file or self.name).astype("float32", copy=False)
+            values = file.get_tensor(self.name_in_file or self.name).astype("float32", copy=False)
+        is_number = not np.isnan(np.min(values, initial=0))
+        check(is_number, f"{self.name!r:.200} in {self.path} must hold no NaN.", shape=self.shape)
+        return values
 
 
 def read_config(folder, name=CONFIG):

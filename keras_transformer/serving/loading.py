@@ -1,11 +1,15 @@
 """Saves models without their optimizer, and loads models without executing code from their files."""
 
+import json
+import math
 import zipfile
 from pathlib import Path
 
 import keras
 
-from keras_transformer.files import sha256_of
+from keras_transformer.checks import SMALL_MODEL, check_numbers
+from keras_transformer.files import read_entry, sha256_of
+from keras_transformer.keras_internals import without_memory
 
 HASHES = "sha256"  # the entry of a description with the hashes of the files
 
@@ -30,6 +34,7 @@ def load_model(path, *model_classes, compile=False):
     if not zipfile.is_zipfile(path):
         raise ValueError(f"Cannot load {path}: it is not a .keras file, or it is damaged.")
     try:
+        _check_numbers(path)
         model = keras.models.load_model(path, compile=compile, safe_mode=True)
     except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
         reason = (str(error).strip() or repr(error)).splitlines()[0]
@@ -39,6 +44,28 @@ def load_model(path, *model_classes, compile=False):
             f"{path} must hold a model of class {names_of(model_classes)}. Received: a {type(model).__name__}."
         )
     return model
+
+
+def _check_numbers(path):
+    """Raises `ValueError` if a file describes a model of many more numbers than it stores.
+
+    It builds the model without memory, but only where two numbers of the description are large: that takes time.
+    """
+    with zipfile.ZipFile(path) as archive:
+        stored = sum(entry.file_size for entry in archive.infolist())
+    config = json.loads(read_entry(path, "config.json")) | {"compile_config": None}
+    if math.prod(sorted(_integers(config))[-2:]) > max(SMALL_MODEL, stored):
+        with without_memory(for_ever=True):
+            check_numbers(keras.saving.deserialize_keras_object(config, safe_mode=True), stored)
+
+
+def _integers(value):
+    """Yields the integers in a JSON value."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _integers(inner)
 
 
 def names_of(classes):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_count
 from keras_transformer.files import locked, read_json, read_text, remove_temporaries, replaced
 from keras_transformer.serving.containers import Server, compose
 from keras_transformer.serving.kubernetes import kubernetes
@@ -18,6 +18,7 @@ MODELS = "models.config"
 IMAGE = "tensorflow/serving:2.20.0"
 # How long a request waits for others to fill its batch, in microseconds. A translation takes much longer.
 WAIT_MICROSECONDS = 5000
+LARGEST_BATCH = 2**31 - 1  # rows that an export may name; the server keeps their multiples in 64 bits
 MAX_WAITING_BATCHES = 25  # the server refuses further requests at once, not after their timeout
 STEPS_PER_BATCH = 4  # the rows of a batch are this many times the export's largest batch size
 
@@ -218,7 +219,7 @@ def _description(version):
 
     def checked(description):
         sizes, xla = list(description["batch_sizes"]), description["xla"]
-        check_positive(**{f"batch_sizes[{i}]": size for i, size in enumerate(sizes)})
+        check_count(1, LARGEST_BATCH, **{f"batch_sizes[{i}]": size for i, size in enumerate(sizes)})
         if not sizes or not isinstance(xla, bool):
             raise ValueError(f"batch_sizes={sizes}, xla={xla!r:.200}")
         return sizes, xla, description.get("precision")

@@ -1,13 +1,14 @@
 """Low-rank adapters (Hu et al., 2021, "LoRA"): a model that is frozen but for them, and its exact checkpoints."""
 
-import io
 import json
+import os
 import zipfile
 
 import keras
 import numpy as np
 
 from keras_transformer.checks import check, check_positive
+from keras_transformer.files import open_arrays, read_entry
 from keras_transformer.keras_internals import sublayers
 
 STATE = "adapters.npz"  # a checkpoint of a model with adapters holds this file beside Keras's own
@@ -92,23 +93,24 @@ def restore_state(model, path):
         model: The model of the file, not compiled.
         path: Path of the `.keras` file.
     """
-    with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read("config.json")).get("compile_config")
-        with np.load(io.BytesIO(archive.read(STATE))) as values:
-            rank, stored = values.get("rank", np.zeros(1)), archive.getinfo(STATE).file_size
-            fits = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= stored // 8
-            fits = fits and isinstance(config, dict)
-            check(fits, f"{path} must hold a rank and how it was compiled.", rank=rank, bytes=stored)
-            add_adapters(model, int(rank))
-            model.compile_from_config(config)
-            assign_stored(_state(model), values, path)
+    config = json.loads(read_entry(path, "config.json")).get("compile_config")
+    with open_arrays(path, STATE) as values:
+        rank, most = values.get("rank", np.zeros(1)), os.path.getsize(path) // 8
+        fits = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most and isinstance(config, dict)
+        check(fits, f"{path} must hold a rank and how it was compiled.", rank=rank, most=most)
+        add_adapters(model, int(rank))
+        model.compile_from_config(config)
+        assign_stored(_state(model), values, path)
 
 
 def assign_stored(variables, values, path):
     """Gives variables the values of an archive of NumPy, where each has its place as its name."""
     for i, variable in enumerate(variables):
-        value = values.get(str(i))  # an archive reads a value each time it is asked for it
         rule = f"{path} must hold the values of each variable."
+        try:
+            value = values.get(str(i))  # an archive reads a value each time it is asked for it
+        except (MemoryError, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{rule} Received: {error!r:.200} for {variable.path}.") from None
         fits = value is not None and value.shape == tuple(variable.shape)
         check(fits, rule, variable=variable.path, shape=tuple(variable.shape))
         variable.assign(value)

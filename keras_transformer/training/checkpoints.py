@@ -1,6 +1,5 @@
 """Checkpoints to resume training from: a crash cannot damage them, and no step is lost or repeated."""
 
-import io
 import re
 import zipfile
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_count, check_positive
-from keras_transformer.files import replaced
+from keras_transformer.checks import check_count, check_positive
+from keras_transformer.files import open_arrays, replaced
 from keras_transformer.termination import Terminated
 from keras_transformer.training.adapters import adapter_rank, assign_stored, write_state
 from keras_transformer.training.divergence import check_finite
@@ -45,12 +44,8 @@ class SavedState(NamedTuple):
         Args:
             model: The model that was loaded from this checkpoint.
         """
-        with zipfile.ZipFile(self.path) as archive:
-            check(
-                METRICS in archive.namelist(), f"{self.path} must hold {METRICS}.", names=archive.namelist()
-            )
-            with np.load(io.BytesIO(archive.read(METRICS))) as values:
-                assign_stored(model.metrics_variables, values, self.path)
+        with open_arrays(self.path, METRICS) as values:
+            assign_stored(model.metrics_variables, values, self.path)
 
 
 class Checkpoint(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 from families import BERT, CONFIGS, own_model
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from keras_transformer.huggingface import (
     chat_template_from_huggingface,
@@ -172,6 +172,16 @@ MODELS = {
             change(f, vocab_size=10**6, hidden_size=999_999, num_attention_heads=3),
         ],
         "must have about as many numbers",
+    ),
+    "a weight that is not a number": (
+        lambda f: save_file(
+            {
+                name: np.full_like(value, np.nan) if name.endswith("LayerNorm.bias") else value
+                for name, value in load_file(f / "model.safetensors").items()
+            },
+            f / "model.safetensors",
+        ),
+        "LayerNorm.bias' in .*model.safetensors must hold no NaN",
     ),
     "an index that leads away": (
         lambda f: [

@@ -17,6 +17,7 @@ import keras_transformer
 from keras_transformer.runs import Recipe
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.serving import Translator
+from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.server_files import write_server_files
 from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.serving.verify import verify
@@ -100,6 +101,24 @@ def test_a_configuration_that_names_a_function_to_call_is_refused(saved, sentine
 
     rewrite(saved / "model.keras", hide)
     check_refused(saved, rf"model\.keras: .*({function}|Transformer'> could not be deserialized)")
+
+
+def test_a_model_of_many_more_numbers_than_are_stored_is_refused_before_it_has_memory(saved):
+    rewrite(saved / "model.keras", lambda config: config["config"].update(source_vocab_size=10**9))
+    check_refused(saved, "must have about as many numbers .* described=80000")
+
+
+def test_a_large_number_that_makes_no_weight_is_loaded(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.ReLU(max_value=10**12)])
+    model.save(tmp_path / "model.keras")
+    assert load_model(tmp_path / "model.keras").count_params() == 16
+
+
+def test_a_beam_that_would_fill_the_memory_is_refused(saved):
+    description = json.loads((saved / "translator.json").read_text())
+    description |= {"strategy": "Beam", "strategy_arguments": {"width": 10**9}}
+    (saved / "translator.json").write_text(json.dumps(description))
+    check_refused(saved, "`width` must be an integer at least 1, at most 10000")
 
 
 @pytest.mark.slow

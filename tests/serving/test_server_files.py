@@ -499,7 +499,7 @@ def test_command_refuses_a_version_that_is_not_a_number(wrong, capsys):
 NO_DESCRIPTIONS = ["{", "{}", "[]", '{"batch_sizes": [8], "xla": "no"}']
 NO_DESCRIPTIONS += [
     json.dumps({"batch_sizes": sizes, "xla": False})
-    for sizes in (["1 }\nallowed_batch_sizes { value: 1"], "8", 8, [], [-1], [True])
+    for sizes in (["1 }\nallowed_batch_sizes { value: 1"], "8", 8, [], [-1], [True], [10**30])
 ]
 
 
