@@ -30,7 +30,7 @@ NEXT_KERAS ?= keras-nightly==3.16.0.dev2026102704
 # It lies in front of the environment's Keras, so that TensorFlow is not installed a second time.
 WITH_NEXT_KERAS := PYTHONPATH=$(abspath $(VENV))/next-keras
 
-.PHONY: demo course docs docs-quick check-pages slides test test-quick test-contracts test-core test-next-keras test-next-keras-quick next-keras test-slow test-all lint format bench clean
+.PHONY: demo course docs docs-quick check-pages slides test test-quick test-contracts test-core test-next-keras test-next-keras-quick next-keras test-slow test-all lint lock format bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
@@ -116,8 +116,19 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 
-# One mark for each set of extras, renewed when the needs change.
-$(VENV)/.%: setup.cfg pyproject.toml | $(VENV)/bin/python
+# One mark for each set of extras, renewed when the needs change. The versions and the hashes of their files are those of
+# requirements/, so that every machine gets the same.
+$(VENV)/.%: requirements/%.txt setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing the library and what it needs into $(VENV) (a minute or two) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/$*.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The newest versions that setup.cfg allows, for every system and Python: needs `pip install uv`.
+COMPILE := uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+lock:
+	mkdir -p build
+	$(COMPILE) --all-extras --upgrade --output-file build/all.txt
+	for set in test plots course docs pages; do \
+		$(COMPILE) --extra $$set --constraint build/all.txt --output-file requirements/$$set.txt || exit 1; \
+	done

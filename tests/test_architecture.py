@@ -14,6 +14,8 @@ import textwrap
 import types
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_transformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -459,3 +461,25 @@ def test_the_documents_name_each_file(folder):
     rows = re.findall(r"^\| (`.*?`) \|", section, flags=re.M)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__"} <= named
+
+
+def test_locked_versions_are_those_that_setup_cfg_allows():
+    """`make lock` writes requirements/ anew after a change of setup.cfg."""
+    root = PACKAGE.parent
+    options = configparser.ConfigParser()
+    options.read(root / "setup.cfg")
+    for path in sorted((root / "requirements").glob("*.txt")):
+        pinned = {}
+        for line in re.findall(r"^\S.*==.*(?= \\$)", path.read_text(), re.M):
+            requirement = Requirement(line)
+            pinned.setdefault(canonicalize_name(requirement.name), []).append(requirement.specifier)
+        wanted = options["options"]["install_requires"] + options["options.extras_require"][path.stem]
+        lines = [line for line in wanted.splitlines() if line and not line.startswith("#")]
+        wrong = [
+            line
+            for line in lines
+            for versions in [pinned.get(canonicalize_name(Requirement(line).name), [])]
+            if not versions
+            or not all(next(iter(each)).version in Requirement(line).specifier for each in versions)
+        ]
+        assert len(lines) > 10 and wrong == [], path.name
