@@ -28,10 +28,22 @@ import tempfile
 import threading
 import time
 import warnings
+import zipfile
 
 MEMORY, SECONDS, LONGEST = 2**31, 10, 2000  # above the memory of a child that has loaded everything
 START_SECONDS = 120  # that a child may take to load everything
-KINDS = ("models", "tokenizers", "pieces", "adapters", "vectors", "chats", "answers", "requests", "runs")
+KINDS = (
+    "models",
+    "tokenizers",
+    "pieces",
+    "adapters",
+    "vectors",
+    "chats",
+    "answers",
+    "requests",
+    "runs",
+    "servables",
+)
 STRANGE = [
     *(
         None,
@@ -236,6 +248,19 @@ class Cases:
             f"{module}.lora_B.weight": np.ones((12, 2), "f4"),
         }
         save_file(stored, self.root / "adapter" / "adapter_model.safetensors")
+        from keras_transformer import decoding, models, serving
+
+        small = models.Transformer(40, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+        serving.Translator(small, piece, strategy=decoding.Beam(2)).save(self.root / "translator")
+        described = {
+            "batch_sizes": [1, 8],
+            "xla": False,
+            "precision": "float32",
+            "files": {},
+            "signatures": {},
+        }
+        self.put("exports/1/assets.extra/export.json", described)
+        self.put("exports/1/saved_model.pb", "")
         self.put("run/history.csv", "epoch,loss,val_perplexity\n0,1.5,9.1\n1,1.2,8.0\n")
         self.put(
             "run/out.txt.partial/journal.json",
@@ -391,6 +416,37 @@ class Cases:
                 )
             }
             client.answer([draw.choice(["a", b"\xff", *strange]), "b"], **options)
+
+    def servables(self, draw, folder):
+        """A saved translator, whose files or whose model's description changed, or the description of an export."""
+        if draw.random() < 0.3:
+            folder = self.copied("exports", folder, shutil.copy2)
+            change_folder(folder, draw)
+            from keras_transformer.serving.server_files import write_server_files
+            from keras_transformer.serving.verify import verify
+
+            draw.choice([write_server_files, lambda path: verify(path / "1")])(folder)
+            return
+        folder = self.copied("translator", folder)
+        description = json.loads((folder / "translator.json").read_text())
+        del description["sha256"]
+        (folder / "translator.json").unlink()
+        (folder / "translator.json").write_text(json.dumps(description))
+        if draw.random() < 0.4:
+            self.change_keras(folder / "model.keras", draw)
+        else:
+            change_folder(folder, draw)
+        self.kt.serving.Translator.load(folder)
+
+    def change_keras(self, path, draw):
+        """Changes the description inside a .keras file."""
+        with zipfile.ZipFile(path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        parts["config.json"] = json.dumps(changed_json(json.loads(parts["config.json"]), draw)).encode()
+        path.unlink()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(name, content)
 
     def runs(self, draw, folder):
         folder = self.copied("run", folder, shutil.copy2)  # links are refused there

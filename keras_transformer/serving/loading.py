@@ -7,10 +7,11 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.checks import SMALL_MODEL, check_numbers
+from keras_transformer.checks import SMALL_MODEL, check, check_numbers, printable
 from keras_transformer.files import read_entry, sha256_of
 from keras_transformer.keras_internals import without_memory
 
+BYTES_OF_LAYER = 100  # the fewest bytes that a layer takes in a file
 HASHES = "sha256"  # the entry of a description with the hashes of the files
 
 
@@ -38,7 +39,7 @@ def load_model(path, *model_classes, compile=False):
         model = keras.models.load_model(path, compile=compile, safe_mode=True)
     except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
         reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ValueError(f"Cannot load {path}: {reason:.500}") from error
+        raise ValueError(f"Cannot load {path}: {printable(reason, 500)}") from error
     if model_classes and not isinstance(model, model_classes):
         raise ValueError(
             f"{path} must hold a model of class {names_of(model_classes)}. Received: a {type(model).__name__}."
@@ -54,18 +55,23 @@ def _check_numbers(path):
     with zipfile.ZipFile(path) as archive:
         stored = sum(entry.file_size for entry in archive.infolist())
     config = json.loads(read_entry(path, "config.json")) | {"compile_config": None}
-    if math.prod(sorted(_integers(config))[-2:]) > max(SMALL_MODEL, stored):
+    sizes = list(_integers(config))
+    layers = max((value for key, value in sizes if key.endswith("layers")), default=0)
+    check(
+        layers <= stored // BYTES_OF_LAYER, f"{path} must store each layer that it describes.", layers=layers
+    )
+    if math.prod(sorted(value for _, value in sizes)[-2:]) > max(SMALL_MODEL, stored):
         with without_memory(for_ever=True):
             check_numbers(keras.saving.deserialize_keras_object(config, safe_mode=True), stored)
 
 
-def _integers(value):
-    """Yields the integers in a JSON value."""
+def _integers(value, key=""):
+    """Yields the integers in a JSON value, each with the key of the object that holds it."""
     if isinstance(value, int):
-        yield value
+        yield key, value
     elif isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _integers(inner)
+        for name, inner in value.items() if isinstance(value, dict) else ((key, inner) for inner in value):
+            yield from _integers(inner, name)
 
 
 def names_of(classes):

@@ -315,12 +315,24 @@ def test_attempts_share_one_deadline(monkeypatch):
     assert (raised.value.code, raised.value.attempts) == ("DEADLINE_EXCEEDED", 3)
 
 
-def test_batch_refused_for_another_task_is_sent_again(connect, backend):
-    message = "Tensors with name 'text' from different tasks have different shapes and padding is turned off."
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "INVALID_ARGUMENT",
+            "Tensors with name 'text' from different tasks have different shapes and padding",
+        ),
+        (
+            "INTERNAL",
+            "Tensor concat operation failed: Cannot concatenate tensors that have different data types",
+        ),
+    ],
+)
+def test_batch_refused_for_another_task_is_sent_again(connect, backend, code, message):
     client = connect(backoff=0.001)
     client.predict("single", text=["a"])  # REST reads the signature, too
     before = backend.calls
-    backend.faults += [refuse("INVALID_ARGUMENT", message)]
+    backend.faults += [refuse(code, message)]
     client.predict("single", text=["a"])
     assert backend.calls == before + 2
 

@@ -238,10 +238,16 @@ class BatchedSignature {
               "dimensions starting with the first dim."));
         }
       }
-      const Tensor row = pieces.back().Slice(0, 1);
-      pieces.insert(pieces.end(), padding, row);
+      // As in TensorFlow Serving, Slice ends the process if the last request has no row.
+      if (padding > 0) {
+        const Tensor row = pieces.back().Slice(0, 1);
+        pieces.insert(pieces.end(), padding, row);
+      }
       Tensor whole;
-      TF_RETURN_IF_ERROR(tensor::Concat(pieces, &whole));
+      const absl::Status joined = tensor::Concat(pieces, &whole);
+      if (!joined.ok()) {
+        return absl::InternalError(absl::StrCat("Tensor concat operation failed: ", joined.message()));
+      }
       merged->emplace_back(input_tensors_[input], std::move(whole));
     }
     return absl::OkStatus();

@@ -147,7 +147,9 @@ def ask(server, rows, alone, number, sizes, counts):
     try:
         answer = server.predict(signature, **inputs)
     except tf.errors.InternalError as error:
-        assert "would overwrite memory" in error.message and signature not in ONE_WIDTH
+        if "would overwrite memory" not in error.message:
+            raise
+        assert signature not in ONE_WIDTH
         counts.append("refused")
         return
     for i, row in enumerate(picked):
@@ -205,6 +207,23 @@ def test_inputs_of_another_rank_are_refused(start, config, rows):
     assert tried > 3 * len(SIGNATURES)
 
 
+def until_answered(predict, spoilt=None):
+    """Calls a function as the client does, again where a neighbour spoilt the batch. Returns its answer."""
+
+    async def wait(seconds):
+        time.sleep(seconds)
+
+    async def once(deadline):
+        try:
+            return predict()
+        except tf.errors.OpError as error:
+            if spoilt is not None:
+                spoilt.append(error.message)
+            raise Failure(type(error).__name__, error.message) from None
+
+    return finished(attempt(once, 300.0, 50, 0.1, wait))
+
+
 def test_ids_of_other_widths_are_answered_after_another_attempt(start, config, rows, alone):
     """TensorFlow Serving refuses a batch of different widths. The client's attempts meet other neighbours."""
     spoilt = []
@@ -213,23 +232,77 @@ def test_ids_of_other_widths_are_answered_after_another_attempt(start, config, r
         ids = rows["tokens"]["source"][row]
         wide = np.zeros((1, WIDTH + row % 5), np.int32)
         wide[0, :WIDTH] = ids
-
-        async def wait(seconds):
-            time.sleep(seconds)
-
-        async def once(deadline):
-            try:
-                return server.predict("tokens", source=wide)
-            except tf.errors.FailedPreconditionError as error:
-                spoilt.append(error.message)
-                raise Failure("FAILED_PRECONDITION", error.message) from None
-
-        answer = finished(attempt(once, 120.0, 20, 0.1, wait))
+        answer = until_answered(lambda: server.predict("tokens", source=wide), spoilt)
         check({name: value[0] for name, value in answer.items()}, alone["tokens"][row])
 
     with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
         list(pool.map(call, [*range(TEXTS)] * 2))
     assert spoilt
+
+
+def hostile_requests(rows):
+    """Requests of a stranger: a dict from a name to a signature and its inputs."""
+    options = {name: tensor(column[:2]).numpy() for name, column in rows["options"].items()}
+    numbers = {
+        "temperature": [np.nan, np.inf, -np.inf, -1.0, 1e38],
+        "top_p": [np.nan, np.inf, -1.0, 2.0],
+        "max_length": [2**31 - 1, -(2**31), -5],
+        "min_length": [2**31 - 1, -(2**31)],
+        "seed": [2**31 - 1, -(2**31)],
+    }
+    requests = {
+        "no row": ("serving_default", {"text": np.zeros(0, object)}),
+        "10 MB without a blank": ("serving_default", {"text": [b"x" * 10**7]}),
+        "10 MB of NUL": ("n_best", {"text": [b"\0" * 10**7]}),
+        "no UTF-8": ("alignment", {"text": [b"\xff\xfe\xed\xa0\x80" * 99, b"\xc3"]}),
+        "no UTF-8 as a prefix": ("options", {**options, "prefix": [b"\xff" * 9999] * 2}),
+        "a target of 1 MB": ("score", {"text": [b"a"], "target": [b"a " * 500_000]}),
+        "ids out of the vocabulary": ("tokens", {"source": np.full((2, WIDTH), 2**31 - 1, "int32")}),
+        "ids below zero": ("tokens", {"source": np.full((2, WIDTH), -5, "int32")}),
+        "a million ids": ("tokens", {"source": np.ones((1, 10**6), "int32")}),
+        "no ids": ("tokens", {"source": np.ones((2, 0), "int32")}),
+        "numbers as texts": ("serving_default", {"text": [1, 2]}),
+        "texts as numbers": ("options", {**options, "temperature": [b"a", b"b"]}),
+        "another input": ("serving_default", {"text": [b"a"], "\x1b[2J": [b"b"]}),
+        "no input": ("serving_default", {}),
+        "another signature": ("\x1b[2J" * 99, {"text": [b"a"]}),
+        "rows that differ in number": ("options", {**options, "text": [b"a"] * 3}),
+    }
+    for name, values in numbers.items():
+        for value in values:
+            changed = np.full_like(options[name], value)
+            requests[f"{name} of {value}"] = ("options", {**options, name: changed})
+    return requests
+
+
+def test_hostile_requests_end_no_server_and_spoil_no_neighbour(start, config, rows, alone):
+    hostile, counts, ends = hostile_requests(rows), [], collections.Counter()
+
+    def call(number):
+        if number % 2:
+            return until_answered(lambda: ask(server, rows, alone, number, [1, 2, 3], counts))
+        signature, inputs = list(hostile.values())[number // 2 % len(hostile)]
+        try:
+            answer = server.predict(signature, **inputs)
+            ends["answered"] += 1
+            assert all(len(value) == len(next(iter(inputs.values()))) for value in answer.values())
+        except (
+            tf.errors.InvalidArgumentError,
+            tf.errors.InternalError,
+            tf.errors.NotFoundError,
+            tf.errors.FailedPreconditionError,
+        ):
+            ends["refused"] += 1
+
+    with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
+        list(pool.map(call, range(4 * len(hostile))))
+        check(
+            {k: v[0] for k, v in server.predict(text=[rows["score"]["text"][0]]).items()},
+            alone["serving_default"][0],
+        )
+        assert server.close() == 0
+    assert counts == ["answered"] * 2 * len(hostile)
+    assert ends["answered"] >= 20 and ends["refused"] >= 12, ends
 
 
 def test_the_server_has_the_threads_of_its_flags(program, model_folder, config):

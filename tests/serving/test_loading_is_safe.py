@@ -103,9 +103,20 @@ def test_a_configuration_that_names_a_function_to_call_is_refused(saved, sentine
     check_refused(saved, rf"model\.keras: .*({function}|Transformer'> could not be deserialized)")
 
 
-def test_a_model_of_many_more_numbers_than_are_stored_is_refused_before_it_has_memory(saved):
-    rewrite(saved / "model.keras", lambda config: config["config"].update(source_vocab_size=10**9))
-    check_refused(saved, "must have about as many numbers .* described=80000")
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"source_vocab_size": 10**9}, "must have about as many numbers .* described=80000"),
+        (
+            {"num_decoder_layers": 2**31},
+            "must store each layer that it describes. Received: layers=2147483648",
+        ),
+        ({"trainable": "\x1b[2J"}, r"Cannot load .*trainable=\\x1b\[2J"),
+    ],
+)
+def test_a_model_that_is_not_stored_is_refused_before_it_has_memory(saved, sizes, reason):
+    rewrite(saved / "model.keras", lambda config: config["config"].update(sizes))
+    check_refused(saved, reason)
 
 
 def test_a_large_number_that_makes_no_weight_is_loaded(tmp_path):
