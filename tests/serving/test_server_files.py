@@ -252,6 +252,7 @@ def test_containers_run_without_rights(base):
 
 def test_different_names_are_different_resources():
     names = ["a.b", "a_b", "a-b", "A_b", "a__b", "a_b_", "_a_b", *(f"{'a' * 70}{i}" for i in range(3))]
+    names += ["2024_en_de", "-", "EN-" + "d" * 80, "_" * 70 + "x"]
     assert len({*map(resource_name, names)}) == len(names) and resource_name("a_b") == "a-b"
     assert all(re.fullmatch("[a-z][a-z0-9-]{0,56}[a-z0-9]", resource_name(name)) for name in names)
 
@@ -286,15 +287,6 @@ def test_folder_is_locked_and_temporary_files_go(base):
     assert left.exists() and not (base / "models.config").exists()
     write_server_files(base, stable=1)
     assert not left.exists() and (base / "models.config").exists()
-
-
-@pytest.mark.parametrize("name", ["2024_en_de", "-", "EN-" + "d" * 80, "_" * 70 + "x"])
-def test_kubernetes_allows_the_names(base, name):
-    write_server_files(base, name)
-    items = kubernetes_of(base)
-    assert len(items) == 6 and len({name for _, name in items}) == 2
-    for _, name in items:
-        assert re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name)
 
 
 def test_page_explains_alerts_and_their_metrics(base):

@@ -235,10 +235,3 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
         for name in ("translation", "truncated"):
             assert found[name].tolist() == [expected[name][texts.index(row)] for row in rows]
     assert shapes == {(3, 4), (3, 24), (1, 4)}
-
-
-def test_empty_target_scores_the_end_alone(functions, beam, texts):
-    found = call(functions["score"], text=[texts[0], texts[0], ""], target=["", "I am", ""])
-    expected = beam.model.score([ids_of(beam, texts[0])], [[3]], jit_compile=False)
-    np.testing.assert_allclose(found["score"][0], expected.scores[0], rtol=1e-4)
-    assert found["score"][0] < 0 and found["score"][2] == 0
