@@ -63,11 +63,6 @@ def best(hypotheses, i=0):
     return hypotheses.tokens.numpy()[0, i, : int(hypotheses.lengths[0, i])]
 
 
-def test_every_signature_is_there_and_documented(functions):
-    assert list(functions) == list(TranslatorSignatures.descriptions)
-    assert all(about.endswith(".") for about in TranslatorSignatures.descriptions.values())
-
-
 @pytest.mark.slow
 def test_n_best_has_all_hypotheses_and_serving_default_the_best(functions, beam, texts, alone):
     found, first = call(functions["n_best"], text=texts), call(functions["serving_default"], text=texts)

@@ -142,12 +142,3 @@ def test_a_document_has_the_number_of_its_lines(translator):
     pytest.importorskip("sentencex")
     with pytest.warns(UserWarning, match="1 of 2 lines hold text"):
         translator.translate_document("The dog. A \N{PARTY POPPER}! The \u00e9.\na cat\n", "en")
-
-
-@pytest.mark.slow
-def test_an_export_has_the_output(translator, tmp_path):
-    options = {"signatures": ["serving_default", "n_best"], "warmup": False, "check": False}
-    export = tf.saved_model.load(str(translator.export(tmp_path, **options)))
-    for name in ("serving_default", "n_best"):
-        found = export.signatures[name](text=tf.constant(list(TEXTS)))
-        assert found["unknown"].numpy().tolist() == list(TEXTS.values())
