@@ -23,7 +23,7 @@ def written(path, content):
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
-def test_lines_are_what_stands_between_newlines(tmp_path, name):
+def test_newlines_separate_lines(tmp_path, name):
     for content, lines in (
         ("", []),
         ("\n", [""]),

@@ -1,6 +1,8 @@
 """An export behind the batching of TensorFlow Serving: each row is answered as if it were alone."""
 
+import collections
 import itertools
+import json
 import os
 import pathlib
 import random
@@ -13,6 +15,8 @@ import pytest
 import tensorflow as tf
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+import serving_threads
 from batching import COMPILER, BatchingServer, build, settings_of
 
 from keras_transformer.client.attempts import Failure, attempt, finished
@@ -210,3 +214,37 @@ def test_ids_of_other_widths_are_answered_after_another_attempt(start, config, r
     with start(config) as server, ThreadPoolExecutor(CALLERS) as pool:
         list(pool.map(call, [*range(TEXTS)] * 2))
     assert spoilt
+
+
+def test_the_server_has_the_threads_of_its_flags(program, model_folder, config):
+    def threads(intra_op, inter_op):
+        with BatchingServer(program, model_folder / "1", config, intra_op, inter_op) as server:
+            server.predict(text=[b"a"])
+            tasks = pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
+            return collections.Counter((task / "comm").read_text().strip() for task in tasks)
+
+    one, other = threads(1, 4), threads(5, 2)
+    assert (one["tf_Compute"], other["tf_Compute"]) == (4, 2)
+    assert (
+        other["batching_server"] - one["batching_server"] == 4
+    )  # threads of operations have the program's name
+
+
+def test_the_benchmark_of_threads_measures_each_combination(program, model_folder, pairs, tmp_path, capsys):
+    source, output = tmp_path / "source", tmp_path / "measured.jsonl"
+    source.write_text("".join(f"{text}\n" for text, _ in pairs[:TEXTS]), encoding="utf-8")
+    paths = [model_folder / "1", "--source", source, "--server", program, "--output", output]
+    settings = "--intra-op 1 --inter-op 2 --batch-threads 0,1 --callers 1,3 --seconds 0.5 --rounds 1"
+    serving_threads.main([*map(str, paths), *settings.split()])
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    names = (*serving_threads.SETTINGS, "callers")
+    combinations = [tuple(row[name] for name in names) for row in rows]
+    assert combinations == [(1, 2, threads, callers) for threads in (0, 1) for callers in (1, 3)]
+    assert all(
+        row["failed"] == 0 and 0 < row["p50_ms"] <= row["p99_ms"] and row["cpu_ms"] > 0 for row in rows
+    )
+    lines = [line.split("|") for line in capsys.readouterr().out.splitlines()]
+    assert [tuple(int(line[i]) for i in (2, 3, 4, 1)) for line in lines[2:]] == sorted(
+        combinations, key=lambda each: each[3]
+    )
+    assert float(lines[2][6]) == float(lines[4][6]) == 1  # the first combination, beside itself

@@ -84,7 +84,7 @@ def test_a_window_of_long_lines_ends_early(monkeypatch):
     assert [[len(line) for line in window] for window in windows] == [[5, 15], [30], [1, 1, 1]]
 
 
-def test_of_an_endless_line_the_beginning_is_read(tmp_path):
+def test_endless_line_is_cut(tmp_path):
     (tmp_path / "source").write_bytes(b"a" * (3 * LONGEST_LINE + 5) + b"\nb")
     mirror = Mirror(max_source_length=2 * LONGEST_LINE)
     resume(tmp_path / "source", tmp_path / "output", mirror)

@@ -278,7 +278,7 @@ def test_graph_that_a_server_cannot_run_is_refused(function, spec, message, tmp_
 
 
 @pytest.mark.slow
-def test_what_a_killed_export_left_is_gone_after_the_next(tmp_path):
+def test_next_export_removes_the_files_of_a_killed_one(tmp_path):
     left = tmp_path / ".tmp-0123abcd-1"
     left.mkdir()
     (left / "saved_model.pb").touch()
@@ -357,7 +357,7 @@ def test_a_crash_during_export_leaves_nothing(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_an_export_says_what_it_is(exported, translator):
+def test_export_describes_itself(exported, translator):
     described = json.loads((exported / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == set(TranslatorSignatures.descriptions)
     assert described["signatures"]["score"]["inputs"] == {

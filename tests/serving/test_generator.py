@@ -64,7 +64,7 @@ def test_a_blank_between_prompt_and_continuation_is_kept():
     assert "one two" + continuation == tokenizer.detokenize([[*ids, *tokens]]).numpy()[0].decode()
 
 
-def test_of_a_long_prompt_the_end_is_read(generator, signatures, monkeypatch):
+def test_long_prompt_keeps_its_end(generator, signatures, monkeypatch):
     def answer(texts, jit_compile=None):
         found = signatures.generate(tf.constant(texts))
         return {name: value.numpy() for name, value in found.items()}

@@ -107,7 +107,7 @@ def test_ended_output_gains_no_token_from_a_longer_limit(function, text):
     assert found["ended"][:-1].tolist() == unchanged.tolist() and len(set(unchanged)) == 2
 
 
-def test_options_keep_the_limit_of_the_row(function, translator, text):
+def test_length_options_stay_within_the_limit_of_the_row(function, translator, text):
     """Or a short request would cost as much as the longest text, hundreds of steps."""
     limit = 2 * (int(translator.source_tokenizer.tokenize(text).shape[0]) + 1) + 16
     assert translator.max_length is None and limit < translator.longest_output

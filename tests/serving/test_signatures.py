@@ -164,7 +164,7 @@ def test_rows_stand_alone_in_every_signature(functions, texts):
 
 
 @pytest.mark.slow
-def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
+def test_text_past_the_limit_is_not_tokenised(beam):
     """A million characters cost no more than the limit's: the tokenizer sees the first of them alone."""
     limit = beam.max_source_length * CHARACTERS_PER_TOKEN
     seen = []

@@ -237,7 +237,7 @@ def test_texts_that_are_compared_are_cut_one_by_one():
         MADE["pairs"]().classify(texts, texts)
 
 
-def test_what_a_model_learnt_of_masked_tokens_makes_vectors():
+def test_embedder_takes_a_model_with_a_masked_language_head():
     model = encoder_model(MaskedLanguageHead())
     embedder = servable_of(model, (ByteTokenizer(),))
     assert type(embedder) is Embedder and embedder.max_source_length == 40

@@ -217,7 +217,7 @@ def test_folder_loads_after_a_kill_between_two_files(translator, tmp_path, monke
         ((["a"], 0), "batch_size=0"),
     ],
 )
-def test_what_cannot_be_translated_is_refused(translator, arguments, message):
+def test_other_values_than_lists_of_texts_are_refused(translator, arguments, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(*arguments)
 

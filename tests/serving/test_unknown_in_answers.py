@@ -64,7 +64,7 @@ def inputs_of(signature, texts, translator):
 @pytest.mark.parametrize(
     "signature", ["serving_default", "n_best", "alignment", "score", "tokens", "options"]
 )
-def test_each_signature_of_a_translator_counts_them(translator, signature):
+def test_each_signature_of_a_translator_counts_unknown_tokens(translator, signature):
     texts = list(TEXTS)
     assert expected(translator.source_tokenizer, texts) == list(TEXTS.values())
     found = translator.answer(*inputs_of(signature, texts, translator), signature=signature)["unknown"]
@@ -92,7 +92,7 @@ def test_ids_that_the_model_does_not_know_count(translator):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["generator", "classifier", "embedder"])
-def test_the_other_servables_count_them(pieces, kind):
+def test_other_servables_count_unknown_tokens(pieces, kind):
     model = {
         "generator": lambda: writer(pieces),
         "classifier": lambda: Classifier(encoder(pieces, ClassificationHead(2)), pieces),
@@ -104,7 +104,7 @@ def test_the_other_servables_count_them(pieces, kind):
 
 
 @pytest.mark.parametrize("head", [pytest.param(None, marks=pytest.mark.slow), 1])
-def test_a_pair_counts_those_of_both_texts(pieces, head):
+def test_pair_counts_the_unknown_tokens_of_both_texts(pieces, head):
     model = Similarity(encoder(pieces, head and ClassificationHead(head)), pieces)
     found = model.answer(["the \N{PARTY POPPER}", "a cat"], ["\u00e9 dog \u00e9", "a"])
     assert found["unknown"].tolist() == [3, 0]
@@ -123,7 +123,7 @@ def test_bytes_know_every_text():
 
 
 @pytest.mark.slow
-def test_a_warning_has_their_number(translator, pieces):
+def test_warning_has_the_number_of_texts_with_unknown_tokens(translator, pieces):
     with pytest.warns(UserWarning, match="2 of 3 sentences hold text that the vocabulary cannot write"):
         translator.translate(["a cat", "\N{PARTY POPPER}", "the \u00e9"])
     with pytest.warns(UserWarning, match="1 of 2 prompts hold text"):
@@ -138,7 +138,7 @@ def test_a_warning_has_their_number(translator, pieces):
 
 
 @pytest.mark.slow
-def test_a_document_has_the_number_of_its_lines(translator):
+def test_warning_of_a_document_counts_its_lines(translator):
     pytest.importorskip("sentencex")
     with pytest.warns(UserWarning, match="1 of 2 lines hold text"):
         translator.translate_document("The dog. A \N{PARTY POPPER}! The \u00e9.\na cat\n", "en")

@@ -76,7 +76,7 @@ def watched(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_curves_say_what_fit_says_by_optimizer_step(watched):
+def test_curves_have_the_values_of_fit_by_optimizer_step(watched):
     train, validation = (written(watched.folder / run) for run in ("train", "validation"))
     n = watched.batches.steps
     assert n == 3
