@@ -13,7 +13,7 @@ from keras_transformer.serving import Translator
 
 
 @pytest.fixture
-def mirrored(monkeypatch):
+def mirrored(traced, monkeypatch):
     """Makes every translator write texts backwards. Two lists: its batches, and functions to call before each."""
     batches, acts = [], []
 
@@ -82,15 +82,7 @@ def test_a_file_is_translated_into_another(tiny_run, translator, pairs, tmp_path
     assert (code, out.decode()) == (0, f"{tmp_path / 'out'}\n"), err
     expected = "".join(f"{line}\n" for line in translator.translate(sources))
     assert (tmp_path / "out").read_text(encoding="utf-8") == expected
-    assert_refused(
-        "translate",
-        tiny_run,
-        "--input",
-        tmp_path / "in",
-        "--output",
-        tmp_path / "out",
-        named="`output` must not exist yet",
-    )
+    assert_refused(*command, named="`output` must not exist yet")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

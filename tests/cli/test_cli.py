@@ -80,13 +80,7 @@ def trained(command):
     return run(*command)
 
 
-@pytest.fixture
-def traced(translator, monkeypatch):
-    """Lets commands load the translator of the tests, whose graph is traced already."""
-    monkeypatch.setattr(Translator, "load", lambda folder: translator)
-    return translator
-
-
+@pytest.mark.slow
 def test_train_reports_on_stderr_prints_its_folder_and_validates(command, trained, pairs):
     code, out, err = trained
     assert code == 0, err
@@ -101,6 +95,7 @@ def test_train_reports_on_stderr_prints_its_folder_and_validates(command, traine
     assert float(history[1]["val_loss"]) != float(history[0]["val_loss"])
 
 
+@pytest.mark.slow
 def test_finished_run_is_left_alone(command, trained):
     code, _, err = run(*command)
     assert code == 0 and "nothing to do, 2 epochs are done" in err and "epoch 1/2" not in err
@@ -157,16 +152,11 @@ def test_translate_writes_a_line_for_a_line_in_order(tiny_run, traced, pairs):
     assert expected[4] == expected[6] == expected[7] == "" != expected[0]
 
 
-@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("stdin", "lines"),
     [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"\n\n\n", 3), (b"\xff\xfe\na\0b\n\x0c\n", 3)],
 )
-def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines, real, monkeypatch):
-    if not real:  # each command loads the translator and traces its graph anew
-        monkeypatch.setattr(
-            Translator, "translate_batch", lambda self, rows: [row.decode("utf-8", "replace") for row in rows]
-        )
+def test_translate_writes_as_many_lines_as_it_read(tiny_run, traced, stdin, lines):
     code, out, err = run("translate", tiny_run, "--batch-size", 2, stdin=stdin)
     kinds = ("not UTF-8", "hold text that the vocabulary cannot write", "were cut at their largest")
     assert code == 0 and all(any(kind in line for kind in kinds) for line in err.splitlines())
@@ -175,7 +165,7 @@ def test_translate_writes_as_many_lines_as_it_read(tiny_run, stdin, lines, real,
     out.decode("utf-8")
 
 
-def test_line_ends_change_nothing_and_stay_out_of_translations(tiny_run, monkeypatch):
+def test_line_ends_change_nothing_and_stay_out_of_translations(tiny_run, traced, monkeypatch):
     monkeypatch.setattr(
         Translator, "translate_batch", lambda self, rows: [f"{row}\nb\r\nc\u2028d" for row in rows]
     )
@@ -227,15 +217,29 @@ def test_closed_standard_output_ends_a_command_quietly(tiny_run, pairs, monkeypa
         assert (main(["translate", str(tiny_run)]), err.getvalue()) == (0, "")
 
 
-def test_an_error_cannot_write_to_a_terminal(tmp_path):
-    code, _, err = run("translate", tmp_path / "a\x1b[31mb\n")
-    assert code == 2 and r"a\x1b[31mb\n" in err and "\x1b" not in err and err.count("\n") == 1
+@pytest.mark.parametrize(
+    ("error", "expected", "begin"),
+    [
+        (ValueError("x" * 10**6), 2, "error: xxx"),
+        (ValueError("a\x1b[31mb\n"), 2, r"error: a\x1b[31mb\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+    ids=["long", "control", "interrupted"],
+)
+def test_errors_and_interruptions_are_one_short_line(error, expected, begin, monkeypatch, tmp_path):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(importlib.import_module("keras_transformer.cli.main"), "import_tensorflow", fail)
+    code, out, err = run("export", tmp_path, "model")
+    assert (code, out, err.count("\n")) == (expected, b"", 1)
+    assert err.startswith(f"keras-transformer: {begin}") and len(err) < 3100 and "\x1b" not in err
 
 
 @pytest.mark.parametrize(
     "command", [("ask", "http://localhost:1"), ("load-test", "http://localhost:1"), ("translate",)]
 )
-def test_a_closed_standard_input_is_named(tiny_run, command, monkeypatch, capsys):
+def test_a_closed_standard_input_is_named(tiny_run, traced, command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", None)
     assert main([*command, *([str(tiny_run)] if command == ("translate",) else [])]) == 2
     assert capsys.readouterr().err == (
@@ -243,62 +247,27 @@ def test_a_closed_standard_input_is_named(tiny_run, command, monkeypatch, capsys
     )
 
 
-@pytest.mark.parametrize(
-    ("error", "expected", "begin"),
-    [(ValueError("x" * 10**6), 2, "error: xxx"), (KeyboardInterrupt(), 130, "interrupted\n")],
-)
-def test_an_error_of_any_length_and_an_interruption_are_one_short_line(
-    error, expected, begin, monkeypatch, tmp_path
-):
-    def fail():
-        raise error
-
-    monkeypatch.setattr(importlib.import_module("keras_transformer.cli.main"), "import_tensorflow", fail)
-    code, out, err = run("export", tmp_path, "model")
-    assert (code, out, err.count("\n")) == (expected, b"", 1)
-    assert err.startswith(f"keras-transformer: {begin}") and len(err) < 3100
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["server-files", "missing"],
-        ["train", "--help"],
-        ["generate", ".", "--nothing"],
-        ["evaluate", "missing"],
-    ],
-    ids=" ".join,
-)
-def test_commands_without_a_model_import_no_keras(arguments):
-    code = f"""
+def test_commands_without_a_model_import_no_keras():
+    code = """
 import contextlib, sys
 from keras_transformer.cli import main
 from keras_transformer.cli.search_options import NORMALIZATIONS
-with contextlib.suppress(SystemExit):
-    main({arguments})
-print(sorted({{"keras", "tensorflow"}} & set(sys.modules)))
+for command in ("--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"):
+    with contextlib.suppress(SystemExit):
+        main(command.split())
+print(sorted({"keras", "tensorflow"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count("\n") > 1 or "--nothing" in done.stderr or "missing" in done.stderr
+    assert done.stdout.count("usage: keras-transformer") == 2
+    assert "--nothing" in done.stderr and done.stderr.count("missing") >= 2
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.slow
-def test_a_good_command_prints_no_notice_of_tensorflow(tiny_run):
-    command = [sys.executable, "-m", "keras_transformer", "translate", tiny_run]
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    done = subprocess.run(command, env=environment, input=b"a\n", capture_output=True, check=True)
-    # This model has hardly learnt to end, which the library says.
-    notices = [line for line in done.stderr.splitlines() if b"translations were cut" not in line]
-    assert (done.stdout.count(b"\n"), notices) == (1, [])
 
 
 def test_the_option_of_normalization_has_the_names_of_a_beam():
     assert NORMALIZATIONS == beam.NORMALIZATIONS
 
 
-def test_options_of_a_beam_need_a_beam(tiny_run):
+def test_options_of_a_beam_need_a_beam(tiny_run, traced):
     for option in ("--length-penalty=1", "--normalization=length"):
         assert_refused("translate", tiny_run, option, named="give --beam-width too")
     code, out, err = run("translate", tiny_run, option, "--beam-width", 2, stdin=b"")
@@ -316,7 +285,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("options", SEARCHES)
-def test_options_of_the_search_are_those_of_python(tiny_run, options, monkeypatch):
+def test_options_of_the_search_are_those_of_python(tiny_run, traced, options, monkeypatch):
     used = []
     monkeypatch.setattr(
         Translator, "translate_batch", lambda self, rows: used.append(self) or [""] * len(rows)
@@ -332,10 +301,9 @@ def test_options_of_the_search_are_those_of_python(tiny_run, options, monkeypatc
         ("--beam-width 2 --seed 1", "not both. Received: --beam-width, --seed"),
         ("--suppress nothing", "--suppress must name pieces of the vocabulary. Received: 'nothing'"),
         ("--temperature 0", "temperature=0.0"),
-        ("--repetition-penalty 0", "penalty=0.0"),
     ],
 )
-def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, options, named):
+def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, traced, options, named):
     assert_refused("translate", tiny_run, *options.split(), named=named)
 
 
@@ -364,8 +332,8 @@ def test_server_files_follow_the_options_of_export(tiny_run, tmp_path):
         "--beam-width 3 --n-best 2 --max-source-length 20 --max-length 9 --precision int8 --batch-sizes 1 4 "
         "--signatures serving_default n_best"
     )
-    code, _, err = run("export", tiny_run, tmp_path / "model", *options.split())
-    assert code == 0, err
+    code, out, err = run("export", tiny_run, tmp_path / "model", *options.split())
+    assert (code, out.decode()) == (0, f"{tmp_path / 'model' / '1'}\n") and f"Exporting {tiny_run}." in err
     described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
     assert [described["strategy_arguments"][name] for name in ("width", "n_best")] == [3, 2]
     assert (described["max_source_length"], described["max_length"]) == (20, 9)
@@ -382,19 +350,7 @@ def test_server_files_follow_the_options_of_export(tiny_run, tmp_path):
     assert code == 2 and "Received: stable=2" in err
 
 
-@pytest.mark.slow
-def test_export_writes_a_version_and_never_overwrites_it(tiny_run, tmp_path):
-    code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)
-    assert (code, out.decode()) == (0, f"{tmp_path / 'model' / '3'}\n"), err
-    assert f"Exporting {tiny_run}." in err
-    model = tmp_path / "model" / "3" / "saved_model.pb"
-    before = model.stat().st_mtime_ns, model.read_bytes()
-    code, out, err = run("export", tiny_run, tmp_path / "model", "--version", 3)
-    assert (code, out) == (2, b"")
-    assert err.startswith("keras-transformer: error: ") and "3 exists" in err
-    assert (model.stat().st_mtime_ns, model.read_bytes()) == before
-
-
+# Each option whose value another module refuses is refused there. Here are the kinds of errors.
 MISTAKES = {
     "--source {files}/nowhere --target {files}/en": "nowhere",
     "--source {files}/ko --target {files}/en.few": "en.few with 6",
@@ -402,7 +358,6 @@ MISTAKES = {
     "--source {files}/ko": "--target",
     "": "--pairs",
     "--pairs {files}/no-tab.tsv": "no-tab.tsv, line 2",
-    "--pairs {files}/ko": "ko, line 1",
     "--source {files}/latin1 --target {files}/latin1": "latin1, line 2",
     "--source {files}/empty --target {files}/empty": "empty",
     "--source {files}/broken.gz --target {files}/broken.gz": "broken.gz",
@@ -411,24 +366,11 @@ MISTAKES = {
     "{data} --val-source {files}/ko.few --val-target {files}/en": "ko.few with 6",
     "{data} --val-pairs {files}/nowhere.tsv": "nowhere.tsv",
     "{data} --num-heads 3": "num_heads=3",
-    "{data} --num-heads 0": "num_heads=0",
-    "{data} --num-layers 0": "num_layers=0",
     "{data} --d-model 0": "d_model=0",
-    "{data} --d-ff 0": "d_ff=0",
     "{data} --batch-tokens 10": "batch_tokens=10",
-    "{data} --max-length 1": "max_length=1",
     "{data} --max-length 2": "longer than `max_length`=2",
     "{data} --too-long error --max-length 4": "`max_length`=4",
-    "{data} --vocab-size 20": "vocab_size=20",
     "{data} --vocab-size -1": "vocab_size=-1",
-    "{data} --character-coverage 1.5": "character_coverage",
-    "{data} --dropout 1.5": "1.5",
-    "{data} --dropout -0.1": "-0.1",
-    "{data} --label-smoothing 2": "label_smoothing=2",
-    "{data} --epochs 0": "epochs=0",
-    "{data} --learning-rate 0": "learning_rate=0",
-    "{data} --learning-rate nan": "nan",
-    "{data} --warmup-steps 0": "warmup_steps=0",
     "{data} --activation nonsense": "nonsense",
     "{data} --seed -1": "Seed must be between 0",
 }
@@ -441,14 +383,6 @@ def test_unusable_input_of_train_is_one_message(files, tmp_path, options):
     assert_refused(
         "train", *TINY, "--epochs", 1, "--output", tmp_path / "run", *given, named=MISTAKES[options]
     )
-
-
-@pytest.mark.slow
-def test_a_mistake_in_the_command_does_not_bar_its_correction(files, tmp_path):
-    begin = ["train", "--source", files / "ko", "--target", files / "en", *TINY, "--epochs", 1]
-    assert run(*begin, "--output", tmp_path / "run", "--num-heads", 3)[0] == 2
-    code, _, err = run(*begin, "--output", tmp_path / "run")
-    assert code == 0, err
 
 
 def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
@@ -473,7 +407,8 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
         ("evaluate {run} --source {files}/ko --target {files}/en.few", "en.few with 6"),
         ("evaluate {run} --pairs {files}/no-tab.tsv", "no-tab.tsv, line 2"),
         ("export {files} {tmp}/model", "`folder` must hold one of translator.json, "),
-        ("export {run} {tmp}/model --version 0", "version=0"),
+        ("export {files} {tmp}/model --version 0", "version=0"),  # before it loads a model
+        ("export {files} gs://bucket/model", "must be on a disk of this machine"),
         pytest.param("export {run} {files}/ko", "ko", marks=pytest.mark.slow),
     ],
 )
@@ -488,15 +423,12 @@ def test_unusable_input_of_other_commands_is_one_message(files, tiny_run, tmp_pa
         ("", "usage: keras-transformer"),
         ("fly", "usage: keras-transformer"),
         ("train", "usage: keras-transformer train"),
-        ("train --output x --epochs many", "usage: keras-transformer train"),
         ("train --output x --preset huge", "usage: keras-transformer train"),
         ("train --output x --unheard-of", "unrecognized arguments: --unheard-of"),
         ("train --output x --lerning-rate 3", "--lerning-rate 3. Did you mean --learning-rate?"),
         ("train --output x --learning_rate=3", "--learning_rate=3. Did you mean --learning-rate?"),
-        ("translate", "usage: keras-transformer translate"),
         ("translate x --n-best 3", "unrecognized arguments: --n-best 3"),
         ("export run", "usage: keras-transformer export"),
-        ("export run folder --version one", "usage: keras-transformer export"),
         ("server-files folder --name=--", "argument --name: expected one argument"),
         ("ask http://localhost --label=--", "argument --label: expected one argument"),
     ],
@@ -511,19 +443,6 @@ def test_malformed_command_line_is_exit_code_2_with_the_usage(arguments, shown, 
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ("gs://bucket/model", "must be on a disk of this machine"),
-        ("{tmp} --version 0", "version=0"),
-        ("{tmp} --version 7", "version=7"),
-    ],
-)
-def test_export_refuses_its_folder_before_it_loads_a_model(tmp_path, arguments, named):
-    (tmp_path / "7").mkdir()
-    assert_refused("export", tmp_path, *arguments.format(tmp=tmp_path).split(), named=named)
-
-
 def help_of(capsys, *arguments):
     with pytest.raises(SystemExit) as stopped:
         main([*arguments, "--help"])
@@ -531,12 +450,9 @@ def help_of(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_help_names_every_command(capsys):
+def test_help_names_every_command_and_hyperparameter_with_its_default(capsys):
     text = help_of(capsys)
     assert all(name in text for name in ("train", "average", "translate", "evaluate", "export"))
-
-
-def test_train_help_names_every_hyperparameter_with_its_default(capsys):
     text = " ".join(help_of(capsys, "train").split())
     for field in dataclasses.fields(Recipe):
         option = f"--{field.name.replace('_', '-')}"
@@ -554,10 +470,10 @@ SPECIAL = {"character_coverage": 0.99, "tokenizer": "bpe", "average_last": 1}
 @pytest.mark.parametrize(
     "left_out", [("init_from", "lora"), ("tokenizer", *VOCABULARY, "ema")], ids=["new", "continued"]
 )
-def test_every_option_reaches_the_recipe(files, tmp_path, monkeypatch, left_out):
+def test_options_and_files_reach_the_training(files, pairs, tmp_path, monkeypatch, left_out):
     kinds = {int: 7, float: 0.25, str: "gelu", bool: True}
     given = {}
-    monkeypatch.setattr(runs, "train", lambda recipe, *_, **__: given.update(recipe=recipe))
+    monkeypatch.setattr(runs, "train", lambda *arguments, say: given.update(arguments=arguments))
     options, expected = [], {}
     for field in dataclasses.fields(Recipe):
         if field.name in left_out:
@@ -571,31 +487,31 @@ def test_every_option_reaches_the_recipe(files, tmp_path, monkeypatch, left_out)
         if field.metadata.get("is_path"):
             expected[field.name] = str(tmp_path)
         options += [name] if kind is bool else [name, expected[field.name]]
-    code, _, err = run("train", "--pairs", files / "pairs.tsv.gz", "--output", tmp_path / "run", *options)
-    assert code == 0, err
-    assert dataclasses.asdict(given["recipe"]) == expected
-
-
-def test_without_options_the_recipe_is_the_default(files, tmp_path, monkeypatch):
-    given = {}
-    monkeypatch.setattr(runs, "train", lambda recipe, *_, **__: given.update(recipe=recipe))
-    assert run("train", "--pairs", files / "pairs.tsv.gz", "--output", tmp_path / "run")[0] == 0
-    assert given["recipe"] == Recipe()
-
-
-def module(*arguments, stdin=b""):
-    """Runs `python -m keras_transformer` in a process of its own."""
-    command = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, check=False)
+    data = ["--pairs", files / "pairs.tsv.gz"]
+    data += ["--val-source", files / "ko.few", "--val-target", files / "en.few"]
+    command = ["train", *data, "--output", tmp_path / "run"]
+    code, out, err = run(*command, *options)
+    assert (code, out.decode(), err) == (0, f"{tmp_path / 'run'}\n", "")
+    recipe, train_pairs, folder, val_pairs = given["arguments"]
+    assert dataclasses.asdict(recipe) == expected
+    assert (list(train_pairs), str(folder), list(val_pairs)) == (pairs, str(tmp_path / "run"), pairs[:6])
+    assert run(*command)[0] == 0 and given["arguments"][0] == Recipe()
 
 
 @pytest.mark.slow
-def test_the_module_translates_in_a_process_of_its_own(tiny_run, translator, pairs):
+def test_the_module_translates_in_a_process_of_its_own_without_notices_of_tensorflow(
+    tiny_run, translator, pairs
+):
+    command = [sys.executable, "-m", "keras_transformer", "translate"]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    options = {"capture_output": True, "cwd": ROOT, "env": environment, "check": False}
     lines = [pairs[0][0], "", pairs[1][0]]
-    done = module("translate", tiny_run, stdin="\n".join(lines).encode())
-    assert done.returncode == 0, done.stderr.decode()
+    done = subprocess.run([*command, tiny_run], input="\n".join(lines).encode(), **options)
+    # This model has hardly learnt to end, which the library says.
+    notices = [line for line in done.stderr.splitlines() if b"translations were cut" not in line]
+    assert (done.returncode, notices) == (0, [])
     assert done.stdout.decode() == "".join(f"{line}\n" for line in translator.translate(lines))
-    done = module("translate", ROOT)
+    done = subprocess.run([*command, ROOT], input=b"", **options)
     assert done.returncode == 2 and done.stdout == b""
     assert b"holds no translator" in done.stderr and b"Traceback" not in done.stderr
 
@@ -633,13 +549,6 @@ def test_ensemble_joins_runs_and_warns_of_different_pairs(tiny_run, translator, 
         np.testing.assert_equal(model.get_weights(), translator.model.get_weights())
     new = ("--source", files / "ko", "--target", files / "en", "--output", tmp_path / "new")
     assert_refused("train", *new, "--init-from", output, named="`init_from` must hold one model")
-
-
-@pytest.mark.slow
-def test_ensemble_of_a_run_and_itself_translates_like_the_run(tiny_run, files, tmp_path):
-    assert run("ensemble", tiny_run, tiny_run, "--output", tmp_path / "joined")[0] == 0
-    stdin = (files / "ko.few").read_bytes()
-    assert run("translate", tmp_path / "joined", stdin=stdin) == run("translate", tiny_run, stdin=stdin)
 
 
 @pytest.mark.slow

@@ -186,16 +186,3 @@ def test_a_closed_client_and_a_wrong_argument_are_named(run):
     run(ask)
     with pytest.raises(ValueError, match="`concurrency` must be"):
         AsyncClient("http://localhost", concurrency=0)
-
-
-def test_headers_of_one_call_go_with_it_alone(run, backend):
-    async def ask(client):
-        await client.with_headers({"x-request-id": "9"}).status()
-        await client.status()
-
-    run(ask, headers={"x-team": "a"})
-    found = [{name.lower(): value for name, value in headers.items()} for headers in backend.headers]
-    assert [(headers.get("x-team"), headers.get("x-request-id")) for headers in found] == [
-        ("a", "9"),
-        ("a", None),
-    ]

@@ -44,7 +44,7 @@ def predicted(monkeypatch, output):
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_tensor_that_is_none_is_an_error(name, monkeypatch):
+def test_unreadable_tensor_is_an_error(name, monkeypatch):
     with pytest.raises(OSError, match="the answer cannot be read"):
         predicted(monkeypatch, TENSORS[name])
 
@@ -111,7 +111,7 @@ def test_outputs_of_other_dtypes_are_an_error(outputs, monkeypatch):
 
 
 @pytest.mark.parametrize("states", [[5], [{"version": "x", "state": 1}], {"a": 1}, 5, None, [[]]])
-def test_states_that_are_none_are_an_error(states, monkeypatch):
+def test_unreadable_states_are_an_error(states, monkeypatch):
     with Client("http://localhost:1") as client:
         monkeypatch.setattr(client._transport, "_send", lambda *_: {"model_version_status": states})
         with pytest.raises(OSError, match="the answer cannot be read"):

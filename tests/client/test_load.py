@@ -92,18 +92,13 @@ def test_the_exit_code_tells_that_requests_failed(backend, url, faults, expected
     assert code == expected and line in out.decode() and b"\x1b" not in out
 
 
-def test_the_command_refuses_no_text_and_another_model(backend, url):
+def test_the_command_refuses_no_text_an_unwritable_picture_and_another_model(backend, url):
+    pytest.importorskip("matplotlib")
     assert_refused("load-test", url, stdin=b"\n \n", named="Standard input must hold at least one line")
+    picture = ["--text", "a", "--requests", "1", "--picture", "l.xyz"]
+    assert_refused("load-test", url, *picture, named="`--picture` must be a file that ends with one of .")
     assert backend.calls == 0
     assert_refused("load-test", url, "--model", "other", stdin=b"a", named="other")
-
-
-@pytest.mark.sampled
-def test_unwritable_picture_is_refused_before_the_test(backend, url):
-    pytest.importorskip("matplotlib")
-    options = ["--text", "a", "--requests", "1", "--picture", "l.xyz"]
-    assert_refused("load-test", url, *options, named="`--picture` must be a file that ends with one of .")
-    assert backend.calls == 0
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from contracts import check_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.data import Batches
-from keras_transformer.text import ByteTokenizer
 
 BOS, EOS = 2, 3
 
@@ -71,15 +71,6 @@ def pairs_in(epoch):
             assert given_ == [BOS, *wanted[:-1]]
             found[tuple(s[:-1]), tuple(wanted[:-1])] += 1
     return found
-
-
-def test_each_pair_comes_once_an_epoch_shifted_right_and_ended():
-    pairs = some_pairs() + some_pairs(3)  # some twice
-    with warnings.catch_warnings(action="error"):
-        batches = Batches(pairs, Numbers(), batch_tokens=60, max_length=14)
-    for epoch in range(3):
-        assert pairs_in(epoch_of(batches, epoch)) == ids_of(pairs)
-    assert (batches.kept, batches.skipped, batches.truncated) == (len(pairs), 0, 0)
 
 
 def test_source_and_target_are_read_by_their_own_tokenizers():
@@ -216,40 +207,6 @@ def test_empty_sides_are_left_out_and_counted():
     assert (batches.kept, batches.skipped) == (1, 4)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        ([], "Received: 0 pairs"),
-        ([("", "5")], "Received: 1 pairs, 1 of them with an empty side, 0 longer"),
-        ([pair(0, 9, 9), ("5", "")], "Received: 2 pairs, 1 of them with an empty side, 1 longer"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Of ")
-def test_no_usable_pair_is_an_error_with_the_numbers(pairs, message):
-    with pytest.raises(ValueError, match=message):
-        Batches(pairs, Numbers(), batch_tokens=50, max_length=5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"too_long": "drop"}, "'drop'"),
-        ({"max_length": 1}, "max_length=1"),
-        ({"num_buckets": 0}, "num_buckets=0"),
-        ({"batch_tokens": 31, "max_length": 32}, "batch_tokens=31, max_length=32"),
-    ],
-)
-def test_arguments_out_of_range_are_refused_with_their_values(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Batches(some_pairs(), Numbers(), **arguments)
-
-
-def test_a_real_tokenizer_loses_no_pair(pairs, tokenizer):
-    batches = Batches(pairs, tokenizer, batch_tokens=300, max_length=100)
-    sides = (map(tuple, tokenizer.tokenize(side).to_list()) for side in zip(*pairs, strict=True))
-    assert pairs_in(epoch_of(batches)) == collections.Counter(zip(*sides, strict=True))
-
-
 LENGTHS = st.integers(0, 12)
 
 
@@ -293,7 +250,21 @@ def test_nothing_is_lost_or_invented(lengths, max_length, more_tokens, num_bucke
     assert batches.padding == pytest.approx((ids == 0).mean())
 
 
-@pytest.mark.parametrize("wrong", [("a",), ("a", None), "ab", ("a", "b", "c")])
-def test_other_elements_than_pairs_are_refused(wrong):
-    with pytest.raises(ValueError, match="`pairs` must hold pairs"):
-        Batches([("a", "b"), wrong], ByteTokenizer(), batch_tokens=256)
+@pytest.mark.filterwarnings("ignore:Of ")
+def test_pairs_and_arguments_that_make_no_batch_are_refused():
+    check_refused(
+        lambda **arguments: Batches(some_pairs(), Numbers(), **arguments),
+        *({"too_long": "drop"}, {"max_length": 1}, {"num_buckets": 0}),
+        {"batch_tokens": 31, "max_length": 32},
+    )
+    for pairs, message in (
+        ([], "Received: 0 pairs"),
+        ([("", "5")], "Received: 1 pairs, 1 of them with an empty side, 0 longer"),
+        ([pair(0, 9, 9), ("5", "")], "Received: 2 pairs, 1 of them with an empty side, 1 longer"),
+        *(
+            ([("1", "2"), wrong], "`pairs` must hold pairs")
+            for wrong in (("1",), ("1", None), "12", (*"123",))
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Batches(pairs, Numbers(), batch_tokens=50, max_length=5)

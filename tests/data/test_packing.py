@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from contracts import check_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,20 +127,12 @@ def test_padding_that_is_a_tokens_target_is_refused():
     assert targets.tolist() == [[11, 12, 3, -1]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"length": 0}, "length=0"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"too_long": "cut"}, "too_long='cut'"),
-        ({"documents": []}, "Received: 0 texts"),
-        ({"documents": [["a"]]}, "lists of ids"),
-        ({"documents": [[[1, 2]]]}, "lists of ids"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        PackedTexts(**{"documents": [[5]], "length": 4, "batch_size": 1, **arguments})
+def test_wrong_arguments_are_named():
+    right = {"documents": [[5]], "length": 4, "batch_size": 1}
+    check_refused(PackedTexts, {"length": 0}, {"batch_size": 0}, {"too_long": "cut"}, **right)
+    for documents, message in (([], "0 texts"), ([["a"]], "lists of ids"), ([[[1, 2]]], "lists of ids")):
+        with pytest.raises(ValueError, match=message):
+            PackedTexts(documents, 4, 1)
 
 
 @pytest.mark.slow

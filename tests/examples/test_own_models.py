@@ -1,7 +1,6 @@
 """The examples with the encoder in a Keras model of one's own: their data."""
 
 import numpy as np
-import pytest
 import tag_spaces
 import time_series
 
@@ -37,10 +36,3 @@ def test_tags_are_where_a_space_follows():
     assert ids[0, :6].tolist() == [2, 3, 4, 5, tag_spaces.UNKNOWN, tag_spaces.PAD]
     assert tags[0, :6].tolist() == [0, 1, 0, 1, 0, tag_spaces.NO_TAG]
     assert tags[1, :2].tolist() == [0, tag_spaces.NO_TAG]
-
-
-@pytest.mark.parametrize("example", [time_series, tag_spaces])
-def test_an_output_that_exists_is_refused(example, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        example.main(["--output", str(tmp_path)])
-    assert f"{tmp_path} exists: name a new folder with --output." in capsys.readouterr().err

@@ -5,7 +5,6 @@ import itertools
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import korean_corpus
@@ -88,24 +87,6 @@ def test_both_directions_rerank_what_the_beam_found():
     assert korean_help.rerank(found, 0.0, 0.0) == ["short", "first"]
     assert korean_help.rerank(found, 0.1, 0.0) == ["short", "second"]
     assert korean_help.rerank(found, 0.0, 1.5) == ["two words", "first"]
-
-
-def test_candidates_keep_the_order_of_the_sentences():
-    def answer(*inputs, signature):
-        if signature == "score":
-            return {"score": np.array([-len(text) / 4 for text in inputs[0]])}
-        numbers = range(korean_help.WIDTH)
-        return {
-            "translations": np.array([[f"{text} {n}".encode() for n in numbers] for text in inputs[0]]),
-            "scores": np.array([[-float(n) for n in numbers] for _ in inputs[0]]),
-        }
-
-    sources = ["c" * (7 - number % 5) + str(number) for number in range(korean_help.ROWS + 3)]
-    stub = types.SimpleNamespace(answer=answer)
-    texts, forward, backward, words = korean_help.candidates(stub, sources)
-    assert texts[:, 2].tolist() == [f"{source} 2" for source in sources]
-    assert (forward == -np.arange(korean_help.WIDTH)).all() and (words == 2).all()
-    assert backward[:, 5].tolist() == [-len(f"{source} 5") / 4 for source in sources]
 
 
 def test_the_translator_of_help_texts_says_which_file_is_missing(tmp_path, capsys):

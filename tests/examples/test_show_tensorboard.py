@@ -25,7 +25,7 @@ def test_tensorboard_serves_the_run_meanwhile(run):
         urllib.request.urlopen(address)
 
 
-def test_nothing_to_show_is_said(tmp_path, monkeypatch):
+def test_folder_without_events_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(show_tensorboard, "SECONDS", 0)
     with (
         pytest.raises(RuntimeError, match=f"shows nothing of {tmp_path}"),
@@ -34,7 +34,7 @@ def test_nothing_to_show_is_said(tmp_path, monkeypatch):
         pass
 
 
-def test_a_missing_browser_is_said(tmp_path, monkeypatch):
+def test_missing_browser_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(show_tensorboard, "BROWSERS", ("no-such-browser",))
     with pytest.raises(RuntimeError, match="Looked for: no-such-browser"):
         show_tensorboard.picture("about:blank", tmp_path / "page.png")

@@ -87,102 +87,32 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(translate_on_ray, "LINES", LINES)
 
 
-@pytest.mark.slow
-def test_failed_lines_are_empty_and_counted(
-    in_this_process, tiny_run, translator, tmp_path, monkeypatch, capsys
+def test_failed_lines_and_files_are_left_out_and_counted(
+    in_this_process, tiny_run, pairs, tmp_path, monkeypatch, capsys
 ):
-    lines = ["\ufeffone", *"abcde", "\ufefftwo", "bad", "f"]
-    (tmp_path / "source").write_text("\n".join(lines) + "\n")
-    seen, translate_batch = [], Translator.translate_batch
-
-    def failing(self, texts, **options):
-        seen.extend(texts)
-        if b"bad" in texts:
-            raise ValueError("this line cannot be translated")
-        return translate_batch(self, texts, **options)
-
-    monkeypatch.setattr(Translator, "translate_batch", failing)
-    with pytest.warns(UserWarning, match="line 2 failed and is left empty"):
-        code = translate_on_ray.main([str(tiny_run), str(tmp_path / "source"), str(tmp_path / "output")])
-    out, err = capsys.readouterr()
-    assert code == translate_on_ray.EXIT_SOME_FAILED == 4
-    assert ", part 0: 6 lines, 0 failed" in out and ", part 1: 3 lines, 1 failed" in out
-    assert "1 lines could not be translated and are empty" in err
-    assert "\ufefftwo".encode() in seen and b"one" in seen
-    translations = (tmp_path / "output").read_text(encoding="utf-8").split("\n")
-    assert [line == "" for line in translations] == [False] * 7 + [True, False, True]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source"]
-
-
-def test_a_part_done_again_loses_its_note_of_failures(tmp_path, monkeypatch):
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    (tmp_path / "source").write_text("a\nb\n")
-    failures = []
-
-    def lines_without_a_translator(translator, lines, *sizes, report):
-        yield from lines
-        report(types.SimpleNamespace(lines=2, failed=failures.pop()))
-
-    monkeypatch.setattr(Translator, "load", lambda run: None)
-    monkeypatch.setattr("keras_transformer.serving.translate_lines", lines_without_a_translator)
-    worker = translate_on_ray.PartTranslator("run")
-    part = {"source": [tmp_path / "source"], "folder": [folder], "part": [0], "start": [0], "lines": [2]}
-    for failed, names in ((1, ["00000000", "00000000.failed"]), (0, ["00000000"])):
-        failures.append(failed)
-        assert worker(part)["failed"] == [failed]
-        assert sorted(path.name for path in folder.iterdir()) == names
-
-
-def test_unreadable_parts_are_counted_and_an_unwritable_one_is_an_error(tmp_path, monkeypatch):
-    (tmp_path / "source").write_text("a\nb\n")
-    monkeypatch.setattr(Translator, "load", lambda run: None)
-    monkeypatch.setattr("keras_transformer.serving.translate_lines", copied_lines)
-    worker = translate_on_ray.PartTranslator("run")
-
-    def part(source, folder):
-        return {"source": [source], "folder": [folder], "part": [0], "start": [0], "lines": [2]}
-
-    assert worker(part(tmp_path / "nowhere", tmp_path))["failed"] == [2]
-    with pytest.raises(OSError, match="source"):
-        worker(part(tmp_path / "source", tmp_path / "source"))  # a file in the place of a folder
-
-
-def copied_lines(translator, lines, *sizes, report):
-    yield from lines
-    report(types.SimpleNamespace(lines=2, failed=0))
-
-
-@pytest.mark.slow
-def test_bad_files_are_left_out_and_counted(
-    in_this_process, tiny_run, translator, pairs, tmp_path, monkeypatch, capsys
-):
-    lines = {f"{i}.txt": [korean for korean, _ in pairs[i : i + 8]] for i in range(3)}
+    lines = {f"{i}.txt": [korean for korean, _ in pairs[i : i + 8]] for i in range(2)}
     for name, each in lines.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in each), encoding="utf-8")
     (tmp_path / "bad.txt").mkdir()
-    (tmp_path / "lost.txt").write_text("a\n" * 8)
-    read = translate_on_ray.lines_of
+    failing = lines["0.txt"][0]
 
-    def losing(source, *arguments):
-        if source.endswith("lost.txt"):
-            raise FileNotFoundError(source)
-        return read(source, *arguments)
+    def mirror(self, texts, **options):
+        if failing.encode() in texts:
+            raise ValueError("this line cannot be translated")
+        return [text.decode()[::-1] for text in texts]
 
-    monkeypatch.setattr(translate_on_ray, "lines_of", losing)
-    sources = [*map(str, sorted(tmp_path.glob("*.txt"))), str(tmp_path / "nowhere.txt")]
-    arguments = [str(tiny_run), *sources, str(tmp_path / "translations")]
-    for _ in range(2):  # and again, when the other outputs exist
-        assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_SOME_FAILED
-        err = capsys.readouterr().err
-        assert "3 files could not be used" in err
-        assert all(
-            f"{tmp_path / name} is left out: " in err for name in ("bad.txt", "lost.txt", "nowhere.txt")
-        )
+    monkeypatch.setattr(Translator, "translate_batch", mirror)
+    sources = [tmp_path / name for name in (*lines, "bad.txt", "nowhere.txt")]
+    arguments = [str(each) for each in (tiny_run, *sources, tmp_path / "out")]
+    with pytest.warns(UserWarning, match="line 1 failed and is left empty"):
+        assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_SOME_FAILED == 4
+    assert "1 lines could not be translated and are empty" in capsys.readouterr().err
+    assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_SOME_FAILED  # the other outputs exist
+    err = capsys.readouterr().err
+    assert "2 files could not be used" in err and all(f"{path} is left out: " in err for path in sources[2:])
     for name, each in lines.items():
-        written = (tmp_path / "translations" / name).read_text(encoding="utf-8").split("\n")
-        assert written == [*(" ".join(line.splitlines()) for line in translator.translate(each)), ""]
-    assert not (tmp_path / "translations" / "lost.txt").exists()
+        written = (tmp_path / "out" / name).read_text(encoding="utf-8").split("\n")
+        assert written == [*("" if line == failing else line[::-1] for line in each), ""]
 
 
 def test_a_missing_or_broken_ray_is_one_message(
@@ -198,16 +128,6 @@ def test_a_missing_or_broken_ray_is_one_message(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_INPUT
     assert "Install it: pip install" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "named"), [("source.gz", "decompress it"), ("nowhere", "nowhere")])
-def test_unusable_files_are_one_message(tiny_run, tmp_path, capsys, name, named):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    (tmp_path / "source.gz").touch()
-    arguments = [str(tiny_run), str(tmp_path / name), str(tmp_path / "output")]
-    assert translate_on_ray.main(arguments) == translate_on_ray.EXIT_INPUT
-    err = capsys.readouterr().err
-    assert err.startswith("translate_on_ray: error: ") and named in err
 
 
 def run_and_kill_a_worker(folder, arguments):

@@ -1,7 +1,5 @@
 """The figures: the numbers, labels and titles that they draw."""
 
-import io
-
 import keras
 import numpy as np
 import pytest
@@ -187,9 +185,7 @@ def test_figures_have_one_style_and_keep_the_settings():
         figure = plots.positions(length=3, d_model=4)
         assert matplotlib.rcParams["font.size"] == 17
     assert figure.axes[0].xaxis.label.get_fontsize() == 10
-    file = io.BytesIO()
-    figure.savefig(file)
-    assert file.getvalue().startswith(b"\x89PNG")
+    assert figure._repr_png_().startswith(b"\x89PNG")  # by this method Jupyter asks for a picture
 
 
 @pytest.mark.slow
@@ -203,8 +199,3 @@ def test_the_attention_of_a_translation_has_its_tokens(translator, pairs, kind):
     assert rows == (pairs[0][0] if kind == "encoder" else translator.translate([pairs[0][0]])[0])
     if kind == "decoder":
         assert np.triu(image, 1).max() == 0
-
-
-def test_a_notebook_shows_a_figure_as_a_png():
-    # Jupyter asks an object for its picture by this method.
-    assert plots.positions(length=4, d_model=8)._repr_png_().startswith(b"\x89PNG")

@@ -156,18 +156,6 @@ def test_size_of_a_page_is_that_of_its_weights(live, translator):
     assert count < len(small.weights) < 1.7 * count < len(live.weights) < 2.5 * count
 
 
-@pytest.mark.slow
-def test_page_of_the_demos_model_is_small(tokenizer):
-    model = models.Transformer.from_preset("tiny", 500, num_layers=2, normalize_first=True)
-    page = attention(Translator(model, tokenizer), TEXT)
-    assert page.is_live and len(page.html.encode()) < 3e6
-
-
-def test_too_large_a_page_stores_int8(live, translator, monkeypatch):
-    monkeypatch.setattr("keras_transformer.plots.viewer_live.LARGEST_PAGE", len(live.weights))
-    assert attention(translator, "a").data["live"]["precision"] == "int8"
-
-
 def quantized(tokenizer):
     translator = small_translator(tokenizer)
     translator.model.quantize("int8")
@@ -224,8 +212,11 @@ def recorded(translator):
     return attention(translator, TEXT, live=False)
 
 
-def test_model_that_the_page_cannot_run_gets_a_recorded_page(translator, monkeypatch):
-    monkeypatch.setattr("keras_transformer.plots.viewer_live.LARGEST_PAGE", 1000)
+def test_too_large_a_page_stores_int8_and_a_larger_one_is_recorded(live, translator, monkeypatch):
+    largest = "keras_transformer.plots.viewer_live.LARGEST_PAGE"
+    monkeypatch.setattr(largest, len(live.weights))
+    assert attention(translator, "a").data["live"]["precision"] == "int8"
+    monkeypatch.setattr(largest, 1000)
     page = attention(translator, [TEXT, TEXT])
     assert not page.is_live and "MB as int8" in page.reason and page.weights == b""
     assert [record["text"] for record in page.data["records"]] == [TEXT, TEXT]
@@ -274,6 +265,7 @@ def test_recorded_vectors_give_the_weights(translator, recorded):
         np.testing.assert_allclose(softmaxed(group), weights_of(group), atol=2e-2)
         v = floats(group["vectors"][2], group["layers"], len(group["columns"]), -1)
         assert v.shape[-1] == translator.model.d_model
+    assert "call" not in vars(translator.model.encoder.layers[0].self_attention), "recording has ended"
 
 
 @pytest.mark.slow
@@ -289,10 +281,6 @@ def test_other_encoder_decoders_are_recorded(tokenizer):
         for group in groups:
             assert (group["heads"] == count and group["vectors"] is None) or group["name"] == "cross"
             np.testing.assert_allclose(weights_of(group).sum(axis=-1), 1, atol=1e-2)
-
-
-def test_recording_leaves_the_model_as_it_was(translator, recorded):
-    assert "call" not in vars(translator.model.encoder.layers[0].self_attention)
 
 
 def check_tree(record):

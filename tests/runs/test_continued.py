@@ -1,16 +1,12 @@
 """Runs that go on training a model of any family, with its ids, its tokenizers and the ids around its texts."""
 
 import dataclasses
-import importlib.util
-import json
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from keras_transformer.huggingface import to_huggingface
 from keras_transformer.models import Transformer
 from keras_transformer.runs import Recipe, average, read_history, train
 from keras_transformer.runs.initial import RATES, continued
@@ -112,38 +108,6 @@ def test_a_run_goes_on_with_the_model_its_ids_and_its_tokenizers(case, begun):
     assert len(Translator.load(folder / "run").translate(["a dog"])) == 1
 
 
-LOSSES = """
-import json, sys
-import numpy as np, torch, transformers
-for folder in sys.argv[1:]:
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
-    batch = json.load(open(f"{folder}/batch.json"))
-    source, target = (torch.tensor(batch[name]) for name in ("source", "target"))
-    pad_id = batch["pad_id"]
-    labels = torch.where(target == pad_id, -100, target)
-    loss = model(input_ids=source, attention_mask=(source != pad_id).long(), labels=labels).loss
-    print(json.dumps(float(loss)))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-def test_the_first_loss_is_that_of_transformers(begun):
-    folders, losses = [], []
-    for case in CASES:
-        folder, translator, (source, target) = begun(case)
-        folders.append(folder / "there")
-        losses.append(first_loss(folder))
-        to_huggingface(translator.model, folders[-1])
-        batch = {"source": source.tolist(), "target": target.tolist(), "pad_id": translator.model.pad_id}
-        (folders[-1] / "batch.json").write_text(json.dumps(batch))
-    # In a process of its own: PyTorch and TensorFlow do not always share one.
-    done = subprocess.run(
-        [sys.executable, "-c", LOSSES, *folders], capture_output=True, text=True, check=True
-    )
-    assert losses == pytest.approx([json.loads(line) for line in done.stdout.splitlines()], abs=1e-4)
-
-
 @pytest.mark.slow
 def test_continued_run_resumes_averages_and_takes_bfloat16(pieces, tmp_path):
     translator_of("bart", pieces).save(tmp_path / "initial")
@@ -177,6 +141,9 @@ def test_an_option_that_the_model_contradicts_is_named(case, options, message, p
 
 def test_options_that_agree_and_rates_of_a_transformer_are_taken(pieces):
     model = translator_of("marian", pieces).model
+    for option in ({"d_ff": 64}, {"num_heads": 4}, {"normalize_first": True}):
+        with pytest.raises(ValueError, match=f"`{next(iter(option))}` must be that of `init_from`"):
+            continued(model, option, "float32")
     options = {"d_model": 18, "num_heads": 3, "activation": "swish", "attention_dropout": 0.5}
     copy = continued(model, options, "mixed_bfloat16")
     assert isinstance(copy, Transformer) and copy.encoder.layers[0].self_attention.dropout == 0.5

@@ -83,7 +83,7 @@ def tokenizer_of(vocab_size, pad_id=None, bos_id=None, eos_id=None):
     return types.SimpleNamespace(vocab_size=vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
 
 
-def test_ids_that_tokenizers_lack_are_new_ones():
+def test_missing_special_ids_are_new_ids():
     source, target = tokenizer_of(7, eos_id=1), tokenizer_of(11, eos_id=1)
     assert ids_and_sizes(source, target) == ({"pad_id": 11, "bos_id": 12, "eos_id": 1}, (13, 13))
 
@@ -106,7 +106,7 @@ def test_tokenizers_of_two_sides_are_read_from_a_saved_translator(model, tmp_pat
     assert source is not target and source.content == target.content == both[0].content
 
 
-def test_what_holds_no_tokenizers_is_named(tmp_path):
+def test_path_without_tokenizers_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"the file of a SentencePiece model, or a folder.*nowhere"):
         read_tokenizers(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="A folder as `tokenizer` must be that of a run"):

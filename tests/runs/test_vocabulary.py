@@ -162,7 +162,7 @@ def test_the_ids_of_constraints_follow_their_pieces(old, new):
 
 
 @pytest.mark.slow
-def test_what_cannot_change_is_refused(old, new):
+def test_vocabulary_of_adapters_and_int8_weights_is_refused(old, new):
     with pytest.raises(ValueError, match="must be one object: the model has one embedding for both sides"):
         change_vocabulary(translator_of(old), new, old)
     translator = translator_of(old)

@@ -200,7 +200,7 @@ def test_no_code_of_the_package_can_read_a_pickle_or_evaluate_text():
     "described",
     ["[" * 100_000, "{}", "[]", '{"files": 1, "signatures": 2}', '{"files": {}, "signatures": [1]}'],
 )
-def test_an_export_with_a_description_that_is_none_is_refused(tmp_path, described):
+def test_export_with_an_unusable_description_is_refused(tmp_path, described):
     (tmp_path / "saved_model.pb").touch()
     (tmp_path / "assets.extra").mkdir()
     (tmp_path / "assets.extra" / "export.json").write_text(described)
@@ -216,7 +216,7 @@ ADDED = {
 
 
 @pytest.mark.parametrize("kind", ADDED)
-def test_what_was_added_to_an_export_is_named_and_not_followed(tmp_path, kind):
+def test_added_links_and_pipes_are_named_and_not_followed(tmp_path, kind):
     (tmp_path / "saved_model.pb").touch()
     (tmp_path / "assets.extra").mkdir()
     files = {"saved_model.pb": hashlib.sha256().hexdigest()}

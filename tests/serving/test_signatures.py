@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.decoding import Beam, MinLength, Sample
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution.compiled import compiled, optimized_quickly
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.serving import rows as rows_module
@@ -51,7 +51,8 @@ def alone(beam, texts):
 
 
 def call(function, **inputs):
-    return {name: value.numpy() for name, value in function(**inputs).items()}
+    with optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
+        return {name: value.numpy() for name, value in function(**inputs).items()}
 
 
 def decoded(found):
@@ -61,11 +62,6 @@ def decoded(found):
 def best(hypotheses, i=0):
     """The ids of a row's i-th hypothesis."""
     return hypotheses.tokens.numpy()[0, i, : int(hypotheses.lengths[0, i])]
-
-
-def test_every_signature_is_there_and_documented(functions):
-    assert list(functions) == list(TranslatorSignatures.descriptions)
-    assert all(about.endswith(".") for about in TranslatorSignatures.descriptions.values())
 
 
 @pytest.mark.slow
@@ -169,7 +165,7 @@ def test_rows_stand_alone_in_every_signature(functions, texts):
 
 
 @pytest.mark.slow
-def test_what_lies_past_the_limit_is_not_even_tokenised(beam):
+def test_text_past_the_limit_is_not_tokenised(beam):
     """A million characters cost no more than the limit's: the tokenizer sees the first of them alone."""
     limit = beam.max_source_length * CHARACTERS_PER_TOKEN
     seen = []
@@ -235,10 +231,3 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
         for name in ("translation", "truncated"):
             assert found[name].tolist() == [expected[name][texts.index(row)] for row in rows]
     assert shapes == {(3, 4), (3, 24), (1, 4)}
-
-
-def test_empty_target_scores_the_end_alone(functions, beam, texts):
-    found = call(functions["score"], text=[texts[0], texts[0], ""], target=["", "I am", ""])
-    expected = beam.model.score([ids_of(beam, texts[0])], [[3]], jit_compile=False)
-    np.testing.assert_allclose(found["score"][0], expected.scores[0], rtol=1e-4)
-    assert found["score"][0] < 0 and found["score"][2] == 0

@@ -60,7 +60,7 @@ def test_empty_matches_are_no_copied_text(pattern):
         (({}, "a*"), "`copy` must not match an empty text"),
     ],
 )
-def test_a_glossary_that_says_nothing_is_refused(arguments, message):
+def test_empty_terms_and_patterns_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Glossary(*arguments)
 
@@ -188,7 +188,7 @@ def test_copied_text_arrives_where_the_vocabulary_can_write_it(terms, texts):
 
 
 @pytest.mark.slow
-def test_lines_files_and_documents_hold_them(terms, texts, tmp_path):
+def test_lines_files_and_documents_hold_the_terms(terms, texts, tmp_path):
     expected = terms.translate(texts)
     assert list(translate_lines(terms, texts)) == expected
     (tmp_path / "in").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -233,7 +233,7 @@ def test_a_term_that_the_vocabulary_cannot_write_is_refused(translator):
         TermTranslator(translator, {"a": "two  blanks"})
 
 
-def test_it_is_neither_saved_nor_exported(translator, tmp_path):
+def test_term_translator_is_neither_saved_nor_exported(translator, tmp_path):
     terms = TermTranslator(translator, {"a": "b"})
     with pytest.raises(ValueError, match="not saved: save its translator"):
         terms.save(tmp_path / "saved")

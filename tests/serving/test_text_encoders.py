@@ -151,19 +151,6 @@ def test_bad_texts_get_an_answer_and_change_no_other(name, make):
     assert np.isfinite(found[1]).all()
 
 
-@pytest.mark.slow  # the exports below are of servables that were saved and loaded
-def test_saves_loads_and_answers_the_same(servable, tmp_path):
-    servable.save(tmp_path / "saved")
-    again = load(tmp_path / "saved")
-    assert (type(again), again.describe()) == (type(servable), servable.describe())
-    again.sides = servable.sides
-    (labels, numbers), (expected_labels, expected) = (
-        flat(answered(each, TEXTS)) for each in (again, servable)
-    )
-    assert labels == expected_labels
-    np.testing.assert_allclose(numbers, expected, atol=1e-6)
-
-
 @pytest.mark.slow
 # The first state is the mean's export but for one operation, and a score the classifier's logit.
 @pytest.mark.parametrize("name", slow_but(("classifier",), ("classifier", "pairs", "embedder", "cosine")))
@@ -250,7 +237,7 @@ def test_texts_that_are_compared_are_cut_one_by_one():
         MADE["pairs"]().classify(texts, texts)
 
 
-def test_what_a_model_learnt_of_masked_tokens_makes_vectors():
+def test_embedder_takes_a_model_with_a_masked_language_head():
     model = encoder_model(MaskedLanguageHead())
     embedder = servable_of(model, (ByteTokenizer(),))
     assert type(embedder) is Embedder and embedder.max_source_length == 40

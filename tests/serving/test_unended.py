@@ -58,7 +58,7 @@ def test_tokens_without_an_end_are_marked(cut, whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signature", ["n_best", "alignment"])
-def test_each_signature_that_writes_marks_it(signature):
+def test_each_signature_marks_an_output_without_its_end(signature):
     translator = translator_of(LETTERS, Beam(2, n_best=2))
     ended = translator.answer([b"a dog"], signature=signature)["ended"]
     assert not ended.any() and ended.shape == ((1, 2) if signature == "n_best" else (1,))

@@ -104,7 +104,7 @@ def test_killed_at_any_moment_of_its_writing_no_line_is_lost_or_repeated(source,
     assert resumed == {10, 7, 4, 1, 0}
 
 
-def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path):
+def test_full_disk_is_an_error_and_loses_nothing(tmp_path):
     source, output = tmp_path / "source", tmp_path / "output"
     source.write_text("".join(f"{i} {'x' * 997}\n" for i in range(30)))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -168,7 +168,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("named", CHANGES)
-def test_another_job_in_the_same_output_is_refused_by_name_unless_it_begins_anew(source, tmp_path, named):
+def test_another_job_in_the_same_output_is_refused_unless_it_restarts(source, tmp_path, named):
     begun(source, tmp_path / "output")
     options = CHANGES[named]
     if callable(options):
@@ -205,7 +205,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_journal_is_refused_unless_it_begins_anew(source, tmp_path, damage):
+def test_damaged_journal_is_refused_unless_the_job_restarts(source, tmp_path, damage):
     begun(source, tmp_path / "output")
     path = tmp_path / "output.partial" / "journal.json"
     new = {

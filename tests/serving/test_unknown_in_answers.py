@@ -64,7 +64,7 @@ def inputs_of(signature, texts, translator):
 @pytest.mark.parametrize(
     "signature", ["serving_default", "n_best", "alignment", "score", "tokens", "options"]
 )
-def test_each_signature_of_a_translator_counts_them(translator, signature):
+def test_each_signature_of_a_translator_counts_unknown_tokens(translator, signature):
     texts = list(TEXTS)
     assert expected(translator.source_tokenizer, texts) == list(TEXTS.values())
     found = translator.answer(*inputs_of(signature, texts, translator), signature=signature)["unknown"]
@@ -72,9 +72,16 @@ def test_each_signature_of_a_translator_counts_them(translator, signature):
     assert found.tolist() == [count + (signature == "score") for count in TEXTS.values()]
 
 
+def notes_of(translator, text):
+    """What the answer to a text says of the text, without a search."""
+    signatures = translator.signatures([1])
+    found = signatures._notes(*signatures._tokenize(tf.constant([text])))
+    return bool(found["truncated"][0]), int(found["unknown"][0])
+
+
 def test_truncated_text_does_not_count(translator):
-    found = translator.answer(["the dog " * 20 + "\N{PARTY POPPER}"], ["a"], signature="score")
-    assert (found["truncated"].tolist(), found["unknown"].tolist()) == ([True], [0])
+    assert notes_of(translator, "the \N{PARTY POPPER} dog \u00e9") == (False, 2)
+    assert notes_of(translator, "the dog " * 20 + "\N{PARTY POPPER}") == (True, 0)
 
 
 @pytest.mark.slow
@@ -85,7 +92,7 @@ def test_ids_that_the_model_does_not_know_count(translator):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["generator", "classifier", "embedder"])
-def test_the_other_servables_count_them(pieces, kind):
+def test_other_servables_count_unknown_tokens(pieces, kind):
     model = {
         "generator": lambda: writer(pieces),
         "classifier": lambda: Classifier(encoder(pieces, ClassificationHead(2)), pieces),
@@ -96,8 +103,8 @@ def test_the_other_servables_count_them(pieces, kind):
         assert found["unknown"].tolist() == list(TEXTS.values()), signature
 
 
-@pytest.mark.parametrize("head", [None, 1])
-def test_a_pair_counts_those_of_both_texts(pieces, head):
+@pytest.mark.parametrize("head", [pytest.param(None, marks=pytest.mark.slow), 1])
+def test_pair_counts_the_unknown_tokens_of_both_texts(pieces, head):
     model = Similarity(encoder(pieces, head and ClassificationHead(head)), pieces)
     found = model.answer(["the \N{PARTY POPPER}", "a cat"], ["\u00e9 dog \u00e9", "a"])
     assert found["unknown"].tolist() == [3, 0]
@@ -111,13 +118,12 @@ def test_words_of_a_word_piece_vocabulary_count():
 
 
 def test_bytes_know_every_text():
-    model = Transformer(260, **SIZES)
-    found = Translator(model, ByteTokenizer()).answer(["\N{PARTY POPPER}"], ["\u00e9"], signature="score")
-    assert found["unknown"].tolist() == [0]
+    translator = Translator(Transformer(260, **SIZES), ByteTokenizer())
+    assert notes_of(translator, "\N{PARTY POPPER}") == (False, 0)
 
 
 @pytest.mark.slow
-def test_a_warning_has_their_number(translator, pieces):
+def test_warning_has_the_number_of_texts_with_unknown_tokens(translator, pieces):
     with pytest.warns(UserWarning, match="2 of 3 sentences hold text that the vocabulary cannot write"):
         translator.translate(["a cat", "\N{PARTY POPPER}", "the \u00e9"])
     with pytest.warns(UserWarning, match="1 of 2 prompts hold text"):
@@ -132,16 +138,7 @@ def test_a_warning_has_their_number(translator, pieces):
 
 
 @pytest.mark.slow
-def test_a_document_has_the_number_of_its_lines(translator):
+def test_warning_of_a_document_counts_its_lines(translator):
     pytest.importorskip("sentencex")
     with pytest.warns(UserWarning, match="1 of 2 lines hold text"):
         translator.translate_document("The dog. A \N{PARTY POPPER}! The \u00e9.\na cat\n", "en")
-
-
-@pytest.mark.slow
-def test_an_export_has_the_output(translator, tmp_path):
-    options = {"signatures": ["serving_default", "n_best"], "warmup": False, "check": False}
-    export = tf.saved_model.load(str(translator.export(tmp_path, **options)))
-    for name in ("serving_default", "n_best"):
-        found = export.signatures[name](text=tf.constant(list(TEXTS)))
-        assert found["unknown"].numpy().tolist() == list(TEXTS.values())

@@ -83,7 +83,7 @@ def test_a_folder_without_an_export_is_refused(copy, tmp_path):
         verify(copy.parent)
 
 
-def test_what_is_timed_is_the_first_warm_up_request(tmp_path):
+def test_first_warm_up_request_is_read(tmp_path):
     assert first_warmup_request(tmp_path) is None
     requests = [
         ("n_best", {"text": ["가", "b"], "n": np.int32([1, 2])}),

@@ -28,6 +28,6 @@ def test_adapters_are_all_that_is_trained_and_begin_without_effect():
         (keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)]), 0, "rank"),
     ],
 )
-def test_what_cannot_have_adapters_is_refused(model, rank, rule):
+def test_models_and_ranks_without_adapters_are_refused(model, rank, rule):
     with pytest.raises(ValueError, match=rule):
         add_adapters(model, rank)

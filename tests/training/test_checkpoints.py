@@ -36,11 +36,13 @@ def names(folder):
 
 
 @pytest.mark.slow
-def test_the_newest_is_kept_and_says_how_many_epochs_are_done(tmp_path):
+def test_the_newest_are_kept_and_say_how_many_epochs_are_done(tmp_path):
     folder = tmp_path / "new" / "folder"
     fit(small_model(), folder, 3)
     assert names(folder) == ["checkpoint-0003.keras"]
     assert checkpoints(folder) == [SavedState(folder / "checkpoint-0003.keras", 3)]
+    fit(small_model(), tmp_path / "several", 5, keep=3)
+    assert [saved.epochs for saved in checkpoints(tmp_path / "several")] == [5, 4, 3]
 
 
 def test_failed_save_leaves_the_old_checkpoint_alone(tmp_path):
@@ -80,29 +82,16 @@ def test_the_old_checkpoint_stays_until_the_new_one_is_there(tmp_path):
     assert names(tmp_path) == ["checkpoint-0002.keras"]
 
 
-def test_other_files_are_not_checkpoints(tmp_path):
-    for name in (
-        "model.keras",
-        "checkpoint-best.keras",
-        ".ab12-checkpoint-0009.keras",
-        "checkpoint-0007.txt",
-    ):
+def test_checkpoints_are_ordered_by_number_and_other_files_are_none(tmp_path):
+    assert checkpoints(tmp_path / "nowhere") == []
+    others = "model.keras", "checkpoint-best.keras", ".ab12-checkpoint-0009.keras", "checkpoint-0007.txt"
+    for name in others:
         (tmp_path / name).write_text("mine")
     assert checkpoints(tmp_path) == []
-    fit(small_model(), tmp_path, 1)
-    assert checkpoints(tmp_path)[0].epochs == 1
-    assert len(names(tmp_path)) == 5
-
-
-def test_checkpoints_are_ordered_by_number(tmp_path):
     for number in ("0002", "10000", "9999", "9999-00000012", "9999-00000003"):
         (tmp_path / f"checkpoint-{number}.keras").touch()
     found = [(saved.epochs, saved.steps) for saved in checkpoints(tmp_path)]
     assert found == [(10000, 0), (9999, 12), (9999, 3), (9999, 0), (2, 0)]
-
-
-def test_no_folder_has_no_checkpoint(tmp_path):
-    assert checkpoints(tmp_path / "nowhere") == []
 
 
 class AtStep(keras.callbacks.Callback):
@@ -171,12 +160,6 @@ def test_within_an_epoch_it_saves_every_so_many_steps(tmp_path):
     # The callback watches before the second step's own checkpoint is there.
     assert seen == [["checkpoint-0001-00000001.keras", "checkpoint-0001.keras"]]
     assert names(tmp_path) == ["checkpoint-0001.keras", "checkpoint-0002.keras"]
-
-
-@pytest.mark.slow
-def test_as_many_epochs_are_kept_as_asked_for(tmp_path):
-    fit(small_model(), tmp_path, 5, keep=3)
-    assert [saved.epochs for saved in checkpoints(tmp_path)] == [5, 4, 3]
 
 
 def test_a_second_sigterm_is_not_held_back():

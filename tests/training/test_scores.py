@@ -3,17 +3,6 @@ import pytest
 from keras_transformer.training import corpus_scores
 
 
-def test_bleu_by_hand():
-    # Of 6 unigrams 5 match, of 5 bigrams 4, of 4 trigrams 3, of 3 fourgrams 2: (5/6 4/5 3/4 2/3)^(1/4).
-    scores = corpus_scores(["a b c d e f"], ["a b c d e g"])
-    assert scores["bleu"] == pytest.approx(100 * (1 / 3) ** 0.25)
-
-
-def test_a_short_translation_pays_the_brevity_penalty():
-    scores = corpus_scores(["a b c d e"], ["a b c d e f g h i j"])
-    assert scores["bleu"] == pytest.approx(100 * 2.718281828459045**-1)
-
-
 def test_bleu_is_of_the_corpus_and_not_a_mean_of_sentences():
     translations, references = ["a b c d e f", "x y"], ["a b c d e g", "x z"]
     # 6 of 8, 4 of 6, 3 of 4, 2 of 3.
@@ -24,13 +13,6 @@ def test_bleu_is_of_the_corpus_and_not_a_mean_of_sentences():
 def test_chrf_by_hand():
     # Of the characters half match, of the bigrams none; longer n-grams there are none.
     assert corpus_scores(["ab"], ["ac"])["chrf"] == pytest.approx(25.0)
-
-
-def test_an_exact_translation_scores_all_and_a_foreign_one_nothing():
-    exact = corpus_scores(["나는 학생 이다 .", "a b c d"], ["나는 학생 이다 .", "a b c d"])
-    assert (exact["bleu"], exact["chrf"]) == pytest.approx((100.0, 100.0))
-    foreign = corpus_scores(["x x x x"], ["a b c d"])
-    assert (foreign["bleu"], foreign["chrf"]) == pytest.approx((0.0, 0.0))
 
 
 def test_signatures_say_how_the_scores_were_computed():
