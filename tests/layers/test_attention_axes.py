@@ -45,6 +45,44 @@ def expected_of(layer, axes, x=X, **arguments):
     return as_numpy(flat(rows, rows, **{name: folded(mask, axes) for name, mask in arguments.items()}))
 
 
+AXES = {
+    "rank_4": ((2, 3, 4, 6), (2, 3, 4, 6), None),
+    "rank_4_last": ((2, 3, 4, 6), (2, 3, 5, 6), (2,)),
+    "rank_4_first": ((2, 3, 4, 6), (2, 5, 4, 6), (1,)),
+    "rank_4_negative": ((2, 3, 4, 6), (2, 3, 5, 6), (-2,)),
+    "rank_4_swapped": ((2, 3, 4, 6), (2, 3, 4, 6), (2, 1)),
+    "rank_5": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (2, 3)),
+    "rank_5_all": ((2, 3, 2, 2, 6), (2, 2, 3, 2, 6), None),
+    "rank_5_apart": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (1, 3)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_gate", [False, True])
+@pytest.mark.parametrize("case", AXES)
+@pytest.mark.sampled
+def test_inputs_of_higher_rank_give_what_keras_gives(case, use_gate):
+    query_shape, value_shape, axes = AXES[case]
+    x, memory = normal(*query_shape), normal(*value_shape, seed=1)
+    arguments = {"attention_axes": axes, "use_gate": use_gate}
+    ours = MultiHeadAttention(3, 4, value_dim=6, **arguments)
+    theirs = keras.layers.MultiHeadAttention(3, 4, value_dim=6, **arguments)
+    for layer in (ours, theirs):
+        layer.build(x.shape, memory.shape)
+    theirs.set_weights(randomized(ours).get_weights())
+    assert [w.path.split("/")[1:] for w in ours.weights] == [w.path.split("/")[1:] for w in theirs.weights]
+    found = ours(x, memory, return_attention_scores=True)
+    assert_close(found, theirs(x, memory, return_attention_scores=True))
+    assert_close(ours(x, memory), found[0], 1e-6)
+    attended = range(1, len(x.shape) - 1) if axes is None else [axis % len(x.shape) for axis in axes]
+    free = [x.shape[n] for n in range(1, len(x.shape) - 1) if n not in attended]
+    if len(free) == 0:
+        sizes = [shape[n] for shape in (x.shape, memory.shape) for n in attended]
+        mask = np.random.default_rng(5).uniform(size=(BATCH, *sizes)) < 0.6
+        mask.reshape(BATCH, -1, memory[0, ..., 0].size)[..., 0] = True
+        assert_close(ours(x, memory, attention_mask=mask), theirs(x, memory, attention_mask=mask))
+
+
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2), (-2,)])
