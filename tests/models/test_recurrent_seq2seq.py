@@ -62,15 +62,6 @@ def test_logits_and_attention_agree_with_numpy():
         assert np.all(as_numpy(cross)[row, 0, :, n:] == 0)
 
 
-def test_config_keeps_every_argument():
-    arguments = {"num_layers": 1, "dropout": 0.3, "output_bias": True, "pad_id": 1, "bos_id": 4, "eos_id": 5}
-    model = small(**arguments, name="mine", dtype="mixed_bfloat16")
-    again = RecurrentSeq2Seq.from_config(model.get_config())
-    assert again.get_config() == model.get_config()
-    assert model.get_config().items() >= {**arguments, "name": "mine"}.items()
-    assert again.dtype_policy.name == again.encoder.layers[0].dtype_policy.name == "mixed_bfloat16"
-
-
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_it_trains_on_batches_and_an_export_translates_as_it_does(tmp_path):
