@@ -28,8 +28,6 @@ EACH_MODEL = pytest.mark.parametrize("make", [gpt2, llama])
 
 @pytest.mark.slow
 def test_the_default_limit_is_each_prompts_own():
-    found = llama().generate(PROMPTS, Greedy(), jit_compile=False, constraints=[MinLength(500)])
-    assert as_numpy(found.lengths).max() >= 500
     lengths = as_numpy(llama().generate(PROMPTS, Greedy(), jit_compile=False).lengths)[:, 0]
     assert all(lengths <= 2 * np.array([5, 2, 1, 0]) + 16)
 
@@ -65,8 +63,6 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
     decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
     model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(16)), seed=5)
     never_end = [MinLength(12)]
-    found = model.generate(PROMPTS, Greedy(), jit_compile=False, constraints=never_end)
-    assert as_numpy(found.lengths)[:, 0].max() <= 16
     found = model.generate(PROMPTS[:2], Greedy(), 12, jit_compile, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [12, 12]
     with pytest.raises(ValueError, match=r"16 positions.*max_length=13, room=12"):

@@ -9,24 +9,11 @@ from contracts import (
     as_numpy,
     assert_close,
 )
-from reference import softmax, under, weights_of
+from reference import lstm, softmax, under, weights_of
 
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import RecurrentSeq2Seq
-
-
-def lstm(weights, x, hidden, cell):
-    """A layer over one row, gate by gate: input, forget, candidate, output."""
-    states = []
-    for token in x:
-        gates = token @ weights["kernel"] + hidden @ weights["recurrent_kernel"] + weights["bias"]
-        i, f, g, o = np.split(gates, 4)
-        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
-        cell = f * cell + i * np.tanh(g)
-        hidden = o * np.tanh(cell)
-        states.append(hidden)
-    return np.array(states), (hidden, cell)
 
 
 def reference(weights, source, target):
