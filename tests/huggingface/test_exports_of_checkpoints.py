@@ -78,16 +78,19 @@ def adapter(folder):
 
 T5 = ("spiece.model", "T5Tokenizer", {**T5_IDS, "model_type": "unigram"})
 CAMEMBERT = ("sentencepiece.bpe.model", "CamembertTokenizer", {"model_type": "unigram"})
-CLASSES = "-ForSequenceClassification"
+CAMEMBERT_CLASSES = {"architectures": ["CamembertForSequenceClassification"], **LABELS}
+DATA2VEC_CLASSES = {"architectures": ["Data2VecTextForSequenceClassification"], **LABELS}
 MADE = {
     "multilingual-minilm": multilingual_minilm,
     "embedding-gemma": lambda folder: embedding_gemma(folder, **BOTH),
     "qwen3-embedding": lambda folder: qwen3_embedding(folder, template("A", END)),
     "ernie": ernie,
     "camembert": lambda folder: sentence_pieces(
-        folder, f"camembert{CLASSES}", *CAMEMBERT, **FAIRSEQ, **LABELS
+        folder, "camembert-Model", *CAMEMBERT, **FAIRSEQ, **CAMEMBERT_CLASSES
     ),
-    "data2vec-text": lambda folder: old_byte_level(folder, f"data2vec-text{CLASSES}", "RobertaTokenizer"),
+    "data2vec-text": lambda folder: old_byte_level(
+        folder, "data2vec-text-Model", "RobertaTokenizer", **DATA2VEC_CLASSES
+    ),
     "tags": lambda folder: with_head(folder, "BertForTokenClassification", TAGS),
     "labels": lambda folder: with_head(folder, "BertForSequenceClassification", TOPICS),
     "mt5": lambda folder: sentence_pieces(folder, "mt5", *T5),

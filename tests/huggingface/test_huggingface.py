@@ -115,6 +115,7 @@ def test_large_models_go_to_several_files_and_an_index(written, tmp_path):
         for name, array in shard.items():
             np.testing.assert_array_equal(array, one[name])
     assert not (tmp_path / "new" / WEIGHTS).exists()
+    assert_same_weights(from_huggingface(tmp_path / "new"), model)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64])
