@@ -284,7 +284,7 @@ def test_output_without_an_allowed_token_is_empty(strategy):
 # Prompts
 
 
-def test_output_begins_with_what_follows_the_first_token_of_the_prompt():
+def test_output_begins_with_the_prompt_without_its_first_token():
     tables = Tables.ranked([[EOS], [EOS], [A], [EOS]])
     hypotheses, scores = search(tables, prompts=[[C, B]])
     assert hypotheses == [[[C, B, A, EOS]]]
@@ -358,7 +358,7 @@ def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
     ],
     ids=lambda s: type(s).__name__,
 )
-def test_compiled_gives_what_eager_gives_and_takes_lengths_from_tensors(strategy):
+def test_compiled_search_is_the_eager_one_and_takes_lengths_as_tensors(strategy):
     tables = Tables.random(5, rows=3)
     keywords = {
         "constraints": EXAMPLES,

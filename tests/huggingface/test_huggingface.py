@@ -209,7 +209,7 @@ def test_a_prompt_ends_before_an_eos_that_is_its_padding(written):
 
 
 @pytest.mark.slow
-def test_an_empty_prompt_begins_with_bos_whatever_the_padding(written):
+def test_empty_prompt_begins_with_bos_for_any_padding(written):
     begun, padded = (from_huggingface(written[1], bos_id=EOS, pad_id=pad_id) for pad_id in (1, EOS))
     expected = begun.generate(np.array([[EOS]]), max_length=5).tokens
     found = padded.generate(np.array([[EOS]]), max_length=5).tokens

@@ -172,7 +172,7 @@ def by_keras(layer, *inputs, **arguments):
         {"use_gate": True, "output_shape": (2, 5)},
     ],
 )
-def test_same_arguments_give_what_keras_gives(arguments):
+def test_arguments_agree_with_keras(arguments):
     """With every mask, and with keys of their own."""
     inputs = query(), value(), normal(BATCH, SOURCE_LEN, 17)
     ours = built(*inputs, **arguments)
@@ -183,7 +183,7 @@ def test_same_arguments_give_what_keras_gives(arguments):
     assert_close(found, by_keras(theirs, *inputs, **CALLS["all_masks"]))
 
 
-def test_query_mask_gives_what_keras_gives_on_real_rows():
+def test_query_mask_agrees_with_keras_on_real_rows():
     queries_real = np.array([[True] * 5, [True] * 2 + [False] * 3])
     ours = built(query(), value())
     theirs = keras_twin(ours, (query(), value()))
@@ -346,7 +346,7 @@ def test_a_float64_policy_computes_in_float64():
 @pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("queries", [1, 2, 4, 5])
-def test_derivatives_of_few_queries_in_a_graph_are_kerass(queries):
+def test_derivatives_of_few_queries_in_a_graph_agree_with_keras(queries):
     import tensorflow as tf
 
     x = tf.constant(normal(BATCH, queries, FEATURES))

@@ -61,7 +61,7 @@ AXES = {
 @pytest.mark.parametrize("use_gate", [False, True])
 @pytest.mark.parametrize("case", AXES)
 @pytest.mark.sampled
-def test_inputs_of_higher_rank_give_what_keras_gives(case, use_gate):
+def test_inputs_of_higher_rank_agree_with_keras(case, use_gate):
     query_shape, value_shape, axes = AXES[case]
     x, memory = normal(*query_shape), normal(*value_shape, seed=1)
     arguments = {"attention_axes": axes, "use_gate": use_gate}
@@ -128,7 +128,7 @@ def test_later_tokens_of_the_attended_axis_are_hidden(axes, axis):
         {"num_key_value_heads": 1},
     ],
 )
-def test_what_the_layer_adds_holds_along_one_axis(options):
+def test_windows_positions_and_grouped_queries_act_along_one_axis(options):
     layer = attention((2,), **options)
     assert_close(folded(as_numpy(layer(X, X)), (2,)), expected_of(layer, (2,)))
 

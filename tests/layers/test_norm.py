@@ -65,7 +65,7 @@ def test_epsilon_counts_where_values_are_small(layer_class):
 
 
 @EACH
-def test_gradients_are_kerass(layer_class):
+def test_gradients_agree_with_keras(layer_class):
     ours, x = built(layer_class, 4, 5, FEATURES, epsilon=0.1)
     theirs, upstream = twin_of(ours, *x.shape, epsilon=0.1), normal(*x.shape, seed=1)
     for n in range(-1, len(ours.weights)):  # of the inputs, then of each weight
@@ -117,7 +117,7 @@ def test_a_layer_built_for_one_rank_normalises_the_last_axis_of_any_rank():
 
 @pytest.mark.parametrize("arguments", [(1,), ((1, 2),), (-1, 0.5), (2, 0.5)])
 @EACH
-def test_axes_and_epsilon_are_given_in_kerass_order(layer_class, arguments):
+def test_axes_and_epsilon_have_the_order_of_keras(layer_class, arguments):
     if layer_class is RMSNormalization and arguments == (1,):
         pytest.skip("Keras's layer multiplies the last axis by the factors of another")
     x = normal(2, 3, 5)
@@ -147,7 +147,7 @@ def test_axes_count_from_the_end_too():
 @pytest.mark.parametrize(
     "arguments", [{"center": False}, {"scale": False}, {"center": False, "scale": False}]
 )
-def test_a_norm_without_shift_or_factor_is_kerass(arguments):
+def test_norm_without_shift_or_factor_agrees_with_keras(arguments):
     layer, x = built(LayerNormalization, 2, 3, 5, **arguments)
     assert len(layer.weights) == 2 - len(arguments)
     assert_close(layer(x), twin_of(layer, *x.shape, **arguments)(x), 2e-6)

@@ -131,7 +131,7 @@ def test_step_by_step_is_all_at_once(kind, positions):
             assert_close(starting_late(stack, x), expected)
 
 
-def test_a_sliding_window_is_kerass():
+def test_sliding_window_agrees_with_keras():
     x = normal(BATCH, LENGTH, D_MODEL)
     ours = layers.MultiHeadAttention(HEADS, DIM, sliding_window=3)
     theirs = keras.layers.MultiHeadAttention(HEADS, DIM, sliding_window=3)
@@ -255,7 +255,7 @@ def test_an_overridden_call_of_an_attention_runs(layer_class):
 
 @LAYERS
 @pytest.mark.slow
-def test_kerass_attention_and_a_sequential_network_are_taken(layer_class, tmp_path):
+def test_attention_of_keras_and_a_sequential_network_are_taken(layer_class, tmp_path):
     x, mask = normal(BATCH, LENGTH, D_MODEL), np.arange(LENGTH) < np.array([[LENGTH], [4]])
     theirs = layer_class(
         attention=keras.layers.MultiHeadAttention(HEADS, DIM),

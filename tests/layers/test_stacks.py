@@ -151,7 +151,7 @@ def test_attention_mask_and_padding_mask_act_together(kind):
 
 
 @EACH
-def test_attention_scores_are_distributions_over_what_may_be_seen(kind):
+def test_attention_scores_are_distributions_over_visible_tokens(kind):
     """A masked query attends to nothing. The scores of a decoder come in pairs, before the cache."""
     made, (inputs, masks) = built(kind), inputs_of(kind)
     output, scores = made(*inputs, **masks, return_attention_scores=True)

@@ -119,7 +119,7 @@ def test_choices_are_read_one_by_one():
     assert tagged.shape == (3, 2, 6, CLASSES)
 
 
-def test_the_pooled_vector_is_what_the_classes_are_scored_from():
+def test_classes_are_scored_from_the_pooled_vector():
     model = made(**HEADS["classification"]())
     weights = under(weights_of(model), "head/dense")
     assert_close(model(TEXTS), reference.dense(weights, as_numpy(model.pooled(TEXTS))))

@@ -62,7 +62,7 @@ def test_preset_arguments_can_be_overridden():
     assert (config["d_model"], config["target_vocab_size"], model.name) == (128, 5, "mine")
 
 
-def test_each_output_is_written_with_what_was_written_before():
+def test_each_word_follows_from_the_words_before():
     """I am a student: the input of the decoder is the output, shifted right, and each word gives the next."""
     bos, eos, student, am, i, a = 2, 3, 4, 5, 6, 7
     after = {bos: i, i: am, am: a, a: student, student: eos}
@@ -312,7 +312,7 @@ def small_model(**arguments):
 
 
 @pytest.mark.slow
-def test_sources_beyond_the_positions_are_refused_whatever_came_before():
+def test_sources_beyond_the_positions_are_refused_after_any_call():
     model, target = small_model(positions=layers.LearnedPositions(10)), np.array([[5, 6]])
     for length in (5, 6):
         model.score(np.full((1, length), 5), target)
@@ -330,7 +330,7 @@ def test_padding_for_xla_stays_within_the_positions_of_the_source():
 
 
 @pytest.mark.slow
-def test_generate_keeps_what_a_subclass_adds_to_the_memory():
+def test_generate_keeps_a_field_that_a_subclass_adds_to_the_memory():
     class Marked(NamedTuple):
         states: Any
         mask: Any

@@ -137,7 +137,7 @@ def test_an_id_out_of_range_reads_as_one_unknown_id(case, unknown):
 
 
 @pytest.mark.slow
-def test_special_ids_are_dropped_wherever_they_stand(case):
+def test_special_ids_are_dropped_at_any_place(case):
     ids = case.tokenizer.tokenize(case.text).numpy().tolist()
     special = special_of(case.tokenizer)
     mixed = [[each, *ids[:1], each, each, *ids[1:], each] for each in special]
