@@ -185,6 +185,19 @@ def decoder(weights, x, memory, num_layers, real=None, memory_real=None, normali
     return layer_norm(under(weights, "norm"), x) if normalize_first else x
 
 
+def lstm(weights, x, hidden, cell):
+    """A layer over one row from a state, gate by gate: input, forget, candidate, output. Returns states and state."""
+    states = []
+    for token in x:
+        gates = token @ weights["kernel"] + hidden @ weights["recurrent_kernel"] + weights["bias"]
+        i, f, candidate, o = np.split(gates, 4)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        cell = f * cell + i * np.tanh(candidate)
+        hidden = o * np.tanh(cell)
+        states.append(hidden)
+    return np.array(states).reshape(len(x), len(hidden)), (hidden, cell)
+
+
 def transformer(weights, source, target, num_layers, normalize_first=False, pad_id=0):
     """Logits `(batch, target_len, target_vocab_size)` for ids."""
     target_table = weights["target_embedding/embeddings"]

@@ -140,15 +140,6 @@ def best(*arguments, **keywords):
 # Lengths
 
 
-@pytest.mark.slow
-def test_no_end_before_the_least_length():
-    tables = Tables.ranked([[EOS, A, B], [EOS, B, A], [EOS, C], [C, EOS]])
-    assert best(tables, [MinLength(1)]) == [[EOS]]
-    assert best(tables, [MinLength(3)]) == [[A, B, EOS]]
-    assert best(tables, [MinLength(4)]) == [[A, B, C, C, C, C, C, C]]
-
-
-@pytest.mark.slow
 def test_least_length_follows_the_source_and_is_rounded_down():
     tables = Tables.ranked(*[[[EOS, A]]] * 4)
     source_lengths = np.array([1, 3, 5, 11], "int32")  # 0.75, 2.25, 3.75 and 8.25
@@ -158,18 +149,10 @@ def test_least_length_follows_the_source_and_is_rounded_down():
     assert found == [[A, EOS], [*[A] * 3, EOS], [*[A] * 4, EOS], [*[A] * 9, EOS]]
 
 
-def test_limits_hold_where_the_least_length_is_longer():
-    tables = Tables.ranked(*[[[EOS, A]]] * 3)
-    assert best(tables, [MinLength(5)], max_length=2) == [[A, A]] * 3
-    found = best(tables, [MinLength(5), MaxLength(3)], max_length=np.array([1, 5, 2], "int32"))
-    assert found == [[A], [A, A, A], [A, A]]
-
-
 def test_no_output_is_longer_than_the_greatest_length():
     tables = Tables.ranked([[A], [B], [C], [A], [EOS]])
     assert best(tables, [MaxLength(3)]) == [[A, B, C]]
     assert best(tables, [MaxLength(5)]) == [[A, B, C, A, EOS]]
-    assert best(tables, [MaxLength(11)]) == [[A, B, C, A, EOS]]
 
 
 def test_the_lowest_limit_of_a_row_holds():
@@ -186,7 +169,7 @@ def test_the_lowest_limit_of_a_row_holds():
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.7, 1.1, 1.3, 2.2])
-def test_a_share_of_the_source_that_is_whole_is_not_rounded_away(ratio):
+def test_whole_shares_of_the_source_are_not_rounded_down(ratio):
     tens = np.arange(101)
     limits = MaxLength(ratio=ratio).limits(ops.convert_to_tensor(10 * tens, "int32"))
     assert as_numpy(limits).tolist() == (round(ratio * 10) * tens).tolist()
@@ -233,10 +216,11 @@ def test_suppressed_tokens_never_occur():
     tables = Tables.ranked([[A, B, C], [C, B, A], [A, EOS]])
     assert best(tables, [SuppressTokens((A,))]) == [[B, C, EOS]]
     assert best(tables, [SuppressTokens([C, A])]) == [[B, B, EOS]]
+    assert best(tables, [SuppressTokens((EOS,))], max_length=5) == [[A, C, A, A, A]]
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), Beam(4, n_best=2), Beam(VOCAB**2, length_penalty=1.0)])
-def test_excluded_tokens_are_as_if_the_model_had_them_not(strategy):
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(4, n_best=2)])
+def test_excluded_tokens_have_no_probability(strategy):
     tables = Tables.random(7, rows=9, scale=2.0)
     without = Tables(tables.after.copy(), tables.at)
     without.after[:, :, [A, UNKNOWN]] = -1e9
@@ -249,15 +233,9 @@ def test_excluded_tokens_are_as_if_the_model_had_them_not(strategy):
     assert (found == suppressed) is isinstance(strategy, Greedy)
 
 
-def test_the_end_itself_may_be_suppressed():
-    tables = Tables.ranked([[EOS, A], [EOS, B], [EOS, C]])
-    assert best(tables, [SuppressTokens((EOS,))], max_length=5) == [[A, B, C, C, C]]
-
-
 def test_the_first_token_is_forced_and_no_other():
     tables = Tables.ranked([[A, B], [A, B], [EOS]])
     assert best(tables, [ForcedFirstToken(UNKNOWN)]) == [[UNKNOWN, A, EOS]]
-    assert best(tables, [ForcedFirstToken(PAD)]) == [[PAD, A, EOS]]
     assert best(tables, [ForcedFirstToken(EOS)]) == [[EOS]]
 
 
@@ -284,7 +262,7 @@ def test_row_with_nothing_left_is_empty_and_disturbs_no_neighbour(strategy):
     np.testing.assert_allclose(own_scores, scores[[0, 2]], rtol=1e-6)
 
 
-def test_fewer_hypotheses_than_asked_for_are_filled_up_with_empty_ones():
+def test_missing_hypotheses_are_empty():
     tables = Tables.ranked([[A, EOS]])
     only = [SuppressTokens((PAD, UNKNOWN, BOS, B, C)), NoRepeatNgram(1)]  # "A end" and "end"
     hypotheses, scores = search(tables, only, Beam(3, n_best=3))
@@ -296,7 +274,7 @@ def test_fewer_hypotheses_than_asked_for_are_filled_up_with_empty_ones():
 
 
 @each_strategy
-def test_nothing_at_all_to_say_is_an_empty_output(strategy):
+def test_output_without_an_allowed_token_is_empty(strategy):
     tables = Tables.random(0, rows=2)
     hypotheses, scores = search(tables, [ForcedFirstToken(A), SuppressTokens((A,))], strategy)
     assert hypotheses == [[[]] * strategy.n_best] * 2
@@ -306,7 +284,7 @@ def test_nothing_at_all_to_say_is_an_empty_output(strategy):
 # Prompts
 
 
-def test_output_begins_with_what_follows_the_first_token_of_the_prompt():
+def test_output_begins_with_the_prompt_without_its_first_token():
     tables = Tables.ranked([[EOS], [EOS], [A], [EOS]])
     hypotheses, scores = search(tables, prompts=[[C, B]])
     assert hypotheses == [[[C, B, A, EOS]]]
@@ -327,7 +305,7 @@ def test_constraints_see_the_prompt():
     assert best(tables, [NoRepeatNgram(3), MinLength(6)], prompts=prompts) == [[A, B, A, B, C, EOS]]
 
 
-def test_a_prompt_may_break_what_the_constraints_say():
+def test_prompt_may_break_the_constraints():
     tables = Tables.ranked([[A, B, EOS]])
     constraints = [NoRepeatNgram(1), SuppressTokens((C,)), ForcedFirstToken(B)]
     hypotheses, scores = search(tables, constraints, prompts=[[C, C, EOS, C]])
@@ -374,14 +352,13 @@ def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
     "strategy",
     [
         Sample(1.5, top_k=5, top_p=0.8, min_p=0.1, typical_p=0.9, num_samples=2),
-        *(
-            pytest.param(s, marks=pytest.mark.slow)
-            for s in (Greedy(), Beam(4, n_best=3), DiverseBeam(4, n_best=3))
-        ),
+        Greedy(),
+        Beam(4, n_best=3),
+        DiverseBeam(4, n_best=3),
     ],
     ids=lambda s: type(s).__name__,
 )
-def test_compiled_gives_what_eager_gives_and_takes_lengths_from_tensors(strategy):
+def test_compiled_search_is_the_eager_one_and_takes_lengths_as_tensors(strategy):
     tables = Tables.random(5, rows=3)
     keywords = {
         "constraints": EXAMPLES,
@@ -667,7 +644,7 @@ def test_no_row_depends_on_its_neighbours(strategy, constraints, prompts, row, s
         ([MinLength(2), RepetitionPenalty(3.0), NoRepeatNgram(1)], 3),
     ],
 )
-def test_wide_enough_a_beam_finds_the_best_of_all_that_is_allowed(constraints, seed):
+def test_wide_beam_finds_the_best_allowed_outputs(constraints, seed):
     """As wide as there are sequences; of each, the model's probabilities after penalties alone count."""
     tables, beam = Tables.random(seed), Beam(260, n_best=5, length_penalty=1.0)
     limit = limit_of(constraints, 3, 0)

@@ -90,7 +90,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize("strategy", CUTS, ids=str)
-def test_frequencies_are_those_of_what_the_cuts_leave(strategy):
+def test_frequencies_are_those_of_the_remaining_tokens(strategy):
     tokens = drawn(strategy)
     expected = probabilities(LOGITS, strategy)
     assert 1 < (expected > 0).sum() <= VOCAB
@@ -187,7 +187,7 @@ def test_of_equals_in_a_large_vocabulary_the_lowest_ids_are_kept():
     assert set(drawn(strategy, logits).ravel().tolist()) == {0, 1, 5, 77, 1029, 1031, 2047}
 
 
-def test_cuts_see_what_the_constraints_leave():
+def test_cuts_come_after_the_constraints():
     suppressed = [SuppressTokens((0,))]
     for cuts in ({"top_k": 2}, {"top_p": 0.8}, {"min_p": 0.6}, {"typical_p": 0.7}):
         strategy = Sample(seed=3, num_samples=DRAWS, **cuts)
@@ -211,7 +211,7 @@ def test_draws_of_other_seeds_rows_steps_and_samples_are_independent():
 
 
 @pytest.mark.slow
-def test_nothing_forbidden_is_drawn_whatever_the_sum_does():
+def test_forbidden_tokens_are_never_drawn():
     """Half of a large vocabulary is forbidden; a running sum in blocks is not quite monotone there."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(8, 32000)).astype("float32")
@@ -298,7 +298,7 @@ def test_row_keys_tell_rows_apart_and_ignore_padding():
     assert longer == keys
 
 
-def test_no_two_short_rows_have_the_same_key_wherever_they_stand():
+def test_short_rows_have_different_keys_at_any_place():
     rows = [row for length in range(5) for row in itertools.product(range(1, 7), repeat=length)]
     keys = [
         as_numpy(row_keys(np.array([(0,) * left + row + (0,) * (6 - left - len(row)) for row in rows]), 0))

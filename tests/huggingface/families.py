@@ -69,7 +69,6 @@ MODERNBERT = {
     "vocab_size": VOCAB, "hidden_size": 18, "num_hidden_layers": 5, "num_attention_heads": 3, "intermediate_size": 19,
     "local_attention": 4, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
 }
-RENAMED = ("Model", "ForMaskedLM", "ForSequenceClassification")  # of families that are others under new names
 LABELS = {"id2label": {"0": "sad", "1": "glad", "2": "neither"}}
 BARE_VIT = {
     "model_type": "vit", "architectures": ["ViTModel"], "hidden_size": 12, "num_hidden_layers": 2,
@@ -94,18 +93,17 @@ def _heads(model_type, kind, base, changes=None, heads=None):
 
     A change names the class that it is made of by its "head". `heads` names the classes, where not all are wanted.
     """
-    classes = {**LABELS, "classifier_dropout": 0.2} if "roberta" in model_type else LABELS
-    heads = {
-        "Model": {}, "ForMaskedLM": {}, "ForSequenceClassification": classes, "ForMultipleChoice": {},
+    labels = {**LABELS, "classifier_dropout": 0.2} if "roberta" in model_type else LABELS
+    options = {
+        "Model": {}, "ForMaskedLM": {}, "ForSequenceClassification": labels, "ForMultipleChoice": {},
         "ForTokenClassification": LABELS, "ForQuestionAnswering": {},
     }
-    heads = {
-        head: {**each, "architectures": [kind + head]}
-        for head, each in heads.items()
-        if kind + head in FAMILIES[model_type].architectures and head in (heads or [head])
+    classes = {
+        head: {**options[head], "architectures": [kind + head]}
+        for head in heads or options if kind + head in FAMILIES[model_type].architectures
     }
-    more = {name: {**heads[each.pop("head")], **each} for name, each in (changes or {}).items()}
-    return _variants(model_type, base, {**heads, **more})
+    more = {name: {**classes[each.pop("head")], **each} for name, each in (changes or {}).items()}
+    return _variants(model_type, base, {**classes, **more})
 
 
 FIRST = {
@@ -169,10 +167,14 @@ ENCODERS = {
     **_heads("roberta", "Roberta", ROBERTA, {
         "odd": {"head": "ForMaskedLM", "hidden_act": "gelu_new", "num_attention_heads": 1},
     }),
-    **_heads("xlm-roberta", "XLMRoberta", {**ENCODER, "type_vocab_size": 1, "pad_token_id": 3}),
+    # These have the heads of another family: two for each, so that each head is in two families or more.
+    **_heads(
+        "xlm-roberta", "XLMRoberta", {**ENCODER, "type_vocab_size": 1, "pad_token_id": 3},
+        heads=("Model", "ForMultipleChoice"),
+    ),
     **_heads("mpnet", "MPNet", ENCODER, {
         "one-layer": {"head": "Model", "num_hidden_layers": 1, "num_attention_heads": 3},
-    }),
+    }, ("Model", "ForSequenceClassification")),
     **_heads("distilbert", "DistilBert", DISTILBERT, {
         "relu": {"head": "ForMaskedLM", "activation": "relu", "n_heads": 1},
     }),
@@ -190,9 +192,15 @@ ENCODERS = {
             "rope_parameters": {"full_attention": {**LINEAR, "rope_theta": 300.0}, "sliding_attention": FAST},
         },
     }),
-    **_heads("camembert", "Camembert", {**ENCODER, "type_vocab_size": 1}, heads=RENAMED),
-    **_heads("data2vec-text", "Data2VecText", {**ENCODER, "type_vocab_size": 1}, heads=RENAMED),
-    **_heads("ernie", "Ernie", {**ENCODER, "type_vocab_size": 3}, heads=RENAMED),
+    **_heads(
+        "camembert", "Camembert", {**ENCODER, "type_vocab_size": 1}, heads=("Model", "ForMaskedLM")
+    ),
+    **_heads(
+        "data2vec-text", "Data2VecText", {**ENCODER, "type_vocab_size": 1}, heads=("Model", "ForTokenClassification")
+    ),
+    **_heads(
+        "ernie", "Ernie", {**ENCODER, "type_vocab_size": 3}, heads=("Model", "ForSequenceClassification")
+    ),
 }
 DECODERS = {
     **_variants("mistral", DECODER, {
@@ -251,8 +259,12 @@ ENCODER_DECODERS = {
         "": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
         "tied": {"feed_forward_proj": "relu"},
     }),
-    **_variants("bart", BART, BART_CHANGES), **_variants("mbart", BART, BART_CHANGES),
-    **_variants("m2m_100", BART, BART_CHANGES), **_variants("pegasus", BART, BART_CHANGES),
+    **_variants("bart", BART, BART_CHANGES),
+    **{
+        case: config
+        for family in ("mbart", "m2m_100", "pegasus")
+        for case, config in _variants(family, BART, BART_CHANGES).items() if not case.endswith("-scaled")
+    },
 }
 CONFIGS = {**FIRST, **FIRST_ENCODERS, **ENCODERS, **DECODERS, **ENCODER_DECODERS}
 # fmt: on

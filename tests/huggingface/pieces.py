@@ -71,3 +71,19 @@ def assert_same_ids(tokenizer, there, texts):
     expected = there(texts, add_special_tokens=False)["input_ids"]
     for text, own, other in zip(texts, tokenizer.tokenize(texts).to_list(), expected, strict=True):
         assert own == other, text
+
+
+def sentence_modules(
+    folder, pooling, modules=("Transformer", "Pooling", "Normalize"), max_length=9, **config
+):
+    """Writes the files of sentence-transformers around a model, as its older versions do."""
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    package, named = "sentence_transformers.models", [*enumerate(modules)]
+    listed = [{"path": paths.get(kind, f"{i}_{kind}"), "type": f"{package}.{kind}"} for i, kind in named]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    limits = {"max_seq_length": max_length, "do_lower_case": False}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(limits))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+    return folder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from families import DECODER, GEMMA, LOCAL, difference, randomized
 from pieces import GEMMA as GEMMA_PIECES
-from pieces import train_pieces
+from pieces import sentence_modules, train_pieces
 from safetensors.numpy import save_file
 
 from keras_transformer.cli.convert import convert
@@ -66,19 +66,14 @@ def folder_of(folder, **tokenizer_config):
     config = {**CONFIG, "vocab_size": 420, "eos_token_id": 1, "bos_token_id": 2}
     (folder / "config.json").write_text(json.dumps(config))
     write_tensors(folder, list(FAMILIES["gemma3_text"].make_tensors(made(**config))), 2**30)
-    modules = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense", "Normalize": "3_Normalize"}
-    package = "sentence_transformers.models"
-    listed = [{"path": path, "type": f"{package}.{kind}"} for kind, path in modules.items()]
-    (folder / "modules.json").write_text(json.dumps(listed))
-    for name in ("1_Pooling", "2_Dense"):
-        (folder / name).mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    prompts = {"prompts": {"query": "task: "}, "default_prompt_name": "query"}
+    modules = ("Transformer", "Pooling", "Dense", "Normalize")
+    sentence_modules(folder, {"pooling_mode_mean_tokens": True}, modules, 64, **prompts)
+    (folder / "2_Dense").mkdir()
     dense = {"in_features": 18, "out_features": 7, "bias": False, "activation_function": "linear.Identity"}
     (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
     matrix = np.random.default_rng(1).normal(size=(7, 18)).astype("float32")
     save_file({"linear.weight": matrix}, folder / "2_Dense" / "model.safetensors")
-    prompts = {"prompts": {"query": "task: "}, "default_prompt_name": "query"}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     return matrix
 
 

@@ -73,7 +73,7 @@ def test_ids_are_those_of_tokenizers(pattern, tmp_path):
     "family, expected",
     [("gpt2", False), ("qwen2", False), ("llama", True), ("mistral", True), ("gemma2", True)],
 )
-def test_prompts_begin_as_in_transformers_where_the_folder_does_not_say(family, expected, tmp_path):
+def test_prompts_begin_as_in_transformers_by_default(family, expected, tmp_path):
     assert starts_with_bos(tmp_path, FAMILIES[family].tokenizer, 0) is expected
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from alone import answers
 from families import CONFIGS, LABELS, LLAMA, YARN
-from pieces import BYTES, T5_IDS, byte_pieces, train_pieces, written
+from pieces import BYTES, T5_IDS, byte_pieces, sentence_modules, train_pieces, written
 from test_adapters_of_peft import QUERY, pair
 from test_adapters_of_peft import written as with_adapter
 from test_bidirectional_gemma import BOTH
 from test_bidirectional_gemma import folder_of as embedding_gemma
-from test_sentence_embeddings import MEAN, files
+from test_sentence_embeddings import MEAN
 from test_tags_and_labels import PIECES, TAGS, TOPICS
 from test_tags_and_labels import folder_of as with_head
 from test_vectors_of_language_models import END, END_ID, RECORDED, template
@@ -62,7 +62,7 @@ def old_byte_level(folder, case, tokenizer_class, **config):
 def multilingual_minilm(folder):
     name = "sentencepiece.bpe.model"
     sentence_pieces(folder, "bert-model", name, "XLMRobertaTokenizer", {"model_type": "unigram"})
-    files(folder, MEAN)
+    sentence_modules(folder, MEAN)
 
 
 def ernie(folder):
@@ -78,16 +78,19 @@ def adapter(folder):
 
 T5 = ("spiece.model", "T5Tokenizer", {**T5_IDS, "model_type": "unigram"})
 CAMEMBERT = ("sentencepiece.bpe.model", "CamembertTokenizer", {"model_type": "unigram"})
-CLASSES = "-ForSequenceClassification"
+CAMEMBERT_CLASSES = {"architectures": ["CamembertForSequenceClassification"], **LABELS}
+DATA2VEC_CLASSES = {"architectures": ["Data2VecTextForSequenceClassification"], **LABELS}
 MADE = {
     "multilingual-minilm": multilingual_minilm,
     "embedding-gemma": lambda folder: embedding_gemma(folder, **BOTH),
     "qwen3-embedding": lambda folder: qwen3_embedding(folder, template("A", END)),
     "ernie": ernie,
     "camembert": lambda folder: sentence_pieces(
-        folder, f"camembert{CLASSES}", *CAMEMBERT, **FAIRSEQ, **LABELS
+        folder, "camembert-Model", *CAMEMBERT, **FAIRSEQ, **CAMEMBERT_CLASSES
     ),
-    "data2vec-text": lambda folder: old_byte_level(folder, f"data2vec-text{CLASSES}", "RobertaTokenizer"),
+    "data2vec-text": lambda folder: old_byte_level(
+        folder, "data2vec-text-Model", "RobertaTokenizer", **DATA2VEC_CLASSES
+    ),
     "tags": lambda folder: with_head(folder, "BertForTokenClassification", TAGS),
     "labels": lambda folder: with_head(folder, "BertForSequenceClassification", TOPICS),
     "mt5": lambda folder: sentence_pieces(folder, "mt5", *T5),

@@ -125,12 +125,6 @@ def test_own_model_is_read_back_unchanged(case, tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_model_in_a_file_for_each_tensor_is_read_back_unchanged(tmp_path):
-    model = own_model({**CONFIGS["t5"], "num_layers": 1, "num_decoder_layers": 1})
-    to_huggingface(model, tmp_path / "new", 1)
-    assert_same_weights(from_huggingface(tmp_path / "new"), model)
-
-
 def plain_gpt2():
     decoder = layers.Decoder(2, 3, 7, dropout=0.0, activation="gelu", normalize_first=True)
     positions = layers.LearnedPositions(13)
@@ -174,33 +168,6 @@ def test_model_of_plain_arguments_is_written(make, case, described, tmp_path, ca
     there = loaded_without_warnings(tmp_path / "new", CONFIGS[case], caplog)
     assert {key: getattr(there.config, key) for key in described} == described
     assert difference(model, there) <= TOLERANCE[case]
-
-
-@pytest.mark.parametrize("case", ["gpt2", "llama-llama3", "t5", "marian"])
-def test_other_floats_are_read_as_transformers_rounds_them(case, transformers, tmp_path):
-    import torch
-
-    there = torch_model(CONFIGS[case])
-    for dtype in (torch.float64, torch.float16, torch.bfloat16):  # each rounds what the one before left
-        folder = tmp_path / str(dtype)  # "torch.bfloat16"
-        there.to(dtype).save_pretrained(folder)
-        rounded = type(there).from_pretrained(folder, dtype=torch.float32)
-        assert difference(from_huggingface(folder), rounded) <= TOLERANCE[case]
-        there = there.to(torch.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", slow_but(("gemma2",), ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"])
-)
-def test_decoding_step_by_step_is_all_at_once(case):
-    model = own_model(CONFIGS[case])
-    ids, _ = rows_of()
-    expected = np.asarray(model(ids))
-    cache = model.decoder.empty_cache(*ids.shape)
-    for i in range(ids.shape[1]):
-        logits, cache = model.decode(ids[:, i : i + 1], cache, i)
-        np.testing.assert_allclose(np.asarray(logits)[:, 0], expected[:, i], atol=1e-4)
 
 
 # Searches. With few ids, texts end. Ours stops where no open hypothesis can win any more; that is `early_stopping` of

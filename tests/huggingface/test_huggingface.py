@@ -115,6 +115,7 @@ def test_large_models_go_to_several_files_and_an_index(written, tmp_path):
         for name, array in shard.items():
             np.testing.assert_array_equal(array, one[name])
     assert not (tmp_path / "new" / WEIGHTS).exists()
+    assert_same_weights(from_huggingface(tmp_path / "new"), model)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64])
@@ -208,7 +209,7 @@ def test_a_prompt_ends_before_an_eos_that_is_its_padding(written):
 
 
 @pytest.mark.slow
-def test_an_empty_prompt_begins_with_bos_whatever_the_padding(written):
+def test_empty_prompt_begins_with_bos_for_any_padding(written):
     begun, padded = (from_huggingface(written[1], bos_id=EOS, pad_id=pad_id) for pad_id in (1, EOS))
     expected = begun.generate(np.array([[EOS]]), max_length=5).tokens
     found = padded.generate(np.array([[EOS]]), max_length=5).tokens

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from contracts import slow_but
 from record import CASES, RECORD, SEARCHES, WRITERS, own_numbers, own_texts
 
 from keras_transformer.huggingface import FAMILIES
@@ -17,22 +16,15 @@ def test_every_case_is_recorded_and_every_family_has_one():
     assert all(any(name.startswith(family) for name in CASES) for family in FAMILIES)
 
 
-# A case for each way to describe layers and tensors.
-QUICK = (
-    *("gpt2-relu-unscaled", "llama-llama3", "t5-1.1", "marian-odd", "bert-masked-tanh", "vit-pooler-gelu"),
-    *("electra-ForTokenClassification", "modernbert-mean", "gemma2", "mbart"),
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(QUICK, CASES))
+@pytest.mark.parametrize("name", CASES)
 def test_numbers_are_those_of_transformers(name):
     found = own_numbers(name)
     assert np.ptp(found) > 0.1
     np.testing.assert_allclose(found, RECORDED[name], atol=2e-4)
 
 
-@pytest.mark.parametrize("search", slow_but(("greedy",), SEARCHES))
+@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.slow
 def test_texts_are_those_of_transformers(name, search):

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 from families import BERT, own_model
+from pieces import sentence_modules
 from safetensors.numpy import save_file
 
 from keras_transformer.cli.convert import convert
@@ -21,19 +22,6 @@ from keras_transformer.serving import Embedder, load
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "e", ",", "a", "dog", ":"]
 TEXTS = ["The cats, the cat", "a dog", "the the the cat a dog a dog a cat", ""]
-
-
-def files(folder, pooling, modules=("Transformer", "Pooling", "Normalize"), **config):
-    """Writes the files beside the model as older versions do."""
-    (folder / "1_Pooling").mkdir(parents=True)
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    paths = {"Transformer": "", "Pooling": "1_Pooling"}
-    package, named = "sentence_transformers.models", [*enumerate(modules)]
-    listed = [{"path": paths.get(kind, f"{i}_{kind}"), "type": f"{package}.{kind}"} for i, kind in named]
-    (folder / "modules.json").write_text(json.dumps(listed))
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": false}')
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
-    return folder
 
 
 MEAN = {"word_embedding_dimension": 12, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
@@ -80,11 +68,11 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
 
 
 def test_options_of_an_older_folder(tmp_path):
-    folder = files(tmp_path / "new", MEAN, prompts={"query": "q: "})
+    folder = sentence_modules(tmp_path / "new", MEAN, prompts={"query": "q: "})
     options = {"pooling": "mean", "normalize": True, "prompt": "", "max_source_length": 9}
     assert embedder_options(folder) == options
     assert embedder_options(folder, "query") == {**options, "prompt": "q: "}
-    first = files(tmp_path / "first", {"pooling_mode_cls_token": True}, ("Transformer", "Pooling"))
+    first = sentence_modules(tmp_path / "first", {"pooling_mode_cls_token": True}, ("Transformer", "Pooling"))
     assert embedder_options(first) == {**options, "pooling": "first", "normalize": False}
 
 
@@ -107,7 +95,7 @@ QUERY = {"default_prompt_name": "q", "prompts": {"q": "q: "}}
 )
 def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        embedder_options(files(tmp_path / "new", pooling, modules, **config))
+        embedder_options(sentence_modules(tmp_path / "new", pooling, modules, **config))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +103,7 @@ def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
     [({"do_lower_case": True}, True), ({}, True), ({"do_lower_case": False}, False), (None, False)],
 )
 def test_lower_case_is_an_option_of_the_tokenizer_alone(tokenizer, lowers, tmp_path):
-    folder = files(tmp_path / "new", MEAN)
+    folder = sentence_modules(tmp_path / "new", MEAN)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
     if tokenizer is not None:
         (folder / "vocab.txt").write_text("\n".join(PIECES))
@@ -150,7 +138,7 @@ def test_an_activation_of_the_score_is_a_warning(config, named, tmp_path, caplog
 
 @pytest.mark.parametrize("path", ["../other", "/etc", None])
 def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
-    folder = files(tmp_path / "new", MEAN)
+    folder = sentence_modules(tmp_path / "new", MEAN)
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -169,7 +157,7 @@ def bert():
 
 def dense_modules(folder, activations=("activation.Tanh", "linear.Identity"), **changes):
     """Writes the files of two Dense modules. Returns their matrices and biases."""
-    files(folder, MEAN, ("Transformer", "Pooling", "Dense", "Dense", "Normalize"))
+    sentence_modules(folder, MEAN, ("Transformer", "Pooling", "Dense", "Dense", "Normalize"))
     rng, widths, weights = np.random.default_rng(0), (15, 7, 5), []
     for i, activation in enumerate(activations):
         path, bias = folder / f"{i + 2}_Dense", i == 0
@@ -208,7 +196,7 @@ def test_dense_modules_are_computed(tmp_path):
 
 
 def test_a_model_keeps_its_own_pooler_without_dense_modules(bert, tmp_path):
-    assert with_dense_modules(bert, files(tmp_path / "model", MEAN)) is bert
+    assert with_dense_modules(bert, sentence_modules(tmp_path / "model", MEAN)) is bert
 
 
 def test_dense_modules_become_the_pooler(bert, tmp_path):
@@ -246,6 +234,6 @@ def test_conversion_refuses_other_dense_modules(bert, tmp_path):
 @pytest.mark.parametrize("model_type", ["gpt2", "t5", "bart", "vit"])
 def test_modules_of_a_model_that_is_no_encoder_are_refused(model_type, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    files(tmp_path, {"pooling_mode": "lasttoken"})
+    sentence_modules(tmp_path, {"pooling_mode": "lasttoken"})
     with pytest.raises(ValueError, match=f"with modules.json makes vectors .* a '{model_type}' model"):
         convert(tmp_path, tmp_path / "own")

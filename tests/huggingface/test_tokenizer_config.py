@@ -165,7 +165,7 @@ def test_parts_that_a_class_makes_otherwise_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["LlamaTokenizerFast", "PreTrainedTokenizerFast"])
-def test_qwen2_has_one_class_whatever_is_named(name, tmp_path, caplog):
+def test_qwen2_has_one_class_under_any_name(name, tmp_path, caplog):
     folder = byte_level(tmp_path, "qwen2", tokenizer_class=name)
     with pytest.raises(ValueError, match=r"parts of its class\. Received: tokenizer_class='Qwen2Tokenizer'"):
         tokenizers_from_huggingface(folder)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from families import CONFIGS, change_config, change_tensors, own_model
+from pieces import sentence_modules
 
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import embedder_options, from_huggingface, to_huggingface
@@ -41,12 +42,7 @@ def folder_of(folder, post_processor, pooling="lasttoken", **config):
     (folder / "tokenizer.json").write_text(json.dumps(parts))
     options = {"eos_token": "<|im_start|>", "pad_token": END, "model_max_length": 9}
     (folder / "tokenizer_config.json").write_text(json.dumps(options))
-    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    package = "sentence_transformers.models"
-    listed = [{"path": path, "type": f"{package}.{kind}"} for kind, path in modules.items()]
-    (folder / "modules.json").write_text(json.dumps(listed))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
+    sentence_modules(folder, {f"pooling_mode_{pooling}": True})
     return model
 
 

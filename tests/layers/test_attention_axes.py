@@ -45,6 +45,44 @@ def expected_of(layer, axes, x=X, **arguments):
     return as_numpy(flat(rows, rows, **{name: folded(mask, axes) for name, mask in arguments.items()}))
 
 
+AXES = {
+    "rank_4": ((2, 3, 4, 6), (2, 3, 4, 6), None),
+    "rank_4_last": ((2, 3, 4, 6), (2, 3, 5, 6), (2,)),
+    "rank_4_first": ((2, 3, 4, 6), (2, 5, 4, 6), (1,)),
+    "rank_4_negative": ((2, 3, 4, 6), (2, 3, 5, 6), (-2,)),
+    "rank_4_swapped": ((2, 3, 4, 6), (2, 3, 4, 6), (2, 1)),
+    "rank_5": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (2, 3)),
+    "rank_5_all": ((2, 3, 2, 2, 6), (2, 2, 3, 2, 6), None),
+    "rank_5_apart": ((2, 3, 2, 4, 6), (2, 3, 2, 4, 6), (1, 3)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_gate", [False, True])
+@pytest.mark.parametrize("case", AXES)
+@pytest.mark.sampled
+def test_inputs_of_higher_rank_agree_with_keras(case, use_gate):
+    query_shape, value_shape, axes = AXES[case]
+    x, memory = normal(*query_shape), normal(*value_shape, seed=1)
+    arguments = {"attention_axes": axes, "use_gate": use_gate}
+    ours = MultiHeadAttention(3, 4, value_dim=6, **arguments)
+    theirs = keras.layers.MultiHeadAttention(3, 4, value_dim=6, **arguments)
+    for layer in (ours, theirs):
+        layer.build(x.shape, memory.shape)
+    theirs.set_weights(randomized(ours).get_weights())
+    assert [w.path.split("/")[1:] for w in ours.weights] == [w.path.split("/")[1:] for w in theirs.weights]
+    found = ours(x, memory, return_attention_scores=True)
+    assert_close(found, theirs(x, memory, return_attention_scores=True))
+    assert_close(ours(x, memory), found[0], 1e-6)
+    attended = range(1, len(x.shape) - 1) if axes is None else [axis % len(x.shape) for axis in axes]
+    free = [x.shape[n] for n in range(1, len(x.shape) - 1) if n not in attended]
+    if len(free) == 0:
+        sizes = [shape[n] for shape in (x.shape, memory.shape) for n in attended]
+        mask = np.random.default_rng(5).uniform(size=(BATCH, *sizes)) < 0.6
+        mask.reshape(BATCH, -1, memory[0, ..., 0].size)[..., 0] = True
+        assert_close(ours(x, memory, attention_mask=mask), theirs(x, memory, attention_mask=mask))
+
+
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2), (-2,)])
@@ -90,7 +128,7 @@ def test_later_tokens_of_the_attended_axis_are_hidden(axes, axis):
         {"num_key_value_heads": 1},
     ],
 )
-def test_what_the_layer_adds_holds_along_one_axis(options):
+def test_windows_positions_and_grouped_queries_act_along_one_axis(options):
     layer = attention((2,), **options)
     assert_close(folded(as_numpy(layer(X, X)), (2,)), expected_of(layer, (2,)))
 
@@ -181,7 +219,7 @@ def test_the_embedding_of_a_grid_of_ids_is_marked():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axes", [None, (1,), (2,), (1, 2)])
+@pytest.mark.parametrize("axes", [None, (1,)])
 def test_every_size_may_be_open(axes):
     layer = attention(axes)
     x = keras.Input((None, None, FEATURES))
@@ -223,7 +261,6 @@ DIFFERENT = "`attention_axes` must be different axes between"
         ),
         (raises_for(GRID[1:], axes=(0,)), DIFFERENT),
         (raises_for(GRID[1:], axes=(5,)), DIFFERENT),
-        (raises_for(GRID[1:], axes=(1, 2)), DIFFERENT),
         (raises_for(GRID, axes=(3,)), DIFFERENT),
         (raises_for(GRID, axes=(1, 1)), DIFFERENT),
     ],

@@ -5,10 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from contracts import (
-    STEP_IN_XLA,
-    as_numpy,
-)
+from contracts import as_numpy, gradient_of, normal, randomized
 from keras import ops
 
 from keras_transformer.execution import blocks as blockwise
@@ -55,41 +52,128 @@ def block_size(request, monkeypatch):
     monkeypatch.setattr(blockwise, "BLOCK_SIZE", request.param)
 
 
-def both(query, key, value, mask, monkeypatch):
-    whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
+def whole(*arguments, **options):
+    """Attention that holds all scores, as it must where they are asked for."""
+    return as_numpy(dot_product.dot_product_attention(*arguments, **options)[0])
+
+
+def of_distance(distances):
+    """A bias of four heads that tells the sides apart; not a line, of which softmax sees no shift."""
+    slopes = ops.reshape(ops.convert_to_tensor([0.3, -0.2, 0.1, 0.5], "float32"), (1, 4, 1, 1))
+    return slopes * ops.sin(ops.cast(distances, "float32") * 0.7)
+
+
+def in_blocks(monkeypatch, *arguments, **options):
     with monkeypatch.context() as patch:
         patch.setattr(blockwise, "LONG", 0)
-        return whole, as_numpy(
-            dot_product.dot_product_attention(query, key, value, mask, return_attention_scores=False)[0]
+        found, scores = dot_product.dot_product_attention(
+            *arguments, return_attention_scores=False, **options
         )
+    assert scores is None
+    return as_numpy(found)
+
+
+@pytest.fixture
+def few_queries(monkeypatch):
+    """Windows cut into blocks of as many queries as the window, however few."""
+    monkeypatch.setattr(blockwise, "FEWEST_QUERIES", 1)
 
 
 KINDS = ["none", "causal", "padding", "rows", "heads", "all"]
+PLAIN = list(itertools.product(KINDS, SHAPES))
+# A window and a bias, of distances on both sides.
+WINDOWS = [
+    ("causal", (2, 4, 13, 13), 3, None),
+    ("all", (2, 4, 13, 13), 3, of_distance),
+    ("rows", (2, 4, 13, 13), None, of_distance),
+    ("none", (2, 4, 13, 13), 1, of_distance),
+    ("padding", (1, 4, 10, 4), 2, of_distance),
+    ("heads", (1, 4, 5, 11), 4, of_distance),
+    ("padding", (1, 4, 5, 11), 20, None),
+]
 # JAX compiles the loop anew in each case: there each kind has one shape, and each shape two kinds.
-CASES = list(itertools.product(KINDS, SHAPES))
 if keras.backend.backend() == "jax":
-    CASES = list(zip(KINDS, SHAPES * 2, strict=True))
+    PLAIN = list(zip(KINDS, SHAPES * 2, strict=True))
+CASES = [*((*case, None, None) for case in PLAIN), *WINDOWS]
 
 
-@pytest.mark.parametrize(("kind", "shape"), CASES)
+@pytest.mark.parametrize(("kind", "shape", "window", "bias"), CASES)
 @pytest.mark.sampled
-def test_blocks_change_nothing(shape, kind, block_size, monkeypatch):
-    whole, blocks = both(*inputs(shape), masks(shape, kind), monkeypatch)
-    np.testing.assert_allclose(blocks, whole, atol=1e-6)
+def test_blocks_change_nothing(shape, kind, window, bias, block_size, few_queries, monkeypatch):
+    arguments, options = (*inputs(shape), masks(shape, kind)), {"window": window, "bias": bias}
+    found = in_blocks(monkeypatch, *arguments, **options)
+    np.testing.assert_allclose(found, whole(*arguments, **options), atol=2e-6)
 
 
-def test_scores_far_apart_stay_exact(block_size, monkeypatch):
+def test_scores_far_apart_stay_exact(monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
     query, key, value = inputs(SHAPES[0])
     mask = masks(SHAPES[0], "padding")
     key = np.where(mask[..., 0, :, None], key, 1e8)  # what is hidden weighs nothing, however it scores
-    whole, blocks = both(query * 100, key, value, mask, monkeypatch)
-    np.testing.assert_allclose(blocks, whole, atol=1e-5)
+    arguments = (query * 100, key, value, mask)
+    np.testing.assert_allclose(in_blocks(monkeypatch, *arguments), whole(*arguments), atol=1e-5)
+
+
+POSITIONS = np.array([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6]], "int32")
+DISTANCES = POSITIONS[:, None, None] - POSITIONS[:, None, :, None]
+OF_POSITIONS = {"window": 2, "bias": of_distance, "positions": POSITIONS, "key_positions": POSITIONS}
+
+
+@pytest.mark.parametrize(
+    ("options", "mask", "bias", "groups"),
+    [
+        ({"window": 4}, local_mask(7, 4), None, 1),
+        (OF_POSITIONS, np.abs(DISTANCES) < 2, of_distance(DISTANCES), 1),
+        ({}, None, None, 2),
+    ],
+    ids=["window", "positions", "grouped"],
+)
+def test_options_are_a_mask_a_bias_and_repeated_keys(options, mask, bias, groups, few_queries, monkeypatch):
+    """A window hides what is far, a bias is added, and several heads of queries share a head of keys."""
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
+    query, _, _ = inputs((2, 4, 7, 7))
+    _, key, value = inputs((2, 4 // groups, 7, 7), seed=1)
+    repeated = (np.repeat(x, groups, axis=1) for x in (key, value))
+    expected = whole(query, *repeated, mask, bias=bias)
+    np.testing.assert_allclose(whole(query, key, value, **options), expected, atol=1e-6)
+    np.testing.assert_allclose(in_blocks(monkeypatch, query, key, value, **options), expected, atol=1e-6)
+
+
+SCHEMES = {"none": lambda: None, "alibi": ALiBi, "relative": lambda: RelativePositionBias(2, 8, 5)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.sampled
+def test_gradients_of_inputs_and_weights_are_the_same(scheme, window, few_queries, monkeypatch):
+    """On any backend: of the inputs, a projection and the table of biases."""
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
+    x = normal(2, 7, 6)
+    layer = attention.MultiHeadAttention(2, 3, positions=SCHEMES[scheme](), sliding_window=window)
+    layer.build(x.shape, x.shape)
+    randomized(layer)
+    assert len(layer.weights) == 8 + (scheme == "relative")
+    for weight in (None, layer.query_dense.kernel, *layer.weights[8:]):
+
+        def total(given, weight=weight):
+            changed = [] if weight is None else [(weight, ops.convert_to_tensor(given) * 1.0)]
+            with keras.StatelessScope(state_mapping=changed):
+                source = given if weight is None else x
+                return ops.sum(ops.sin(layer(source, source, use_causal_mask=True)))
+
+        found = []
+        for long in (10**9, 0):
+            monkeypatch.setattr(blockwise, "LONG", long)
+            found.append(gradient_of(total, x if weight is None else as_numpy(weight).astype("float32")))
+        assert np.abs(found[0]).max() > 1e-3
+        np.testing.assert_allclose(found[1], found[0], atol=1e-4)
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", ["none", "causal", "padding", "all"])
-@pytest.mark.sampled
-def test_gradients_are_the_same(kind, block_size, monkeypatch):
+@pytest.mark.parametrize("kind", ["causal", "all"])
+def test_gradients_in_a_graph_are_the_same(kind, monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
     import tensorflow as tf
 
     shape = SHAPES[0]
@@ -139,7 +223,7 @@ def test_many_blocks_in_bfloat16_add_up_in_float32(monkeypatch):
         assert np.linalg.norm(one - other) < 0.04 * np.linalg.norm(one)
 
 
-def test_the_layer_takes_blocks_by_itself(monkeypatch):
+def test_layer_takes_blocks_for_long_rows_unless_asked_for_scores(monkeypatch):
     taken = []
     real = blockwise.blockwise_attention
 
@@ -160,119 +244,12 @@ def test_the_layer_takes_blocks_by_itself(monkeypatch):
     np.testing.assert_allclose(as_numpy(output), as_numpy(again), atol=1e-6)
 
 
-def of_distance(distances):
-    """A bias of four heads that tells the sides apart; not a line, of which softmax sees no shift."""
-    slopes = ops.reshape(ops.convert_to_tensor([0.3, -0.2, 0.1, 0.5], "float32"), (1, 4, 1, 1))
-    return slopes * ops.sin(ops.cast(distances, "float32") * 0.7)
-
-
-def in_blocks(monkeypatch, long, *arguments, **options):
-    with monkeypatch.context() as patch:
-        patch.setattr(blockwise, "LONG", 0 if long else 10**9)
-        return as_numpy(
-            dot_product.dot_product_attention(*arguments, return_attention_scores=False, **options)[0]
-        )
-
-
-@pytest.fixture
-def few_queries(monkeypatch):
-    """Windows cut into blocks of as many queries as the window, however few."""
-    monkeypatch.setattr(blockwise, "FEWEST_QUERIES", 1)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind", "window", "bias"),
-    [
-        ((2, 4, 13, 13), "causal", 3, None),
-        ((2, 4, 13, 13), "all", 3, of_distance),
-        ((2, 4, 13, 13), "rows", None, of_distance),
-        ((2, 4, 13, 13), "none", 1, of_distance),
-        ((1, 4, 10, 4), "padding", 2, of_distance),
-        ((1, 4, 5, 11), "heads", 4, of_distance),
-        ((1, 4, 5, 11), "padding", 20, None),
-    ],
-)
-@pytest.mark.parametrize("size", [5, 60], ids=["tiny", "some"])
-@pytest.mark.slow
-def test_blocks_of_a_window_with_a_bias_change_nothing(
-    shape, kind, window, bias, size, few_queries, monkeypatch
-):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", size)
-    options = {"window": window, "bias": bias}
-    whole, blocks = (
-        in_blocks(monkeypatch, long, *inputs(shape), masks(shape, kind), **options) for long in (False, True)
-    )
-    np.testing.assert_allclose(blocks, whole, atol=2e-6)
-
-
-def test_a_window_alone_is_a_local_mask(few_queries, monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 60)
-    shape = (2, 3, 13, 13)
-    expected = as_numpy(dot_product.dot_product_attention(*inputs(shape), local_mask(13, 4))[0])
-    for long in (False, True):
-        found = in_blocks(monkeypatch, long, *inputs(shape), window=4)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_a_block_of_a_window_computes_what_is_in_it_alone():
+def test_a_block_of_a_window_holds_its_own_keys_alone():
     """Of 1000 keys a block of 128 queries has 128 + 2 * 9."""
     query, key, _ = (ops.zeros((1, 1, 1000, 4)) for _ in range(3))
     blocks = blockwise._Blocks(query, key, None, 10)
     assert (blocks.size, blocks.span, blocks.count) == (128, 146, 8)
     assert [int(blocks._first(block)) for block in (0, 1, 4, 7)] == [0, 119, 503, 854]
-
-
-def test_grouped_queries_in_blocks_are_those_of_the_whole(monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
-    query, _, _ = inputs((2, 6, 7, 7))
-    _, key, value = inputs((2, 2, 7, 7), seed=1)
-    mask = masks((2, 6, 7, 7), "all")
-    whole = as_numpy(dot_product.dot_product_attention(query, key, value, mask)[0])
-    repeated = (np.repeat(x, 3, axis=1) for x in (key, value))
-    np.testing.assert_allclose(
-        as_numpy(dot_product.dot_product_attention(query, *repeated, mask)[0]), whole, atol=1e-6
-    )
-    np.testing.assert_allclose(in_blocks(monkeypatch, True, query, key, value, mask), whole, atol=1e-6)
-
-
-def test_where_positions_are_given_a_window_and_a_bias_follow_them(monkeypatch):
-    shape = (2, 4, 7, 7)
-    positions = np.array([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6]], "int32")
-    options = {"window": 2, "bias": of_distance, "positions": positions, "key_positions": positions}
-    distances = positions[:, None, None] - positions[:, None, :, None]
-    expected = dot_product.dot_product_attention(
-        *inputs(shape), np.abs(distances) < 2, bias=of_distance(distances)
-    )
-    for long in (False, True):
-        found = in_blocks(monkeypatch, long, *inputs(shape), **options)
-        np.testing.assert_allclose(found, as_numpy(expected[0]), atol=1e-6)
-
-
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("positions", ["none", "alibi", "relative"])
-@pytest.mark.slow
-def test_fit_in_blocks_moves_the_bias_too(positions, window, few_queries, monkeypatch):
-    """On any backend: the weights of `fit` through blocks are those of `fit` without."""
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(4, 9, 6)).astype("float32")
-    found = []
-    for long in (10**9, 0):
-        monkeypatch.setattr(blockwise, "LONG", long)
-        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)
-        keras.utils.set_random_seed(1)
-        scheme = {"none": lambda: None, "alibi": ALiBi, "relative": lambda: RelativePositionBias(2, 8, 5)}[
-            positions
-        ]()
-        source = keras.Input((9, 6))
-        layer = attention.MultiHeadAttention(2, 3, positions=scheme, sliding_window=window)
-        model = keras.Model(source, layer(source, source, use_causal_mask=True))
-        model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=STEP_IN_XLA)
-        model.fit(x, x[:, ::-1], epochs=3, batch_size=2, shuffle=False, verbose=0)
-        found.append({weight.path: as_numpy(weight) for weight in model.weights})
-    for one, other in zip(*(f.values() for f in found), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    tables = [value for path, value in found[1].items() if "embeddings" in path]
-    assert len(tables) == (positions == "relative")
 
 
 def test_rotary_positions_need_no_distances(monkeypatch):
@@ -294,7 +271,7 @@ def test_an_axis_of_a_mask_that_turns_out_to_be_1_broadcasts(shape, monkeypatch)
 
     mask = np.random.default_rng(1).uniform(size=shape) < 0.6
     parts = inputs((2, 3, 9, 9))
-    expected = as_numpy(dot_product.dot_product_attention(*parts, mask)[0])
+    expected = whole(*parts, mask)
     signature = [tf.TensorSpec((None, 3, 9, 4))] * 3 + [tf.TensorSpec((None,) * 4, tf.bool)]
 
     @tf.function(input_signature=signature)

@@ -90,7 +90,7 @@ def test_gated_small_values_by_hand():
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5), (0, 3, 5)])
 @EACH_CLASS
-def test_inputs_of_any_rank_give_what_kerass_dense_layers_give(layer_class, shape):
+def test_inputs_of_any_rank_agree_with_keras(layer_class, shape):
     layer, x = layer_class(11, "gelu", use_bias=True), normal(*shape)
     layer.build(shape)
     randomized(layer)

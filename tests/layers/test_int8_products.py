@@ -170,13 +170,8 @@ SOURCE = np.array([[5, 9, 17, 4], [8, 6, 0, 0]])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "how",
-    [
-        "variable",
-        *(pytest.param(how, marks=pytest.mark.slow) for how in ("set_weights", "assign", "load_weights")),
-    ],
-)
+@pytest.mark.parametrize("how", ["variable", "set_weights", "assign", "load_weights"])
+@pytest.mark.sampled
 def test_new_weights_are_used_however_they_came(how, tmp_path):
     """oneDNN keeps an ordered copy of a kernel and never looks at the kernel again."""
     model, other = int8_model(1), int8_model(2)
@@ -225,31 +220,6 @@ def test_predict_follows_weights_that_the_fast_product_cannot_hold(tmp_path):
     found = model.predict(SOURCE, verbose=0)
     assert model.predict_function is not traced
     np.testing.assert_allclose(found, as_numpy(other(SOURCE)), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_trained_model_of_int8_with_adapters_writes_what_it_learned():
-    """Keras trains the biases and norms, and here adapters; a search goes on with them."""
-    model = int8_model()
-    for layer in (model.decoder.layers[0].feed_forward.inner, model.decoder.layers[0].feed_forward.outer):
-        layer.enable_lora(2)
-    first = as_numpy(model.generate(SOURCE, max_length=6, jit_compile=False).scores)
-    model.compile(keras.optimizers.Adam(0.1), loss="mse", jit_compile=False)
-    inputs = {"source": SOURCE, "target": SOURCE}
-    model.fit(inputs, np.zeros((2, 4, VOCAB)), epochs=2, verbose=0)
-    found = model.generate(SOURCE, max_length=6, jit_compile=False)
-    assert np.abs(as_numpy(found.scores) - first).max() > 1e-3
-    scores = model.score(SOURCE, as_numpy(found.tokens), jit_compile=False).scores
-    np.testing.assert_allclose(as_numpy(found.scores), as_numpy(scores), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_portable_and_compiled_searches_of_int8_agree():
-    model = int8_model()
-    portable = model.generate(SOURCE, max_length=6, jit_compile=False)
-    compiled = model.generate(SOURCE, max_length=6, jit_compile=True)
-    np.testing.assert_array_equal(as_numpy(portable.tokens), as_numpy(compiled.tokens))
-    np.testing.assert_allclose(as_numpy(portable.scores), as_numpy(compiled.scores), rtol=1e-4)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
@@ -347,13 +317,7 @@ for parts, steps in STEPS.items():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "instructions",
-    [
-        "SSE41",
-        *(pytest.param(i, marks=pytest.mark.slow) for i in ("AVX2", "AVX512_CORE", "AVX512_CORE_VNNI")),
-    ],
-)
+@pytest.mark.parametrize("instructions", ["SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_VNNI"])
 def test_the_largest_sums_are_exact_on_every_instruction_set(instructions):
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
     subprocess.run([sys.executable, "-c", SUMS], env=environment, check=True)

@@ -257,7 +257,7 @@ def test_an_expert_must_keep_the_shape():
 
 
 @pytest.mark.slow
-def test_the_balance_loss_is_that_of_the_tokens_whatever_their_rank():
+def test_balance_loss_is_the_same_for_any_rank():
     x, losses = normal(6, 8), []
     for shape in ((6, 8), (2, 3, 8), (1, 2, 3, 8)):
         keras.utils.set_random_seed(0)

@@ -131,50 +131,7 @@ def test_step_by_step_is_all_at_once(kind, positions):
             assert_close(starting_late(stack, x), expected)
 
 
-@pytest.mark.slow
-@EACH_PAIR
-def test_keys_that_change_places_are_told_apart_by_positions_alone(kind, positions):
-    layer, x = attention(kind, positions), normal(BATCH, LENGTH, D_MODEL)
-    layer.build(x.shape, x.shape)
-    randomized(layer)
-    swapped = x[:, [0, 1, 2, 3, 5, 4, 6]]  # near enough to the last query for any window
-    moved = np.abs(as_numpy(layer(swapped, swapped)) - as_numpy(layer(x, x)))[:, -1].max()
-    assert moved < 1e-5 if positions == "none" else moved > 1e-3
-
-
-@pytest.mark.slow
-def test_layers_of_a_stack_share_learned_positions_and_keep_them_when_saved(tmp_path):
-    stack = decoder(positions="relative", num_layers=2)
-    schemes = {id(layer.self_attention.positions) for layer in stack.layers}
-    assert len(schemes) == 1
-    assert sum(weight.shape == (8, HEADS) for weight in stack.weights) == 1
-    inputs = keras.Input((None, D_MODEL))
-    x = normal(BATCH, LENGTH, D_MODEL)
-    model = keras.Model(inputs, stack(inputs))
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    assert len(again.weights) == len(model.weights)
-    assert_close(again(x), stack(x), 1e-6)
-    loaded = again.layers[-1]
-    assert len({id(layer.self_attention.positions) for layer in loaded.layers}) == 1
-
-
-def test_grouped_queries_are_many_heads_with_repeated_keys():
-    few, x = attention("grouped_query", "rotary"), normal(BATCH, LENGTH, D_MODEL)
-    few.build(x.shape, x.shape)
-    randomized(few)
-    many = layers.MultiHeadAttention(HEADS, DIM, use_bias=False, positions=POSITIONS["rotary"]())
-    many.build(x.shape, x.shape)
-    query, key, value, output = few.get_weights()
-    many.set_weights([query, np.repeat(key, 3, axis=1), np.repeat(value, 3, axis=1), output])
-    for long in (False, True):
-        assert_close(
-            few(x, x, use_causal_mask=True, return_attention_scores=long),
-            many(x, x, use_causal_mask=True, return_attention_scores=long),
-        )
-
-
-def test_a_sliding_window_is_kerass():
+def test_sliding_window_agrees_with_keras():
     x = normal(BATCH, LENGTH, D_MODEL)
     ours = layers.MultiHeadAttention(HEADS, DIM, sliding_window=3)
     theirs = keras.layers.MultiHeadAttention(HEADS, DIM, sliding_window=3)
@@ -248,14 +205,13 @@ LAYERS = pytest.mark.parametrize("layer_class", [layers.EncoderLayer, layers.Dec
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
-@LAYERS
-def test_what_does_not_fit_is_refused_at_once(layer_class, arguments, named):
+def test_parts_and_sizes_that_contradict_are_refused(arguments, named):
     sizes = {
         **({} if "attention" in arguments else {"num_heads": 3}),
         **({} if "feed_forward" in arguments else {"d_ff": 5}),
     }
     with pytest.raises(ValueError, match=named):
-        layer_class(**{**sizes, **arguments})
+        layers.EncoderLayer(**{**sizes, **arguments})
 
 
 @pytest.mark.parametrize("name", ["attention", "feed_forward", "cross_attention"])
@@ -265,7 +221,7 @@ def test_a_stack_does_not_give_one_layer_to_all(name):
 
 
 @pytest.mark.parametrize("arguments", [{"num_heads": 3}, {"d_ff": 5}, {"dropout": 0.1}])
-def test_a_list_of_layers_takes_no_sizes_beside_it(arguments):
+def test_a_list_of_layers_takes_no_sizes(arguments):
     with pytest.raises(ValueError, match="A list of layers must not be empty and describes them wholly"):
         layers.Encoder([layers.EncoderLayer(3, 5)], **arguments)
     with pytest.raises(ValueError, match="A list of layers must not be empty"):
@@ -299,7 +255,7 @@ def test_an_overridden_call_of_an_attention_runs(layer_class):
 
 @LAYERS
 @pytest.mark.slow
-def test_kerass_own_attention_and_a_sequential_network_work(layer_class, tmp_path):
+def test_attention_of_keras_and_a_sequential_network_are_taken(layer_class, tmp_path):
     x, mask = normal(BATCH, LENGTH, D_MODEL), np.arange(LENGTH) < np.array([[LENGTH], [4]])
     theirs = layer_class(
         attention=keras.layers.MultiHeadAttention(HEADS, DIM),
@@ -346,7 +302,7 @@ def test_a_layer_that_holds_an_attention_twice_is_one(tmp_path):
         stack.get_config()
 
 
-def test_a_feed_forward_of_ones_own_is_told_which_tokens_are_real():
+def test_feed_forward_of_the_user_gets_the_padding_mask():
     told = []
 
     class Watching(keras.layers.Layer):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from contracts import as_numpy, assert_close, needs_bfloat16, normal, randomized
 from keras import ops
+from reference import lstm, under, weights_of
 
 from keras_transformer.layers import LSTMStack, LuongAttention
 
@@ -17,25 +18,11 @@ def stack(**kwargs):
     return randomized(layer)
 
 
-def lstm(x, weights, hidden, cell):
-    """One row's states by the equations, each gate a block of columns: input, forget, candidate, output."""
-    kernel, recurrent, bias = weights
-    states = []
-    for token in x:
-        gates = np.split(token @ kernel + hidden @ recurrent + bias, 4)
-        i, f, o = (1 / (1 + np.exp(-gates[n])) for n in (0, 1, 3))
-        cell = f * cell + i * np.tanh(gates[2])
-        hidden = o * np.tanh(cell)
-        states.append(hidden)
-    return np.array(states).reshape(len(x), UNITS), hidden, cell
-
-
 def by_hand(layer, x, state):
     """The stack over one row `(length, features)` from a state `(num_layers, 2, units)`."""
     after = []
     for i in range(LAYERS):
-        weights = [as_numpy(w) for w in layer.weights[3 * i : 3 * i + 3]]
-        x, *last = lstm(x, weights, *state[i])
+        x, last = lstm(under(weights_of(layer), f"layer_{i}/lstm_cell"), x, *state[i])
         after.append(last)
     return x, np.array(after)
 
@@ -54,7 +41,7 @@ def test_states_agree_with_the_equations_and_padding_keeps_them(side):
             np.testing.assert_allclose(after[row], last, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 5])
+@pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("masked", [False, True])
 def test_chunk_by_chunk_is_all_at_once(chunk, masked):
     layer, x = stack(), normal(BATCH, LENGTH, FEATURES)

@@ -90,7 +90,7 @@ def sandwich(dropout=0.0, **arguments):
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_sandwich_norms_before_the_sublayer_and_what_comes_out_of_it(norm):
+def test_sandwich_norms_input_and_output_of_the_sublayer(norm):
     layer = built(sandwich, norm=norm, layer_norm_epsilon=0.2)
     weights = weights_of(layer)
 

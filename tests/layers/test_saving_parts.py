@@ -47,7 +47,7 @@ def test_a_functional_model_with_a_layer_that_adds_layers_is_loaded(make, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_is_frozen_inside_a_layer_stays_frozen_in_any_model(tmp_path):
+def test_frozen_inner_layer_stays_frozen_in_any_model(tmp_path):
     encoder, inputs = Encoder(2, 2, 8), keras.Input((3, 4))
     model = keras.Model(inputs, encoder(inputs))
     encoder.layers[0].trainable = False
@@ -63,7 +63,7 @@ def test_what_is_frozen_inside_a_layer_stays_frozen_in_any_model(tmp_path):
     [keras.quantizers.Int4QuantizationConfig, keras.quantizers.Int8QuantizationConfig],
     ids=["int4", "int8"],
 )
-def test_a_loaded_model_quantizes_what_the_saved_one_does(config, tmp_path):
+def test_loaded_model_quantizes_weights_alone_as_the_saved_one(config, tmp_path):
     """Weights alone are quantized here, not what goes into the products."""
     model = LanguageModel(11, 8, Decoder(1, 2, 16))
     model.quantize(config=config(activation_quantizer=None))

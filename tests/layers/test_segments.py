@@ -20,7 +20,7 @@ def test_each_token_gets_the_vector_of_its_segment():
     assert_close(layer(X, segments), X + as_numpy(layer.embeddings)[segments])
 
 
-def test_all_are_of_the_first_segment_where_nobody_says_otherwise():
+def test_segments_are_the_first_by_default():
     layer = built()
     assert_close(layer(X), layer(X, np.zeros((2, 3), "int32")), 0)
     assert_close(layer(X), X + as_numpy(layer.embeddings)[0])

@@ -1,9 +1,9 @@
-"""Encoder and decoder layers and their stacks: NumPy's numbers, masks, dropout, and decoding step by step."""
+"""Encoder and decoder layers and their stacks: a layer worked by hand, NumPy's numbers, masks, and decoding."""
 
 import keras
 import numpy as np
 import pytest
-from contracts import STEP_IN_XLA, as_numpy, assert_close, mask_of, normal, randomized, slow_but, with_mask
+from contracts import as_numpy, assert_close, mask_of, normal, randomized, with_mask
 from keras import ops, tree
 from reference import decoder, decoder_layer, encoder, encoder_layer, weights_of
 
@@ -16,12 +16,6 @@ from keras_transformer.layers import (
     PositionalEncoding,
     TokenEmbedding,
 )
-
-
-class TakesTheRest(EncoderLayer):
-    def call(self, x, **kwargs):
-        return super().call(x, **kwargs)
-
 
 BATCH, LENGTH, SOURCE_LEN, D_MODEL, FEATURES, HEADS, D_FF, LAYERS = 2, 5, 7, 6, 13, 3, 11, 2
 X, MEMORY = normal(BATCH, LENGTH, D_MODEL), normal(BATCH, SOURCE_LEN, FEATURES)
@@ -60,6 +54,40 @@ def built(kind, **arguments):
     return randomized(made)
 
 
+# Worked by hand
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "normalize_first", "expected"),
+    [
+        # The mean (2, 2) is added: (5, 3), (3, 5), normalised (1, -1), (-1, 1). Then (0, 3) is added to the first.
+        (EncoderLayer, False, [[-1, 1], [-1, 1]]),
+        # The mean of (1, -1) and (-1, 1) is 0. The network adds (0, 3) to the first.
+        (EncoderLayer, True, [[3, 4], [1, 3]]),
+        # The first token attends to itself alone: (6, 2), (3, 5), and the same as above after the norm.
+        (DecoderLayer, False, [[-1, 1], [-1, 1]]),
+        # The first token attends to itself alone: (3, 1) + (1, -1) = (4, 0). The network adds (0, 3).
+        (DecoderLayer, True, [[4, 3], [1, 3]]),
+    ],
+)
+def test_layer_of_two_tokens(layer_class, normalize_first, expected):
+    """Tokens (3, 1), (1, 3). Attention is the mean of what is seen, the network gives 3 max(0, first) in the second."""
+    layer = layer_class(1, 2, dropout=0.0, normalize_first=normalize_first)
+    x = np.array([[[3, 1], [1, 3]]], "float32")
+    layer.build(x.shape)
+    attention, network = layer.self_attention, layer.feed_forward
+    for weight in (*attention.weights, *network.weights):
+        weight.assign(ops.zeros(weight.shape))
+    attention.value_dense.kernel.assign(np.eye(2)[:, None])
+    attention.output_dense.kernel.assign(np.eye(2)[None])
+    network.inner.kernel.assign(np.eye(2))
+    network.outer.kernel.assign([[0, 3], [0, 0]])
+    assert_close(layer(x), np.array([expected], "float64"))
+
+
+# The numbers of NumPy
+
+
 @BOTH_NORMS
 @pytest.mark.parametrize("masked", [False, True], ids=["full", "padded"])
 @EACH
@@ -85,7 +113,7 @@ def test_the_first_layer_may_leave_its_input_as_it_is():
 
 
 @EACH
-def test_implicit_masks_are_the_explicit_ones(kind):
+def test_implicit_masks_are_read_and_passed_on_and_explicit_ones_win(kind):
     made, (inputs, masks) = built(kind), inputs_of(kind)
     marked = [with_mask(ops.convert_to_tensor(x), m) for x, m in zip(inputs, masks.values(), strict=True)]
     output = made(*marked)
@@ -93,65 +121,29 @@ def test_implicit_masks_are_the_explicit_ones(kind):
     for tensor, mask in zip((output, *marked), (REAL, *masks.values()), strict=True):
         np.testing.assert_array_equal(as_numpy(mask_of(tensor)), mask)
     assert np.abs(as_numpy(output) - as_numpy(made(*inputs))).max() > 1e-3
-
-
-@EACH
-def test_explicit_masks_win_over_the_implicit_ones(kind):
-    made, (inputs, masks) = built(kind), inputs_of(kind)
-    marked = [with_mask(ops.convert_to_tensor(x), m) for x, m in zip(inputs, masks.values(), strict=True)]
     others = {
         name: np.roll(~mask, 1, axis=1) | (np.arange(mask.shape[1]) == 2) for name, mask in masks.items()
     }
     assert_close(made(*marked, **others), made(*inputs, **others), 0.0)
 
 
-@BOTH_NORMS
 @EACH
-@pytest.mark.sampled
-def test_padding_changes_no_real_token(kind, normalize_first):
-    """Of the source; of a decoder the memory's, and padding on the left, which the causal mask does not hide."""
-    made = built(kind, normalize_first=normalize_first)
-    for more in (1, 3, 5):
-        noise = [normal(1, more, n, seed=1, scale=100.0) for n in (D_MODEL, FEATURES)]
-        if is_decoder(kind):
-            padded = np.concatenate([MEMORY[1:, :4], noise[1]], axis=1)
-            found = made(X[1:], padded, memory_padding_mask=np.arange(4 + more)[None] < 4)
-            assert_close(found, made(X[1:], MEMORY[1:, :4]))
-            left = np.concatenate([noise[0], X[1:]], axis=1)
-            found = made(left, MEMORY[1:], padding_mask=np.arange(LENGTH + more)[None] >= more)
-            assert_close(found[:, more:], made(X[1:], MEMORY[1:]))
-        else:
-            padded = np.concatenate([X[1:, :4], noise[0]], axis=1)
-            found = made(padded, padding_mask=np.arange(4 + more)[None] < 4)
-            assert_close(found[:, :4], made(X[1:, :4]))
-
-
-@ENCODING
-def test_every_real_token_reaches_every_other(kind):
-    made = built(kind)
-    for position in range(LENGTH):
-        changed = X.copy()
-        changed[:, position] = normal(BATCH, D_MODEL, seed=2)
-        assert np.all(np.abs(as_numpy(made(changed)) - as_numpy(made(X))).max(axis=-1) > 1e-4)
-
-
-@BOTH_NORMS
-@DECODING
-@pytest.mark.sampled
-def test_later_tokens_changed_change_nothing_before(kind, normalize_first):
-    made = built(kind, normalize_first=normalize_first)
-    expected = as_numpy(made(X, MEMORY))
-    for position in range(1, LENGTH):
-        changed = X.copy()
-        changed[:, position:] = normal(BATCH, LENGTH - position, D_MODEL, seed=position, scale=10.0)
-        found = as_numpy(made(changed, MEMORY))
-        assert_close(found[:, :position], expected[:, :position], 1e-6)
-        assert np.all(np.abs(found - expected)[:, position:].max(axis=-1) > 1e-3)
+def test_padding_changes_no_real_token(kind):
+    """Padding on the left: no causal mask hides it. Of a decoder, the memory's padding too."""
+    made, noise = built(kind), normal(BATCH, 3, D_MODEL, seed=1, scale=100.0)
+    padded, real = np.concatenate([noise, X], axis=1), np.tile(np.arange(3 + LENGTH) >= 3, (BATCH, 1))
+    if is_decoder(kind):
+        more = np.concatenate([MEMORY, normal(BATCH, 2, FEATURES, seed=1, scale=100.0)], axis=1)
+        memory_real = np.tile(np.arange(SOURCE_LEN + 2) < SOURCE_LEN, (BATCH, 1))
+        found = made(padded, more, padding_mask=real, memory_padding_mask=memory_real)
+    else:
+        found = made(padded, padding_mask=real)
+    assert_close(found[:, 3:], made(*inputs_of(kind)[0]))
 
 
 @pytest.mark.slow
 @ENCODING
-def test_attention_mask_acts_beside_the_padding_mask(kind):
+def test_attention_mask_and_padding_mask_act_together(kind):
     made, causal = built(kind), np.tril(np.ones((1, LENGTH, LENGTH), bool))
     expected = made(X, attention_mask=causal & REAL[:, None, :] & REAL[:, :, None])
     assert_close(made(X, padding_mask=REAL, attention_mask=causal), expected, 0.0)
@@ -159,7 +151,7 @@ def test_attention_mask_acts_beside_the_padding_mask(kind):
 
 
 @EACH
-def test_attention_scores_are_distributions_over_what_may_be_seen(kind):
+def test_attention_scores_are_distributions_over_visible_tokens(kind):
     """A masked query attends to nothing. The scores of a decoder come in pairs, before the cache."""
     made, (inputs, masks) = built(kind), inputs_of(kind)
     output, scores = made(*inputs, **masks, return_attention_scores=True)
@@ -192,7 +184,7 @@ def test_attention_scores_are_distributions_over_what_may_be_seen(kind):
 @pytest.mark.slow
 @BOTH_NORMS
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-@pytest.mark.parametrize("chunk", slow_but((1, 2), (1, 2, 3, LENGTH)))
+@pytest.mark.parametrize("chunk", [1, 3])
 @DECODING
 @pytest.mark.sampled
 def test_chunk_by_chunk_is_all_at_once(kind, chunk, padded, normalize_first):
@@ -204,7 +196,7 @@ def test_chunk_by_chunk_is_all_at_once(kind, chunk, padded, normalize_first):
     for start in range(0, LENGTH, chunk):
         x = X[:, start : start + chunk]
         output, cache = made(x, memory, padding_mask=real, cache=cache, index=start, **options)
-        # What padding becomes is nobody's: only without a cache does it attend to nothing.
+        # The output of padding has no meaning: only without a cache does it attend to nothing.
         now = slice(start, start + x.shape[1])
         kept = np.ones((BATCH, x.shape[1]), bool) if real is None else real[:, now]
         assert_close(as_numpy(output)[kept], at_once[:, now][kept])
@@ -237,7 +229,7 @@ class Subclassed(keras.Model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Encoder, pytest.param(Decoder, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
 def test_sequential_functional_and_subclassed_models_mask_alike(kind):
     embed = keras.Sequential([TokenEmbedding(7, D_MODEL, pad_id=0), PositionalEncoding()])
     stack = kind(LAYERS, HEADS, D_FF, dropout=0.0)
@@ -256,50 +248,11 @@ def test_sequential_functional_and_subclassed_models_mask_alike(kind):
         assert_close(sequential.predict(IDS[0], verbose=0), expected)
 
 
-@keras.saving.register_keras_serializable("test_stacks")
-class OverMemory(keras.layers.Layer):
-    """A decoder over one memory for every row."""
-
-    def __init__(self):
-        super().__init__()
-        self.decoder = Decoder(LAYERS, HEADS, D_FF, dropout=0.0)
-
-    def build(self, x_shape):
-        self.decoder.build(x_shape, MEMORY.shape)
-
-    def call(self, x):
-        return self.decoder(x, ops.broadcast_to(MEMORY[:1], (ops.shape(x)[0], *MEMORY.shape[1:])))
-
-
-@pytest.mark.slow
-def test_decoder_works_in_a_sequential_model():
-    model = keras.Sequential([keras.Input((None, D_MODEL)), OverMemory()])
-    randomized(model)
-    expected = model.layers[-1].decoder(X, np.repeat(MEMORY[:1], BATCH, axis=0))
-    assert_close(model(X), expected)
-
-
-@pytest.mark.slow
-def test_later_tokens_reach_nothing_through_the_gradient():
-    """A step of training on the first two positions is the same whatever comes after them."""
-    inputs = [keras.Input((None, D_MODEL)), keras.Input((None, FEATURES))]
-    made = built(DecoderLayer)
-    model = keras.Model(inputs, made(*inputs)[:, :2])
-    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=STEP_IN_XLA)
-    before, results = made.get_weights(), []
-    for later in (X, np.concatenate([X[:, :2], 10 * X[:, 2:]], axis=1)):
-        made.set_weights(before)
-        model.fit([later, MEMORY], np.ones((BATCH, 2, D_MODEL)), verbose=0)
-        results.append(made.get_weights())
-    assert_close(results[0], results[1])
-    assert np.abs(results[0][0] - before[0]).max() > 1e-5
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "activation_dropout"])
 @EACH
 @pytest.mark.sampled
-def test_dropouts_act_in_training_alone_or_wherever_a_subclass_wants_them(kind, dropout):
+def test_dropouts_act_in_training_alone_or_where_a_subclass_asks(kind, dropout):
     """As in Gal and Ghahramani, 2016, "Dropout as a Bayesian Approximation": `training=True` reaches each dropout."""
 
     class AlwaysDropping(kind):
@@ -333,6 +286,19 @@ def test_ints_are_numbers_too():
     assert_close(made(numbers), made(numbers.astype("float32")))
 
 
+def test_a_layer_of_a_stack_may_take_the_rest_as_kwargs():
+    class TakesTheRest(EncoderLayer):
+        def call(self, x, **kwargs):
+            return super().call(x, **kwargs)
+
+    plain, taking = Encoder(1, HEADS, D_FF), Encoder([TakesTheRest(HEADS, D_FF)])
+    x, mask = keras.Input((LENGTH, D_MODEL)), keras.Input((LENGTH,), dtype="bool")
+    model = keras.Model([x, mask], taking(x, padding_mask=mask))
+    plain.build(X.shape)
+    plain.set_weights(taking.get_weights())
+    assert_close(model([X, REAL]), plain(X, padding_mask=REAL, training=False))
+
+
 @pytest.mark.parametrize("stack_class", [Encoder, Decoder])
 def test_a_layer_of_a_stack_takes_the_arguments_of_its_call(stack_class):
     class Narrow(stack_class.layer_class):
@@ -348,7 +314,7 @@ def test_a_layer_of_a_stack_takes_the_arguments_of_its_call(stack_class):
         stack_class([Wide(HEADS, D_FF), Narrow(HEADS, D_FF)])
 
 
-# Errors
+# Refusals
 
 
 def changed_feed_forward(layer):
@@ -363,7 +329,6 @@ def changed_feed_forward(layer):
             r"divisible.*Received: d_model=6, num_heads=4\.",
         ),
         (lambda: DecoderLayer(5, D_FF).build((None, None, 6), (None, None, 13)), r"d_model=6, num_heads=5\."),
-        (lambda: Encoder(0, HEADS, D_FF), r"must be a positive integer. Received: num_layers=0\."),
         (
             lambda: built(EncoderLayer, attention_norm=False),
             "`attention_norm=False` needs `normalize_first=True`",
@@ -372,7 +337,6 @@ def changed_feed_forward(layer):
             lambda: EncoderLayer(HEADS, D_FF)(keras.Input((None, None))),
             "`d_model`, the last axis of `x`, must be",
         ),
-        (changed_feed_forward(keras.layers.Dense(1)), "must have the shape of its input"),
         (changed_feed_forward(keras.layers.Dense(5)), "must have the shape of its input"),
         (changed_feed_forward(keras.layers.GlobalAveragePooling1D()), "must have the shape of its input"),
         (lambda: DecoderLayer(HEADS, D_FF)(X, memory_padding_mask=MEMORY_REAL), "needs a `memory`"),
@@ -398,28 +362,12 @@ def test_wrong_arguments_are_named(make, message):
         (
             EncoderLayer,
             X,
-            {"padding_mask": np.ones((3, 5), bool)},
-            r"`padding_mask` must fit .* shape=\(3, 5\)",
-        ),
-        (
-            EncoderLayer,
-            X,
             {"attention_mask": REAL},
             r"`attention_mask` must fit .* \(5, 5\).* shape=\(2, 5\)",
         ),
-        (EncoderLayer, X, {"attention_mask": np.ones((2, 4, 5, 5), bool)}, r"must fit .* \(2, 3, 5, 5\)"),
         (DecoderLayer, X, {"memory_padding_mask": REAL}, r"must fit .* \(2, 7\).* shape=\(2, 5\)"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
     with pytest.raises(ValueError, match=message):
         built(kind)(x, *inputs_of(kind)[0][1:], **masks)
-
-
-def test_a_layer_may_take_the_arguments_of_its_stack_as_kwargs():
-    plain, taking = Encoder(1, HEADS, D_FF), Encoder([TakesTheRest(HEADS, D_FF)])
-    x, mask = keras.Input((LENGTH, D_MODEL)), keras.Input((LENGTH,), dtype="bool")
-    model = keras.Model([x, mask], taking(x, padding_mask=mask))
-    plain.build(X.shape)
-    plain.set_weights(taking.get_weights())
-    assert_close(model([X, REAL]), plain(X, padding_mask=REAL, training=False))

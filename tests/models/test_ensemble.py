@@ -14,12 +14,10 @@ from cases import (
     recurrent,
     t5,
     transformer,
-    writer,
     writing_ensemble,
 )
 from contracts import as_numpy, assert_close
 from reference import log_softmax
-from searches import assert_same
 
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.execution.int8 import has_int8_weights
@@ -31,11 +29,6 @@ from keras_transformer.models import Ensemble, Transformer
 def shared(seed=0, **arguments):
     """A model that no test changes."""
     return transformer(seed, **arguments)
-
-
-@pytest.fixture(scope="module")
-def writing():
-    return writing_ensemble()
 
 
 def mean_log_probs(models, inputs):
@@ -52,28 +45,8 @@ def test_logits_are_the_logarithms_of_the_mean_probabilities():
 
 
 @pytest.mark.slow
-def test_each_token_is_the_likeliest_by_the_mean(writing):
-    model = writing
-    found = as_numpy(model.search(SOURCE, Greedy(), 6).tokens)[:, 0]
-    alone = [as_numpy(each.search(SOURCE, Greedy(), 6).tokens)[:, 0] for each in model.models]
-    assert all((found != tokens).any() for tokens in alone)
-    for row, tokens in enumerate(found):
-        for length in range(len(np.trim_zeros(tokens, "b"))):
-            past = np.array([[model.bos_id, *tokens[:length]]])
-            inputs = {"source": SOURCE[row : row + 1], "target": past}
-            assert tokens[length] == mean_log_probs(model.models, inputs)[0, -1].argmax()
-
-
-@pytest.mark.slow
-def test_two_copies_write_what_one_writes():
-    one, other = writer(), writer()
-    strategy = Beam(3, n_best=2)
-    assert_same(Ensemble([one, other]).generate(SOURCE, strategy), one.search(SOURCE, strategy))
-
-
-@pytest.mark.slow
-def test_alignments_are_the_mean(writing):
-    model = writing
+def test_alignments_are_the_mean():
+    model = writing_ensemble()
     target = TARGET[:, 1:]
     found = model.score(SOURCE, target)
     expected = [each.score(SOURCE, target).alignments for each in model.models]

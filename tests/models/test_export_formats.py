@@ -123,7 +123,7 @@ def test_a_recurrent_model_is_exported_for_onnx(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_a_format_cannot_hold_is_refused(format, tmp_path):
+def test_models_that_a_format_cannot_hold_are_refused(format, tmp_path):
     path = str(tmp_path / "model.tflite")
 
     def encoder(**options):

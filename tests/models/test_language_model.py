@@ -9,7 +9,6 @@ from contracts import (
     STEP_IN_XLA,
     as_numpy,
     assert_close,
-    compilations,
     config_of,
     portable_first,
     randomized,
@@ -29,8 +28,6 @@ EACH_MODEL = pytest.mark.parametrize("make", [gpt2, llama])
 
 @pytest.mark.slow
 def test_the_default_limit_is_each_prompts_own():
-    found = llama().generate(PROMPTS, Greedy(), jit_compile=False, constraints=[MinLength(500)])
-    assert as_numpy(found.lengths).max() >= 500
     lengths = as_numpy(llama().generate(PROMPTS, Greedy(), jit_compile=False).lengths)[:, 0]
     assert all(lengths <= 2 * np.array([5, 2, 1, 0]) + 16)
 
@@ -66,8 +63,6 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
     decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
     model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(16)), seed=5)
     never_end = [MinLength(12)]
-    found = model.generate(PROMPTS, Greedy(), jit_compile=False, constraints=never_end)
-    assert as_numpy(found.lengths)[:, 0].max() <= 16
     found = model.generate(PROMPTS[:2], Greedy(), 12, jit_compile, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [12, 12]
     with pytest.raises(ValueError, match=r"16 positions.*max_length=13, room=12"):
@@ -157,8 +152,7 @@ def mixture(balance=0.7):
 
 
 @pytest.mark.parametrize("inputs", [PROMPTS[:3], PACKED], ids=["padded", "packed"])
-@pytest.mark.slow
-def test_fit_balances_the_experts_over_real_tokens(inputs):
+def test_experts_are_balanced_over_real_tokens(inputs):
     """The mixture of the first layer has the embeddings, normalised, for its inputs: attention gives nothing."""
     model = randomized(of_parts(layers.LearnedPositions(64), mixture), seed=5)
     for layer in model.decoder.layers:
@@ -174,33 +168,8 @@ def test_fit_balances_the_experts_over_real_tokens(inputs):
     first = model.decoder.layers[0]
     x = x * as_numpy(first.feed_forward_residual.norm.scale)
     expected = 0.7 * imbalance(under(weights_of(model), "decoder/layer_0/feed_forward"), x, 2, real)
-    model.compile(keras.optimizers.SGD(0.0), lambda y, found: 0.0 * found[..., 0], jit_compile=STEP_IN_XLA)
-    history = model.fit(inputs, ids, batch_size=len(ids), verbose=0)
-    np.testing.assert_allclose(history.history["loss"][0], expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_experts_in_mixed_precision_learn_and_go_on():
-    """Texts that repeat one token: learned in bfloat16, with a mixture, and gone on with."""
-    keras.utils.set_random_seed(0)
-    policy = "mixed_bfloat16"
-    layer = layers.DecoderLayer(
-        attention=layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions(), dtype=policy),
-        feed_forward=layers.MixtureOfExperts(
-            [layers.GatedFeedForward(5, dtype=policy) for _ in range(3)], dtype=policy
-        ),
-        normalize_first=True,
-        dtype=policy,
-    )
-    model = LanguageModel(VOCAB, D_MODEL, layers.Decoder([layer], dtype=policy), dtype=policy)
-    texts = np.random.default_rng(0).integers(4, VOCAB, size=(64, 1)) + np.zeros((1, 6), "int32")
-    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), jit_compile=STEP_IN_XLA)
-    history = model.fit(texts[:, :-1].astype("int32"), texts[:, 1:], epochs=25, verbose=0, batch_size=16)
-    assert history.history["loss"][-1] < history.history["loss"][0] / 2
-    for jit_compile in compilations():
-        found = model.generate(texts[:8, :3].astype("int32"), Greedy(), 3, jit_compile)
-        assert (as_numpy(found.tokens)[:, 0] == texts[:8, :1]).mean() > 0.8
-    assert all(keras.backend.standardize_dtype(w.dtype) == "float32" for w in model.weights)
+    model(inputs, training=True)
+    np.testing.assert_allclose(float(sum(model.losses)), expected, rtol=1e-4)
 
 
 @pytest.mark.slow

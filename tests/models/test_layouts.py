@@ -36,7 +36,7 @@ def test_every_matrix_is_split_and_every_other_weight_has_a_layout():
     assert layouts["encoder/layer_0/feed_forward/outer/kernel"] == ("model", None)
 
 
-def test_what_does_not_divide_stays_whole():
+def test_axes_that_do_not_divide_stay_whole():
     """Over three devices: six heads divide, d_ff=10 and 16 target ids do not, 15 source ids do."""
     layouts = layouts_by_path(Transformer(15, 16, **SIZES), mesh_of(1, 3))
     assert layouts["source_embedding/embeddings"] == ("model", None)

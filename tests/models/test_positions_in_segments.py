@@ -10,7 +10,7 @@ from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models.language_model import positions_in_segments
 
 
-def test_positions_begin_anew_with_each_text():
+def test_positions_begin_again_with_each_text():
     found = as_numpy(positions_in_segments(np.array([[1, 1, 1, 2, 3, 3, 0, 0], [7] * 8], "int32")))
     assert found.tolist() == [[0, 1, 2, 0, 0, 1, 0, 1], list(range(8))]
 

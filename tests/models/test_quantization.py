@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from contracts import as_numpy, assert_close, normal, slow_but
+from contracts import as_numpy, assert_close, normal
 from keras import ops
 
 from keras_transformer.decoding import Greedy, SuppressTokens
@@ -72,7 +72,7 @@ def test_eight_bits_change_logits_little(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(("Transformer",), MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_an_int8_model_is_saved_and_writes_the_same(name, tmp_path):
     model, _ = quantized(name)
     inputs = MODELS[name][1]
@@ -152,9 +152,9 @@ def parts_of_products(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(("LanguageModel", "vectors"), MODELS))
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.sampled
-def test_models_of_texts_and_vectors_round_their_inputs_to_two_parts_unless_told_otherwise(name, tmp_path):
+def test_models_of_texts_and_vectors_round_inputs_to_two_parts_by_default(name, tmp_path):
     model, _ = quantized(name)
     inputs, parts = MODELS[name][1], 2 if name in ("LanguageModel", "vectors") else 1
     assert parts_of_products(model) == {parts}

@@ -9,24 +9,11 @@ from contracts import (
     as_numpy,
     assert_close,
 )
-from reference import softmax, under, weights_of
+from reference import lstm, softmax, under, weights_of
 
 from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import RecurrentSeq2Seq
-
-
-def lstm(weights, x, hidden, cell):
-    """A layer over one row, gate by gate: input, forget, candidate, output."""
-    states = []
-    for token in x:
-        gates = token @ weights["kernel"] + hidden @ weights["recurrent_kernel"] + weights["bias"]
-        i, f, g, o = np.split(gates, 4)
-        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
-        cell = f * cell + i * np.tanh(g)
-        hidden = o * np.tanh(cell)
-        states.append(hidden)
-    return np.array(states), (hidden, cell)
 
 
 def reference(weights, source, target):
@@ -60,15 +47,6 @@ def test_logits_and_attention_agree_with_numpy():
         np.testing.assert_allclose(as_numpy(logits)[row, :m], expected, atol=1e-5)
         np.testing.assert_allclose(as_numpy(cross)[row, 0, :m, :n], shares, atol=1e-5)
         assert np.all(as_numpy(cross)[row, 0, :, n:] == 0)
-
-
-def test_config_keeps_every_argument():
-    arguments = {"num_layers": 1, "dropout": 0.3, "output_bias": True, "pad_id": 1, "bos_id": 4, "eos_id": 5}
-    model = small(**arguments, name="mine", dtype="mixed_bfloat16")
-    again = RecurrentSeq2Seq.from_config(model.get_config())
-    assert again.get_config() == model.get_config()
-    assert model.get_config().items() >= {**arguments, "name": "mine"}.items()
-    assert again.dtype_policy.name == again.encoder.layers[0].dtype_policy.name == "mixed_bfloat16"
 
 
 @pytest.mark.slow

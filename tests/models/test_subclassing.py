@@ -146,14 +146,14 @@ def check(model, count, tmp_path):
 
 @pytest.mark.slow
 @made("after")
-def test_a_transformer_with_a_layer_of_ones_own(when, tmp_path):
+def test_transformer_with_a_layer_of_the_user(when, tmp_path):
     model = TRANSFORMERS[when](VOCAB, num_layers=1, d_model=D_MODEL, num_heads=HEADS, d_ff=D_FF, dropout=0.0)
     check(model, 1, tmp_path)
 
 
 @made("before")
 @pytest.mark.slow
-def test_a_language_model_whose_attention_and_layers_are_ones_own(when, tmp_path):
+def test_language_model_with_attention_and_layers_of_the_user(when, tmp_path):
     layer = LAYERS[DecoderLayer, when](
         attention=ATTENTIONS[when](HEADS, 2, name="self_attention"), d_ff=D_FF, dropout=0.0
     )
@@ -162,7 +162,7 @@ def test_a_language_model_whose_attention_and_layers_are_ones_own(when, tmp_path
 
 
 @made()
-def test_stacks_and_layers_of_ones_own_in_a_model(when, tmp_path):
+def test_model_with_stacks_and_layers_of_the_user(when, tmp_path):
     from keras_transformer.models import EncoderDecoder
 
     layer = LAYERS[EncoderLayer, when](

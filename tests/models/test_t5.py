@@ -94,22 +94,6 @@ def test_logits_agree_with_numpy(arguments):
     assert_close(model(T5_PAIR), expected, 1e-4)
 
 
-def test_a_stack_has_one_table_of_biases_and_cross_attention_none():
-    model = small()
-    tables = [path for path, value in weights_of(model).items() if value.shape == (BUCKETS, HEADS)]
-    assert sorted(path.partition("/")[0] for path in tables) == ["decoder", "encoder"]
-    for stack, both_sides in ((model.encoder, True), (model.decoder, False)):
-        (bias,) = {layer.self_attention.positions for layer in stack.layers}
-        assert bias.bidirectional is both_sides
-    assert {layer.cross_attention.positions for layer in model.decoder.layers} == {None}
-
-
-def test_heads_need_not_fill_the_model():
-    assert HEADS * 4 != D_MODEL
-    query = small().encoder.layers[0].self_attention.query_dense
-    assert (query.kernel.shape, query.bias) == ((D_MODEL, HEADS, 4), None)
-
-
 @pytest.mark.slow
 def test_the_first_scores_and_logits_are_of_order_one():
     """Nothing scales the scores and the embeddings: their initial weights do."""

@@ -1,9 +1,11 @@
+"""The Transformer: the sizes of the paper, NumPy's logits, what it writes, its parts and refusals."""
+
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import pytest
-from cases import D_FF, D_MODEL, EOS, HEADS, PAD, SOURCE, SOURCE_VOCAB, TARGET, TARGET_VOCAB, writer
+from cases import D_FF, D_MODEL, EOS, HEADS, PAD, PAIR, SOURCE, SOURCE_VOCAB, TARGET, TARGET_VOCAB, writer
 from cases import transformer as small
 from contracts import (
     as_numpy,
@@ -25,6 +27,61 @@ BOTH_NORMS = pytest.mark.parametrize("normalize_first", [False, True], ids=["pos
 
 def logits_of(model, source=SOURCE, target=TARGET):
     return as_numpy(model({"source": source, "target": target}))
+
+
+# Worked by hand
+
+
+@pytest.mark.slow
+def test_tiny_has_the_parameters_of_the_published_model():
+    """Transformer-Tiny on Multi30k, one vocabulary of 9,712: 2,568,192 (Wu et al., ACL 2021)."""
+    d, ff, vocab, layers = 128, 256, 9712, 4
+    attention, feed_forward, norm = 4 * (d * d + d), d * ff + ff + ff * d + d, 2 * d
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    by_hand = vocab * d + layers * (encoder_layer + decoder_layer)
+    assert by_hand == 2_568_192
+    assert Transformer.from_preset("tiny", vocab).count_params() == by_hand
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes"),
+    [("tiny", (4, 128, 4, 256, 0.3)), ("base", (6, 512, 8, 2048, 0.1)), ("big", (6, 1024, 16, 4096, 0.3))],
+)
+def test_presets_have_the_published_sizes(preset, sizes):
+    names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
+    assert tuple(PRESETS[preset][name] for name in names) == sizes
+
+
+def test_preset_arguments_can_be_overridden():
+    model = Transformer.from_preset(
+        "tiny", 7, 5, num_layers=1, dropout=0.2, normalize_first=True, name="mine"
+    )
+    config = model.get_config()
+    assert (config["num_layers"], config["dropout"], config["normalize_first"]) == (1, 0.2, True)
+    assert (config["d_model"], config["target_vocab_size"], model.name) == (128, 5, "mine")
+
+
+def test_each_word_follows_from_the_words_before():
+    """I am a student: the input of the decoder is the output, shifted right, and each word gives the next."""
+    bos, eos, student, am, i, a = 2, 3, 4, 5, 6, 7
+    after = {bos: i, i: am, am: a, a: student, student: eos}
+
+    class Table(Transformer):
+        def decode(self, target, memory, **options):
+            results = super().decode(target, memory, **options)
+            following = ops.take(np.array([after.get(word, eos) for word in range(8)]), target, axis=0)
+            logits = 100.0 * ops.one_hot(following, 8)
+            return (logits, *results[1:]) if isinstance(results, tuple) else logits
+
+    model = Table(8, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    found = model.generate(np.array([[5, 7]]), Greedy(), 7, jit_compile=False)
+    dtypes = [keras.backend.standardize_dtype(part.dtype) for part in found]
+    assert dtypes == ["int32", "int32", "float32"]
+    found = as_numpy(found)
+    assert found.tokens[0, 0].tolist() == [i, am, a, student, eos, PAD, PAD]
+    assert found.lengths[0, 0] == 5
+    np.testing.assert_allclose(found.scores, [[0.0]], atol=1e-4)
 
 
 # The forward pass
@@ -85,81 +142,24 @@ def test_attention_scores_of_every_layer():
                 assert np.all(weights[1, :, :, 4:] == 0) and np.all(weights[2, :, :, 2:] == 0)
 
 
-# Sizes
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("preset", "sizes"),
-    [("tiny", (4, 128, 4, 256, 0.3)), ("base", (6, 512, 8, 2048, 0.1)), ("big", (6, 1024, 16, 4096, 0.3))],
-)
-def test_presets_have_the_published_sizes(preset, sizes):
-    names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
-    assert tuple(PRESETS[preset][name] for name in names) == sizes
-    config = Transformer.from_preset(
-        preset, 7, num_layers=1
-    ).get_config()  # all its layers would take their time
-    assert tuple(config[name] for name in names) == (1, *sizes[1:])
-
-
-@pytest.mark.slow
-def test_tiny_has_the_parameters_of_the_published_model():
-    """Transformer-Tiny on Multi30k, one vocabulary of 9,712: 2,568,192 (Wu et al., ACL 2021)."""
-    d, ff, vocab, layers = 128, 256, 9712, 4
-    attention, feed_forward, norm = 4 * (d * d + d), d * ff + ff + ff * d + d, 2 * d
-    encoder_layer = attention + feed_forward + 2 * norm
-    decoder_layer = 2 * attention + feed_forward + 3 * norm
-    by_hand = vocab * d + layers * (encoder_layer + decoder_layer)
-    assert by_hand == 2_568_192
-    assert Transformer.from_preset("tiny", vocab).count_params() == by_hand
-
-
-def test_preset_arguments_can_be_overridden():
-    model = Transformer.from_preset(
-        "tiny", 7, 5, num_layers=1, dropout=0.2, normalize_first=True, name="mine"
-    )
-    config = model.get_config()
-    assert (config["num_layers"], config["dropout"], config["normalize_first"]) == (1, 0.2, True)
-    assert (config["d_model"], config["target_vocab_size"], model.name) == (128, 5, "mine")
-
-
-# Files
-
-
-ARGUMENTS = {
-    "activation": "gelu",
-    "normalize_first": True,
-    "layer_norm_epsilon": 1e-3,
-    "attention_dropout": 0.2,
-    "activation_dropout": 0.4,
-    "kernel_initializer": "he_normal",
-    "dropout": 0.3,
-    "pad_id": 1,
-    "bos_id": 4,
-    "eos_id": 5,
-    "name": "mine",
-    "dtype": "mixed_bfloat16",
-}
-
-
-@pytest.mark.slow
-def test_config_keeps_every_argument():
-    model = small(**ARGUMENTS)
-    config = model.get_config()
-    again = Transformer.from_config(config)
-    assert again.get_config() == config
-    for name in ("pad_id", "bos_id", "eos_id", "dropout", "normalize_first", "layer_norm_epsilon", "name"):
-        assert config[name] == ARGUMENTS[name]
-    layer = again.encoder.layers[0]
-    attention, feed_forward = layer.self_attention, layer.feed_forward
-    assert (attention.dropout, feed_forward.dropout) == (0.2, 0.4)
-    assert feed_forward.activation is keras.activations.gelu
-    assert isinstance(feed_forward.kernel_initializer, keras.initializers.HeNormal)
-    assert again.dtype_policy.name == layer.dtype_policy.name == "mixed_bfloat16"
-    assert (again.drop.rate, again.pad_id) == (0.3, 1)
-
-
-# Training
+def test_arguments_reach_every_layer():
+    arguments = {
+        "attention_dropout": 0.2,
+        "activation_dropout": 0.4,
+        "dropout": 0.3,
+        "layer_norm_epsilon": 1e-3,
+    }
+    model = small(**arguments, activation="gelu", kernel_initializer="he_normal", dtype="mixed_bfloat16")
+    model = Transformer.from_config(model.get_config())
+    assert model.drop.rate == 0.3
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        attention, feed_forward = layer.self_attention, layer.feed_forward
+        assert (attention.dropout, feed_forward.dropout, layer.dropout) == (0.2, 0.4, 0.3)
+        assert feed_forward.activation is keras.activations.gelu
+        assert isinstance(feed_forward.kernel_initializer, keras.initializers.HeNormal)
+        assert layer.self_attention_residual.norm.epsilon == 1e-3
+        assert layer.dtype_policy.name == "mixed_bfloat16"
 
 
 # Writing
@@ -175,16 +175,8 @@ def written(model, source=SOURCE, **arguments):
 
 
 @pytest.mark.slow
-def test_generate_gives_the_dtypes_of_the_contract():
-    found = writer().generate(SOURCE, max_length=5)
-    dtypes = [keras.backend.standardize_dtype(part.dtype) for part in found]
-    assert dtypes == ["int32", "int32", "float32"]
-    assert [tuple(part.shape) for part in found] == [(3, 1, 5), (3, 1), (3, 1)]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", portable_first())
-def test_limit_of_a_row_is_its_own_and_does_not_know_its_batch(jit_compile):
+def test_default_limit_is_each_rows_own(jit_compile):
     """Twice its real tokens plus 16, whatever its neighbours and its padding; a model that never ends shows it."""
     model = small()
     table = as_numpy(model.target_embedding.embeddings)
@@ -194,16 +186,6 @@ def test_limit_of_a_row_is_its_own_and_does_not_know_its_batch(jit_compile):
     assert lengths.tolist() == [2 * 7 + 16, 2 * 4 + 16, 2 * 2 + 16]
     assert tokens.shape == (3, 2 * 7 + 16)
     assert np.all(tokens[2, 2 * 2 + 16 :] == PAD)
-
-
-@pytest.mark.slow
-def test_max_length_cuts_and_changes_nothing_before():
-    model = writer()
-    tokens, lengths, _ = written(model)
-    for max_length in (1, 3):
-        cut = written(model, max_length=max_length)
-        np.testing.assert_array_equal(cut[0], tokens[:, :max_length])
-        np.testing.assert_array_equal(cut[1], np.minimum(lengths, max_length))
 
 
 @pytest.mark.parametrize("jit_compile", portable_first())
@@ -219,33 +201,6 @@ def test_weights_changed_after_generate_are_seen_by_the_next(jit_compile):
     assert np.abs(after[2] - before).max() > 1e-3
 
 
-@pytest.mark.slow
-def test_another_eos_id_ends_a_row():
-    model = writer()
-    first = int(written(model)[0][0, 0])
-    tokens, lengths, _ = written(writer(eos_id=first))
-    assert tokens[0].tolist() == [first] + [PAD] * (MAX_LENGTH - 1)
-    assert lengths[0] == 1
-
-
-# Errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
-def test_ids_of_another_rank_are_refused_in_a_forward_pass(shape):
-    ids = np.ones(shape, "int32")
-    with pytest.raises(
-        ValueError, match=r"`token_ids` must have shape `\(batch, source_len\)`\. Received: shape="
-    ):
-        small()({"source": ids, "target": ids})
-
-
-def test_unknown_preset_is_refused():
-    with pytest.raises(ValueError, match=r"\['base', 'big', 'tiny'\]. Received: preset='huge'\."):
-        Transformer.from_preset("huge", 7)
-
-
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_a_fresh_model_can_be_exported(tmp_path):
@@ -255,13 +210,6 @@ def test_a_fresh_model_can_be_exported(tmp_path):
     model.export(tmp_path / "export", verbose=False)
     exported = tf.saved_model.load(tmp_path / "export")
     assert_close(exported.serve({"source": SOURCE, "target": TARGET}), logits_of(model))
-
-
-def test_what_is_no_pair_of_inputs_is_named():
-    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    for wrong in (np.ones((1, 2), "int32"), {"source": np.ones((1, 2), "int32")}):
-        with pytest.raises(ValueError, match="`inputs` must be a dict with `source` and `target`"):
-            model(wrong)
 
 
 def test_the_summary_names_the_parts():
@@ -301,34 +249,24 @@ def of_experts(balance=0.7):
     return randomized(model)
 
 
-@pytest.mark.parametrize("jit_compile", portable_first())
-@pytest.mark.slow
-def test_fit_balances_experts_over_real_tokens_alone(jit_compile):
-    """More padding, on either side, changes no loss."""
-    found = []
-    for source, target in (
-        (SOURCE, TARGET),
-        (np.pad(SOURCE, ((0, 0), (0, 4))), np.pad(TARGET, ((0, 0), (0, 3)))),
-    ):
-        model = of_experts()
-        model.compile(
-            keras.optimizers.SGD(0.0), lambda y, found: 0.0 * found[..., 0], jit_compile=jit_compile
-        )
-        inputs = {"source": source, "target": target}
-        found.append(model.fit(inputs, target, batch_size=3, verbose=0).history["loss"][0])
+def test_padding_does_not_count_in_the_balance_of_experts():
+    model, found = of_experts(), []
+    for more in (0, 3):
+        padded = {side: np.pad(ids, ((0, 0), (0, more))) for side, ids in PAIR.items()}
+        model(padded, training=True)
+        found.append(sum(map(float, model.losses)))
     assert found[0] > 0.5
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("jit_compile", portable_first())
 @pytest.mark.slow
-def test_what_goes_beyond_learned_positions_is_refused(jit_compile):
+def test_outputs_end_with_the_last_learned_position():
     model = small(positions=layers.LearnedPositions(16))
     never_end = [MinLength(16)]
-    found = model.generate(SOURCE, Greedy(), None, jit_compile, constraints=never_end)
+    found = model.generate(SOURCE, Greedy(), jit_compile=False, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [16, 16, 16]
-    assert as_numpy(model.generate(np.full((1, 15), 5, "int32"), Greedy(), 3, jit_compile).lengths) <= 3
+    assert as_numpy(model.generate(np.full((1, 15), 5, "int32"), Greedy(), 3, False).lengths) <= 3
     with pytest.raises(ValueError, match=r"16 positions.*max_length=17, room=16"):
         model.generate(SOURCE, Greedy(), 17)
     with pytest.raises(ValueError, match="at least 17 and at most 16"):
@@ -374,7 +312,7 @@ def small_model(**arguments):
 
 
 @pytest.mark.slow
-def test_sources_beyond_the_positions_are_refused_whatever_came_before():
+def test_sources_beyond_the_positions_are_refused_after_any_call():
     model, target = small_model(positions=layers.LearnedPositions(10)), np.array([[5, 6]])
     for length in (5, 6):
         model.score(np.full((1, length), 5), target)
@@ -388,32 +326,11 @@ def test_sources_beyond_the_positions_are_refused_whatever_came_before():
 def test_padding_for_xla_stays_within_the_positions_of_the_source():
     tables = (layers.LearnedPositions(10), layers.LearnedPositions(40))
     model = small_model(positions=tables[0], target_positions=tables[1])
-    assert model.generate(np.full((1, 5), 5), max_length=2, jit_compile=True).tokens.shape == (1, 1, 2)
+    assert model.generate(np.full((1, 5), 5), Greedy(), 1, jit_compile=True).tokens.shape == (1, 1, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [[[5, -1]], [[5, 99]], [[5.9, 4.2]]])
-def test_score_refuses_what_are_no_ids(target):
-    with pytest.raises(ValueError, match=r"`target` must hold ids"):
-        small_model().score([[5, 7]], target)
-
-
-@pytest.mark.parametrize(
-    ("encoder", "decoder", "wrong"),
-    [
-        (lambda: layers.Decoder(1, 2, 8), lambda: layers.Decoder(1, 2, 8), "encoder"),
-        (lambda: None, lambda: layers.Decoder(1, 2, 8), "encoder"),
-        (lambda: layers.Encoder(1, 2, 8), lambda: layers.Encoder(1, 2, 8), "decoder"),
-        (lambda: layers.Encoder(1, 2, 8), lambda: None, "decoder"),
-    ],
-)
-def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
-    with pytest.raises(ValueError, match=rf"`{wrong}` must be (a|of class) `{wrong.title()}`"):
-        EncoderDecoder(11, None, 4, encoder(), decoder())
-
-
-@pytest.mark.slow
-def test_generate_keeps_what_a_subclass_adds_to_the_memory():
+def test_generate_keeps_a_field_that_a_subclass_adds_to_the_memory():
     class Marked(NamedTuple):
         states: Any
         mask: Any
@@ -435,3 +352,49 @@ def test_generate_keeps_what_a_subclass_adds_to_the_memory():
     model = Mine(TARGET_VOCAB, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     found = model.generate(np.array([[5, 7], [8, 6]]), max_length=2, jit_compile=False)
     assert as_numpy(found.tokens)[:, 0].tolist() == [[5, 5], [8, 8]]
+
+
+# Refusals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_ids_of_another_rank_are_refused_in_a_forward_pass(shape):
+    ids = np.ones(shape, "int32")
+    with pytest.raises(
+        ValueError, match=r"`token_ids` must have shape `\(batch, source_len\)`\. Received: shape="
+    ):
+        small()({"source": ids, "target": ids})
+
+
+def test_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match=r"\['base', 'big', 'tiny'\]. Received: preset='huge'\."):
+        Transformer.from_preset("huge", 7)
+
+
+def test_inputs_that_are_no_pair_are_refused():
+    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    for wrong in (np.ones((1, 2), "int32"), {"source": np.ones((1, 2), "int32")}):
+        with pytest.raises(ValueError, match="`inputs` must be a dict with `source` and `target`"):
+            model(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [[[5, -1]], [[5, 99]], [[5.9, 4.2]]])
+def test_targets_that_are_no_ids_are_refused_by_score(target):
+    with pytest.raises(ValueError, match=r"`target` must hold ids"):
+        small_model().score([[5, 7]], target)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "wrong"),
+    [
+        (layers.Decoder, layers.Decoder, "encoder"),
+        (None, layers.Decoder, "encoder"),
+        (layers.Encoder, layers.Encoder, "decoder"),
+        (layers.Encoder, None, "decoder"),
+    ],
+)
+def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
+    with pytest.raises(ValueError, match=rf"`{wrong}` must be (a|of class) `{wrong.title()}`"):
+        EncoderDecoder(11, None, 4, *(kind and kind(1, 2, 8) for kind in (encoder, decoder)))

@@ -7,13 +7,11 @@ from cases import CHANNELS, PATCH, PATCHES, SIZE, images
 from cases import KINDS as CLASSES
 from cases import vision as small
 from contracts import (
-    STEP_IN_XLA,
     as_numpy,
     assert_close,
 )
 
 from keras_transformer import layers
-from keras_transformer.models import VisionTransformer
 
 
 def by_parts(model, x):
@@ -42,7 +40,7 @@ def test_states_and_classes_agree_with_the_paper():
     assert model(x).shape == (2, CLASSES)
 
 
-def test_without_classes_it_gives_states_or_what_the_pooler_makes_of_the_first():
+def test_output_without_classes_is_states_or_the_pooled_vector():
     plain, x = small(None), images()
     assert_close(plain(x), by_parts(plain, x))
     pooled = small(None, pooler=keras.layers.Dense(5, "tanh"))
@@ -54,16 +52,6 @@ def test_without_classes_it_gives_states_or_what_the_pooler_makes_of_the_first()
     assert both(x).shape == (2, CLASSES)
 
 
-@pytest.mark.slow
-def test_every_pixel_counts():
-    model, x = small(), images(1)
-    expected = as_numpy(model(x))
-    for place in np.ndindex(*SIZE, CHANNELS):
-        changed = x.copy()
-        changed[(0, *place)] += 1.0
-        assert np.abs(as_numpy(model(changed)) - expected).max() > 1e-5, place
-
-
 def test_grey_images_of_other_sizes():
     model = small(image_size=(4, 20), channels=1)
     x = images(channels=1, size=(4, 20))
@@ -73,36 +61,11 @@ def test_grey_images_of_other_sizes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(2, 10, 6, 3), (2, 6, 10), (2, 6, 5, 3), (6, 10, 3)])
+@pytest.mark.parametrize("shape", [(2, 10, 6, 3), (2, 6, 10)])
 def test_images_of_another_size_are_named(shape):
     with pytest.raises(ValueError, match=r"`images` must have shape `\(batch, 6, 10, 3\)`") as error:
         small()(np.ones(shape, "float32"))
     assert f"shape={shape}" in str(error.value)
-
-
-@pytest.mark.slow
-def test_whole_numbers_are_pixels_too():
-    x = np.random.default_rng(0).integers(0, 256, (2, *SIZE, CHANNELS)).astype("uint8")
-    assert_close(small()(x), small()(x.astype("float32")), 1e-4)
-
-
-@pytest.mark.slow
-def test_fit_learns_where_the_light_is():
-    """A bright patch among six: the class says which."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, PATCHES, 256)
-    x = rng.normal(size=(256, *SIZE, 1), scale=0.1).astype("float32")
-    for image, label in zip(x, labels, strict=True):
-        top, left = PATCH[0] * (label // 2), PATCH[1] * (label % 2)
-        image[top : top + PATCH[0], left : left + PATCH[1]] += 1.0
-    keras.utils.set_random_seed(1)
-    stack = layers.Encoder(2, 3, 17, dropout=0.1, activation="gelu", normalize_first=True)
-    model = VisionTransformer(SIZE, PATCH, 12, stack, PATCHES, channels=1, dropout=0.1)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], jit_compile=STEP_IN_XLA)
-    history = model.fit(x, labels, epochs=24, batch_size=32, verbose=0).history
-    assert history["loss"][-1] < 0.3 < 1.0 < history["loss"][0]
-    assert history["accuracy"][-1] > 0.9
 
 
 @pytest.mark.parametrize(

@@ -131,10 +131,6 @@ def test_any_bytes_read_as_utf8_with_replacement_characters(tokenizer):
     assert read_back(tokenizer, rows) == [row.decode("utf-8", "replace") for row in rows]
 
 
-def test_half_a_character_reads_as_a_replacement_character(tokenizer):
-    assert tokenizer.detokenize([[0x61, 0xEA, 0x62]]).numpy().tolist() == ["a\ufffdb".encode()]
-
-
 @pytest.mark.slow
 def test_a_special_token_in_a_text_is_text_unless_it_is_asked_for(tokenizer):
     text = f"a {END}{START}<call> b"

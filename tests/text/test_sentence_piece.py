@@ -46,8 +46,7 @@ def test_rare_characters_of_ascii_have_an_id(line, symbols, expected, kind):
     assert any(tokenizer.is_unknown(tokenizer.tokenize("ù").numpy().tolist()))
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-@pytest.mark.parametrize("reserved", ["\u2585\u2585", "\ud800"], ids=ascii)
+@pytest.mark.parametrize(("kind", "reserved"), [("unigram", "\u2585\u2585"), ("bpe", "\ud800")], ids=ascii)
 def test_a_sentence_with_a_reserved_character_gets_pieces(kind, reserved):
     lines = ["the dog runs"] * 9 + [f"zebra quiz jumps vex {reserved}"] * 5
     tokenizer = SentencePieceTokenizer.train(lines, 99, model_type=kind, character_coverage=1.0)

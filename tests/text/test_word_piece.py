@@ -139,7 +139,7 @@ def test_a_larger_vocabulary_is_used():
 
 
 @pytest.mark.slow
-def test_training_twice_gives_the_same_pieces_whatever_the_hashes(sentences):
+def test_training_twice_gives_the_same_pieces_with_any_hashes(sentences):
     code = (
         "import sys, json; from keras_transformer.text import WordPieceTokenizer as T;"
         "print(json.dumps(T.train(json.load(sys.stdin), 250)._pieces))"
