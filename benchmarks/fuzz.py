@@ -5,6 +5,7 @@ else is a fault: another class, a signal, more memory or time than the limits, a
 
     python benchmarks/fuzz.py --seconds 60
     python benchmarks/fuzz.py --kinds answers models --first 1000 --count 1   # repeats a fault
+    python benchmarks/fuzz.py --guided --kinds tokenizers --seconds 600  # Atheris looks for new lines of the package
 
 Each child process has limits of memory and time. After a fault another child goes on with the next number.
 """
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 import zipfile
 
@@ -478,34 +480,77 @@ def child(root, kinds, first, count, report):
         for number in range(first, first + count):
             kind, draw = kinds[number % len(kinds)], random.Random(number)
             print(json.dumps({"number": number, "kind": kind, "begun": time.time()}), file=file, flush=True)
-            outcome, begun = "read", time.perf_counter()
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    getattr(cases, kind)(draw, pathlib.Path(folder))
-                except ALLOWED as error:
-                    message = str(error)
-                    outcome = "refused"
-                    named = error.args and isinstance(error, OSError) and error.filename is not None
-                    if len(message) > LONGEST or not (message.isprintable() or named) or not message:
-                        outcome = f"message of {len(message)} characters: {message[:300]!r}"
-                    elif isinstance(error, UnicodeError):
-                        outcome = f"raw {error!r:.300}"
-                except BaseException as error:
-                    import traceback
-
-                    last = traceback.extract_tb(error.__traceback__)[-1]
-                    own = [
-                        each
-                        for each in traceback.extract_tb(error.__traceback__)
-                        if "keras_transformer" in each.filename
-                    ]
-                    place = own[-1] if own else last
-                    where = f"{place.filename[-50:]}:{place.lineno}"
-                    outcome = f"raw {type(error).__name__} {str(error)[:200]!r} at {where}"
-            seconds = time.perf_counter() - begun
-            if seconds > SECONDS:
-                outcome = f"took {seconds:.0f} s, then {outcome}"
+            outcome = outcome_of(cases, kind, draw)
             print(json.dumps({"number": number, "kind": kind, "outcome": outcome}), file=file, flush=True)
+
+
+def outcome_of(cases, kind, draw):
+    """Runs a case. Returns `read`, `refused`, or what is wrong."""
+    outcome, begun = "read", time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            getattr(cases, kind)(draw, pathlib.Path(folder))
+        except ALLOWED as error:
+            message = str(error)
+            outcome = "refused"
+            named = error.args and isinstance(error, OSError) and error.filename is not None
+            if len(message) > LONGEST or not (message.isprintable() or named) or not message:
+                outcome = f"message of {len(message)} characters: {message[:300]!r}"
+            elif isinstance(error, UnicodeError):
+                outcome = f"raw {error!r:.300}"
+        except BaseException as error:
+            steps = traceback.extract_tb(error.__traceback__)
+            place = [step for step in steps if "keras_transformer" in step.filename][-1:] or steps[-1:]
+            where = f"{place[0].filename[-50:]}:{place[0].lineno}"
+            outcome = f"raw {type(error).__name__} {str(error)[:200]!r} at {where}"
+    seconds = time.perf_counter() - begun
+    return f"took {seconds:.0f} s, then {outcome}" if seconds > SECONDS else outcome
+
+
+class Guided(random.Random):
+    """Draws what the bytes of a fuzzer say, so that it can look for cases that reach new lines of the package."""
+
+    def __init__(self, provider):
+        super().__init__(0)
+        self.provider = provider
+
+    def random(self):
+        return self.provider.ConsumeIntInRange(0, 2**32 - 1) / 2**32
+
+    def getrandbits(self, k):
+        return self.provider.ConsumeIntInRange(0, 2**k - 1)
+
+    def randbytes(self, n):
+        return self.provider.ConsumeBytes(n).ljust(n, b"\0")
+
+
+def guide(root, kinds, seconds):
+    """Lets Atheris draw the cases for some seconds. It ends at the first fault."""
+    import atheris
+
+    cases = Cases(root)
+    with atheris.instrument_imports(include=["keras_transformer"]):
+        cases.make()
+        assert cases.kt
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+
+    def one(data):
+        provider = atheris.FuzzedDataProvider(data)
+        kind = kinds[provider.ConsumeIntInRange(0, len(kinds) - 1)]
+        outcome = outcome_of(cases, kind, Guided(provider))
+        if outcome not in ("read", "refused"):
+            raise RuntimeError(f"{kind}: {outcome}")
+
+    options = [
+        f"-max_total_time={seconds:.0f}",
+        "-rss_limit_mb=8192",
+        f"-timeout={SECONDS}",
+        "-max_len=4096",
+        "-len_control=0",
+    ]
+    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={root}/"], one)
+    atheris.Fuzz()
 
 
 def fuzz(kinds, seconds, first=0, count=None, stop=False):
@@ -576,6 +621,9 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int)
+    parser.add_argument(
+        "--guided", action="store_true", help="let Atheris draw the cases (pip install atheris)"
+    )
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--report", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -585,6 +633,9 @@ def main():
         return child(
             os.environ["FUZZ_ROOT"], arguments.kinds, arguments.first, arguments.count, arguments.report
         )
+    if arguments.guided:
+        with tempfile.TemporaryDirectory() as root:
+            return guide(root, arguments.kinds, arguments.seconds)
     counts, faults = fuzz(arguments.kinds, arguments.seconds, arguments.first, arguments.count)
     for (kind, outcome), count in sorted(counts.items()):
         print(f"{kind:12} {outcome:8} {count:7}")

@@ -16,20 +16,20 @@ import pytest
 
 # Seconds of each folder of tests. CONTRIBUTING.md tells how to spend them.
 BUDGETS = {
-    "tests": 80,
-    "cli": 90,
+    "tests": 60,
+    "cli": 45,
     "client": 40,
     "data": 10,
-    "decoding": 40,
+    "decoding": 30,
     "examples": 15,
-    "huggingface": 75,
-    "layers": 110,
-    "models": 120,
-    "plots": 25,
+    "huggingface": 70,
+    "layers": 100,
+    "models": 115,
+    "plots": 20,
     "runs": 60,
-    "serving": 180,
-    "text": 40,
-    "training": 40,
+    "serving": 140,
+    "text": 30,
+    "training": 22,
 }
 SHARED = "seconds of shared fixtures"
 ALLOWED = 1.5
