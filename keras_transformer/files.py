@@ -176,14 +176,15 @@ def read_json(path, kind=dict):
 
 
 def read_entry(path, name):
-    """Reads the bytes of a file in a zip archive, which Keras and NumPy write without compression.
+    """Reads the bytes of a file in a zip archive.
 
     Raises:
-        ValueError: If there is no such file in the archive, or it is compressed: a few bytes could fill the memory.
+        ValueError: If there is no such file in the archive, or it is compressed and large: a few bytes could fill the
+            memory. Keras and NumPy write without compression.
     """
     with zipfile.ZipFile(path) as archive:
-        if name not in archive.namelist() or archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{path} must hold {name}, without compression.")
+        if name not in archive.namelist() or not _is_bounded(archive.getinfo(name)):
+            raise ValueError(f"{path} must hold {name}, without compression or of at most {SMALL} bytes.")
         return archive.read(name)
 
 
@@ -191,9 +192,10 @@ def open_arrays(path, name):
     """Opens the NumPy archive that is a file in a zip archive, an `NpzFile`. Raises `ValueError` as `read_entry`."""
     content = io.BytesIO(read_entry(path, name))
     with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(content) as arrays:
-        if all(entry.compress_type == zipfile.ZIP_STORED for entry in arrays.infolist()):
+        if all(map(_is_bounded, arrays.infolist())):
             return np.load(content)
-    raise ValueError(f"{name} of {path} must be an archive of NumPy, without compression.")
+    rule = f"an archive of NumPy, whose arrays are without compression or of at most {SMALL} bytes"
+    raise ValueError(f"{name} of {path} must be {rule}.")
 
 
 def open_own(path):
@@ -298,6 +300,11 @@ def remove_temporaries(folder, name="*"):
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _is_bounded(entry):
+    """Whether reading an entry of a zip archive takes little more memory than the archive, or little at all."""
+    return entry.compress_type == zipfile.ZIP_STORED or entry.file_size <= SMALL
 
 
 def _makes_private(folder):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer import files
 from keras_transformer.checks import check
 from keras_transformer.cli.answers import write
 from keras_transformer.cli.show import read_image
@@ -167,22 +168,27 @@ def test_a_terminal_shows_the_escapes_of_an_answer_and_a_file_gets_each_byte(mon
         assert out.buffer.getvalue().decode() == expected
 
 
-def test_an_archive_is_read_without_compression(tmp_path):
+def test_a_large_entry_of_an_archive_is_read_without_compression(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SMALL", 10**5)
     path, inner = tmp_path / "file", io.BytesIO()
     np.savez_compressed(inner, a=np.zeros(10**6))
     arrays = io.BytesIO()
     np.savez(arrays, a=np.arange(3))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bomb", bytes(10**6), zipfile.ZIP_DEFLATED)
-        archive.writestr("text", b"text")
+        archive.writestr("text", b"text", zipfile.ZIP_DEFLATED)
         archive.writestr("compressed", inner.getvalue())
         archive.writestr("arrays", arrays.getvalue())
     assert read_entry(path, "text") == b"text" and list(open_arrays(path, "arrays")["a"]) == [0, 1, 2]
     for name in ("bomb", "missing"):
-        with pytest.raises(ValueError, match=f"file must hold {name}, without compression"):
+        with pytest.raises(
+            ValueError, match=f"file must hold {name}, without compression or of at most 100000 bytes"
+        ):
             read_entry(path, name)
     for name in ("text", "compressed"):
-        with pytest.raises(ValueError, match=f"{name} of .*file must be an archive of NumPy, without"):
+        with pytest.raises(
+            ValueError, match=f"{name} of .*file must be an archive of NumPy, whose arrays are without"
+        ):
             open_arrays(path, name)
 
 
