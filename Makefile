@@ -120,15 +120,14 @@ $(VENV)/bin/python:
 # requirements/, so that every machine gets the same.
 $(VENV)/.%: requirements/%.txt setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing the library and what it needs into $(VENV) (a minute or two) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/$*.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/$*.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # The newest versions that setup.cfg allows, for every system and Python: needs `pip install uv`.
 COMPILE := uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
-lock:
-	mkdir -p build
-	$(COMPILE) --all-extras --upgrade --output-file build/all.txt
+lock: | $(VENV)/bin/python
+	$(COMPILE) --all-extras --upgrade --output-file $(VENV)/all.txt
 	for set in test plots course docs pages; do \
-		$(COMPILE) --extra $$set --constraint build/all.txt --output-file requirements/$$set.txt || exit 1; \
+		$(COMPILE) --extra $$set --constraint $(VENV)/all.txt --output-file requirements/$$set.txt || exit 1; \
 	done

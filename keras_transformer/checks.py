@@ -10,6 +10,7 @@ import numpy as np
 
 LONGEST = 200  # characters of a received value in a message
 SMALL_MODEL = 10**7  # numbers that a model may have whatever is stored
+MOST_LAYERS = 1000  # that a stored model may have
 LONGEST_MESSAGE = 1900  # characters of a message, whose rule may name keys of a file
 
 
@@ -106,16 +107,16 @@ def check_dense(**tensors):
             check(False, rule, **{f"{name}.shape": tuple(x.shape)})
 
 
-def check_numbers(model, stored):
-    """Raises `ValueError` for a model of many more numbers than are stored, before it has memory.
+def check_numbers(model, most):
+    """Raises `ValueError` for a model of more numbers than `most`, before it has memory. A small model may be larger.
 
     Args:
         model: A built model, whose variables have shapes only.
-        stored: How many numbers are stored for it.
+        most: The number of numbers that the stored bytes allow.
     """
-    described = sum(math.prod(variable.shape) for variable in model.variables)
-    rule = "The stored tensors must have about as many numbers as the described model."
-    check(described <= 2 * stored + SMALL_MODEL, rule, stored=stored, described=described)
+    described, most = sum(math.prod(variable.shape) for variable in model.variables), max(most, SMALL_MODEL)
+    rule = f"The described model must have at most {most} numbers, for what is stored."
+    check(described <= most, rule, numbers=described)
 
 
 def known_values(x):

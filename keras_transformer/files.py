@@ -14,6 +14,7 @@ import secrets
 import shutil
 import stat
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -179,13 +180,17 @@ def read_entry(path, name):
     """Reads the bytes of a file in a zip archive.
 
     Raises:
-        ValueError: If there is no such file in the archive, or it is compressed and large: a few bytes could fill the
-            memory. Keras and NumPy write without compression.
+        ValueError: If there is no such file in the archive, it cannot be read, or it is compressed and large: a few
+            bytes could fill the memory. Keras and NumPy write without compression.
     """
-    with zipfile.ZipFile(path) as archive:
-        if name not in archive.namelist() or not _is_bounded(archive.getinfo(name)):
-            raise ValueError(f"{path} must hold {name}, without compression or of at most {SMALL} bytes.")
-        return archive.read(name)
+    rule = f"{path} must hold {name}, without compression or of at most {SMALL} bytes."
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if not _is_bounded(archive.getinfo(name)):
+                raise ValueError(rule)
+            return archive.read(name)
+    except (KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{rule} Received: {error!r:.200}.") from None
 
 
 def open_arrays(path, name):
@@ -193,9 +198,21 @@ def open_arrays(path, name):
     content = io.BytesIO(read_entry(path, name))
     with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(content) as arrays:
         if all(map(_is_bounded, arrays.infolist())):
+            content.seek(0)
             return np.load(content)
     rule = f"an archive of NumPy, whose arrays are without compression or of at most {SMALL} bytes"
     raise ValueError(f"{name} of {path} must be {rule}.")
+
+
+def read_array(arrays, name, path):
+    """Reads an array of an `NpzFile`. Raises `ValueError`, with the path of the file, if there is none."""
+    try:
+        array = arrays[name]
+    except Exception as error:  # NumPy raises errors of many classes
+        raise ValueError(f"{path} must hold the array {name!r}. Received: {error!r:.200}.") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "cOSU":
+        raise ValueError(f"{path} must hold numbers as {name!r}. Received: {array!r:.200}.")
+    return array
 
 
 def open_own(path):

@@ -9,11 +9,13 @@ documents.
 """
 
 import contextlib
+import random
 
 from keras import StatelessScope, dtype_policies, layers
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.variables import initialize_all_variables
+from keras.src.saving.serialization_lib import ObjectSharingScope
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
 # Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
@@ -50,22 +52,31 @@ def take_own_policies(layers):
             layer._dtype_policy = policy[layer.path] if layer.path else policy.default_policy
 
 
+# Inside it a description makes one layer of a layer that it holds several times, as Keras's `load_model` does.
+sharing = ObjectSharingScope
+
+
 @contextlib.contextmanager
-def without_memory(for_ever=False):
+def without_memory(initialize=True):
     """Gives the variables that are made inside their memory at the end of the `with` block, or none after an error.
 
     Keras initialises them at the end of its scope, also after an error.
 
     Args:
-        for_ever: Whether they never get memory: they have shapes only.
+        initialize: False if they never get memory. They have shapes only, and the random numbers of Python, with which
+            Keras draws seeds, go on as if the block had not run.
     """
+    before, state = global_state.get_global_attribute("uninitialized_variables", []), random.getstate()
+    global_state.set_global_attribute("uninitialized_variables", [])
     try:
         with StatelessScope(initialize_variables=False):
             yield
-        if not for_ever:
+        if initialize:
             initialize_all_variables()
     finally:
-        global_state.set_global_attribute("uninitialized_variables", [])
+        global_state.set_global_attribute("uninitialized_variables", before)
+        if not initialize:
+            random.setstate(state)
 
 
 def keep_precision(variable):

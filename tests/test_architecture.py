@@ -464,7 +464,7 @@ def test_the_documents_name_each_file(folder):
 
 
 def test_locked_versions_are_those_that_setup_cfg_allows():
-    """`make lock` writes requirements/ anew after a change of setup.cfg."""
+    """`make lock` writes requirements/ again after a change of setup.cfg."""
     root = PACKAGE.parent
     options = configparser.ConfigParser()
     options.read(root / "setup.cfg")
@@ -482,4 +482,5 @@ def test_locked_versions_are_those_that_setup_cfg_allows():
             if not versions
             or not all(next(iter(each)).version in Requirement(line).specifier for each in versions)
         ]
-        assert len(lines) > 10 and wrong == [], path.name
+        # The project itself is built with the setuptools of the environment.
+        assert len(lines) > 10 and wrong == [] and "setuptools" in pinned, path.name

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from keras_transformer import files
 from keras_transformer.checks import check
-from keras_transformer.cli.answers import write
+from keras_transformer.cli.answers import write_answers
 from keras_transformer.cli.show import read_image
 from keras_transformer.client import Client
 from keras_transformer.files import (
@@ -27,6 +27,7 @@ from keras_transformer.files import (
     locked,
     open_arrays,
     open_own,
+    read_array,
     read_entry,
     read_json,
     read_small,
@@ -160,11 +161,14 @@ def test_a_file_with_another_name_is_not_appended_to(tmp_path):
 
 
 def test_a_terminal_shows_the_escapes_of_an_answer_and_a_file_gets_each_byte(monkeypatch):
-    for terminal, expected in ((True, "a\\x1b[2J\tb \\x9b한\n"), (False, "a\x1b[2J\tb \x9b한\n")):
+    for terminal, expected in (
+        (True, "a\\x1b[2J\tb \\x9b می\u200cخ\n"),
+        (False, "a\x1b[2J\tb \x9b می\u200cخ\n"),
+    ):
         out = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr(out, "isatty", lambda terminal=terminal: terminal, raising=False)
         monkeypatch.setattr(sys, "stdout", out)
-        write("a\x1b[2J\tb \x9b한\n")
+        write_answers("a\x1b[2J\tb \x9b می\u200cخ\n")
         assert out.buffer.getvalue().decode() == expected
 
 
@@ -190,6 +194,26 @@ def test_a_large_entry_of_an_archive_is_read_without_compression(tmp_path, monke
             ValueError, match=f"{name} of .*file must be an archive of NumPy, whose arrays are without"
         ):
             open_arrays(path, name)
+
+
+@pytest.mark.parametrize("damage", ["not an array", "a header without end", "another checksum"])
+def test_a_damaged_array_is_refused_with_its_file(damage, tmp_path):
+    arrays, path = io.BytesIO(), tmp_path / "file"
+    with zipfile.ZipFile(arrays, "w") as archive:
+        header = b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"-" * 9000
+        archive.writestr("a.npy", header if damage == "a header without end" else b"abc")
+    content = arrays.getvalue()
+    if damage == "another checksum":
+        content = content.replace(b"abc", b"abd")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("arrays", content)
+    with open_arrays(path, "arrays") as values, pytest.raises(ValueError, match=r"file must hold .*'a'"):
+        read_array(values, "a", path)
+
+
+def test_an_archive_of_more_than_two_gigabytes_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 10)
+    test_a_large_entry_of_an_archive_is_read_without_compression(tmp_path, monkeypatch)
 
 
 def test_a_received_value_may_have_any_name():
@@ -342,7 +366,9 @@ def test_a_template_may_format(source):
         {},
         {"rank": np.array([2])},
         {"rank": np.array(10**9)},
+        {"rank": np.array(200)},
         {"rank": np.array(2)},
+        {"rank": np.array(2), **{str(i): np.array([["a", "b"]] * 3) for i in range(9)}},
         {"rank": np.array(1.5)},
         {"rank": np.array("2")},
         {"rank": np.array(True)},
@@ -355,7 +381,7 @@ def test_adapters_without_their_arrays_are_refused(arrays, tmp_path):
         archive.writestr("config.json", json.dumps({"compile_config": {"optimizer": "sgd", "loss": "mse"}}))
         archive.writestr("adapters.npz", state.getvalue())
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match=r"a\.keras must hold"):
+    with pytest.raises(ValueError, match=r"a\.keras (must hold|must be an integer from 1 to)"):
         restore_state(model, path)
     with pytest.raises(ValueError, match=r"a\.keras must hold metrics\.npz"):
         SavedState(path, 1, 1).restore_metrics(model)

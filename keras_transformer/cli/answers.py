@@ -8,6 +8,8 @@ import numpy as np
 
 from keras_transformer.checks import printable
 
+# Characters that a terminal obeys: controls, and those that turn the direction of a line.
+OBEYED = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 NO_TAB = "A line must be `text<TAB>second` for a model that reads pairs. Received: a line without a tab."
 
 
@@ -62,10 +64,10 @@ def standard_input():
     return sys.stdin.buffer
 
 
-def write(text):
-    """Writes lines to standard output at once. A terminal gets the escapes of what it would obey, a file each byte."""
+def write_answers(text):
+    """Writes lines to standard output at once. On a terminal, control characters are written as escapes."""
     if sys.stdout.isatty():
-        text = re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
+        text = re.sub(OBEYED, lambda found: printable(found[0]), text)
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 

@@ -163,14 +163,14 @@ def _answer_lines(answers, sizes, take_line=None):
     Returns:
         The exit code.
     """
-    from keras_transformer.cli.answers import standard_input, write
+    from keras_transformer.cli.answers import standard_input, write_answers
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.serving import translate_lines
 
     lines, reports = iterate_lines(standard_input(), LONGEST_LINE), []
     for line in translate_lines(answers, lines, **sizes, verbose=sys.stderr.isatty(), report=reports.append):
         if take_line is None:
-            write(f"{line}\n")
+            write_answers(f"{line}\n")
         else:
             take_line(line)
     return SOME_FAILED if reports[0].failed else DONE

@@ -26,7 +26,7 @@ def ask(options):
     """Sends standard input to a server and prints its answers."""
     import tqdm
 
-    from keras_transformer.cli.answers import line_of, rows_of, sides_of, standard_input, write
+    from keras_transformer.cli.answers import line_of, rows_of, sides_of, standard_input, write_answers
     from keras_transformer.cli.server_options import client_arguments
     from keras_transformer.client import Client
     from keras_transformer.data import LONGEST_LINE, iterate_lines
@@ -59,15 +59,15 @@ def ask(options):
                 if options.stream:
                     for piece in client.stream(*batch, **given):
                         begun = True
-                        write(re.sub(LINE_ENDS, " ", piece))
+                        write_answers(re.sub(LINE_ENDS, " ", piece))
                 answers = [""] if options.stream else answers_to(batch)
             except (OSError, ValueError) as error:
                 kind = type(error) if isinstance(error, OSError) else ValueError
                 if begun:
-                    write("\n")
+                    write_answers("\n")
                     raise kind(f"the answer of line {done + 1} is not complete: {error}") from None
                 raise kind(f"from line {done + 1} on nothing is answered: {error}") from None
-            write("".join(f"{answer}\n" for answer in answers))
+            write_answers("".join(f"{answer}\n" for answer in answers))
             done += len(batch)
             bar.update(len(batch))
 

@@ -9,7 +9,7 @@ from keras_transformer.checks import printable
 
 # TensorFlow Serving refuses a whole batch with one of these messages if its requests differ in shape or dtype. A
 # request may be right and its neighbour wrong, so it is sent again.
-SPOILT_BATCHES = ("from different tasks have different shapes", "Tensor concat operation failed")
+REFUSED_BATCHES = ("from different tasks have different shapes", "Tensor concat operation failed")
 MAX_BYTES = 2**26  # of an answer, where the caller sets no other limit
 LONGEST_MESSAGE = 1000  # characters of a server's message in an error
 # No server took the request, or a server had too many of them: later one may answer.
@@ -40,7 +40,7 @@ class Failure(Exception):
 
     def __init__(self, code, message, retry_after=0.0):
         super().__init__(code, message)
-        if any(each in str(message) for each in SPOILT_BATCHES):
+        if any(each in str(message) for each in REFUSED_BATCHES):
             code = "UNAVAILABLE"
         elif code == "RESOURCE_EXHAUSTED" and any(each in str(message) for each in TOO_LARGE):
             code = "OUT_OF_RANGE"

@@ -70,7 +70,7 @@ class Beam(Strategy):
     "Google's Neural Machine Translation System", equation 14), or by `log P / length ** length_penalty`.
 
     Args:
-        width: Number of open hypotheses of a row.
+        width: Number of open hypotheses of a row, at most 10,000.
         length_penalty: 0 for no normalisation; a larger value gives longer outputs.
         n_best: Number of results for each row, at most `width`.
         normalization: "wu" or "length".

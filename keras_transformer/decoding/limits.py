@@ -10,6 +10,8 @@ from keras_transformer.checks import check, check_positive
 from keras_transformer.decoding.constraints import Constraint, MaxLength, MinLength
 from keras_transformer.execution import ops
 
+MOST_TOKENS = 10**6  # of an output
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Limits:
@@ -38,6 +40,8 @@ class Limits:
     def __post_init__(self):
         if isinstance(self.max_length, (numbers.Number, str)):
             check_positive(max_length=self.max_length)
+            rule = f"`max_length` must be at most {MOST_TOKENS}, so that a number from a file does not fill the memory."
+            check(self.max_length <= MOST_TOKENS, rule, max_length=self.max_length)
         is_list = isinstance(self.constraints, (list, tuple))
         check(is_list, "`constraints` must be a list of constraints.", constraints=self.constraints)
         for constraint in self.constraints:

@@ -32,7 +32,7 @@ class Sample(Strategy):
         min_p: Keep the tokens that are at least this share as likely as the likeliest token.
         typical_p: Keep the tokens whose information is nearest to the entropy: the fewest that hold at least this
             probability together.
-        num_samples: Number of samples for each source; the likeliest comes first.
+        num_samples: Number of samples for each source, at most 10,000; the likeliest comes first.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -6,7 +6,7 @@ Each family of models has a module here, which ends with a `family.Family`.
 import math
 from pathlib import Path
 
-from keras_transformer.checks import check_numbers, check_positive, short_errors
+from keras_transformer.checks import MOST_LAYERS, check_numbers, check_positive, short_errors
 from keras_transformer.files import replaced
 from keras_transformer.huggingface import (
     bart,
@@ -100,7 +100,6 @@ NUMBERS_OF_LAYERS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     *("num_decoder_layers", "encoder_layers", "decoder_layers"),
 )
-MOST_LAYERS = 1000
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
 
 __all__ = [
@@ -183,7 +182,7 @@ def _from_huggingface(folder, verbose, precision, kwargs):
         config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
         with without_memory():
             model = family.make_model(config, **kwargs)
-            check_numbers(model, sum(math.prod(tensor.shape) for tensor in stored))
+            check_numbers(model, 2 * sum(math.prod(tensor.shape) for tensor in stored))
     except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"config.json of {folder} must describe a {family.model_type!r} model. Received: a value of another type "

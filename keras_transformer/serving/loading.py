@@ -2,16 +2,18 @@
 
 import json
 import math
+import os
 import zipfile
 from pathlib import Path
 
 import keras
 
-from keras_transformer.checks import SMALL_MODEL, check, check_numbers, printable
-from keras_transformer.files import read_entry, sha256_of
-from keras_transformer.keras_internals import without_memory
+from keras_transformer.checks import MOST_LAYERS, SMALL_MODEL, check, check_numbers, printable
+from keras_transformer.files import SMALL, read_entry, sha256_of
+from keras_transformer.keras_internals import sharing, without_memory
 
-BYTES_OF_LAYER = 100  # the fewest bytes that a layer takes in a file
+LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
+MOST_AXES = 4  # of a weight
 HASHES = "sha256"  # the entry of a description with the hashes of the files
 
 
@@ -48,26 +50,33 @@ def load_model(path, *model_classes, compile=False):
 
 
 def _check_numbers(path):
-    """Raises `ValueError` if a file describes a model of many more numbers than it stores.
+    """Raises `ValueError` if a file describes a model of many more numbers than it has bytes.
 
-    It builds the model without memory, but only where two numbers of the description are large: that takes time.
+    It builds the model without memory where its description has large integers: that takes as long as loading does.
     """
     with zipfile.ZipFile(path) as archive:
-        stored = sum(entry.file_size for entry in archive.infolist())
+        compressed = sum(
+            each.file_size for each in archive.infolist() if each.compress_type != zipfile.ZIP_STORED
+        )
+    rule = f"Only {SMALL} bytes of the file may be compressed, so that a small file cannot fill the memory."
+    check(compressed <= SMALL, rule, compressed=compressed)
+    # Without `compile_config` no optimizer is made, which has twice as many numbers as the model.
     config = json.loads(read_entry(path, "config.json")) | {"compile_config": None}
     sizes = list(_integers(config))
-    layers = max((value for key, value in sizes if key.endswith("layers")), default=0)
+    layers = max((value for key, value in sizes if key in LAYERS), default=1)
     check(
-        layers <= stored // BYTES_OF_LAYER, f"{path} must store each layer that it describes.", layers=layers
+        layers <= MOST_LAYERS, f"The described model must have at most {MOST_LAYERS} layers.", layers=layers
     )
-    if math.prod(sorted(value for _, value in sizes)[-2:]) > max(SMALL_MODEL, stored):
-        with without_memory(for_ever=True):
-            check_numbers(keras.saving.deserialize_keras_object(config, safe_mode=True), stored)
+    if layers * math.prod(sorted(value for _, value in sizes)[-MOST_AXES:]) > SMALL_MODEL:
+        with without_memory(initialize=False), sharing():
+            check_numbers(
+                keras.saving.deserialize_keras_object(config, safe_mode=True), os.path.getsize(path)
+            )
 
 
 def _integers(value, key=""):
-    """Yields the integers in a JSON value, each with the key of the object that holds it."""
-    if isinstance(value, int):
+    """Yields the positive integers in a JSON value, each with the key of the object that holds it."""
+    if isinstance(value, int) and value > 0:
         yield key, value
     elif isinstance(value, (dict, list)):
         for name, inner in value.items() if isinstance(value, dict) else ((key, inner) for inner in value):

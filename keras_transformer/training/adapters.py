@@ -1,6 +1,7 @@
 """Low-rank adapters (Hu et al., 2021, "LoRA"): a model that is frozen but for them, and its exact checkpoints."""
 
 import json
+import math
 import os
 import zipfile
 
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check, check_positive
-from keras_transformer.files import open_arrays, read_entry
+from keras_transformer.files import open_arrays, read_array, read_entry
 from keras_transformer.keras_internals import sublayers
 
 STATE = "adapters.npz"  # a checkpoint of a model with adapters holds this file beside Keras's own
@@ -94,10 +95,14 @@ def restore_state(model, path):
         path: Path of the `.keras` file.
     """
     config = json.loads(read_entry(path, "config.json")).get("compile_config")
+    check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
     with open_arrays(path, STATE) as values:
-        rank, most = values.get("rank", np.zeros(1)), os.path.getsize(path) // 8
-        fits = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most and isinstance(config, dict)
-        check(fits, f"{path} must hold a rank and how it was compiled.", rank=rank, most=most)
+        rank = read_array(values, "rank", path)
+        # The adapters of rank 1 have this many numbers of four bytes.
+        width = sum(math.prod(layer.kernel.shape[:-1]) + layer.kernel.shape[-1] for layer in _dense(model))
+        most = os.path.getsize(path) // (4 * width)
+        is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most
+        check(is_rank, f"The rank in {path} must be an integer from 1 to {most}, for its size.", rank=rank)
         add_adapters(model, int(rank))
         model.compile_from_config(config)
         assign_stored(_state(model), values, path)
@@ -106,13 +111,9 @@ def restore_state(model, path):
 def assign_stored(variables, values, path):
     """Gives variables the values of an archive of NumPy, where each has its place as its name."""
     for i, variable in enumerate(variables):
-        rule = f"{path} must hold the values of each variable."
-        try:
-            value = values.get(str(i))  # an archive reads a value each time it is asked for it
-        except (MemoryError, OSError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{rule} Received: {error!r:.200} for {variable.path}.") from None
-        fits = value is not None and value.shape == tuple(variable.shape)
-        check(fits, rule, variable=variable.path, shape=tuple(variable.shape))
+        value = read_array(values, str(i), path)  # an archive reads a value each time it is asked for it
+        rule = f"{path} must hold the values of {variable.path}, of shape {tuple(variable.shape)}."
+        check(value.shape == tuple(variable.shape), rule, shape=value.shape)
         variable.assign(value)
 
 

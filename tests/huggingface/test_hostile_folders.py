@@ -171,7 +171,7 @@ MODELS = {
             (f / "model.safetensors").unlink(),
             change(f, vocab_size=10**6, hidden_size=999_999, num_attention_heads=3),
         ],
-        "must have about as many numbers",
+        "must have at most .* numbers, for what is stored",
     ),
     "a weight that is not a number": (
         lambda f: save_file(
@@ -274,7 +274,7 @@ def test_a_hostile_model_is_refused(name, folder):
 def test_an_image_model_of_billions_is_refused(sizes, written, tmp_path):
     folder = copied(written / "vit", tmp_path / "model")
     change(folder, **sizes)
-    assert "must have about as many numbers" in refused(from_huggingface, folder)
+    assert "numbers, for what is stored" in refused(from_huggingface, folder)
 
 
 @pytest.mark.parametrize("name", VECTORS)

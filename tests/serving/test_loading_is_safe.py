@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pickle
+import random
 import re
 import sys
 import zipfile
@@ -16,7 +17,7 @@ from contracts import slow_but
 import keras_transformer
 from keras_transformer.runs import Recipe
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.serving import Translator
+from keras_transformer.serving import Translator, loading
 from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.server_files import write_server_files
 from keras_transformer.serving.unfinished import Unfinished
@@ -106,10 +107,13 @@ def test_a_configuration_that_names_a_function_to_call_is_refused(saved, sentine
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ({"source_vocab_size": 10**9}, "must have about as many numbers .* described=80000"),
+        (
+            {"source_vocab_size": 10**9},
+            "must have at most 10000000 numbers, for what is stored. .*numbers=80000",
+        ),
         (
             {"num_decoder_layers": 2**31},
-            "must store each layer that it describes. Received: layers=2147483648",
+            "must have at most 1000 layers. Received: layers=2147483648",
         ),
         ({"trainable": "\x1b[2J"}, r"Cannot load .*trainable=\\x1b\[2J"),
     ],
@@ -119,10 +123,47 @@ def test_a_model_that_is_not_stored_is_refused_before_it_has_memory(saved, sizes
     check_refused(saved, reason)
 
 
-def test_a_large_number_that_makes_no_weight_is_loaded(tmp_path):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.ReLU(max_value=10**12)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {
+            "class_name": "EinsumDense",
+            "config": {"equation": "ab,bcde->acde", "output_shape": [300, 300, 300]},
+        },
+        {"class_name": "Embedding", "config": {"input_dim": 10**5, "output_dim": 10**5}},
+    ],
+)
+def test_layers_of_keras_are_counted_too(layer, tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
     model.save(tmp_path / "model.keras")
-    assert load_model(tmp_path / "model.keras").count_params() == 16
+
+    def change(config):
+        first = config["config"]["layers"][1]
+        first.update(module="keras.layers", class_name=layer["class_name"], registered_name=None)
+        first["config"] = layer["config"]
+
+    rewrite(tmp_path / "model.keras", change)
+    with pytest.raises(ValueError, match="must have at most 10000000 numbers"):
+        load_model(tmp_path / "model.keras")
+
+
+def test_compressed_weights_that_would_fill_the_memory_are_refused(saved, monkeypatch):
+    monkeypatch.setattr(loading, "SMALL", 10**4)
+    with zipfile.ZipFile(saved / "model.keras", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("assets/zeros", bytes(10**5))
+    check_refused(saved, "Only 10000 bytes of the file may be compressed")
+
+
+def test_a_large_number_that_makes_no_weight_and_a_layer_in_many_places_are_loaded(tmp_path):
+    """The dense layer is counted once. Its seed is larger than any size."""
+    dense = keras.layers.Dense(2000, kernel_initializer=keras.initializers.GlorotUniform(seed=10**12))
+    x = inputs = keras.Input((2000,))
+    for _ in range(9):
+        x = dense(x)
+    keras.Model(inputs, x).save(tmp_path / "model.keras")
+    state = random.getstate()
+    assert load_model(tmp_path / "model.keras").count_params() == 2000 * 2001
+    assert random.getstate() == state
 
 
 def test_a_beam_that_would_fill_the_memory_is_refused(saved):
