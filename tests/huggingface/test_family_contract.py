@@ -170,6 +170,18 @@ def test_model_of_plain_arguments_is_written(make, case, described, tmp_path, ca
     assert difference(model, there) <= TOLERANCE[case]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"])
+def test_decoding_step_by_step_is_all_at_once(case):
+    model = own_model(CONFIGS[case])
+    ids, _ = rows_of()
+    expected = np.asarray(model(ids))
+    cache = model.decoder.empty_cache(*ids.shape)
+    for i in range(ids.shape[1]):
+        logits, cache = model.decode(ids[:, i : i + 1], cache, i)
+        np.testing.assert_allclose(np.asarray(logits)[:, 0], expected[:, i], atol=1e-4)
+
+
 # Searches. With few ids, texts end. Ours stops where no open hypothesis can win any more; that is `early_stopping` of
 # "never" in transformers, whose default guesses. Both count the end in the length of "length".
 

@@ -224,6 +224,8 @@ def test_a_finished_run_has_nothing_to_do_and_refuses_another_recipe_or_other_pa
     before = contents(finished)
     assert any(name.startswith("tensorboard/train/events.out.tfevents.") for name in before)
     assert "tensorboard/train/projector_config.pbtxt" in before
+    # Without validation the translator has the newest weights.
+    assert_same_weights(checkpoints(finished)[0].path, finished / "model.keras")
     said = []
     translator = train(RECIPE, pairs, finished, say=said.append)
     assert "nothing to do, 2 epochs are done" in said[-1]

@@ -191,6 +191,22 @@ def test_the_written_settings_split_no_request(config, start, rows, alone):
             server.predict("alignment", text=texts)
 
 
+def test_inputs_of_another_rank_are_refused(start, config, rows):
+    tried = 0
+    with start(config) as server:
+        for signature in SIGNATURES:
+            inputs = {name: tensor(column[:2]).numpy() for name, column in rows[signature].items()}
+            server.predict(signature, **inputs)
+            for name, value in inputs.items():
+                others = [value[:, None], np.stack([value] * 2, axis=1), np.stack([value] * 2, axis=1)[:, :0]]
+                for other in others if value.ndim == 1 else [*others, value[:, 0]]:
+                    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name}.* not compatible"):
+                        server.predict(signature, **{**inputs, name: other})
+                    tried += 1
+        assert server.close() == 0
+    assert tried > 3 * len(SIGNATURES)
+
+
 def until_answered(predict, spoilt=None):
     """Calls a function as the client does, again where a neighbour spoilt the batch. Returns its answer."""
 

@@ -61,6 +61,9 @@ def test_runs_without_the_package(xla, request, translator, sources, tmp_path):
     assert result["translation"] == [text.decode() for text in expected["translation"]]
     assert len(set(result["translation"])) > 4
     assert result["score"] == pytest.approx(expected["score"], rel=1e-3, abs=1e-3)
+    ids = [*translator.source_tokenizer.tokenize(sources[0]).numpy(), 3]
+    own = translator.model.generate([ids], jit_compile=False)
+    assert result["score"][0] == pytest.approx(float(own.scores[0, 0]), rel=1e-3)
     if xla:
         result = run_alone(export, ["저는"], False, tmp_path, "serving_default")
         assert "XLA" in result["serving_default"]["error"]

@@ -88,14 +88,19 @@ WRONG = {
 
 def test_unusable_option_empties_its_row_alone(function, mixed, text):
     bad = [{name: value} for name, value in WRONG.items()]
-    bad += [{"temperature": -1}, {"top_p": 1.1}, {"max_length": -1}, {"prefix": "the \N{PARTY POPPER}"}]
+    bad += [
+        {"temperature": -1},
+        {"top_p": 1.1},
+        {"max_length": 3, "min_length": 4},
+        {"prefix": "the \N{PARTY POPPER}"},
+    ]
     rows = [row for pair in zip(ROWS, bad, strict=True) for row in pair]
     found = call(function, **inputs_of(rows, text))
     assert found["translation"][::2].tolist() == mixed["translation"].tolist()
     assert found["translation"][1::2].tolist() == [b""] * len(bad)
     assert found["score"][1::2].tolist() == [0.0] * len(bad)
     named = [error.decode().split("`")[1] for error in found["error"][1::2]]
-    assert named == [*WRONG, "temperature", "top_p", "max_length", "prefix"]
+    assert named == [*WRONG, "temperature", "top_p", "min_length", "prefix"]
     assert b"must be a text that the vocabulary can" in found["error"][-1]
     assert not any(found["error"][::2])
     assert found["ended"][::2].tolist() == mixed["ended"].tolist() and not found["ended"][1::2].any()

@@ -82,6 +82,12 @@ def test_a_long_source_is_cut_at_its_limit_with_a_warning(translator, sources):
     assert found[0] == found[1] == found[2] == translator.translate([beginning])[0]
 
 
+def test_a_translation_stops_at_its_limit(translator, sources):
+    short = Translator(translator.model, translator.source_tokenizer, max_length=2).translate(sources[:4])
+    for text, whole in zip(short, translator.translate(sources[:4]), strict=True):
+        assert whole.startswith(text) and text != whole
+
+
 def test_ids_around_texts_are_read():
     frame = {"source_start": (7,), "source_end": (3, 8), "target_start": [9]}
     translator = Translator(small_model(), ByteTokenizer(), max_source_length=6, **frame)

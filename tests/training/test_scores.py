@@ -3,6 +3,17 @@ import pytest
 from keras_transformer.training import corpus_scores
 
 
+def test_a_short_translation_pays_the_brevity_penalty_of_bleu():
+    scores = corpus_scores(["a b c d e"], ["a b c d e f g h i j"])
+    assert scores["bleu"] == pytest.approx(100 * 2.718281828459045**-1)
+
+
+def test_an_exact_translation_has_both_scores_at_100_and_a_foreign_one_at_0():
+    for translation, expected in (("a b c d", 100.0), ("x x x x", 0.0)):
+        scores = corpus_scores([translation], ["a b c d"])
+        assert (scores["bleu"], scores["chrf"]) == pytest.approx((expected, expected))
+
+
 def test_bleu_is_of_the_corpus_and_not_a_mean_of_sentences():
     translations, references = ["a b c d e f", "x y"], ["a b c d e g", "x z"]
     # 6 of 8, 4 of 6, 3 of 4, 2 of 3.
