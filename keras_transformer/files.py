@@ -137,15 +137,8 @@ def read_small(path, limit=SMALL):
         ValueError: If it is a device, a pipe or a folder, or has more bytes.
         OSError: If it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)  # a pipe would wait for its writer
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise ValueError(f"{path} must be a regular file of at most {limit} bytes.")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(limit)
-    finally:
-        os.close(descriptor)
+    with _open_regular(path, limit) as file:
+        return file.read(limit)
 
 
 def read_text(path):
@@ -319,6 +312,17 @@ def remove_temporaries(folder, name="*"):
             path.unlink()
 
 
+def _open_regular(path, limit=None):
+    """Opens a regular file to read bytes. Raises `ValueError` for another one, or for more bytes than the limit."""
+    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)  # a pipe would wait for its writer
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or (limit is not None and status.st_size > limit):
+        os.close(descriptor)
+        size = "" if limit is None else f" of at most {limit} bytes"
+        raise ValueError(f"{path} must be a regular file{size}.")
+    return open(descriptor, "rb")
+
+
 def _is_bounded(entry):
     """Whether reading an entry of a zip archive takes little more memory than the archive, or little at all."""
     return entry.compress_type == zipfile.ZIP_STORED or entry.file_size <= SMALL
@@ -371,6 +375,6 @@ def _sync(path):
 
 
 def sha256_of(path):
-    """Returns the SHA-256 of a file, a hexadecimal str."""
-    with open(path, "rb") as file:
+    """Returns the SHA-256 of a file, a hexadecimal str. Raises `ValueError` for a device, a pipe or a folder."""
+    with _open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

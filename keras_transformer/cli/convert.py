@@ -84,7 +84,7 @@ def convert(
         raise ValueError(f"`target` must not exist yet. Received: {target}.")
     if not source.is_dir():
         raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
-    if (source / CONFIG).is_file() or (source / ADAPTER_CONFIG).is_file():
+    if (source / CONFIG).exists() or (source / ADAPTER_CONFIG).exists():
         languages = {"source_language": source_language, "target_language": target_language}
         kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
         with joined(source, base) as whole:

@@ -46,14 +46,20 @@ class StoredTensor(NamedTuple):
         return problems
 
     def read(self):
-        """Reads the values, a float32 array. Raises `ValueError` if one is NaN.
+        """Reads the values, a float32 array. Raises `ValueError` if one is NaN or infinite.
+
+        Minus infinity is allowed: as a bias of logits it means a token that is never chosen.
 
         The file is opened for each tensor, because the memory of a mapped file is freed only when it is closed.
         """
         with _open(self.path) as file:
             values = file.get_tensor(self.name_in_file or self.name).astype("float32", copy=False)
-        is_number = not np.isnan(np.min(values, initial=0))
-        check(is_number, f"{self.name!r:.200} in {self.path} must hold no NaN.", shape=self.shape)
+        is_finite = np.isfinite(np.max(values, initial=0))
+        check(
+            is_finite,
+            f"{self.name!r:.200} in {self.path} must hold no NaN and no infinity.",
+            shape=self.shape,
+        )
         return values
 
 
@@ -153,9 +159,9 @@ def _write_shard(path, tensors):
 
 def _tensor_files(folder):
     """Returns the paths of a checkpoint's safetensors files."""
-    if (folder / WEIGHTS).is_file():
+    if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
+    if (folder / INDEX).exists():
         weight_map = read_json(folder / INDEX).get("weight_map")
         names = list(weight_map.values()) if isinstance(weight_map, dict) and weight_map else [None]
         for name in names:
@@ -206,7 +212,7 @@ def read_json(path, schema=None):
 def read_if_there(folder, name):
     """Reads the JSON object in a file of a folder, a dict; empty where there is no such file."""
     path = Path(folder) / name
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def read_generation_config(folder):

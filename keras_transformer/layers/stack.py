@@ -232,9 +232,9 @@ class DecoderLayer(EncoderLayer):
     """
 
     def __init__(self, num_heads=None, d_ff=None, *args, cross_attention=None, **kwargs):
+        rule = "A decoder layer is always causal: leave `use_causal_mask` out, or use an `EncoderLayer`."
+        check("use_causal_mask" not in kwargs, rule, use_causal_mask=kwargs.get("use_causal_mask"))
         super().__init__(num_heads, d_ff, *args, **kwargs)
-        rule = "A decoder layer is causal without `use_causal_mask`."
-        check(not self.use_causal_mask, rule, use_causal_mask=self.use_causal_mask)
         self.cross_attention = check_part(cross_attention, "cross_attention")
         self.cross_attention_residual = None
 

@@ -51,7 +51,7 @@ def compose(server, gpu=False):
         # The server writes no file, and needs no right of its own. Its memory is bounded, and so are its threads.
         "user": f"{USER}:{USER}",
         "read_only": True,
-        "tmpfs": ["/tmp"],
+        "tmpfs": ["/tmp:size=64m"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "mem_limit": f"{COMPOSE_GIB + math.ceil(server.weights_bytes / GIB)}g",

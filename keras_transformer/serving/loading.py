@@ -33,7 +33,8 @@ def load_model(path, *model_classes, compile=False):
             registered.
     """
     if not Path(path).is_file():
-        raise ValueError(f"Cannot load {path}: there is no such file.")
+        reason = "it is not a regular file" if Path(path).exists() else "there is no such file"
+        raise ValueError(f"Cannot load {path}: {reason}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"Cannot load {path}: it is not a .keras file, or it is damaged.")
     try:

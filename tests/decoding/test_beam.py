@@ -11,7 +11,7 @@ from reference import log_softmax
 from keras_transformer.decoding import Beam, DiverseBeam, Greedy, decode
 
 PAD, BOS, EOS, VOCAB, LENGTH = 0, 2, 3, 7, 4
-EVERY = 1600  # as wide as there are sequences: 1 + 6 + 36 + 216 * 7
+EVERY = 1600  # wider than the number of sequences: 1 + 6 + 36 + 216 * 7 = 1555
 
 
 def table(seed, batch=1, length=LENGTH, vocab=VOCAB):
@@ -75,7 +75,7 @@ def test_length_penalty_may_let_the_longer_win():
 
 
 def test_next_best_hypotheses_go_on_when_the_best_end():
-    """After step 2 both best extensions end; 4 6 (.15) and 4 7 (.1), third and fourth, take their places."""
+    """After step 2 both best extensions end; 4 6 (.15) and 4 1 (.1, the first of three) take their places."""
     chances = {BOS: {4: 0.5, 5: 0.5}, 4: {EOS: 0.5, 6: 0.3, 1: 0.2}, 5: {EOS: 0.6, 6: 0.2, 1: 0.2}}
     likely = np.full((1, 3, VOCAB, VOCAB), 1e-9)
     for before, after in chances.items():

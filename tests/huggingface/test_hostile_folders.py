@@ -95,6 +95,15 @@ def with_empty_tensors(folder, count, shape):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
 
 
+def fill_norms(folder, value):
+    """Gives the biases of the norms in model.safetensors one value."""
+    stored = load_file(folder / "model.safetensors")
+    changed = {
+        name: np.full_like(each, value) for name, each in stored.items() if name.endswith("LayerNorm.bias")
+    }
+    save_file({**stored, **changed}, folder / "model.safetensors")
+
+
 def link(folder, name, target):
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(target)
@@ -131,7 +140,7 @@ MODELS = {
     "ids that are texts": (lambda f: change(f, pad_token_id="a"), "`pad_token_id` of .* must be an integer"),
     "weights that are a pipe": (
         lambda f: pipe(f, "model.safetensors"),
-        "`folder` must hold model.safetensors",
+        "Cannot read .*model.safetensors: it is not a file",
     ),
     "a head size of a million letters": (
         lambda f: change(f, num_attention_heads="x" * 10**6),
@@ -174,15 +183,10 @@ MODELS = {
         "must have at most .* numbers, for what is stored",
     ),
     "a weight that is not a number": (
-        lambda f: save_file(
-            {
-                name: np.full_like(value, np.nan) if name.endswith("LayerNorm.bias") else value
-                for name, value in load_file(f / "model.safetensors").items()
-            },
-            f / "model.safetensors",
-        ),
-        "LayerNorm.bias' in .*model.safetensors must hold no NaN",
+        lambda f: fill_norms(f, np.nan),
+        "LayerNorm.bias' in .* must hold no NaN",
     ),
+    "a weight that is infinite": (lambda f: fill_norms(f, np.inf), "LayerNorm.bias' in .* and no infinity"),
     "an index that leads away": (
         lambda f: [
             (f / "model.safetensors").unlink(),

@@ -123,6 +123,20 @@ def test_a_model_that_is_not_stored_is_refused_before_it_has_memory(saved, sizes
     check_refused(saved, reason)
 
 
+@pytest.mark.parametrize("name", ["translator.json", "source_tokenizer.model", "model.keras"])
+@pytest.mark.parametrize("kind", ["a device", "a pipe", "a folder"])
+def test_a_file_that_is_not_regular_is_refused_by_its_name(saved, name, kind):
+    """A pipe would wait for its writer, and a device never ends."""
+    path, description = saved / name, json.loads((saved / "translator.json").read_text())
+    (saved / "translator.json").write_text(json.dumps(description | {"sha256": {name: ["0"]}}))
+    path.unlink()
+    if kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        {"a pipe": os.mkfifo, "a folder": os.mkdir}[kind](path)
+    check_refused(saved, f"{name}.* regular file")
+
+
 @pytest.mark.parametrize(
     "layer",
     [
