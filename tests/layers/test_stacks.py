@@ -371,3 +371,10 @@ def test_wrong_arguments_are_named(make, message):
 def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
     with pytest.raises(ValueError, match=message):
         built(kind)(x, *inputs_of(kind)[0][1:], **masks)
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_a_decoder_has_no_choice_of_causality(value):
+    for kind, sizes in ((DecoderLayer, (2, 16)), (Decoder, (1, 2, 16))):
+        with pytest.raises(ValueError, match=f"always causal.* Received: use_causal_mask={value}"):
+            kind(*sizes, use_causal_mask=value)
