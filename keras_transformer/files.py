@@ -27,6 +27,7 @@ except ImportError:  # Windows
 TEMPORARY = ".tmp-"
 LOCK = ".lock"
 SMALL = 2**26  # bytes of a file that is read whole; the largest tokenizer.json known has 35 MB
+LONGEST_NAME = 255  # characters of the name of a file
 NONBLOCK, NOFOLLOW = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
 
 
@@ -137,8 +138,19 @@ def read_small(path, limit=SMALL):
         ValueError: If it is a device, a pipe or a folder, or has more bytes.
         OSError: If it cannot be opened.
     """
-    with _open_regular(path, limit) as file:
+    with open_regular(path, limit) as file:
         return file.read(limit)
+
+
+def open_regular(path, limit=None):
+    """Opens a regular file to read bytes. Raises `ValueError` for another one, or for more bytes than the limit."""
+    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)  # a pipe would wait for its writer
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or (limit is not None and status.st_size > limit):
+        os.close(descriptor)
+        size = "" if limit is None else f" of at most {limit} bytes"
+        raise ValueError(f"{path} must be a regular file{size}.")
+    return open(descriptor, "rb")
 
 
 def read_text(path):
@@ -232,6 +244,7 @@ def is_name(name):
     return (
         isinstance(name, str)
         and name.isprintable()
+        and len(name) <= LONGEST_NAME
         and name not in ("", ".", "..")
         and not {*name} & {*"/\\"}
     )
@@ -312,17 +325,6 @@ def remove_temporaries(folder, name="*"):
             path.unlink()
 
 
-def _open_regular(path, limit=None):
-    """Opens a regular file to read bytes. Raises `ValueError` for another one, or for more bytes than the limit."""
-    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)  # a pipe would wait for its writer
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or (limit is not None and status.st_size > limit):
-        os.close(descriptor)
-        size = "" if limit is None else f" of at most {limit} bytes"
-        raise ValueError(f"{path} must be a regular file{size}.")
-    return open(descriptor, "rb")
-
-
 def _is_bounded(entry):
     """Whether reading an entry of a zip archive takes little more memory than the archive, or little at all."""
     return entry.compress_type == zipfile.ZIP_STORED or entry.file_size <= SMALL
@@ -376,5 +378,5 @@ def _sync(path):
 
 def sha256_of(path):
     """Returns the SHA-256 of a file, a hexadecimal str. Raises `ValueError` for a device, a pipe or a folder."""
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -117,6 +117,21 @@ def test_an_output_is_written_through_no_link(link, tmp_path):
     assert list(victim.iterdir()) == [] if link == "" else victim.read_text() == "precious"
 
 
+def test_lines_in_a_pipe_are_not_waited_for(tmp_path):
+    output = Unfinished(tmp_path / "out.txt")
+    with contextlib.suppress(KeyboardInterrupt), output.opened({}):
+        output.append(["translated"])
+        raise KeyboardInterrupt
+    lines = tmp_path / "out.txt.partial" / "lines"
+    lines.unlink()
+    os.mkfifo(lines)
+    with (
+        pytest.raises(ValueError, match="lines must be a regular file"),
+        Unfinished(tmp_path / "out.txt").opened({}),
+    ):
+        pass
+
+
 def test_no_lock_is_created_through_a_link(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"\.lock"), locked(tmp_path):

@@ -140,7 +140,7 @@ def joined(folder, base=None):
     named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     given = base if base is not None else named
     rule = "`base` must be the folder of the adapter's base model, because nothing is downloaded."
-    found = isinstance(given, (str, os.PathLike)) and (Path(given) / CONFIG).is_file()
+    found = isinstance(given, (str, os.PathLike)) and os.path.isfile(os.path.join(given, CONFIG))
     check(found, rule, base=base, base_model_name_or_path=named)
     own = [path for path in folder.iterdir() if path.name not in OF_THE_BASE]
     has_tokenizer = any(PIECES_FILE.fullmatch(path.name) for path in own)

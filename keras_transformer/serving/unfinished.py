@@ -13,6 +13,7 @@ from keras_transformer.files import (
     locked,
     naming,
     open_own,
+    open_regular,
     read_json,
     remove_temporaries,
     replaced,
@@ -195,7 +196,7 @@ def _count_lines(path, size):
     """Counts the lines in the first `size` bytes of a file; None if it has fewer, or they do not end with a line."""
     count, last = 0, b"\n"
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             while size:
                 chunk = file.read(min(size, CHUNK_BYTES))
                 if not chunk:

@@ -374,6 +374,11 @@ def test_matrices_of_no_rank_are_refused(shapes, adapter):
     assert "`r` of adapter_config.json must be the rank" in refused(from_huggingface, adapter)
 
 
+def test_a_base_with_an_endless_name_is_refused(adapter):
+    change(adapter, "adapter_config.json", base_model_name_or_path="x" * 10**6)
+    assert "`base` must be the folder of the adapter's base model" in refused(from_huggingface, adapter)
+
+
 def test_matrices_in_a_pipe_are_refused(adapter):
     pipe(adapter, "adapter_model.safetensors")
     assert "adapter_model.safetensors: it is not a file" in refused(from_huggingface, adapter)
