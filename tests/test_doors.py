@@ -375,6 +375,16 @@ def test_a_template_may_format(source):
     assert ChatTemplate(source).render([]) == FORMATS[source].replace("2.35", str(round(2.345, 2)))
 
 
+def write_adapters(folder, **arrays):
+    """Writes a `.keras` file with the state of adapters, and returns its path."""
+    path, state = folder / "a.keras", io.BytesIO()
+    np.savez(state, **arrays)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", json.dumps({"compile_config": {"optimizer": "sgd", "loss": "mse"}}))
+        archive.writestr("adapters.npz", state.getvalue())
+    return path
+
+
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -390,16 +400,18 @@ def test_a_template_may_format(source):
     ],
 )
 def test_adapters_without_their_arrays_are_refused(arrays, tmp_path):
-    path, state = tmp_path / "a.keras", io.BytesIO()
-    np.savez(state, **arrays)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("config.json", json.dumps({"compile_config": {"optimizer": "sgd", "loss": "mse"}}))
-        archive.writestr("adapters.npz", state.getvalue())
+    path = write_adapters(tmp_path, **arrays)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match=r"a\.keras (must hold|must be an integer from 1 to)"):
         restore_state(model, path)
     with pytest.raises(ValueError, match=r"a\.keras must hold metrics\.npz"):
         SavedState(path, 1, 1).restore_metrics(model)
+
+
+def test_adapters_of_a_model_without_a_dense_layer_are_refused(tmp_path):
+    path = write_adapters(tmp_path, rank=np.array(2))
+    with pytest.raises(ValueError, match=r"a\.keras must hold"):
+        restore_state(keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]), path)
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def restore_state(model, path):
         rank = read_array(values, "rank", path)
         # The adapters of rank 1 have this many numbers of four bytes.
         width = sum(math.prod(layer.kernel.shape[:-1]) + layer.kernel.shape[-1] for layer in _dense(model))
-        most = os.path.getsize(path) // (4 * width)
+        most = os.path.getsize(path) // (4 * max(width, 1))  # a model may have no dense layer
         is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most
         check(is_rank, f"The rank in {path} must be an integer from 1 to {most}, for its size.", rank=rank)
         add_adapters(model, int(rank))
