@@ -36,6 +36,7 @@ FLOORS = {
     "request_options": 0,
     "sentences": 0,
     "termination": 0,
+    "untrusted": 0,
     "version": 0,
     "decoding": 1,
     "layers": 1,

@@ -16,24 +16,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import files
+from keras_transformer import untrusted
 from keras_transformer.checks import check
 from keras_transformer.cli.answers import write_answers
 from keras_transformer.cli.show import read_image
 from keras_transformer.client import Client
-from keras_transformer.files import (
-    SMALL,
-    is_name,
-    locked,
-    open_arrays,
-    open_own,
-    read_array,
-    read_entry,
-    read_json,
-    read_small,
-    read_text,
-    remove_temporaries,
-)
+from keras_transformer.files import locked, open_own, remove_temporaries
 from keras_transformer.huggingface.chat import ChatTemplate
 from keras_transformer.huggingface.sentence_piece_json import _scores
 from keras_transformer.plots.viewer import page_of
@@ -42,6 +30,16 @@ from keras_transformer.serving.unfinished import Unfinished
 from keras_transformer.text.added_tokens import as_added_tokens
 from keras_transformer.training.adapters import restore_state
 from keras_transformer.training.checkpoints import SavedState
+from keras_transformer.untrusted import (
+    SMALL,
+    is_name,
+    open_arrays,
+    read_array,
+    read_entry,
+    read_json,
+    read_small,
+    read_text,
+)
 
 
 def zeros(path):
@@ -188,7 +186,7 @@ def test_a_terminal_shows_the_escapes_of_an_answer_and_a_file_gets_each_byte(mon
 
 
 def test_a_large_entry_of_an_archive_is_read_without_compression(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SMALL", 10**5)
+    monkeypatch.setattr(untrusted, "SMALL", 10**5)
     path, inner = tmp_path / "file", io.BytesIO()
     np.savez_compressed(inner, a=np.zeros(10**6))
     arrays = io.BytesIO()

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.cli.command_parser import OPTIONAL, InputPath
-from keras_transformer.files import read_small
+from keras_transformer.untrusted import read_small
 
 MOST_PIXELS = 2**26  # of an image file; a small file can hold many
 # The first bytes of PNG, JPEG, BMP and GIF files. TensorFlow reads other kinds too, whose size would not be checked.

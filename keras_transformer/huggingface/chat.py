@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from keras_transformer.checks import check, printable, short_errors
-from keras_transformer.files import read_text
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
+from keras_transformer.untrusted import read_text
 
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the folder of the named templates

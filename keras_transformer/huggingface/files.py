@@ -7,10 +7,10 @@ from typing import NamedTuple
 import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
 
-from keras_transformer import files
+from keras_transformer import untrusted
 from keras_transformer.checks import LONGEST, check, printable
-from keras_transformer.files import is_name
 from keras_transformer.huggingface.schemas import check_schema
+from keras_transformer.untrusted import is_name
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -204,7 +204,7 @@ def read_json(path, schema=None):
     Raises:
         ValueError: If the file cannot be read, or holds another value.
     """
-    value = files.read_json(path)
+    value = untrusted.read_json(path)
     check_schema(value, path, schema or path.name)
     return value
 

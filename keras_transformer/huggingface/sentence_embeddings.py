@@ -4,8 +4,6 @@ import logging
 from pathlib import Path
 
 from keras_transformer.checks import check, short_errors
-from keras_transformer.files import is_name
-from keras_transformer.files import read_json as read_list
 from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.family import MAKES_VECTORS
@@ -14,6 +12,8 @@ from keras_transformer.huggingface.known_keys import check_sentence_file
 from keras_transformer.huggingface.tensors import dense, fill_weights
 from keras_transformer.huggingface.word_piece import lowers_case
 from keras_transformer.models.heads import PROJECTED, ProjectedPooler
+from keras_transformer.untrusted import is_name
+from keras_transformer.untrusted import read_json as read_list
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.files import LOCK, read_json, replaced, temporaries
+from keras_transformer.files import LOCK, replaced, temporaries
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.loading import load_model
 from keras_transformer.serving.translator import Translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.adapters import holds_state, restore_state
+from keras_transformer.untrusted import read_json
 
 DESCRIPTION = "run.json"
 TRANSLATOR = "translator"  # the entry of the description with the options of the translator

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.files import read_text, replaced
+from keras_transformer.files import replaced
 from keras_transformer.runs.initial import copy_of
 from keras_transformer.training import check_finite
 from keras_transformer.training.adapters import adapter_rank
 from keras_transformer.training.moving_average import assign_average, average_in_place, keeps_average
+from keras_transformer.untrusted import read_text
 
 HISTORY = "history.csv"
 

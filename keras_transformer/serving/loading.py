@@ -9,8 +9,8 @@ from pathlib import Path
 import keras
 
 from keras_transformer.checks import MOST_LAYERS, SMALL_MODEL, check, check_numbers, printable
-from keras_transformer.files import SMALL, read_entry, sha256_of
 from keras_transformer.keras_internals import sharing, without_memory
+from keras_transformer.untrusted import SMALL, read_entry, sha256_of
 
 LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
 MOST_AXES = 4  # of a weight

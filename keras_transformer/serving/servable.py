@@ -18,11 +18,12 @@ from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
 from keras_transformer.execution.compiled import CompiledFunctions, compiles, optimized_quickly
 from keras_transformer.execution.modes import inference_graph
-from keras_transformer.files import read_json, replaced, sha256_of
+from keras_transformer.files import replaced
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
 from keras_transformer.serving.loading import HASHES, check_hash, load_model, names_of, save_model
 from keras_transformer.text import TOKENIZERS
+from keras_transformer.untrusted import read_json, sha256_of
 
 MODEL = "model.keras"
 FORMAT = 1

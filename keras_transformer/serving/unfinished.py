@@ -13,13 +13,12 @@ from keras_transformer.files import (
     locked,
     naming,
     open_own,
-    open_regular,
-    read_json,
     remove_temporaries,
     replaced,
     settle,
     temporary_path,
 )
+from keras_transformer.untrusted import open_regular, read_json
 
 SUFFIX = ".partial"
 JOURNAL = "journal.json"

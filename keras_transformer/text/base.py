@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from keras_transformer.files import read_json as read_object
+from keras_transformer.untrusted import read_json as read_object
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 

@@ -16,7 +16,6 @@ from sentencepiece import sentencepiece_model_pb2
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.checks import check, check_choice
-from keras_transformer.files import read_small
 from keras_transformer.text.added_tokens import AddedToken, AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import (
     BOS_ID,
@@ -29,6 +28,7 @@ from keras_transformer.text.base import (
     valid_utf8,
 )
 from keras_transformer.text.character_map import check_character_map
+from keras_transformer.untrusted import read_small
 
 BLANK = "\u2581"  # SentencePiece writes it instead of a space
 SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}

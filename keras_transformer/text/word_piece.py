@@ -10,10 +10,10 @@ import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from keras_transformer.checks import check_positive
-from keras_transformer.files import read_text
 from keras_transformer.text.added_tokens import AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import Tokenizer, as_ragged, list_of_sentences, read_json, valid_utf8
 from keras_transformer.text.normal_forms import normalized
+from keras_transformer.untrusted import read_text
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is unknown

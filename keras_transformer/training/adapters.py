@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check, check_positive
-from keras_transformer.files import open_arrays, read_array, read_entry
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.untrusted import open_arrays, read_array, read_entry
 
 STATE = "adapters.npz"  # a checkpoint of a model with adapters holds this file beside Keras's own
 DENSE = (keras.layers.Dense, keras.layers.EinsumDense)

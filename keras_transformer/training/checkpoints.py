@@ -9,10 +9,11 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check_count, check_positive
-from keras_transformer.files import open_arrays, replaced
+from keras_transformer.files import replaced
 from keras_transformer.termination import Terminated
 from keras_transformer.training.adapters import adapter_rank, assign_stored, write_state
 from keras_transformer.training.divergence import check_finite
+from keras_transformer.untrusted import open_arrays
 
 METRICS = "metrics.npz"  # a checkpoint within an epoch holds this file beside Keras's own
 
