@@ -6,7 +6,7 @@ Each family of models has a module here, which ends with a `family.Family`.
 import math
 from pathlib import Path
 
-from keras_transformer.checks import MOST_LAYERS, check_numbers, check_positive, short_errors
+from keras_transformer.checks import MOST_LAYERS, check, check_numbers, check_positive, short_errors
 from keras_transformer.files import replaced
 from keras_transformer.huggingface import (
     bart,
@@ -55,7 +55,6 @@ from keras_transformer.huggingface.generation import search_options
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.known_keys import check_keys, check_tokenizer_files
 from keras_transformer.huggingface.languages import translator_options, with_stop_ids
-from keras_transformer.huggingface.parts import OtherClassError
 from keras_transformer.huggingface.quantized import QuantizedMatrices, dtype_of
 from keras_transformer.huggingface.sentence_embeddings import (
     embedder_options,
@@ -333,28 +332,21 @@ def _described(model, model_type, tokenizers, folder):
         )
     if model_type not in (None, *FAMILIES):
         raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r:.200}.")
-    reasons, other_classes, candidates = [], [], []
-    for family in FAMILIES.values() if model_type is None else (FAMILIES[model_type],):
+    asked = list(FAMILIES.values()) if model_type is None else [FAMILIES[model_type]]
+    classes = sorted({each.__name__ for family in asked for each in family.model_classes})
+    fitting = [family for family in asked if type(model) in family.model_classes]
+    owner = "" if model_type is None else f" of a {model_type!r} model"
+    rule = f"`model`{owner} must be of one of the classes {classes} itself, not of a subclass."
+    check(fitting, rule, model=model)
+    reasons, candidates = [], []
+    for family in fitting:
         try:
             candidates.append((family, family.make_config(model)))
-        except OtherClassError as error:
-            other_classes.append(error)
         except ValueError as error:
             reasons.append(str(error))
-    if not candidates and model_type is not None:
-        (reason,) = (*reasons, *other_classes)
-        raise ValueError(f"`model` must be made of the parts of a {model_type!r} model. {reason}")
     if not candidates:
-        classes = sorted({each.__name__ for error in other_classes for each in error.expected})
-        if not reasons:
-            raise ValueError(
-                f"`model` must be of one of the classes {classes} itself, not of a subclass. "
-                f"Received: model={model!r:.200}."
-            )
-        raise ValueError(
-            f"`model` must be made of the parts of one family. {' '.join(reasons)} "
-            f"Other families need a model of another class: {classes}."
-        )
+        owner = "one family" if model_type is None else f"a {model_type!r} model"
+        raise ValueError(f"`model` must be made of the parts of {owner}. {' '.join(reasons)}")
     if not tokenizers:
         return candidates[0]
     reasons = []

@@ -18,7 +18,7 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.family import MAKES_VECTORS, Family
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
 from keras_transformer.huggingface.known_keys import DECODER
-from keras_transformer.huggingface.parts import attention_options, check_class, check_layers, check_parts
+from keras_transformer.huggingface.parts import attention_options, check_layers, check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, GatedFeedForward
 from keras_transformer.layers.residual import NORMS
@@ -82,6 +82,7 @@ class DecoderFamily(Family):
             "" for a family without such models. They are read, not written.
     """
 
+    model_classes = (LanguageModel,)
     prefix: str = "model."
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     ignored: tuple = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)  # `rope_theta` gives it
@@ -227,7 +228,6 @@ class DecoderFamily(Family):
         default where the scaling does not say.
         """
         family = self.model_type
-        check_class(family, model, LanguageModel)
         check_parts(
             family,
             positions=(model.positions, None),

@@ -18,7 +18,7 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, LAYER, STACK
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.known_keys import ENCODER
-from keras_transformer.huggingface.parts import check_class, check_made, check_parts, layers_from, stack_words
+from keras_transformer.huggingface.parts import check_made, check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
     Encoder,
@@ -64,6 +64,7 @@ class EncoderFamily(Family):
         widened: Name of the dense layer between embeddings and layers; "" for a family without one.
     """
 
+    model_classes = (EncoderModel,)
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     ignored: tuple = (COUNTED,)
     layer: str = "encoder.layer.{}."
@@ -205,7 +206,6 @@ class EncoderFamily(Family):
     def make_config(self, model):
         """Makes the config.json of a model."""
         family = self.model_type
-        check_class(family, model, EncoderModel)
         check_parts(
             family,
             encoder=(model.encoder, Encoder),

@@ -17,6 +17,7 @@ class Family:
     Each module of this package that describes a family ends with its `FAMILY`, an object of a class like this.
 
     Attributes:
+        model_classes: The classes of its models, a tuple. A subclass of them may compute something else.
         model_type: The family's `model_type` in config.json, a str.
         classes: Names of the classes of transformers that the family reads. The first one is what a config.json without
             `architectures` means. A family whose classes have different heads has a dict, with a description of each.
@@ -32,6 +33,7 @@ class Family:
         more_keys: Keys of config.json that the family knows, in addition to those of `known_keys`.
     """
 
+    model_classes = ()
     model_type: str
     classes: Iterable
     tokenizer: TokenizerKind | None = None

@@ -13,7 +13,7 @@ from keras_transformer.huggingface.configs import (
     token_id_keys,
 )
 from keras_transformer.huggingface.family import Family
-from keras_transformer.huggingface.parts import check_class, check_parts, layers_from, stack_words
+from keras_transformer.huggingface.parts import check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions
 from keras_transformer.models import LanguageModel
@@ -42,6 +42,8 @@ LAYER = LayerNames(("attn.c_attn", "attn.c_proj"), ("ln_1", "ln_2"), ("mlp.c_fc"
 class Gpt2Family(Family):
     """GPT-2, whose checkpoints hold matrices as `(inputs, outputs)`."""
 
+    model_classes = (LanguageModel,)
+
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
@@ -68,7 +70,6 @@ class Gpt2Family(Family):
     def make_config(self, model):
         """Makes the config.json of a model."""
         family = self.model_type
-        check_class(family, model, LanguageModel)
         check_parts(family, positions=(model.positions, LearnedPositions), decoder=(model.decoder, Decoder))
         words = stack_words(family, model.decoder, model.d_model, normalize_first=True, unscaled=True)
         return {

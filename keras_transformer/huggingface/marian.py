@@ -4,7 +4,7 @@ Thottingal, 2020, "OPUS-MT".
 
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import write_json
-from keras_transformer.huggingface.parts import check_class, check_parts
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.sentence_piece import vocabulary_tokenizer
 from keras_transformer.huggingface.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqFamily
 from keras_transformer.huggingface.tokenizer_classes import reader_of
@@ -32,6 +32,9 @@ ALIKE = ("decoder_ffn_dim", "decoder_attention_heads")  # the encoder's are the 
 class MarianFamily(Seq2SeqFamily):
     """Marian, whose models are a `Transformer`: both stacks have the same sizes, and there may be two vocabularies."""
 
+    # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
+    model_classes = (EncoderDecoder, Transformer)
+
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
@@ -54,8 +57,6 @@ class MarianFamily(Seq2SeqFamily):
 
     def make_config(self, model):
         """Makes the config.json of a model."""
-        # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
-        check_class(self.model_type, model, EncoderDecoder, Transformer)
         config = self.config_of_parts(model)
         for key in ALIKE:
             check_parts(self.model_type, **{key: (config[key], config[key.replace("decoder", "encoder")])})

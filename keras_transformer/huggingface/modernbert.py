@@ -6,10 +6,10 @@ from keras_transformer.huggingface.encoder_words import HeadNames
 from keras_transformer.huggingface.encoders import EncoderFamily
 from keras_transformer.huggingface.gated_layers import FULL, SLIDING, gated_layers, kinds_from, layer_keys
 from keras_transformer.huggingface.known_keys import ENCODER, ROPE
-from keras_transformer.huggingface.parts import check_class, check_parts
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import Encoder, EncoderLayer, LayerNormalization
-from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead, MultipleChoiceHead
+from keras_transformer.models import ClassificationHead, MaskedLanguageHead, MultipleChoiceHead
 
 # Keys of config.json for the arguments of the model, its norm, and the parts of its layers and heads.
 MODEL = {"vocab_size": "vocab_size", "d_model": "hidden_size", "dropout": "embedding_dropout"}
@@ -75,7 +75,6 @@ class ModernBertFamily(EncoderFamily):
     def make_config(self, model):
         """Makes the config.json of a model from its first layer, and checks that it makes the model's parts."""
         family = self.model_type
-        check_class(family, model, EncoderModel)
         check_parts(family, encoder=(model.encoder, Encoder), norm=(model.norm, LayerNormalization))
         first, max_length = model.encoder.layers[0], self.defaults["max_position_embeddings"]
         config = {"model_type": family, "cls_token_id": model.cls_id, "sep_token_id": model.sep_id}

@@ -43,25 +43,6 @@ def check_parts(family, **parts):
             )
 
 
-class OtherClassError(ValueError):
-    """Raised for a model of a class that a family does not have. `expected` are the classes that it has."""
-
-    def __init__(self, message, expected):
-        super().__init__(message)
-        self.expected = expected
-
-
-def check_class(family, model, *expected):
-    """Raises `OtherClassError` for a model that is of none of these classes. A subclass may compute something else."""
-    if type(model) not in expected:
-        names = " or ".join(f"`{each.__name__}`" for each in expected)
-        raise OtherClassError(
-            f"`model` of a {family!r} model must be of the class {names} itself, not of a subclass. "
-            f"Received: model={model!r:.200}.",
-            expected,
-        )
-
-
 def check_made(family, name, part, made):
     """Raises `ValueError` for a part of a model that is not the one that the model's config.json makes.
 

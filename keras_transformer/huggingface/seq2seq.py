@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.huggingface.configs import add_token_ids, arguments_from, check_config, token_id_keys
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.known_keys import SEQ2SEQ
-from keras_transformer.huggingface.parts import check_class, check_made, check_parts, stack_words
+from keras_transformer.huggingface.parts import check_made, check_parts, stack_words
 from keras_transformer.huggingface.tensors import ComputedTable, LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import (
     Decoder,
@@ -76,6 +76,7 @@ class Seq2SeqFamily(Family):
         stored_table: Whether checkpoints hold the table of sinusoidal positions.
     """
 
+    model_classes = (EncoderDecoder,)
     prefix: str = "model."
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     normalize_first: bool = False
@@ -144,7 +145,6 @@ class Seq2SeqFamily(Family):
 
     def make_config(self, model):
         """Makes the config.json of a model. Sinusoidal positions have no limit: it has the family's default then."""
-        check_class(self.model_type, model, EncoderDecoder)
         check_parts(self.model_type, share_embeddings=(model.share_embeddings, True))
         if self.begins_after_padding:
             check_parts(self.model_type, pad_id=(model.pad_id, OFFSET - 1))

@@ -19,7 +19,7 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.files import read_if_there
 from keras_transformer.huggingface.known_keys import SEQ2SEQ
-from keras_transformer.huggingface.parts import check_class, check_parts
+from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.post_processor import check_ends
 from keras_transformer.huggingface.sentence_piece import (
     PADDED,
@@ -68,6 +68,7 @@ class T5Family(Family):
         scales: Whether the decoder's outputs may be scaled.
     """
 
+    model_classes = (T5,)
     share_biases: bool = True
     scales: bool = True
 
@@ -111,7 +112,6 @@ class T5Family(Family):
     def make_config(self, model):
         """Makes the config.json of a model."""
         family = self.model_type
-        check_class(family, model, T5)
         scale, usual_scale = model.output_embedding.output_scale, model.d_model**-0.5
         check_parts(
             family,

@@ -19,7 +19,7 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.encoder_words import DEFAULTS, KEYS, STACK
 from keras_transformer.huggingface.family import Family
 from keras_transformer.huggingface.known_keys import ENCODER
-from keras_transformer.huggingface.parts import check_class, check_parts, stack_words
+from keras_transformer.huggingface.parts import check_parts, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, Tensor, dense, layer_tensors, norm
 from keras_transformer.layers import Encoder
 from keras_transformer.layers.feed_forward import get_activation
@@ -55,6 +55,8 @@ DEFAULTS = {
 class VitFamily(Family):
     """The Vision Transformer. Its config.json has the key `has_pooler` where the tensors have a pooler."""
 
+    model_classes = (VisionTransformer,)
+
     def complete_config(self, config, tensor_names):
         """Adds the key `has_pooler`: only the names of the tensors tell whether there is a pooler."""
         return {**config, "has_pooler": any(f"{POOLER}.weight" in name for name in tensor_names)}
@@ -78,7 +80,6 @@ class VitFamily(Family):
     def make_config(self, model):
         """Makes the config.json of a model."""
         family = self.model_type
-        check_class(family, model, VisionTransformer)
         check_parts(family, encoder=(model.encoder, Encoder))
         words = stack_words(family, model.encoder, model.d_model, normalize_first=True)
         return {
