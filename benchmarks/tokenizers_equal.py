@@ -20,8 +20,8 @@ import sentencepiece
 import tensorflow as tf
 import tokenizers
 
-from keras_transformer.huggingface.byte_pair import read_byte_pair
-from keras_transformer.huggingface.sentence_piece import fairseq_tokenizer
+from keras_transformer.huggingface.tokenizers.byte_pair import read_byte_pair
+from keras_transformer.huggingface.tokenizers.sentence_piece import fairseq_tokenizer
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer
 
 sys.path.append(str(Path(__file__).resolve().parent / "unusual_checkpoints"))

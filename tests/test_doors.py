@@ -23,7 +23,7 @@ from keras_transformer.cli.show import read_image
 from keras_transformer.client import Client
 from keras_transformer.files import locked, open_own, remove_temporaries
 from keras_transformer.huggingface.chat import ChatTemplate
-from keras_transformer.huggingface.sentence_piece_json import _scores
+from keras_transformer.huggingface.tokenizers.sentence_piece_json import _scores
 from keras_transformer.plots.viewer import page_of
 from keras_transformer.serving.server_files import versions_of
 from keras_transformer.serving.unfinished import Unfinished

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from keras_transformer.huggingface.byte_pair import REGEXES, read_byte_pair
+from keras_transformer.huggingface.tokenizers.byte_pair import REGEXES, read_byte_pair
 from keras_transformer.text import BytePairTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]

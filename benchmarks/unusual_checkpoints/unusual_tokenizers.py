@@ -25,9 +25,9 @@ import compare_byte_level
 import sentencepiece
 
 from keras_transformer.huggingface import DECODERS, ENCODERS, FAMILIES, tokenizers_from_huggingface
-from keras_transformer.huggingface.byte_pair import DIGITS, REGEXES
 from keras_transformer.huggingface.languages import translator_options
-from keras_transformer.huggingface.tokenizers import starts_with_bos
+from keras_transformer.huggingface.tokenizers.byte_pair import DIGITS, REGEXES
+from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "huggingface"))
 from pieces import BYTES, GEMMA, LINES, T5_IDS, train_pieces

@@ -25,7 +25,7 @@ from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.huggingface.languages import with_stop_ids
 from keras_transformer.huggingface.sentence_embeddings import MODULES, with_purpose
-from keras_transformer.huggingface.tokenizers import starts_with_bos, tokenizer_limit, with_ends
+from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer

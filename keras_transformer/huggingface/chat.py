@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check, printable, short_errors
 from keras_transformer.huggingface.files import read_if_there
-from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
+from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG
 from keras_transformer.untrusted import read_text
 
 TEMPLATE = "chat_template.jinja"

@@ -10,7 +10,7 @@ from keras_transformer.huggingface.files import (
     read_generation_config,
     read_if_there,
 )
-from keras_transformer.huggingface.tokenizers import TOKENIZER_CONFIG
+from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from keras_transformer.checks import check, short_errors
 from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.family import MAKES_VECTORS
+from keras_transformer.huggingface.families.family import MAKES_VECTORS
 from keras_transformer.huggingface.files import read_if_there, read_json, stored_tensors
 from keras_transformer.huggingface.known_keys import check_sentence_file
 from keras_transformer.huggingface.tensors import dense, fill_weights
-from keras_transformer.huggingface.word_piece import lowers_case
+from keras_transformer.huggingface.tokenizers.word_piece import lowers_case
 from keras_transformer.models.heads import PROJECTED, ProjectedPooler
 from keras_transformer.untrusted import is_name
 from keras_transformer.untrusted import read_json as read_list

@@ -13,7 +13,7 @@ from keras_transformer.huggingface import (
     to_huggingface,
     tokenizers_from_huggingface,
 )
-from keras_transformer.huggingface.tokenizers import starts_with_bos
+from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos
 from keras_transformer.serving import TextGenerator
 from keras_transformer.text import BytePairTokenizer
 from keras_transformer.text.byte_pair import BYTE_CHARACTERS

@@ -15,7 +15,7 @@ from keras_transformer.huggingface import (
     chat_template_from_huggingface,
     tokenizers_from_huggingface,
 )
-from keras_transformer.huggingface.byte_pair import write_byte_pair
+from keras_transformer.huggingface.tokenizers.byte_pair import write_byte_pair
 from keras_transformer.serving import load
 from keras_transformer.text import BytePairTokenizer
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from keras_transformer.huggingface import FAMILIES
-from keras_transformer.huggingface.sentence_piece_json import BLANK
+from keras_transformer.huggingface.tokenizers.sentence_piece_json import BLANK
 
 RUNS = [["\n", "\n"], [BLANK, BLANK], ["\n\n", "\n"], ["\n", "\n\n"], ["\t", "\t"], [BLANK * 2, BLANK]]
 RUNS += [[BLANK, BLANK * 2], [BLANK * 2, BLANK * 2], ["\n\n", "\n\n"], [BLANK * 3, BLANK], ["\n", "\n\n\n"]]

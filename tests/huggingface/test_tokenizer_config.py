@@ -7,8 +7,8 @@ import pytest
 from pieces import BYTES, assert_same_ids, byte_pieces, described, train_pieces
 
 from keras_transformer.huggingface import FAMILIES, tokenizers_from_huggingface
-from keras_transformer.huggingface.byte_pair import PRE_TOKENIZERS
-from keras_transformer.huggingface.tokenizers import starts_with_bos
+from keras_transformer.huggingface.tokenizers.byte_pair import PRE_TOKENIZERS
+from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos
 
 transformers = pytest.importorskip("transformers")
 PIECES = [

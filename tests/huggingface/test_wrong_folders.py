@@ -14,7 +14,7 @@ from keras_transformer.huggingface import (
     to_huggingface,
     tokenizers_from_huggingface,
 )
-from keras_transformer.huggingface.added_tokens import read_added_tokens
+from keras_transformer.huggingface.tokenizers.added_tokens import read_added_tokens
 
 INDEX = "model.safetensors.index.json"
 HUGE = 10**12

@@ -1,0 +1,106 @@
+"""What each family of checkpoints declares."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from keras_transformer.checks import check
+from keras_transformer.huggingface.known_keys import CONFIG
+from keras_transformer.huggingface.tokenizers.kinds import TokenizerKind
+
+MAKES_VECTORS = "makes_vectors"  # a key that `with_purpose` adds to config.json: modules.json tells
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the checkpoints of one `model_type` become models, and models become checkpoints.
+
+    Each module of this package that describes a family ends with its `FAMILY`, an object of a class like this.
+
+    Attributes:
+        model_classes: The classes of its models, a tuple. A subclass of them may compute something else.
+        model_type: The family's `model_type` in config.json, a str.
+        classes: Names of the classes of transformers that the family reads. The first one is what a config.json without
+            `architectures` means. A family whose classes have different heads has a dict, with a description of each.
+        tokenizer: The `TokenizerKind` of its tokenizers; None where the models read no text.
+        prefix: Beginning of the tensors' names that a checkpoint may leave out.
+        defaults: transformers' values for the keys that config.json leaves out.
+        ignored: Compiled patterns of the names of stored tensors that are no weights.
+        renamed: A dict from the end of a tensor's name in old checkpoints to its end now.
+        guessed_keys: Keys of config.json that `make_config` guesses, because the model does not know them. The user of
+            `to_huggingface` may give other values.
+        writes_tables: Whether the tables of `make_tables` are written too, with `max_position_embeddings` rows.
+        matrices: Names of layers with matrices that `quantized.NAMES` does not have.
+        more_keys: Keys of config.json that the family knows, in addition to those of `known_keys`.
+    """
+
+    model_classes = ()
+    model_type: str
+    classes: Iterable
+    tokenizer: TokenizerKind | None = None
+    prefix: str = ""
+    defaults: dict = field(default_factory=dict)
+    ignored: tuple = ()
+    renamed: dict = field(default_factory=dict)
+    guessed_keys: tuple = ()
+    writes_tables: bool = False
+    matrices: tuple = ()
+    more_keys: tuple = ()
+
+    @property
+    def architectures(self):
+        """Names of the classes of transformers that the family reads, a tuple of str."""
+        return tuple(self.classes)
+
+    @property
+    def known_keys(self):
+        """The keys of config.json that are read or have no effect, a set of str."""
+        return {*CONFIG, *self.defaults, *self.more_keys}
+
+    def makes_encoder(self, config):
+        """Whether a config.json asks for an `EncoderModel`, whose servables read texts and make vectors of them."""
+        return False
+
+    def classes_of(self, config):
+        """Returns the names that `architectures` of config.json may have, a tuple of str."""
+        return self.architectures
+
+    def ignored_in(self, config):
+        """Returns the compiled patterns of the names of stored tensors that are no weights, a tuple."""
+        return self.ignored
+
+    def check_classes(self, config):
+        """Raises `ValueError` where `architectures` of config.json names a class that the family does not read."""
+        names, classes = config.get("architectures") or None, self.classes_of(config)
+        check(
+            names is None or (len(names) == 1 and names[0] in classes),
+            f"`architectures` of config.json must be one of {list(classes)}.",
+            architectures=names,
+        )
+
+    def make_model(self, config, **kwargs):
+        """Makes a model with fresh weights from a config.json.
+
+        Args:
+            config: A dict.
+            **kwargs: The arguments of the model that its caller decides.
+
+        Raises:
+            ValueError: If a key asks for something that the library does not have.
+        """
+        raise NotImplementedError
+
+    def make_config(self, model):
+        """Makes the config.json of a model, a dict. Raises `ValueError` if the family cannot describe the model."""
+        raise NotImplementedError
+
+    def make_tensors(self, model):
+        """Describes each tensor of a model's checkpoint, a `tensors.Tensor`."""
+        raise NotImplementedError
+
+    def complete_config(self, config, tensor_names):
+        """Adds to config.json what only the names of the stored tensors tell."""
+        return config
+
+    def make_tables(self, model):
+        """Gives a `ComputedTable` for each tensor that a checkpoint may hold and the model computes."""
+        return ()

@@ -1,0 +1,160 @@
+"""Pre-norm layers with gated feed-forward networks and rotary positions, some of them with a window.
+
+`layer_types` of config.json names their kinds.
+"""
+
+from keras_transformer.checks import check_positive
+from keras_transformer.huggingface.families.rotary import positions_from, rope_keys, rope_of
+from keras_transformer.huggingface.parts import attention_options, check_parts
+from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
+
+SLIDING, FULL = "sliding_attention", "full_attention"  # transformers' kinds of layers
+
+
+def kinds_from(config, default):
+    """Returns the kind of each layer, a list of str.
+
+    Args:
+        config: The config.json, a dict.
+        default: `default(config)` gives the kinds where config.json has no `layer_types`.
+
+    Raises:
+        ValueError: If `layer_types` has another kind, or not one kind for each layer.
+    """
+    num_layers = config["num_hidden_layers"]
+    check_positive(num_hidden_layers=num_layers)
+    kinds = config.get("layer_types") or default(config)
+    if len(kinds) != num_layers or not {*kinds} <= {SLIDING, FULL}:
+        raise ValueError(
+            f"`layer_types` of config.json must be {SLIDING!r} or {FULL!r} for each of its {num_layers} layers. "
+            f"Received: layer_types={kinds!r:.200}."
+        )
+    return kinds
+
+
+def layer_keys(family, stack, window_keys, max_length, thetas=None, rotates_all=True):
+    """Returns the keys of config.json for the number and kinds of layers, their window and their rotary positions.
+
+    Args:
+        family: The `model_type`.
+        stack: An `Encoder` or a `Decoder`.
+        window_keys: `window_keys(window)` gives the keys for a window, an int or None.
+        max_length: `max_position_embeddings` where the positions do not tell it.
+        thetas: As `rope_of_kind` takes them; None for one wavelength.
+        rotates_all: Whether all layers must have rotary positions. If not, one at least has them.
+
+    Raises:
+        ValueError: If there are several windows, or a layer has other parts.
+    """
+    ropes = [layer.self_attention.positions for layer in stack.layers]
+    ropes = ropes if rotates_all else [each for each in ropes if each is not None] or [None]
+    check_parts(family, attention_positions=(ropes[0], RotaryPositions))
+    for layer in stack.layers:
+        check_parts(family, layer=(layer, stack.layer_class))
+        parts = {"feed_forward": (layer.feed_forward, GatedFeedForward)}
+        check_parts(family, attention=(layer.self_attention, MultiHeadAttention), **parts)
+        positions = layer.self_attention.positions
+        check_parts(
+            family, attention_positions=(positions, type(ropes[0]) if rotates_all or positions else None)
+        )
+    attentions = [layer.self_attention for layer in stack.layers]
+    windows = [attention_options(attention)["sliding_window"] for attention in attentions]
+    kinds = [FULL if window is None else SLIDING for window in windows]
+    widths = sorted({window for window in windows if window is not None})
+    check_parts(family, number_of_windows=(len(widths), min(len(widths), 1)))
+    by_kind = {kind: attention.positions for kind, attention in zip(kinds, attentions, strict=True)}
+    if thetas is None:
+        rope = rope_keys(family, ropes[0], max_length)
+    else:
+        rope = _rope_keys_by_kind(family, by_kind, max_length, thetas)
+    kind_keys = {"num_hidden_layers": len(kinds), "layer_types": kinds}
+    return {**kind_keys, **window_keys(widths[0] if widths else None), **rope}
+
+
+def gated_layers(
+    layer_class,
+    config,
+    kinds,
+    attention,
+    feed_forward,
+    window,
+    thetas=None,
+    first_norm=True,
+    rotated=None,
+    dtype=None,
+    **options,
+):
+    """Makes pre-norm layers with gated feed-forward networks.
+
+    Args:
+        layer_class: `EncoderLayer` or `DecoderLayer`.
+        config: The config.json, a dict.
+        kinds: The kind of each layer, a list of str.
+        attention: The arguments of each `MultiHeadAttention` that do not depend on the kind, a dict.
+        feed_forward: The arguments of each `GatedFeedForward`, a dict.
+        window: `sliding_window` of the layers with one.
+        thetas: As `rope_of_kind` takes them; None for one wavelength.
+        first_norm: Whether attention has a norm in the first layer too.
+        rotated: Whether each layer has rotary positions, a list; None where all have.
+        dtype: The dtype of all parts.
+        **options: The other arguments of each layer.
+    """
+    return [
+        layer_class(
+            attention=MultiHeadAttention(
+                **attention,
+                sliding_window=window if kind == SLIDING else None,
+                positions=_positions(config, kind, thetas) if rotated is None or rotated[i] else None,
+                dtype=dtype,
+                name="self_attention",
+            ),
+            feed_forward=GatedFeedForward(**feed_forward, dtype=dtype, name="feed_forward"),
+            normalize_first=True,
+            dtype=dtype,
+            name=f"layer_{i}",
+            attention_norm=first_norm or i > 0,
+            **options,
+        )
+        for i, kind in enumerate(kinds)
+    ]
+
+
+def _positions(config, kind, thetas):
+    """Makes the positions of a layer."""
+    return rope_of_kind(config, kind, thetas) if thetas else positions_from(config)
+
+
+def rope_of_kind(config, kind, theta_keys):
+    """Makes the positions of a layer: each kind has a wavelength of its own, and `FULL` perhaps a scaling.
+
+    Where config.json has both `rope_parameters` and `rope_scaling`, the keys of the latter replace those of the former,
+    as in transformers.
+
+    Args:
+        config: The config.json, a dict.
+        kind: `SLIDING` or `FULL`.
+        theta_keys: For each kind its key of the wavelength in transformers 4, and the wavelength where there is none.
+    """
+    key, theta = theta_keys[kind]
+    given = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") if kind == FULL else None
+    rope = {"rope_theta": config.get(key, theta), **(given.get(kind) or {}), **(scaling or {})}
+    return positions_from(config, rope)
+
+
+def _rope_keys_by_kind(family, by_kind, max_length, theta_keys):
+    """Returns the keys of config.json for the positions of each kind: those of transformers 5, and of transformers 4.
+
+    Args:
+        family: The `model_type`.
+        by_kind: A dict of the `RotaryPositions` of each kind.
+        max_length: `max_position_embeddings`.
+        theta_keys: As `rope_of_kind` takes them.
+    """
+    ropes = {kind: {"rope_type": "default", "rope_theta": theta} for kind, (_, theta) in theta_keys.items()}
+    ropes |= {kind: rope_of(family, each) for kind, each in by_kind.items()}
+    return {
+        "max_position_embeddings": max_length,
+        "rope_parameters": ropes,
+        **{key: ropes[kind]["rope_theta"] for kind, (key, _) in theta_keys.items()},
+    }

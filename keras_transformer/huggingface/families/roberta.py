@@ -1,0 +1,68 @@
+"""RoBERTa: Liu et al., 2019, "RoBERTa: A Robustly Optimized BERT Pretraining Approach"."""
+
+import re
+
+from keras_transformer.huggingface.families.encoder_words import DEFAULTS, HeadNames
+from keras_transformer.huggingface.families.encoders import COUNTED, EncoderFamily
+from keras_transformer.huggingface.tokenizers.byte_pair import ROBERTA_BYTE_PAIR
+from keras_transformer.huggingface.tokenizers.kinds import first_of
+from keras_transformer.huggingface.tokenizers.word_piece import WORD_PIECE
+from keras_transformer.models import (
+    ClassificationHead,
+    MaskedLanguageHead,
+    MultipleChoiceHead,
+    SpanHead,
+    TaggingHead,
+)
+
+ROBERTA_DEFAULTS = {**DEFAULTS, "vocab_size": 50265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+# Published checkpoints keep a pooler beside a head that does not read it.
+IGNORED = (
+    COUNTED,
+    re.compile(r"^(roberta\.)?pooler\.dense\.(weight|bias)$"),
+)
+
+
+def heads(name, base="roberta", dropout=("classifier_dropout", "hidden_dropout_prob")):
+    """Describes the heads of RoBERTa and of the families that have the same.
+
+    Args:
+        name: Beginning of the names of transformers' classes.
+        base: Name of the part that all classes share.
+        dropout: Keys of config.json for a head's dropout.
+
+    Returns:
+        A dict of `HeadNames` for each class.
+    """
+    pooler = f"{base}.pooler.dense"
+    return {
+        f"{name}Model": HeadNames(pooler=pooler),
+        f"{name}ForMaskedLM": HeadNames(
+            MaskedLanguageHead,
+            "lm_head.dense",
+            norm="lm_head.layer_norm",
+            biases=("lm_head.bias", "lm_head.decoder.bias"),
+            output="lm_head.decoder.weight",
+            activation="gelu",
+        ),
+        f"{name}ForSequenceClassification": HeadNames(
+            ClassificationHead, "classifier.out_proj", "classifier.dense", pooler_drops=True, dropout=dropout
+        ),
+        f"{name}ForMultipleChoice": HeadNames(
+            MultipleChoiceHead, "classifier", pooler, dropout=("hidden_dropout_prob",)
+        ),
+        f"{name}ForTokenClassification": HeadNames(TaggingHead, "classifier", dropout=dropout),
+        f"{name}ForQuestionAnswering": HeadNames(SpanHead, "qa_outputs"),
+    }
+
+
+FAMILY = EncoderFamily(
+    "roberta",
+    heads("Roberta"),
+    first_of(WORD_PIECE, ROBERTA_BYTE_PAIR),  # KLUE's RoBERTa has BERT's tokenizer
+    "roberta.",
+    ROBERTA_DEFAULTS,
+    IGNORED,
+    offset=True,
+    separators=2,
+)

@@ -1,0 +1,14 @@
+"""XLM-RoBERTa: Conneau et al., 2020, "Unsupervised Cross-lingual Representation Learning at Scale"."""
+
+import dataclasses
+
+from keras_transformer.huggingface.families import roberta
+from keras_transformer.huggingface.tokenizers.sentence_piece import FAIRSEQ_SENTENCE_PIECE
+
+FAMILY = dataclasses.replace(
+    roberta.FAMILY,
+    model_type="xlm-roberta",
+    classes=roberta.heads("XLMRoberta"),
+    tokenizer=FAIRSEQ_SENTENCE_PIECE,
+    defaults={**roberta.ROBERTA_DEFAULTS, "vocab_size": 30522},
+)

@@ -1,9 +1,0 @@
-"""Ministral: Mistral with windows in some of its layers, as `layer_types` says."""
-
-import dataclasses
-
-from keras_transformer.huggingface import mistral
-
-FAMILY = dataclasses.replace(
-    mistral.FAMILY, model_type="ministral", classes=("MinistralForCausalLM",), writes_layer_types=True
-)

@@ -1,0 +1,1 @@
+"""Reading and writing of the tokenizers of Hugging Face checkpoints."""

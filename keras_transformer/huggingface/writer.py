@@ -1,0 +1,117 @@
+"""Writing of models and tokenizers as Hugging Face checkpoints."""
+
+from pathlib import Path
+
+from keras_transformer.checks import check, check_positive
+from keras_transformer.files import replaced
+from keras_transformer.huggingface.families import FAMILIES
+from keras_transformer.huggingface.files import write_config, write_tensors
+from keras_transformer.huggingface.tensors import without_copies
+from keras_transformer.huggingface.tokenizers.kinds import check_read_back
+from keras_transformer.keras_internals import sublayers
+
+
+def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None, family=None):
+    """Writes a checkpoint that Hugging Face transformers loads: float32, tensor by tensor.
+
+    config.json leaves a dropout out where the family has no key for it. That changes nothing but training.
+
+    Args:
+        model: A model that one of `FAMILIES` can describe. Its weights are not quantized; those of LoRA are added.
+        folder: Path of a new folder. It appears whole or not at all.
+        max_shard_bytes: Largest number of bytes of the tensors in one file. A tensor that is larger has its own file.
+        config: A dict of keys for config.json that the model does not know, such as
+            `{"max_position_embeddings": 8192}` for Llama, whose positions have no limit. None for none.
+        tokenizers: A tuple of one tokenizer or two (source and target), whose ids are the model's, to be written
+            beside the model. None to write none.
+        family: The `model_type` to write. None for the first family that can describe the model and, where there are
+            tokenizers, whose files can hold them: RoBERTa and XLM-RoBERTa have the same models.
+
+    Raises:
+        ValueError: If the folder exists; if `family` is unknown; if no family can describe the model; if the model is
+            quantized; if `config` has a key that the model decides; or if the family's files cannot hold `tokenizers`.
+    """
+    check_positive(max_shard_bytes=max_shard_bytes)
+    folder = Path(folder)
+    if folder.exists():
+        raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
+    config = {} if config is None else config
+    with replaced(folder) as temporary:
+        temporary.mkdir()
+        described, own_config = _described(model, family, tokenizers, temporary)
+        own_config["dtype"] = "float32"
+        clashing = sorted(config.keys() & own_config.keys() - set(described.guessed_keys))
+        if clashing:
+            key = clashing[0]
+            raise ValueError(
+                "`config` must not have a key that the model decides. "
+                f"Received: {key}={config[key]!r:.200}, where the model has {own_config[key]!r}."
+            )
+        written = {**own_config, **config}
+        write_config(temporary, written)
+        tensors = list(without_copies(described.make_tensors(model)))
+        if described.writes_tables:
+            rows = written["max_position_embeddings"]
+            tensors += [table.with_rows(rows) for table in described.make_tables(model)]
+        write_tensors(temporary, tensors, max_shard_bytes)
+
+
+def _described(model, model_type, tokenizers, folder):
+    """Finds the family of a model, and writes the tokenizers into a folder.
+
+    Args:
+        model: The model.
+        model_type: The family that is asked for, or None for any.
+        tokenizers: A tuple of tokenizers, or None for none.
+        folder: An empty folder, a `pathlib.Path`.
+
+    Returns:
+        The `Family`, and the model's config.json.
+    """
+    quantized = [layer.path for layer in sublayers(model) if layer.quantization_mode]
+    if quantized:
+        raise ValueError(
+            f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
+        )
+    if model_type not in (None, *FAMILIES):
+        raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r:.200}.")
+    asked = list(FAMILIES.values()) if model_type is None else [FAMILIES[model_type]]
+    classes = sorted({each.__name__ for family in asked for each in family.model_classes})
+    fitting = [family for family in asked if type(model) in family.model_classes]
+    owner = "" if model_type is None else f" of a {model_type!r} model"
+    rule = f"`model`{owner} must be of one of the classes {classes} itself, not of a subclass."
+    check(fitting, rule, model=model)
+    reasons, candidates = [], []
+    for family in fitting:
+        try:
+            candidates.append((family, family.make_config(model)))
+        except ValueError as error:
+            reasons.append(str(error))
+    if not candidates:
+        owner = "one family" if model_type is None else f"a {model_type!r} model"
+        raise ValueError(f"`model` must be made of the parts of {owner}. {' '.join(reasons)}")
+    if not tokenizers:
+        return candidates[0]
+    reasons = []
+    for candidate in candidates:
+        try:
+            _write_tokenizers(candidate[0], tuple(tokenizers), folder, model)
+        except ValueError as error:
+            reasons.append(str(error))
+            for path in folder.iterdir():
+                path.unlink()
+        else:
+            return candidate
+    raise ValueError(" ".join(reasons))
+
+
+def _write_tokenizers(family, tokenizers, folder, model):
+    """Writes the tokenizers into a folder, then reads them to check that they are the same."""
+    if family.tokenizer is None:
+        raise ValueError(
+            f"`tokenizers` must be None for a model of {family.model_type!r}: its files cannot hold them. "
+            f"Received: tokenizers={tokenizers!r:.200}."
+        )
+    family.tokenizer.write(tokenizers, folder, model)
+    read_back = family.tokenizer.read(folder)
+    check_read_back([tokenizers[0], tokenizers[-1]][: len(read_back)], read_back)
