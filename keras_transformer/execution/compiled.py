@@ -1,5 +1,6 @@
 """Compiled functions of a model, and when they are forgotten."""
 
+import functools
 import operator
 import threading
 
@@ -45,3 +46,11 @@ class CompiledFunctions:
     def clear(self):
         """Forgets all functions."""
         self.functions = {}
+
+
+class KeepsFunctions:
+    """Mixin of a class whose objects keep compiled functions."""
+
+    @functools.cached_property
+    def _functions(self):
+        return CompiledFunctions()

@@ -12,7 +12,6 @@ from keras_transformer.execution.int8 import has_int8_weights
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation, Scores
-from keras_transformer.models.r_drop import RDrop
 from keras_transformer.models.transformer import EncoderDecoder
 
 SHARED = ("source_vocab_size", "target_vocab_size", "pad_id", "bos_id", "eos_id", "stop_ids")
@@ -38,7 +37,7 @@ class _JointCache(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Ensemble(RDrop, Generation, BaseModel):
+class Ensemble(Generation, BaseModel):
     """Several encoder-decoder models that write one translation: `log(mean_i(p_i(y_t | y_<t, x)))` scores a token.
 
     The models may differ in everything but their vocabularies and special ids. Models of one recipe with different

@@ -11,7 +11,7 @@ from keras_transformer.checks import check
 from keras_transformer.decoding import Greedy, Hypotheses, Strategy, decode, row_keys
 from keras_transformer.decoding.limits import Limits, at_most
 from keras_transformer.execution import ops
-from keras_transformer.execution.compiled import CompiledFunctions, compiled, compiles
+from keras_transformer.execution.compiled import KeepsFunctions, compiled, compiles
 from keras_transformer.execution.inference import inference
 from keras_transformer.execution.parts import search_rows
 from keras_transformer.layers.cache import TreeCache
@@ -37,7 +37,7 @@ class Scores(NamedTuple):
     alignments: Any
 
 
-class Generation:
+class Generation(KeepsFunctions):
     """Adds `generate`, `score` and `search` to a model.
 
     The model has `pad_id`, `bos_id`, `eos_id`, `source_vocab_size` and `target_vocab_size`, and defines `start` and
@@ -285,10 +285,6 @@ class Generation:
         """Configures the model for training, and forgets the functions that `generate` and `score` compiled."""
         super().compile(*args, **kwargs)
         self._functions.clear()
-
-    @functools.cached_property
-    def _functions(self):
-        return CompiledFunctions()
 
     def _compiled(self, name, jit_compile, *settings):
         """Returns the compiled `search` or `score_all`."""

@@ -16,7 +16,7 @@ import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
-from keras_transformer.execution.compiled import CompiledFunctions, compiles, optimized_quickly
+from keras_transformer.execution.compiled import KeepsFunctions, compiles, optimized_quickly
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import replaced
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
@@ -30,7 +30,7 @@ FORMAT = 1
 COMPILED_BATCH_SIZES = [2**k for k in range(13)]
 
 
-class Servable:
+class Servable(KeepsFunctions):
     """Base class of `Translator`, `TextGenerator`, `Classifier` and the other objects that can be served.
 
     A servable answers requests in Python, is saved and loaded as a folder, and is exported for TensorFlow Serving. A
@@ -202,10 +202,6 @@ class Servable:
         """Returns the function of a signature, the same one as long as the model keeps its variables."""
         make = functools.partial(self._make_function, xla, signature)
         return self._functions.get((xla, signature), self.model.variables, make)
-
-    @functools.cached_property
-    def _functions(self):
-        return CompiledFunctions()
 
     def _make_function(self, xla, signature):
         if not xla or self.max_source_length is None:
