@@ -31,6 +31,23 @@ def padding_mask(token_ids, pad_id=0):
     return ops.expand_dims(ops.not_equal(token_ids, pad_id), (1, 2))
 
 
+def lengths_of(token_ids, pad_id=0):
+    """Counts the tokens of each row up to its last real one.
+
+    Args:
+        token_ids: int `(..., length)`, padded on the right.
+        pad_id: The id that fills the rows up.
+
+    Returns:
+        int32 `(...)`.
+
+    >>> lengths_of([[5, 7, 0], [0, 0, 0]]).numpy().tolist()
+    [2, 0]
+    """
+    places = ops.arange(1, ops.shape(token_ids)[-1] + 1, dtype="int32")
+    return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=-1)
+
+
 def look_ahead_mask(length, source_len=None, start_index=0):
     """Lets each position see itself and what came before ("Attention Is All You Need", section 3.2.3).
 

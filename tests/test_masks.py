@@ -26,6 +26,12 @@ def test_padding_mask_knows_another_pad_id():
     np.testing.assert_array_equal(mask, [[[[True, True, False]]]])
 
 
+def test_lengths_reach_to_the_last_real_token():
+    ids = [[[5, 0, 7, 0], [0, 0, 0, 0]], [[1, 1, 1, 1], [0, 1, 1, 1]]]
+    assert as_numpy(masks.lengths_of(ids)).tolist() == [[3, 0], [4, 4]]
+    assert as_numpy(masks.lengths_of(ids, pad_id=1)).tolist() == [[4, 4], [0, 1]]
+
+
 def test_look_ahead_mask_shows_each_word_of_a_sentence_what_came_before():
     """`<SOS> I am a student`: each row is a query, each column a key."""
     words = [SOS, ME, AM, A, STUDENT]

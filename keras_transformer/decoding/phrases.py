@@ -10,6 +10,7 @@ from keras_transformer.checks import check
 from keras_transformer.decoding.beam import Beam, Finished, Open, best
 from keras_transformer.decoding.hypotheses import NEVER, Beams, mask_of, one_of, select, top_k
 from keras_transformer.execution import ops
+from keras_transformer.masks import lengths_of
 
 MOST_LIKELY = 8  # how many of the likeliest tokens of each hypothesis are candidates, in addition to the ends
 
@@ -89,7 +90,7 @@ class PhraseBeam(Beam):
         if search.phrases is None:
             return extra
         met = _held(beams.tokens[:, 0], beams.lengths[:, 0], search)
-        needed = ops.sum(ops.where(met, 0, _phrase_lengths(search)), axis=1)
+        needed = ops.sum(ops.where(met, 0, lengths_of(search.phrases, search.pad_id)), axis=1)
         fit = needed <= search.limits - beams.lengths[:, 0]
         met = ops.logical_or(met, ops.logical_not(fit)[:, None])
         shape = (*ops.shape(beams.lengths), ops.shape(met)[1])
@@ -187,7 +188,7 @@ class PhraseBeam(Beam):
         """
         batch_size, width = ops.shape(beams.lengths)
         vocab_size = prediction.allowed.shape[-1]
-        phrases, lengths = search.phrases, _phrase_lengths(search)
+        phrases, lengths = search.phrases, lengths_of(search.phrases, search.pad_id)
         normalizer = prediction.allowed_normalizer
         normalizer = prediction.normalizer if normalizer is None else normalizer
         offset = ops.where(beams.finished, NEVER, 0.0) - normalizer
@@ -257,12 +258,6 @@ class PhraseBeam(Beam):
         return best((finished, new), self.n_best)
 
 
-def _phrase_lengths(search):
-    """Returns the number of tokens of each phrase, int32 `(batch, phrases)`."""
-    places = ops.arange(1, ops.shape(search.phrases)[2] + 1, dtype="int32")
-    return ops.max(ops.where(ops.not_equal(search.phrases, search.pad_id), places, 0), axis=-1)
-
-
 def _held(tokens, lengths, search):
     """Finds the phrases that outputs hold.
 
@@ -274,7 +269,7 @@ def _held(tokens, lengths, search):
     Returns:
         bool `(batch, phrases)`.
     """
-    ends = lengths[:, None, None] - _phrase_lengths(search)[..., None]
+    ends = lengths[:, None, None] - lengths_of(search.phrases, search.pad_id)[..., None]
     target_len, longest = ops.shape(tokens)[1], ops.shape(search.phrases)[2]
     starts, places = ops.arange(target_len, dtype="int32"), ops.arange(longest, dtype="int32")
     parts = ops.take(tokens, ops.minimum(starts[:, None] + places, target_len - 1), axis=1)

@@ -15,7 +15,8 @@ from keras_transformer.execution.compiled import KeepsFunctions, compiled, compi
 from keras_transformer.execution.inference import inference
 from keras_transformer.execution.parts import search_rows
 from keras_transformer.layers.cache import TreeCache
-from keras_transformer.models.ids import ids_of, lengths_of, matrix_of_ids
+from keras_transformer.masks import lengths_of
+from keras_transformer.models.ids import ids_of, matrix_of_ids
 
 # A compiled `generate` pads its sources to a multiple of this: each new shape costs a compilation.
 SOURCE_LENGTH_STEP = 16

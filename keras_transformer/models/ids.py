@@ -1,15 +1,10 @@
-"""Batches of token ids: their checks, their lengths, their padding."""
+"""Batches of token ids: their checks, their padding, their probabilities."""
 
 import keras
 
 from keras_transformer.checks import check
 from keras_transformer.execution import ops
-
-
-def lengths_of(token_ids, pad_id):
-    """Returns the length of each row up to its last token that is not padding: int32 `(batch,)`."""
-    places = ops.arange(1, ops.shape(token_ids)[-1] + 1, dtype="int32")
-    return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=-1)
+from keras_transformer.masks import lengths_of
 
 
 def log_probs_of(target, logits, pad_id):

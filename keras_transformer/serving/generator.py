@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Greedy
 from keras_transformer.decoding.hypotheses import one_of
+from keras_transformer.masks import lengths_of
 from keras_transformer.models import LanguageModel
-from keras_transformer.models.ids import lengths_of
 from keras_transformer.serving.options import option_specs, options_request
 from keras_transformer.serving.rows import function_of, readable
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures

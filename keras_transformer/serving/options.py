@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Sample
 from keras_transformer.decoding.hypotheses import one_of
-from keras_transformer.models.ids import lengths_of
+from keras_transformer.masks import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.rows import Output, Signatures
 

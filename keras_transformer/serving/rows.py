@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.execution.compiled import compiled
-from keras_transformer.models.ids import lengths_of
+from keras_transformer.masks import lengths_of
 from keras_transformer.text.base import valid_utf8
 
 # SentencePiece trains pieces of at most 16 characters by default. Runs of blanks or of unknown characters can make

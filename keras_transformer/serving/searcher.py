@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.checks import check, check_count
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Strategy
-from keras_transformer.models.ids import lengths_of
+from keras_transformer.masks import lengths_of
 from keras_transformer.serving.options import OptionsSignatures
 from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN, Output, function_of
 from keras_transformer.serving.servable import Servable, lookup

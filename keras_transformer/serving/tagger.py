@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.masks import lengths_of
 from keras_transformer.models.heads import SpanHead, TaggingHead
-from keras_transformer.models.ids import lengths_of
 from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
 from keras_transformer.serving.servable import with_unknown
 
