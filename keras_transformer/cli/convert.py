@@ -20,13 +20,13 @@ from keras_transformer.huggingface import (
     with_dense_modules,
 )
 from keras_transformer.huggingface.adapters import ADAPTER_CONFIG, joined
+from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.configs import labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
-from keras_transformer.huggingface.languages import with_stop_ids
-from keras_transformer.huggingface.sentence_embeddings import MODULES, with_purpose
+from keras_transformer.huggingface.sentence_embeddings import MODULES
 from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
-from keras_transformer.models import Transformer
+from keras_transformer.models import EncoderModel, Transformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
@@ -103,11 +103,11 @@ def convert(
 
 def _read_huggingface(source, pairs, languages, chat, kwargs):
     """Reads a Hugging Face folder as a model with its tokenizers."""
-    config = read_config(source)
-    model_type = config.get("model_type")
+    checkpoint = Checkpoint(source)
+    config, model_type = checkpoint.config, checkpoint.family.model_type
     if model_type not in ENCODER_DECODERS and any(languages.values()):
         raise ValueError(f"A {model_type!r} model does not translate. Received: {languages}.")
-    encodes = model_type in FAMILIES and FAMILIES[model_type].makes_encoder(with_purpose(config, source))
+    encodes = EncoderModel in checkpoint.family.model_classes
     if (encodes or model_type not in DECODERS) and chat:
         raise ValueError(f"A {model_type!r} model does not chat. Received: chat={chat!r}.")
     if encodes:
@@ -148,8 +148,8 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
             options["starts_with_bos"] = template.starts_with_bos
             tokenizers = (template.with_special_tokens(tokenizers[0]),)
         # Of several ids of an end, the tokenizer's is that of a text. config.json seldom names the id for padding.
-        ends, eos_id = with_stop_ids(config, source).get("eos_token_id"), tokenizers[0].eos_id
-        ids = {"eos_id": eos_id} if isinstance(ends, list) and eos_id in ends else {}
+        eos_id = tokenizers[0].eos_id
+        ids = {"eos_id": eos_id} if eos_id in checkpoint.stop_ids else {}
         if tokenizers[0].pad_id is not None:
             ids["pad_id"] = tokenizers[0].pad_id
         model = from_huggingface(source, **{**ids, **kwargs})

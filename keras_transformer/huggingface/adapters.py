@@ -164,8 +164,8 @@ def _link(path, target):
         (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target)
 
 
-def with_adapter_head(config, family, folder):
-    """Returns a config.json with the class and the number of labels that an adapter with a head of its own asks for.
+def head_keys(config, family, folder):
+    """Returns the keys of config.json for the head of an adapter, a dict; empty where it has no other head.
 
     Args:
         config: The config.json of the base model, a dict.
@@ -173,17 +173,17 @@ def with_adapter_head(config, family, folder):
         folder: A `pathlib.Path` of the checkpoint, perhaps with an adapter.
     """
     if not (folder / ADAPTER_CONFIG).is_file():
-        return config
+        return {}
     task = read_json(folder / ADAPTER_CONFIG).get("task_type")
     ends = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
     names = [name for name in family.architectures if task in ends and name.endswith(ends[task])]
     if not names or config.get("architectures") == names:
-        return config
+        return {}
     saved = {each.name.removeprefix(BEGINNING): each for each in tensors_of(folder / ADAPTER)}
     scores = saved.get(f"{family.classes[names[0]].dense}.weight")
     rule = f"{ADAPTER} must hold the head of its task, or the base model must have it."
     check(scores is not None, rule, task_type=task, architectures=config.get("architectures"))
-    return {**config, "architectures": names, "num_labels": scores.shape[0], "id2label": None}
+    return {"architectures": names, "num_labels": scores.shape[0], "id2label": None}
 
 
 def with_adapter(stored, folder, tensors, family):

@@ -1,18 +1,25 @@
 """Reading of the models and the tokenizers of Hugging Face checkpoints."""
 
+import functools
 import math
+from pathlib import Path
 
-from keras_transformer.checks import MOST_LAYERS, check_numbers, short_errors
-from keras_transformer.huggingface.adapters import joined, with_adapter, with_adapter_head
+from keras_transformer.checks import MOST_LAYERS, check, check_numbers, short_errors
+from keras_transformer.huggingface.adapters import head_keys, joined, with_adapter
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.families import FAMILIES
-from keras_transformer.huggingface.files import CONFIG, read_config, stored_tensors
+from keras_transformer.huggingface.files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    read_config,
+    read_if_there,
+    stored_tensors,
+)
 from keras_transformer.huggingface.generation import KNOWN as SEARCH_KEYS
 from keras_transformer.huggingface.generation import REFUSED as REFUSED_SEARCHES
 from keras_transformer.huggingface.known_keys import check_keys, check_tokenizer_files
-from keras_transformer.huggingface.languages import with_stop_ids
 from keras_transformer.huggingface.quantized import QuantizedMatrices, dtype_of
-from keras_transformer.huggingface.sentence_embeddings import warn_of_activation, with_purpose
+from keras_transformer.huggingface.sentence_embeddings import is_sentence_embedder, warn_of_activation
 from keras_transformer.huggingface.tensors import fill_weights
 from keras_transformer.keras_internals import sublayers, take_own_policies, without_memory
 
@@ -28,6 +35,51 @@ NUMBERS_OF_LAYERS = (
     *("num_decoder_layers", "encoder_layers", "decoder_layers"),
 )
 WITHOUT_TOKENIZER = "In Python, `from_huggingface` reads the model alone; it takes and gives token ids."
+
+
+class Checkpoint:
+    """The files of a folder that describe a model.
+
+    Args:
+        folder: A path.
+
+    Attributes:
+        folder: The folder, a `pathlib.Path`.
+        config: config.json as it was read, a dict.
+        makes_vectors: Whether modules.json says that the model makes vectors.
+        family: The `Family` that describes its models.
+
+    Raises:
+        ValueError: If config.json is missing or damaged, or names a family that the library does not have.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.config = read_config(folder)
+        model_type = self.config.get("model_type")
+        rule = f"`model_type` of config.json must be one of {sorted(FAMILIES)}."
+        check(model_type in FAMILIES, rule, model_type=model_type)
+        self.makes_vectors = is_sentence_embedder(folder)
+        self.family = FAMILIES[model_type].variant(self.config, self.makes_vectors)
+
+    @functools.cached_property
+    def stored(self):
+        """The tensors without their values, a list of `StoredTensor`."""
+        return stored_tensors(self.folder)
+
+    @property
+    def stop_ids(self):
+        """The ids that end an output, a list: that of config.json first, if generation_config.json names it too."""
+        first = self.config.get("eos_token_id")
+        ends = read_if_there(self.folder, GENERATION_CONFIG).get("eos_token_id", first)
+        ends = [each for each in (ends if isinstance(ends, list) else [ends]) if each is not None]
+        return [first, *(each for each in ends if each != first)] if first in ends else ends
+
+    def model_config(self):
+        """Returns config.json with the head that an adapter asks for and with all ids that end an output, a dict."""
+        ends, head = self.stop_ids, head_keys(self.config, self.family, self.folder)
+        ids = {"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}
+        return {**self.config, **head, **ids}
 
 
 @short_errors()
@@ -77,18 +129,19 @@ def from_huggingface(folder, verbose=False, *, precision="float32", base=None, *
 
 def _from_huggingface(folder, verbose, precision, kwargs):
     """Makes a model of a folder with a checkpoint, perhaps with an adapter in it."""
-    config, family = _read_config_and_family(folder)
+    checkpoint = Checkpoint(folder)
+    config, family = checkpoint.config, checkpoint.family
     check_config(config, quantization_config=None)
     check_config(config, use_mrope=False)
     check_keys(config, {*family.known_keys, *SEARCH_KEYS, *REFUSED_SEARCHES}, CONFIG)
     warn_of_activation(config)
-    config = with_purpose(with_adapter_head(config, family, folder), folder)
+    config = checkpoint.model_config()
     family.check_classes(config)
     kwargs["dtype"] = dtype_of(precision, kwargs.get("dtype"), family.matrices)
-    stored = stored_tensors(folder)
+    stored = checkpoint.stored
     _check_sizes(config, family, stored)
     try:
-        config = family.complete_config(with_stop_ids(config, folder), {each.name for each in stored})
+        kwargs |= family.arguments_of_tensors(config, {each.name for each in stored})
         with without_memory():
             model = family.make_model(config, **kwargs)
             check_numbers(model, 2 * sum(math.prod(tensor.shape) for tensor in stored))
@@ -103,7 +156,7 @@ def _from_huggingface(folder, verbose, precision, kwargs):
         tensors,
         with_adapter(stored, folder, tensors, family),
         family.prefix,
-        family.ignored_in(config),
+        family.ignored,
         family.make_tables(model),
         family.renamed,
         verbose,
@@ -158,7 +211,7 @@ def tokenizers_from_huggingface(folder, base=None):
 
 def _tokenizers_from_huggingface(folder):
     """Reads the tokenizers of a folder with a checkpoint."""
-    _, family = _read_config_and_family(folder)
+    family = Checkpoint(folder).family
     if family.tokenizer is None:
         raise ValueError(
             f"`folder` must hold a model that reads text and whose tokenizer the library has. Received: {folder}, a "
@@ -176,13 +229,3 @@ def _tokenizers_from_huggingface(folder):
         )
     check_tokenizer_files(folder)
     return family.tokenizer.read(folder)
-
-
-def _read_config_and_family(folder):
-    config = read_config(folder)
-    model_type = config.get("model_type")
-    if model_type not in FAMILIES:
-        raise ValueError(
-            f"`model_type` of config.json must be one of {sorted(FAMILIES)}. Received: model_type={model_type!r:.200}."
-        )
-    return config, FAMILIES[model_type]

@@ -25,21 +25,6 @@ NAME = "([a-z]{2,3}(?:_[A-Z][A-Za-z]{1,3})?)"  # "de", "deu", "de_DE", "deu_Latn
 MULTILINGUAL = {"mbart": "MBartTokenizer", "m2m_100": "NllbTokenizer"}
 
 
-def with_stop_ids(config, folder):
-    """Returns a config.json with the ids of an end that generation_config.json names; those end an output.
-
-    Args:
-        config: The config.json, a dict.
-        folder: A path of the checkpoint.
-    """
-    ends = read_if_there(folder, GENERATION_CONFIG).get("eos_token_id")
-    if ends is None:
-        return config
-    ends, first = ends if isinstance(ends, list) else [ends], config.get("eos_token_id")
-    others = [token_id for token_id in ends if token_id != first]
-    return {**config, "eos_token_id": [first, *others] if first in ends else ends}
-
-
 def language_tokens(folder):
     """Reads the tokens of a checkpoint's languages, in the order of their ids.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from keras_transformer.checks import check, short_errors
 from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.families.family import MAKES_VECTORS
 from keras_transformer.huggingface.files import read_if_there, read_json, stored_tensors
 from keras_transformer.huggingface.known_keys import check_sentence_file
 from keras_transformer.huggingface.tensors import dense, fill_weights
@@ -51,11 +50,6 @@ def is_sentence_embedder(folder):
     False
     """
     return (Path(folder) / MODULES).is_file()
-
-
-def with_purpose(config, folder):
-    """Returns a config.json with the key `MAKES_VECTORS` where modules.json says that the model makes vectors."""
-    return {**config, MAKES_VECTORS: True} if is_sentence_embedder(folder) else config
 
 
 def warn_of_activation(config):

@@ -273,6 +273,7 @@ CONFIGS = {**FIRST, **FIRST_ENCODERS, **ENCODERS, **DECODERS, **ENCODER_DECODERS
 def own_model(config, seed=0, **kwargs):
     """Makes this library's model of a configuration, with random weights."""
     family = config["model_type"]
+    kwargs |= {} if config.get("has_pooler", True) else {"pooler": None}
     return randomized(family, FAMILIES[family].make_model(config, **kwargs), seed)
 
 

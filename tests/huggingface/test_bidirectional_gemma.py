@@ -116,7 +116,7 @@ def test_an_embedding_gemma_is_neither_chat_model_nor_written(tmp_path):
 
 def test_a_causal_gemma_has_no_model_without_scores():
     family = FAMILIES["gemma3_text"]
-    assert not family.makes_encoder({**CONFIG, "use_bidirectional_attention": False})
+    assert family.variant({**CONFIG, "use_bidirectional_attention": False}) is family
     assert DECODER["num_hidden_layers"] == len(LOCAL)
     with pytest.raises(ValueError, match="Gemma3ForCausalLM"):
         family.check_classes({**CONFIG, "use_bidirectional_attention": None})

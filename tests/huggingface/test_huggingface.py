@@ -30,6 +30,7 @@ from safetensors.numpy import load_file
 
 import keras_transformer
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
+from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.tensors import Tensor, dense, matrix
 from keras_transformer.layers import ZeroCenteredRMSNormalization
 
@@ -54,6 +55,18 @@ def made(config):
 def folder(written, tmp_path):
     """A copy of the folder, to be changed."""
     return shutil.copytree(written[1], tmp_path / "copy")
+
+
+def test_config_stays_as_it_was_read_and_other_files_have_fields_of_their_own(folder):
+    config = json.loads((folder / "config.json").read_text())
+    before = Checkpoint(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, EOS]}))
+    (folder / "modules.json").write_text("[]")
+    after = Checkpoint(folder)
+    assert before.config == after.config == config
+    assert (before.makes_vectors, after.makes_vectors) == (False, True)
+    assert (before.stop_ids, after.stop_ids) == ([EOS], [EOS, 3])
+    assert after.model_config() == {**config, "eos_token_id": [EOS, 3]}
 
 
 # What lies where.

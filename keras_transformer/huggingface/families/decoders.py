@@ -1,5 +1,6 @@
 """What the families of decoders share: Llama and its relatives differ in names and in a few options of their layers."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from keras_transformer.huggingface.configs import (
     keys_of,
     token_id_keys,
 )
-from keras_transformer.huggingface.families.family import MAKES_VECTORS, Family
+from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.families.gated_layers import (
     FULL,
     SLIDING,
@@ -88,7 +89,7 @@ class DecoderFamily(Family):
             "" for a family without such models. They are read, not written.
     """
 
-    model_classes = (LanguageModel,)
+    model_classes: tuple = (LanguageModel,)
     prefix: str = "model."
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     ignored: tuple = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)  # `rope_theta` gives it
@@ -113,34 +114,25 @@ class DecoderFamily(Family):
         """Whether a config.json asks for a model in which each token sees the later ones too."""
         return bool(self.bidirectional and config.get(self.bidirectional))
 
-    def makes_encoder(self, config):
-        """Whether a config.json asks for an `EncoderModel`: for that, or with the key `MAKES_VECTORS`."""
-        return self.sees_later_tokens(config) or bool(config.get(MAKES_VECTORS))
-
-    def classes_of(self, config):
-        """Returns the names that `architectures` of config.json may have, a tuple of str."""
-        if self.sees_later_tokens(config):
-            return self.encoder_classes
-        return (*self.architectures, *(self.encoder_classes if self.makes_encoder(config) else ()))
-
-    def ignored_in(self, config):
-        """Returns the compiled patterns of the names of stored tensors that are no weights, a tuple."""
-        return (*self.ignored, *([SCORES] if self.makes_encoder(config) else ()))
-
-    @property
-    def encoder_classes(self):
-        """The names of transformers' classes without scores of ids, a tuple of str."""
-        return tuple(
-            name.replace("ForCausalLM", kind)
-            for name in self.architectures
-            for kind in ("TextModel", "Model")
+    def variant(self, config, makes_vectors=False):
+        """Returns the family; for vectors, and where tokens see the later ones, one whose models are encoders."""
+        sees = self.sees_later_tokens(config)
+        if EncoderModel in self.model_classes or not (sees or makes_vectors):
+            return self
+        kinds = ("TextModel", "Model")  # without scores of ids
+        classes = [name.replace("ForCausalLM", kind) for name in self.classes for kind in kinds]
+        return dataclasses.replace(
+            self,
+            model_classes=(EncoderModel,),
+            classes=tuple(classes) if sees else (*self.classes, *classes),
+            ignored=(*self.ignored, SCORES),
         )
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        config = {**self.defaults, **config}
+        family, config = self.variant(config), {**self.defaults, **config}
         arguments, dtype = arguments_from(config, MODEL), kwargs.get("dtype")
-        if self.makes_encoder(config):
+        if EncoderModel in family.model_classes:
             return self._make_encoder(config, arguments, **kwargs)
         return LanguageModel(
             **arguments,

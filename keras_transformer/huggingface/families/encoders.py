@@ -43,7 +43,6 @@ EPSILON = 1e-12  # of families whose config.json has no key for it
 COUNTED = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
 # How many ids of [SEP] the tokenizers put between the texts of a pair that are not the usual ones of a family.
 SEPARATORS = {"BertTokenizer": 1, "XLMRobertaTokenizer": 2}
-POOLED = "has_pooler"  # a key that `complete_config` adds: only the names of the tensors tell
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class EncoderFamily(Family):
         widened: Name of the dense layer between embeddings and layers; "" for a family without one.
     """
 
-    model_classes = (EncoderModel,)
+    model_classes: tuple = (EncoderModel,)
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     ignored: tuple = (COUNTED,)
     layer: str = "encoder.layer.{}."
@@ -78,13 +77,11 @@ class EncoderFamily(Family):
     widened: str = ""
     more_keys: tuple = ENCODER
 
-    def complete_config(self, config, tensor_names):
-        """Adds the key `has_pooler`: some checkpoints without a head were saved without the pooler."""
-        pooler = self.heads_of(config).pooler
-        return {
-            **config,
-            POOLED: pooler is not None and any(f"{pooler}.weight".endswith(n) for n in tensor_names),
-        }
+    def arguments_of_tensors(self, config, names):
+        """Returns `{"pooler": None}` where no tensor is the pooler's, as in some checkpoints without a head."""
+        head = self.heads_of(config)
+        stored = head.pooler and any(f"{head.pooler}.weight".endswith(name) for name in names)
+        return {} if stored or head.kind is not type(None) else {"pooler": None}
 
     @property
     def known_keys(self):
@@ -94,10 +91,6 @@ class EncoderFamily(Family):
         }
         own = {*self.keys.values(), *self.fixed, self.norm_bias}
         return {*super().known_keys, *own, *of_heads}
-
-    def makes_encoder(self, config):
-        """Whether a config.json asks for an `EncoderModel`: always."""
-        return True
 
     def heads_of(self, config):
         """Returns the `HeadNames` that `architectures` of config.json asks for."""
@@ -164,7 +157,7 @@ class EncoderFamily(Family):
 
     def _pooler(self, config, epsilon, dtype):
         names = self.heads_of(config)
-        if names.pooler is None or (names.kind is type(None) and not config.get(POOLED, True)):
+        if names.pooler is None:
             return None
         options = {"activation": names.pooler_activation, **arguments_from(config, names.keys)}
         if names.norm:

@@ -7,8 +7,6 @@ from keras_transformer.checks import check
 from keras_transformer.huggingface.known_keys import CONFIG
 from keras_transformer.huggingface.tokenizers.kinds import TokenizerKind
 
-MAKES_VECTORS = "makes_vectors"  # a key that `with_purpose` adds to config.json: modules.json tells
-
 
 @dataclass(frozen=True)
 class Family:
@@ -17,7 +15,6 @@ class Family:
     Each module of this package that describes a family ends with its `FAMILY`, an object of a class like this.
 
     Attributes:
-        model_classes: The classes of its models, a tuple. A subclass of them may compute something else.
         model_type: The family's `model_type` in config.json, a str.
         classes: Names of the classes of transformers that the family reads. The first one is what a config.json without
             `architectures` means. A family whose classes have different heads has a dict, with a description of each.
@@ -31,9 +28,9 @@ class Family:
         writes_tables: Whether the tables of `make_tables` are written too, with `max_position_embeddings` rows.
         matrices: Names of layers with matrices that `quantized.NAMES` does not have.
         more_keys: Keys of config.json that the family knows, in addition to those of `known_keys`.
+        model_classes: The classes of its models, a tuple. A subclass of them may compute something else.
     """
 
-    model_classes = ()
     model_type: str
     classes: Iterable
     tokenizer: TokenizerKind | None = None
@@ -45,6 +42,7 @@ class Family:
     writes_tables: bool = False
     matrices: tuple = ()
     more_keys: tuple = ()
+    model_classes: tuple = ()
 
     @property
     def architectures(self):
@@ -56,21 +54,18 @@ class Family:
         """The keys of config.json that are read or have no effect, a set of str."""
         return {*CONFIG, *self.defaults, *self.more_keys}
 
-    def makes_encoder(self, config):
-        """Whether a config.json asks for an `EncoderModel`, whose servables read texts and make vectors of them."""
-        return False
+    def variant(self, config, makes_vectors=False):
+        """Returns the family as it reads a config.json.
 
-    def classes_of(self, config):
-        """Returns the names that `architectures` of config.json may have, a tuple of str."""
-        return self.architectures
-
-    def ignored_in(self, config):
-        """Returns the compiled patterns of the names of stored tensors that are no weights, a tuple."""
-        return self.ignored
+        Args:
+            config: A dict.
+            makes_vectors: Whether the folder says that the model makes vectors.
+        """
+        return self
 
     def check_classes(self, config):
         """Raises `ValueError` where `architectures` of config.json names a class that the family does not read."""
-        names, classes = config.get("architectures") or None, self.classes_of(config)
+        names, classes = config.get("architectures") or None, self.architectures
         check(
             names is None or (len(names) == 1 and names[0] in classes),
             f"`architectures` of config.json must be one of {list(classes)}.",
@@ -97,9 +92,14 @@ class Family:
         """Describes each tensor of a model's checkpoint, a `tensors.Tensor`."""
         raise NotImplementedError
 
-    def complete_config(self, config, tensor_names):
-        """Adds to config.json what only the names of the stored tensors tell."""
-        return config
+    def arguments_of_tensors(self, config, names):
+        """Returns the arguments of the model that only the stored tensors tell, a dict.
+
+        Args:
+            config: A dict.
+            names: The names of the stored tensors, a set of str.
+        """
+        return {}
 
     def make_tables(self, model):
         """Gives a `ComputedTable` for each tensor that a checkpoint may hold and the model computes."""

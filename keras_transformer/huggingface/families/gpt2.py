@@ -42,8 +42,6 @@ LAYER = LayerNames(("attn.c_attn", "attn.c_proj"), ("ln_1", "ln_2"), ("mlp.c_fc"
 class Gpt2Family(Family):
     """GPT-2, whose checkpoints hold matrices as `(inputs, outputs)`."""
 
-    model_classes = (LanguageModel,)
-
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
@@ -99,5 +97,6 @@ FAMILY = Gpt2Family(
     "transformer.",
     DEFAULTS,
     (re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),  # a causal mask
+    model_classes=(LanguageModel,),
     more_keys=("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
 )

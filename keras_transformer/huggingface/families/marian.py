@@ -32,9 +32,6 @@ ALIKE = ("decoder_ffn_dim", "decoder_attention_heads")  # the encoder's are the 
 class MarianFamily(Seq2SeqFamily):
     """Marian, whose models are a `Transformer`: both stacks have the same sizes, and there may be two vocabularies."""
 
-    # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
-    model_classes = (EncoderDecoder, Transformer)
-
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         config = {**self.defaults, **config}
@@ -110,6 +107,8 @@ FAMILY = MarianFamily(
         reader_of(read_tokenizers, "Marian"),
         write_tokenizers,
     ),
+    # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
+    model_classes=(EncoderDecoder, Transformer),
     defaults=MARIAN_DEFAULTS,
     guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
     embedding_norm=False,

@@ -76,7 +76,7 @@ class Seq2SeqFamily(Family):
         stored_table: Whether checkpoints hold the table of sinusoidal positions.
     """
 
-    model_classes = (EncoderDecoder,)
+    model_classes: tuple = (EncoderDecoder,)
     prefix: str = "model."
     defaults: dict = field(default_factory=lambda: DEFAULTS)
     normalize_first: bool = False

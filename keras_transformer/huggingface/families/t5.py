@@ -68,24 +68,17 @@ class T5Family(Family):
         scales: Whether the decoder's outputs may be scaled.
     """
 
-    model_classes = (T5,)
+    model_classes: tuple = (T5,)
     share_biases: bool = True
     scales: bool = True
 
-    def classes_of(self, config):
-        """Returns the names that `architectures` of config.json may have: also the name of T5 before transformers 4."""
-        return (*self.architectures, *(("T5WithLMHeadModel",) if self.model_type == "t5" else ()))
+    def arguments_of_tensors(self, config, names):
+        """Returns whether the embeddings are tied, where outputs are not scaled: their tensor is stored if not.
 
-    def complete_config(self, config, tensor_names):
-        """Corrects `tie_word_embeddings`, which transformers 5 writes as true whatever the model is.
-
-        Where outputs are not scaled, the output projection may be its own. Then its tensor is stored.
+        transformers 5 writes `tie_word_embeddings` as true whatever the model is.
         """
-        if not self.scales:
-            config = {**config, "scale_decoder_outputs": False}
-        if config.get("scale_decoder_outputs") is False:
-            return {**config, "tie_word_embeddings": "lm_head.weight" not in tensor_names}
-        return config
+        scaled = self.scales and config.get("scale_decoder_outputs") is not False
+        return {} if scaled else {"tie_embeddings": "lm_head.weight" not in names}
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
@@ -99,15 +92,15 @@ class T5Family(Family):
         near, far = config["relative_attention_num_buckets"] // 2, config["relative_attention_max_distance"]
         rule = "`relative_attention_max_distance` must be above half of `relative_attention_num_buckets`."
         check(far > near, rule, relative_attention_max_distance=far, half=near)
-        scaled = config.get("scale_decoder_outputs", config["tie_word_embeddings"])
-        return T5(
+        scaled = self.scales and config.get("scale_decoder_outputs", config["tie_word_embeddings"])
+        arguments = {
             **arguments_from(config, KEYS),
-            activation=activation,
-            gated=gated,
-            share_biases=self.share_biases,
-            output_scale=config["d_model"] ** -0.5 if scaled else 1.0,
-            **add_token_ids(config, **kwargs, bos_key=BOS_KEY),
-        )
+            "activation": activation,
+            "gated": gated,
+            "share_biases": self.share_biases,
+            "output_scale": config["d_model"] ** -0.5 if scaled else 1.0,
+        }
+        return T5(**{**arguments, **add_token_ids(config, **kwargs, bos_key=BOS_KEY)})
 
     def make_config(self, model):
         """Makes the config.json of a model."""
@@ -125,7 +118,7 @@ class T5Family(Family):
             name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
         return {
             "model_type": family,
-            "architectures": list(self.architectures),
+            "architectures": list(self.architectures[:1]),
             **keys_of(family, model, KEYS),
             "feed_forward_proj": name,
             **({"scale_decoder_outputs": scale == usual_scale} if self.scales else {}),
@@ -203,7 +196,7 @@ TOKENIZER = TokenizerKind(
 )
 FAMILY = T5Family(
     "t5",
-    ("T5ForConditionalGeneration",),
+    ("T5ForConditionalGeneration", "T5WithLMHeadModel"),
     TOKENIZER,
     defaults=DEFAULTS,
     ignored=(  # old checkpoints hold it, and no model reads it

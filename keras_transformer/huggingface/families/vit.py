@@ -4,6 +4,8 @@ transformers takes images `(batch, channels, height, width)`, this library `(bat
 kernel of the patches differs by that: its axes are in another order.
 """
 
+import re
+
 import keras
 
 from keras_transformer.checks import check_positive
@@ -48,18 +50,15 @@ DEFAULTS = {
     "architectures": None,
     "id2label": None,
     "num_labels": None,
-    "has_pooler": False,
 }
 
 
 class VitFamily(Family):
-    """The Vision Transformer. Its config.json has the key `has_pooler` where the tensors have a pooler."""
+    """The Vision Transformer."""
 
-    model_classes = (VisionTransformer,)
-
-    def complete_config(self, config, tensor_names):
-        """Adds the key `has_pooler`: only the names of the tensors tell whether there is a pooler."""
-        return {**config, "has_pooler": any(f"{POOLER}.weight" in name for name in tensor_names)}
+    def arguments_of_tensors(self, config, names):
+        """Returns `{"pooler": None}` where no tensor is the pooler's."""
+        return {} if any(f"{POOLER}.weight" in name for name in names) else {"pooler": None}
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
@@ -67,14 +66,14 @@ class VitFamily(Family):
         check_config(config, qkv_bias=True)
         words = arguments_from(config, STACK)
         check_divisible(config, "hidden_size", "num_attention_heads")
+        classifies = config["architectures"] == [HEAD]
         return VisionTransformer(
             config["image_size"],
             config["patch_size"],
             encoder=Encoder(**words, normalize_first=True, dtype=dtype, name="encoder"),
-            num_classes=labels_of(config)[0] if config["architectures"] == [HEAD] else None,
+            num_classes=labels_of(config)[0] if classifies else None,
             **arguments_from(config, MODEL),
-            pooler=_pooler(config, dtype) if config["has_pooler"] else None,
-            **kwargs,
+            **{"pooler": None if classifies else _pooler(config, dtype), **kwargs},
         )
 
     def make_config(self, model):
@@ -145,7 +144,10 @@ def _size(height_and_width):
 FAMILY = VitFamily(
     "vit",
     (HEADLESS, HEAD),
+    model_classes=(VisionTransformer,),
     prefix="vit.",
+    # Of a classifier, which does not read it.
+    ignored=(re.compile(r"^vit\.pooler\.dense\.(weight|bias)$"),),
     defaults=DEFAULTS,
     guessed_keys=("id2label", "label2id"),  # a model knows only the number of its classes
     matrices=("pooler", "head"),
