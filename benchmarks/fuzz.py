@@ -424,7 +424,7 @@ class Cases:
         if draw.random() < 0.3:
             folder = self.copied("exports", folder, shutil.copy2)
             change_folder(folder, draw)
-            from keras_transformer.serving.server_files import write_server_files
+            from keras_transformer.serving.server.server_files import write_server_files
             from keras_transformer.serving.verify import verify
 
             draw.choice([write_server_files, lambda path: verify(path / "1")])(folder)
@@ -455,7 +455,7 @@ class Cases:
         (folder / "out.txt.partial").chmod(0o700)
         change_folder(folder, draw)
         from keras_transformer.runs.results import read_history
-        from keras_transformer.serving.unfinished import Unfinished
+        from keras_transformer.serving.journal import Unfinished
 
         read_history(folder)
         unfinished = Unfinished(folder / "out.txt")

@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from keras_transformer.client import load_test
 from keras_transformer.data import read_lines
-from keras_transformer.serving.server_files import write_server_files
+from keras_transformer.serving.server.server_files import write_server_files
 
 SETTINGS = ("intra_op", "inter_op", "batch_threads")
 FIGURES = ("requests_per_second", "p50_ms", "p99_ms", "cpu_ms")

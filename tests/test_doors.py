@@ -25,8 +25,8 @@ from keras_transformer.files import locked, open_own, remove_temporaries
 from keras_transformer.huggingface.chat import ChatTemplate
 from keras_transformer.huggingface.tokenizers.sentence_piece_json import _scores
 from keras_transformer.plots.viewer import page_of
-from keras_transformer.serving.server_files import versions_of
-from keras_transformer.serving.unfinished import Unfinished
+from keras_transformer.serving.journal import Unfinished
+from keras_transformer.serving.server.server_files import versions_of
 from keras_transformer.text.added_tokens import as_added_tokens
 from keras_transformer.training.adapters import restore_state
 from keras_transformer.training.checkpoints import SavedState

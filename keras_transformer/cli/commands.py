@@ -120,7 +120,7 @@ def ensemble(options):
 def translate(options):
     """Translates standard input, or one file to another."""
     from keras_transformer.serving import Glossary, TermTranslator, Translator, translate_file
-    from keras_transformer.serving.sentences import SentenceTranslator
+    from keras_transformer.serving.documents import SentenceTranslator
     from keras_transformer.training import Terminated
 
     files = options_among(options, "input", "output", "restart").keys()

@@ -12,7 +12,7 @@ LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # those of `str.splitlin
 def server_files(options):
     """Writes the configuration files of a TensorFlow Serving server."""
     from keras_transformer.cli.server_options import labelled_versions
-    from keras_transformer.serving.server_files import write_server_files
+    from keras_transformer.serving.server.server_files import write_server_files
 
     labels = {
         label: labelled_versions(label, given)

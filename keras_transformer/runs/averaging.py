@@ -5,7 +5,7 @@ from keras_transformer.files import locked
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.results import serving_translator
 from keras_transformer.serving import Translator
-from keras_transformer.serving.loading import load_model
+from keras_transformer.serving.folders import load_model
 from keras_transformer.training import average_weights
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer.files import LOCK, replaced, temporaries
 from keras_transformer.runs.results import read_history, val_perplexities
-from keras_transformer.serving.loading import load_model
+from keras_transformer.serving.folders import load_model
 from keras_transformer.serving.translator import Translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.adapters import holds_state, restore_state

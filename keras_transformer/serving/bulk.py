@@ -14,8 +14,8 @@ import tqdm
 from keras_transformer.checks import check_positive
 from keras_transformer.data import stream_lines
 from keras_transformer.data.unknown import UnknownTokens
-from keras_transformer.serving.unfinished import Progress, Unfinished
-from keras_transformer.serving.weights import fingerprint
+from keras_transformer.serving.graph.weights import fingerprint
+from keras_transformer.serving.journal import Progress, Unfinished
 from keras_transformer.termination import Terminated, Termination
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from typing import ClassVar
 import tensorflow as tf
 
 from keras_transformer.models.heads import ClassificationHead
-from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
 from keras_transformer.serving.servable import with_unknown
+from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
 
 
 class ClassifierSignatures(TextEncoderSignatures):

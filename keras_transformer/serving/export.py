@@ -15,12 +15,12 @@ from keras_transformer.checks import check_positive
 from keras_transformer.execution.int8 import can_multiply_int8, has_int8_weights
 from keras_transformer.execution.modes import inference_graph
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
-from keras_transformer.serving.saved_model import write_saved_model
-from keras_transformer.serving.server_files import DESCRIPTION, versions_of
-from keras_transformer.serving.server_graph import write_server_config
+from keras_transformer.serving.graph.saved_model import write_saved_model
+from keras_transformer.serving.graph.server_graph import write_server_config
+from keras_transformer.serving.graph.weights import PRECISIONS, fingerprint, quantized_copy, store_weights
+from keras_transformer.serving.server.server_files import DESCRIPTION, versions_of
 from keras_transformer.serving.verify import check_answers, hashes
 from keras_transformer.serving.warmup import MAX_REQUESTS, write_warmup
-from keras_transformer.serving.weights import PRECISIONS, fingerprint, quantized_copy, store_weights
 from keras_transformer.version import __version__
 
 log = logging.getLogger(__name__)

@@ -1,17 +1,38 @@
-"""Finds the class of a servable: from the files of its folder, or from its model."""
+"""Folders of servables: saves a servable to a folder, loads it without executing code from files, finds its class."""
 
+import contextlib
+import json
+import math
+import os
+import re
+import zipfile
 from pathlib import Path
 
+import keras
+
+from keras_transformer import serving
+from keras_transformer.checks import MOST_LAYERS, SMALL_MODEL, check, check_numbers, printable
+from keras_transformer.files import replaced
+from keras_transformer.keras_internals import sharing, without_memory
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
 from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
-from keras_transformer.serving.classifier import Classifier
-from keras_transformer.serving.embedder import Embedder, Similarity
-from keras_transformer.serving.generator import TextGenerator
-from keras_transformer.serving.image_classifier import ImageClassifier
-from keras_transformer.serving.tagger import Tagger
-from keras_transformer.serving.translator import Translator
+from keras_transformer.text import TOKENIZERS
+from keras_transformer.untrusted import SMALL, read_entry, read_json, sha256_of
 
-SERVABLES = (Translator, TextGenerator, Classifier, Tagger, Embedder, Similarity, ImageClassifier)
+MODEL = "model.keras"
+FORMAT = 1
+LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
+MOST_AXES = 4  # of a weight
+HASHES = "sha256"  # the entry of a description with the hashes of the files
+SERVABLES = (
+    "Translator",
+    "TextGenerator",
+    "Classifier",
+    "Tagger",
+    "Embedder",
+    "Similarity",
+    "ImageClassifier",
+)
 
 
 def load(folder):
@@ -27,9 +48,10 @@ def load(folder):
         ValueError: If the folder holds no servable, a file is missing or damaged, or names a class that this library
             does not have.
     """
-    classes = [servable for servable in SERVABLES if (Path(folder) / servable.DESCRIPTION).is_file()]
+    known = [getattr(serving, name) for name in SERVABLES]
+    classes = [servable for servable in known if (Path(folder) / servable.DESCRIPTION).is_file()]
     if len(classes) != 1:
-        names = ", ".join(servable.DESCRIPTION for servable in classes or SERVABLES)
+        names = ", ".join(servable.DESCRIPTION for servable in classes or known)
         received = "with several of them" if classes else "with none of them"
         if not Path(folder).is_dir():
             received = "which is no folder"
@@ -56,27 +78,326 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
     """
     classifies = isinstance(model, EncoderModel) and isinstance(model.head, ClassificationHead)
     if classifies and model.head.num_classes > 1:
-        return Classifier(model, *tokenizers, pairs=pairs, **options)
+        return serving.Classifier(model, *tokenizers, pairs=pairs, **options)
     if pairs:
         raise ValueError(
             f"`pairs` is for models that classify texts. Received: pairs=True for {model!r:.200}."
         )
     if isinstance(model, VisionTransformer):
-        return ImageClassifier(model, **options)
+        return serving.ImageClassifier(model, **options)
     if isinstance(model, LanguageModel):
-        return TextGenerator(model, *tokenizers, **options)
+        return serving.TextGenerator(model, *tokenizers, **options)
     if not isinstance(model, EncoderModel):
-        return Translator(model, *tokenizers, **options)
+        return serving.Translator(model, *tokenizers, **options)
     if model.head is None:
-        return Embedder(model, *tokenizers, **options)
+        return serving.Embedder(model, *tokenizers, **options)
     if isinstance(model.head, MaskedLanguageHead):
         # The head was for the pretraining only; the encoder makes the vectors.
-        return Embedder(model.with_head(None), *tokenizers, **options)
+        return serving.Embedder(model.with_head(None), *tokenizers, **options)
     if isinstance(model.head, TaggingHead) and not isinstance(model.head, SpanHead):
-        return Tagger(model, *tokenizers, **options)
+        return serving.Tagger(model, *tokenizers, **options)
     if not classifies:
         raise ValueError(
             "`model` must have no head, a `ClassificationHead`, a `TaggingHead` or a `MaskedLanguageHead`. "
             f"Received: head={model.head!r}."
         )
-    return Similarity(model, *tokenizers, **options)
+    return serving.Similarity(model, *tokenizers, **options)
+
+
+class Saving:
+    """Saves a servable to a folder, and loads it. Every `Servable` has these methods."""
+
+    def save(self, folder):
+        """Saves the servable to a new folder. The folder appears whole or not at all.
+
+        Args:
+            folder: Path of the folder; must not exist.
+
+        Raises:
+            ValueError: If the folder exists.
+        """
+        folder = Path(folder)
+        if folder.exists():
+            raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
+        with replaced(folder) as temporary:
+            temporary.mkdir()
+            self.write_into(temporary)
+
+    def write_into(self, folder, **notes):
+        """Writes the files that `load` reads into an existing folder. Each file appears whole, the description last.
+
+        The description holds the hashes of the other files. `load` refuses a file that has another one.
+
+        Args:
+            folder: Path of the folder.
+            **notes: Further entries of the description, as JSON. `load` ignores them.
+        """
+        folder, path = Path(folder), Path(folder) / self.DESCRIPTION
+        with contextlib.ExitStack() as files:
+            temporary = files.enter_context(replaced(folder / MODEL))
+            save_model(self.model, temporary)
+            description = {
+                "format": FORMAT,
+                **self.write_tokenizers(folder, files),
+                **self.describe(),
+                **notes,
+            }
+            hashes = description[HASHES] = {**description[HASHES], MODEL: [sha256_of(temporary)]}
+            with contextlib.suppress(ValueError):  # there is no description, or a damaged one
+                # After a kill between two of the files, the folder must load.
+                before = self._description(folder)
+                both = {
+                    name: [*hashes.get(name, ()), *known] for name, known in before.get(HASHES, {}).items()
+                }
+                _write_json(path, {**before, HASHES: both})
+        _write_json(path, description)
+
+    def write_tokenizers(self, folder, files=None):
+        """Writes the files of the tokenizers into an existing folder.
+
+        Args:
+            folder: Path of the folder.
+            files: A `contextlib.ExitStack`. The files appear when it is closed. None for at once.
+
+        Returns:
+            A dict from an argument's name to the name of its class, with the hashes of the files, as `read_tokenizers`
+            reads it. A tokenizer of two arguments is written once.
+        """
+        written, hashes = {}, {}
+        with contextlib.ExitStack() as own:
+            for name, tokenizer in zip(self.TOKENIZERS, self.tokenizers, strict=True):
+                if any(tokenizer is other for other in written.values()):
+                    continue
+                written[name] = tokenizer
+                path = Path(folder) / f"{name}.model"
+                temporary = (files or own).enter_context(replaced(path))
+                tokenizer.save(temporary)
+                hashes[path.name] = [sha256_of(temporary)]
+        return {**{name: type(tokenizer).__name__ for name, tokenizer in written.items()}, HASHES: hashes}
+
+    @classmethod
+    def read_tokenizers(cls, description, folder):
+        """Reads the files of the tokenizers.
+
+        Args:
+            description: A dict with the entries that `write_tokenizers` returned, and others.
+            folder: Path of the folder with the files.
+
+        Returns:
+            A dict from an argument's name to its tokenizer.
+
+        Raises:
+            ValueError: If a file is damaged, or another one than the description says.
+        """
+        tokenizers = {}
+        for name in (name for name in cls.TOKENIZERS if name in description):
+            kind, path = lookup(TOKENIZERS, description[name], folder), Path(folder) / f"{name}.model"
+            check_hash(path, description)
+            tokenizers[name] = kind.load(path)
+        return tokenizers
+
+    @classmethod
+    def load(cls, folder):
+        """Loads a folder that `save` or a training run wrote. No code from the folder is executed.
+
+        Args:
+            folder: Path of the folder.
+
+        Returns:
+            A servable of this class.
+
+        Raises:
+            ValueError: If a file is missing or damaged, or names a class that this library does not have.
+        """
+        folder, kind = Path(folder), cls._kind()
+        description = cls._description(folder)
+        try:
+            tokenizers = cls.read_tokenizers(description, folder)
+            if (folder / MODEL).is_file():
+                check_hash(folder / MODEL, description)
+            model = load_model(folder / MODEL, *cls.model_classes)
+        except (KeyError, TypeError, AttributeError, OSError) as error:
+            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
+        try:
+            return cls(model, **tokenizers, **cls.arguments_from(description, folder))
+        except ValueError as error:
+            raise ValueError(f"{folder} holds no complete {kind}: {error}") from None
+        except (KeyError, TypeError, AttributeError, OSError) as error:
+            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
+
+    @classmethod
+    def load_tokenizers(cls, folder):
+        """Loads the tokenizers of a folder that `save` or a training run wrote, without the model.
+
+        Args:
+            folder: Path of the folder.
+
+        Returns:
+            A tuple of tokenizers: one, or the source's and the target's.
+
+        Raises:
+            ValueError: If a file is missing or damaged, or names a class that this library does not have.
+        """
+        folder = Path(folder)
+        try:
+            return tuple(cls.read_tokenizers(cls._description(folder), folder).values())
+        except (TypeError, AttributeError, OSError) as error:
+            raise ValueError(f"{folder} holds no complete {cls._kind()}: {error!r}") from None
+
+    @classmethod
+    def _kind(cls):
+        """Returns the name of the class in words."""
+        return re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+
+    @classmethod
+    def _description(cls, folder):
+        """Reads the JSON file that describes the servable of a folder."""
+        try:
+            description = read_json(folder / cls.DESCRIPTION)
+        except ValueError as error:
+            raise ValueError(f"{folder} holds no {cls._kind()}: {error}") from None
+        if description.get("format") != FORMAT:
+            raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
+        return description
+
+    @classmethod
+    def arguments_from(cls, description, folder):
+        """Reads the constructor's arguments, without the model and the tokenizers.
+
+        Args:
+            description: A dict with the entries of `describe()`, and others.
+            folder: Path of the folder with the description, for errors.
+
+        Returns:
+            A dict from an argument's name to its value.
+        """
+        raise NotImplementedError
+
+
+def load_model(path, *model_classes, compile=False):
+    """Loads a `.keras` file. A file that needs code from outside this library is refused.
+
+    Args:
+        path: Path of the file.
+        *model_classes: The classes that the model may have; without them any.
+        compile: Whether to restore the optimizer, the loss and the metrics, too.
+
+    Returns:
+        The model, a `keras.Model`.
+
+    Raises:
+        ValueError: If the file is missing or damaged, holds a model of another class, or needs code that is not
+            registered.
+    """
+    if not Path(path).is_file():
+        reason = "it is not a regular file" if Path(path).exists() else "there is no such file"
+        raise ValueError(f"Cannot load {path}: {reason}.")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"Cannot load {path}: it is not a .keras file, or it is damaged.")
+    try:
+        _check_numbers(path)
+        model = keras.models.load_model(path, compile=compile, safe_mode=True)
+    except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ValueError(f"Cannot load {path}: {printable(reason, 500)}") from error
+    if model_classes and not isinstance(model, model_classes):
+        raise ValueError(
+            f"{path} must hold a model of class {names_of(model_classes)}. Received: a {type(model).__name__}."
+        )
+    return model
+
+
+def _check_numbers(path):
+    """Raises `ValueError` if a file describes a model of many more numbers than it has bytes.
+
+    It builds the model without memory where its description has large integers: that takes as long as loading does.
+    """
+    with zipfile.ZipFile(path) as archive:
+        compressed = sum(
+            each.file_size for each in archive.infolist() if each.compress_type != zipfile.ZIP_STORED
+        )
+    rule = f"Only {SMALL} bytes of the file may be compressed, so that a small file cannot fill the memory."
+    check(compressed <= SMALL, rule, compressed=compressed)
+    # Without `compile_config` no optimizer is made, which has twice as many numbers as the model.
+    config = json.loads(read_entry(path, "config.json")) | {"compile_config": None}
+    sizes = list(_integers(config))
+    layers = max((value for key, value in sizes if key in LAYERS), default=1)
+    check(
+        layers <= MOST_LAYERS, f"The described model must have at most {MOST_LAYERS} layers.", layers=layers
+    )
+    if layers * math.prod(sorted(value for _, value in sizes)[-MOST_AXES:]) > SMALL_MODEL:
+        with without_memory(initialize=False), sharing():
+            check_numbers(
+                keras.saving.deserialize_keras_object(config, safe_mode=True), os.path.getsize(path)
+            )
+
+
+def _integers(value, key=""):
+    """Yields the positive integers in a JSON value, each with the key of the object that holds it."""
+    if isinstance(value, int) and value > 0:
+        yield key, value
+    elif isinstance(value, (dict, list)):
+        for name, inner in value.items() if isinstance(value, dict) else ((key, inner) for inner in value):
+            yield from _integers(inner, name)
+
+
+def names_of(classes):
+    """Returns the names of classes, with "or" between them, for a message."""
+    return " or ".join(each.__name__ for each in classes)
+
+
+def check_hash(path, description):
+    """Raises `ValueError` if a file is another one than a description says.
+
+    Args:
+        path: Path of the file.
+        description: A dict. `description["sha256"]` is a dict from a file's name to the hashes that it may have, a list
+            of hexadecimal str. A file that it does not name is not checked.
+    """
+    known = description.get(HASHES, {}).get(Path(path).name)
+    if known is not None and sha256_of(path) not in known:
+        raise ValueError(
+            f"{path} is not the file that was saved here: its SHA-256 is not {known!r:.200}. It is damaged, or it "
+            "belongs to another model."
+        )
+
+
+def save_model(model, path):
+    """Saves a model without its optimizer, which has twice as many numbers as the model.
+
+    Keras ignores `include_optimizer=False` for a `.keras` file. So the model has no optimizer while it is saved.
+
+    Args:
+        model: A `keras.Model`.
+        path: Path of the file; its name ends with `.keras`.
+    """
+    optimizer, compiled = getattr(model, "optimizer", None), model.compiled
+    model.optimizer, model.compiled = None, False
+    try:
+        model.save(path)
+    finally:
+        model.optimizer, model.compiled = optimizer, compiled
+
+
+def lookup(known, name, folder):
+    """Looks up a name that a description holds.
+
+    Args:
+        known: A dict from a name to a class.
+        name: The name.
+        folder: Path of the folder with the description, for errors.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if name not in known:
+        raise ValueError(f"{folder} names {name!r:.200}, which is unknown. Known are {sorted(known)}.")
+    return known[name]
+
+
+def _write_json(path, content):
+    with replaced(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

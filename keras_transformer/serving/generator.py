@@ -8,10 +8,9 @@ from keras_transformer.decoding import Greedy
 from keras_transformer.decoding.hypotheses import one_of
 from keras_transformer.masks import lengths_of
 from keras_transformer.models import LanguageModel
-from keras_transformer.serving.options import option_specs, options_request
-from keras_transformer.serving.rows import function_of, readable
-from keras_transformer.serving.searcher import Searcher, SearcherSignatures
+from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
 from keras_transformer.serving.servable import with_unknown
+from keras_transformer.serving.signatures import function_of, readable
 from keras_transformer.serving.warmup import text_of_length
 
 DEFAULT_LENGTH = 256  # in tokens

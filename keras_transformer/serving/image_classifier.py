@@ -9,8 +9,8 @@ from keras_transformer.checks import check_positive
 from keras_transformer.layers import ImagePreprocessing
 from keras_transformer.models import VisionTransformer
 from keras_transformer.serving.classifier import likeliest, with_labels
-from keras_transformer.serving.rows import Output, Signatures, function_of
 from keras_transformer.serving.servable import Servable
+from keras_transformer.serving.signatures import Output, Signatures, function_of
 
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 MAX_PIXELS = 2**26  # a small file can be a picture of gigabytes

@@ -1,13 +1,9 @@
 """The base class of everything that can be served: a model with its tokenizers and its limits."""
 
-import contextlib
 import copy
 import functools
-import json
-import re
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -18,19 +14,14 @@ from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
 from keras_transformer.execution.compiled import KeepsFunctions, compiles, optimized_quickly
 from keras_transformer.execution.modes import inference_graph
-from keras_transformer.files import replaced
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
-from keras_transformer.serving.loading import HASHES, check_hash, load_model, names_of, save_model
-from keras_transformer.text import TOKENIZERS
-from keras_transformer.untrusted import read_json, sha256_of
+from keras_transformer.serving.folders import Saving, names_of
 
-MODEL = "model.keras"
-FORMAT = 1
 COMPILED_BATCH_SIZES = [2**k for k in range(13)]
 
 
-class Servable(KeepsFunctions):
+class Servable(KeepsFunctions, Saving):
     """Base class of `Translator`, `TextGenerator`, `Classifier` and the other objects that can be served.
 
     A servable answers requests in Python, is saved and loaded as a folder, and is exported for TensorFlow Serving. A
@@ -226,172 +217,6 @@ class Servable(KeepsFunctions):
         """
         raise NotImplementedError
 
-    def save(self, folder):
-        """Saves the servable to a new folder. The folder appears whole or not at all.
-
-        Args:
-            folder: Path of the folder; must not exist.
-
-        Raises:
-            ValueError: If the folder exists.
-        """
-        folder = Path(folder)
-        if folder.exists():
-            raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
-        with replaced(folder) as temporary:
-            temporary.mkdir()
-            self.write_into(temporary)
-
-    def write_into(self, folder, **notes):
-        """Writes the files that `load` reads into an existing folder. Each file appears whole, the description last.
-
-        The description holds the hashes of the other files. `load` refuses a file that has another one.
-
-        Args:
-            folder: Path of the folder.
-            **notes: Further entries of the description, as JSON. `load` ignores them.
-        """
-        folder, path = Path(folder), Path(folder) / self.DESCRIPTION
-        with contextlib.ExitStack() as files:
-            temporary = files.enter_context(replaced(folder / MODEL))
-            save_model(self.model, temporary)
-            description = {
-                "format": FORMAT,
-                **self.write_tokenizers(folder, files),
-                **self.describe(),
-                **notes,
-            }
-            hashes = description[HASHES] = {**description[HASHES], MODEL: [sha256_of(temporary)]}
-            with contextlib.suppress(ValueError):  # there is no description, or a damaged one
-                # After a kill between two of the files, the folder must load.
-                before = self._description(folder)
-                both = {
-                    name: [*hashes.get(name, ()), *known] for name, known in before.get(HASHES, {}).items()
-                }
-                _write_json(path, {**before, HASHES: both})
-        _write_json(path, description)
-
-    def write_tokenizers(self, folder, files=None):
-        """Writes the files of the tokenizers into an existing folder.
-
-        Args:
-            folder: Path of the folder.
-            files: A `contextlib.ExitStack`. The files appear when it is closed. None for at once.
-
-        Returns:
-            A dict from an argument's name to the name of its class, with the hashes of the files, as `read_tokenizers`
-            reads it. A tokenizer of two arguments is written once.
-        """
-        written, hashes = {}, {}
-        with contextlib.ExitStack() as own:
-            for name, tokenizer in zip(self.TOKENIZERS, self.tokenizers, strict=True):
-                if any(tokenizer is other for other in written.values()):
-                    continue
-                written[name] = tokenizer
-                path = Path(folder) / f"{name}.model"
-                temporary = (files or own).enter_context(replaced(path))
-                tokenizer.save(temporary)
-                hashes[path.name] = [sha256_of(temporary)]
-        return {**{name: type(tokenizer).__name__ for name, tokenizer in written.items()}, HASHES: hashes}
-
-    @classmethod
-    def read_tokenizers(cls, description, folder):
-        """Reads the files of the tokenizers.
-
-        Args:
-            description: A dict with the entries that `write_tokenizers` returned, and others.
-            folder: Path of the folder with the files.
-
-        Returns:
-            A dict from an argument's name to its tokenizer.
-
-        Raises:
-            ValueError: If a file is damaged, or another one than the description says.
-        """
-        tokenizers = {}
-        for name in (name for name in cls.TOKENIZERS if name in description):
-            kind, path = lookup(TOKENIZERS, description[name], folder), Path(folder) / f"{name}.model"
-            check_hash(path, description)
-            tokenizers[name] = kind.load(path)
-        return tokenizers
-
-    @classmethod
-    def load(cls, folder):
-        """Loads a folder that `save` or a training run wrote. No code from the folder is executed.
-
-        Args:
-            folder: Path of the folder.
-
-        Returns:
-            A servable of this class.
-
-        Raises:
-            ValueError: If a file is missing or damaged, or names a class that this library does not have.
-        """
-        folder, kind = Path(folder), cls._kind()
-        description = cls._description(folder)
-        try:
-            tokenizers = cls.read_tokenizers(description, folder)
-            if (folder / MODEL).is_file():
-                check_hash(folder / MODEL, description)
-            model = load_model(folder / MODEL, *cls.model_classes)
-        except (KeyError, TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
-        try:
-            return cls(model, **tokenizers, **cls.arguments_from(description, folder))
-        except ValueError as error:
-            raise ValueError(f"{folder} holds no complete {kind}: {error}") from None
-        except (KeyError, TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
-
-    @classmethod
-    def load_tokenizers(cls, folder):
-        """Loads the tokenizers of a folder that `save` or a training run wrote, without the model.
-
-        Args:
-            folder: Path of the folder.
-
-        Returns:
-            A tuple of tokenizers: one, or the source's and the target's.
-
-        Raises:
-            ValueError: If a file is missing or damaged, or names a class that this library does not have.
-        """
-        folder = Path(folder)
-        try:
-            return tuple(cls.read_tokenizers(cls._description(folder), folder).values())
-        except (TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} holds no complete {cls._kind()}: {error!r}") from None
-
-    @classmethod
-    def _kind(cls):
-        """Returns the name of the class in words."""
-        return re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
-
-    @classmethod
-    def _description(cls, folder):
-        """Reads the JSON file that describes the servable of a folder."""
-        try:
-            description = read_json(folder / cls.DESCRIPTION)
-        except ValueError as error:
-            raise ValueError(f"{folder} holds no {cls._kind()}: {error}") from None
-        if description.get("format") != FORMAT:
-            raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
-        return description
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        """Reads the constructor's arguments, without the model and the tokenizers.
-
-        Args:
-            description: A dict with the entries of `describe()`, and others.
-            folder: Path of the folder with the description, for errors.
-
-        Returns:
-            A dict from an argument's name to its value.
-        """
-        raise NotImplementedError
-
     def export(self, folder, version=1, xla=False, **options):
         """Writes a SavedModel for TensorFlow Serving, `folder/version/`.
 
@@ -417,11 +242,6 @@ def with_unknown(answers):
     return sum(bool(answer["unknown"]) for answer in answers)
 
 
-def _write_json(path, content):
-    with replaced(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def _as_bytes(name, texts):
     """Encodes a list, an array or an iterable of strings as UTF-8; raises `ValueError` if it is something else."""
     several = isinstance(texts, Iterable) and not isinstance(texts, (str, bytes))
@@ -429,22 +249,3 @@ def _as_bytes(name, texts):
     if not all(isinstance(text, (str, bytes)) for text in strings):
         raise ValueError(f"`{name}` must be a list of strings. Received: {texts!r:.200}.")
     return [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in strings]
-
-
-def lookup(known, name, folder):
-    """Looks up a name that a description holds.
-
-    Args:
-        known: A dict from a name to a class.
-        name: The name.
-        folder: Path of the folder with the description, for errors.
-
-    Returns:
-        The class.
-
-    Raises:
-        ValueError: If the name is unknown.
-    """
-    if name not in known:
-        raise ValueError(f"{folder} names {name!r:.200}, which is unknown. Known are {sorted(known)}.")
-    return known[name]

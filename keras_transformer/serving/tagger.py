@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_transformer.masks import lengths_of
 from keras_transformer.models.heads import SpanHead, TaggingHead
-from keras_transformer.serving.encoding import TextEncoder, TextEncoderSignatures
 from keras_transformer.serving.servable import with_unknown
+from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
 
 
 class TaggerSignatures(TextEncoderSignatures):

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from keras_transformer.checks import check
 from keras_transformer.decoding import Beam, DiverseBeam, PhraseBeam
-from keras_transformer.serving.copied import UnknownWords
-from keras_transformer.serving.glossary import Glossary, goes_on
-from keras_transformer.serving.rows import Output, function_of
+from keras_transformer.serving.glossary import Glossary, UnknownWords, goes_on
+from keras_transformer.serving.signatures import Output, function_of
 from keras_transformer.serving.translator import Translator, TranslatorSignatures
 
 WIDTHS = (16, 32, 64)

@@ -9,11 +9,10 @@ import tensorflow as tf
 from keras_transformer.checks import check, check_count, check_ids, check_positive
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder, Ensemble
-from keras_transformer.serving.options import option_specs, options_request
-from keras_transformer.serving.rows import Output, function_of, readable
-from keras_transformer.serving.searcher import Searcher, SearcherSignatures
-from keras_transformer.serving.sentences import SentenceTranslator
+from keras_transformer.serving.documents import SentenceTranslator
+from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
 from keras_transformer.serving.servable import with_unknown
+from keras_transformer.serving.signatures import Output, function_of, readable
 from keras_transformer.serving.warmup import text_of_length
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.

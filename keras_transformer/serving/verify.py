@@ -17,8 +17,8 @@ from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from keras_transformer.checks import LONGEST, printable
 from keras_transformer.execution.compiled import optimized_quickly
-from keras_transformer.serving.server_files import DESCRIPTION, description_of, models_in, versions_of
-from keras_transformer.serving.server_graph import leave_signature, session_config
+from keras_transformer.serving.graph.server_graph import leave_signature, session_config
+from keras_transformer.serving.server.server_files import DESCRIPTION, description_of, models_in, versions_of
 from keras_transformer.serving.warmup import first_warmup_request
 from keras_transformer.untrusted import sha256_of
 

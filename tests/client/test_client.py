@@ -30,7 +30,7 @@ from servers import (
 )
 
 from keras_transformer.client import AsyncClient, Client, attempts, rpc
-from keras_transformer.serving.saved_model import write_saved_model
+from keras_transformer.serving.graph.saved_model import write_saved_model
 
 TEXT = tf.TensorSpec((None,), tf.string, name="text")
 HARD = [

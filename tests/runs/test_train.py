@@ -25,7 +25,7 @@ from keras_transformer.runs.recipe import MODEL, VOCABULARY
 from keras_transformer.runs.results import Results
 from keras_transformer.runs.tokenizers import make_tokenizers
 from keras_transformer.serving import Translator
-from keras_transformer.serving.loading import load_model
+from keras_transformer.serving.folders import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
 

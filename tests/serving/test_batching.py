@@ -23,7 +23,7 @@ from keras_transformer.client.attempts import Failure, attempt, finished
 from keras_transformer.decoding import Beam
 from keras_transformer.request_options import columns
 from keras_transformer.serving import Translator
-from keras_transformer.serving.server_files import write_server_files
+from keras_transformer.serving.server.server_files import write_server_files
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,11 +18,11 @@ from keras_transformer.execution.compiled import optimized_quickly
 from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving.saved_model import compiled_parts, write_saved_model
+from keras_transformer.serving.graph.saved_model import compiled_parts, write_saved_model
+from keras_transformer.serving.graph.weights import fingerprint
 from keras_transformer.serving.translator import TranslatorSignatures
 from keras_transformer.serving.verify import time_of_request, verify
 from keras_transformer.serving.warmup import FILE, text_of_length
-from keras_transformer.serving.weights import fingerprint
 from keras_transformer.text import ByteTokenizer
 
 

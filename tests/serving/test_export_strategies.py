@@ -16,7 +16,7 @@ from searches import CONSTRAINTS, STRATEGIES
 from keras_transformer.decoding import Sample
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving.saved_model import write_saved_model
+from keras_transformer.serving.graph.saved_model import write_saved_model
 from keras_transformer.text import ByteTokenizer
 
 TEXTS = ["A dog runs.", "", "Zwei Hunde rennen über grüne Wiesen.", "x"]

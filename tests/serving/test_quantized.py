@@ -9,8 +9,8 @@ import tensorflow as tf
 from alone import answers
 
 from keras_transformer.serving import Translator
-from keras_transformer.serving.saved_model import compiled_parts
-from keras_transformer.serving.weights import _old_objects_kept, store_weights
+from keras_transformer.serving.graph.saved_model import compiled_parts
+from keras_transformer.serving.graph.weights import _old_objects_kept, store_weights
 
 
 @pytest.fixture(scope="module")

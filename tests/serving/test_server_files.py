@@ -18,8 +18,8 @@ from servers import Backend, rest_server
 
 from keras_transformer.cli.main import main
 from keras_transformer.files import LOCK, locked
-from keras_transformer.serving.containers import resource_name
-from keras_transformer.serving.server_files import write_server_files
+from keras_transformer.serving.server.containers import resource_name
+from keras_transformer.serving.server.server_files import write_server_files
 
 
 @pytest.fixture

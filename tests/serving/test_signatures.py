@@ -8,9 +8,8 @@ import tensorflow as tf
 from keras_transformer.decoding import Beam, MinLength, Sample
 from keras_transformer.execution.compiled import compiled, optimized_quickly
 from keras_transformer.models import Transformer
-from keras_transformer.serving import Translator
-from keras_transformer.serving import rows as rows_module
-from keras_transformer.serving.rows import CHARACTERS_PER_TOKEN
+from keras_transformer.serving import Translator, signatures
+from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN
 from keras_transformer.serving.translator import TranslatorSignatures
 from keras_transformer.text import ByteTokenizer
 
@@ -224,7 +223,7 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
 
     plain = TranslatorSignatures(translator, [3]).functions()["serving_default"]
     expected = call(plain, text=texts)
-    monkeypatch.setattr(rows_module, "compiled", recorded)
+    monkeypatch.setattr(signatures, "compiled", recorded)
     few = TranslatorSignatures(translator, [1, 3], [4, 24]).functions()["serving_default"]
     for rows in (texts, texts[:1], texts[1:3], texts[3:5]):
         found = call(few, text=rows)

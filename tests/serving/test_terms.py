@@ -11,7 +11,7 @@ from commands import assert_refused, run
 from keras_transformer.decoding import Beam, MinLength, SuppressTokens
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Glossary, TermTranslator, Translator, translate_file, translate_lines
-from keras_transformer.serving.copied import UnknownWords
+from keras_transformer.serving.glossary import UnknownWords
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
 URL = "https?://[^ ]+"

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.cli import main
-from keras_transformer.serving.saved_model import write_saved_model
+from keras_transformer.serving.graph.saved_model import write_saved_model
 from keras_transformer.serving.verify import (
     DESCRIPTION,
     RequestTime,

@@ -2,7 +2,7 @@
 
 import math
 
-from keras_transformer.serving.containers import (
+from keras_transformer.serving.server.containers import (
     GIB,
     LONGEST_REQUEST,
     METRICS,

@@ -6,7 +6,7 @@ import pytest
 from commands import assert_refused, run
 from mirrors import Mirror
 
-from keras_transformer.serving.sentences import SentenceTranslator
+from keras_transformer.serving.documents import SentenceTranslator
 
 TEXT = "  Dr. Wu sleeps. He runs!  Who?\n\n\tOne more line.\r\nlast"
 

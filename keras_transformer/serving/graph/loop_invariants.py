@@ -5,7 +5,7 @@ import collections
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_INT32
 
-from keras_transformer.serving.node_names import CONTROL, node_of, place_of
+from keras_transformer.serving.graph.names import CONTROL, node_of, place_of
 
 
 def hold_invariants(nodes):

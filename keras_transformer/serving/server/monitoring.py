@@ -1,6 +1,6 @@
 """The files that watch a server: what Prometheus reads, its alerts, and a dashboard of Grafana. All are JSON."""
 
-from keras_transformer.serving.containers import METRICS, json_text, resource_name
+from keras_transformer.serving.server.containers import METRICS, json_text, resource_name
 
 # The metrics of TensorFlow Serving. Latencies are histograms, in microseconds.
 REQUESTS = ":tensorflow:serving:request_count"

@@ -14,7 +14,7 @@ import pytest
 from mirrors import Mirror, begun, mirrored, names, resume
 
 from keras_transformer.files import locked
-from keras_transformer.serving import unfinished
+from keras_transformer.serving import journal
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def dying(source, output, moment):
 
         for name in ("fsync", "replace", "rename", "unlink", "rmdir"):
             setattr(os, name, around(getattr(os, name)))
-        unfinished.open = opened
+        journal.open = opened
         resume(source, output)
     except BaseException:
         os._exit(1)

@@ -8,7 +8,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
 from tensorflow.python.framework import op_def_registry
 
-from keras_transformer.serving.node_names import free_name, node_of
+from keras_transformer.serving.graph.names import free_name, node_of
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # The call of a signature is opened, and the call of the function that it wraps. The calls in that one stay calls.

@@ -9,9 +9,9 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.checks import check, check_count
 from keras_transformer.files import locked, remove_temporaries, replaced
-from keras_transformer.serving.containers import Server, compose
-from keras_transformer.serving.kubernetes import kubernetes
-from keras_transformer.serving.monitoring import ALERTS, alerts, dashboard, prometheus
+from keras_transformer.serving.server.containers import Server, compose
+from keras_transformer.serving.server.kubernetes import kubernetes
+from keras_transformer.serving.server.monitoring import ALERTS, alerts, dashboard, prometheus
 from keras_transformer.untrusted import read_json, read_text
 
 DESCRIPTION = Path("assets.extra") / "export.json"

@@ -15,8 +15,8 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager import context
 
 from keras_transformer.execution.compiled import optimized_quickly
-from keras_transformer.serving.loops import hold_invariants
-from keras_transformer.serving.server_graph import leave_signature, write_out_signatures
+from keras_transformer.serving.graph.loop_invariants import hold_invariants
+from keras_transformer.serving.graph.server_graph import leave_signature, write_out_signatures
 
 pytestmark = pytest.mark.tensorflow
 NUMBER = tf.TensorSpec((), tf.int32)
@@ -176,8 +176,8 @@ def test_an_input_with_the_name_of_a_variable_gets_another(tmp_path):
 SAME_IN_EACH_PROCESS = """
 import hashlib, pathlib, sys
 sys.path.insert(0, sys.argv[1])
-import test_written_out as this
-from keras_transformer.serving.opened import open_signatures
+import test_server_graph as this
+from keras_transformer.serving.graph.shared import open_signatures
 meta_graph = this.saved(pathlib.Path(sys.argv[2]), {"serving_default": this.with_condition_that_branches})
 nodes = open_signatures(meta_graph.graph_def, {"serving_default": meta_graph.signature_def["serving_default"]})
 print(hashlib.sha256(b"".join(node.SerializeToString(deterministic=True) for node in nodes)).hexdigest())

@@ -8,8 +8,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
-from keras_transformer.serving.node_names import with_name
-from keras_transformer.serving.server_graph import write_out_signatures
+from keras_transformer.serving.graph.names import with_name
+from keras_transformer.serving.graph.server_graph import write_out_signatures
 
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # ops of TensorFlow, but a server runs no Python
 # The ops of tensorflow-text 2.20 that this library uses. TensorFlow Serving links them.

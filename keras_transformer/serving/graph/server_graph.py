@@ -16,9 +16,9 @@ from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.grappler.cluster import Cluster
 
-from keras_transformer.serving.loops import hold_invariants
-from keras_transformer.serving.node_names import free_name, node_of, with_name
-from keras_transformer.serving.opened import open_signatures
+from keras_transformer.serving.graph.loop_invariants import hold_invariants
+from keras_transformer.serving.graph.names import free_name, node_of, with_name
+from keras_transformer.serving.graph.shared import open_signatures
 
 SERVER_CONFIG = "saved_model_config.pb"  # in the folder `assets.extra`
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from keras_transformer.checks import check_count
 from keras_transformer.models import EncoderModel
-from keras_transformer.serving.rows import Output, Signatures, function_of, readable
 from keras_transformer.serving.servable import Servable
+from keras_transformer.serving.signatures import Output, Signatures, function_of, readable
 from keras_transformer.serving.warmup import text_of_length
 from keras_transformer.text.pairs import pack_ids
 

@@ -1,0 +1,1 @@
+"""Writes the graph of an export: its weights, its signatures, what they share."""

@@ -1,0 +1,1 @@
+"""Writes files for servers of exports. It imports no TensorFlow and knows no servable."""
