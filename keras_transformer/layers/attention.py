@@ -116,12 +116,9 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         check_share(dropout=dropout)
         key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
         check_positive(num_key_value_heads=key_value_heads)
-        check(
-            num_heads % key_value_heads == 0,
-            "`num_heads` must be divisible by `num_key_value_heads`.",
-            num_heads=num_heads,
-            num_key_value_heads=num_key_value_heads,
-        )
+        rule = "`num_heads` must be divisible by `num_key_value_heads`."
+        heads = {"num_heads": num_heads, "num_key_value_heads": num_key_value_heads}
+        check(num_heads % key_value_heads == 0, rule, **heads)
         check_range(0, scale=0.0 if scale is None else scale, norm_epsilon=norm_epsilon)
         check_range(0, above=True, soft_cap=1.0 if soft_cap is None else soft_cap)
         check_choice([None, *NORMS], query_key_norm=query_key_norm)
@@ -191,6 +188,16 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         norm = NORMS[self.query_key_norm](epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name)
         norm.build((None, None, None, self.key_dim))
         return norm
+
+    def numbers(self):
+        """Returns the arguments that decide the outputs, by name, with their defaults filled in."""
+        scale = self.scale if self.scale is not None or self.key_dim is None else self.key_dim**-0.5
+        bias = self.use_bias if self.output_bias is None else self.output_bias
+        epsilon = self.norm_epsilon if self.query_key_norm else None
+        filled = {"scale": scale and round(scale, 9), "output_bias": bias, "norm_epsilon": epsilon}
+        filled |= {"sliding_window": self._sliding_window, "use_gate": self._use_gate}
+        shape = tuple(self.output_dense.kernel.shape[2:]) if self.built else self._output_shape
+        return {**super().numbers(), **filled, "output_shape": shape}
 
     def project_memory(self, value, key=None, positions=None):
         """Projects a memory to keys and values, computed once and attended to many times.

@@ -25,6 +25,8 @@ class Configured:
     # Indices of the frozen and quantized sublayers in a loaded configuration.
     saved_frozen = ()
     saved_quantization_configs = ()
+    # Names of the attributes that decide what the layer computes; None for the arguments of its constructor.
+    decided_by = None
 
     def __new__(cls, *args, **kwargs):
         layer = super().__new__(cls, *args, **kwargs)
@@ -32,6 +34,18 @@ class Configured:
             cls, args, kwargs
         )  # Keras would track layers among them
         return layer
+
+    def numbers(self):
+        """Returns the values that decide what the layer computes, by name; see `layers.numbers`.
+
+        They are attributes. Those of the constructor's arguments hold the value that a default of None stands for.
+        """
+        if self.decided_by is not None:
+            return {name: getattr(self, name, None) for name in self.decided_by}
+        filled = {name: getattr(self, name, None) for name in self._arguments}
+        return {
+            name: value if filled[name] is None else filled[name] for name, value in self._arguments.items()
+        }
 
     @classmethod
     def from_config(cls, config):

@@ -20,6 +20,8 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
 from keras_transformer.masks import as_token_mask, own_or_implicit_mask
 
+SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderLayer(KeepsShape, keras.layers.Layer):
@@ -75,6 +77,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     >>> EncoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4))).shape
     TensorShape([1, 3, 4])
     """
+
+    decided_by = ("use_causal_mask", *SUBLAYERS, *(f"{name}_residual" for name in SUBLAYERS))
 
     def __init__(
         self,
@@ -172,8 +176,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         masks = {"query_mask": padding_mask, "value_mask": padding_mask, "attention_mask": attention_mask}
         masks |= {"use_causal_mask": True} if self.use_causal_mask else {}
         options = {"return_attention_scores": return_attention_scores, "training": training}
-        results = self.self_attention(h, h, **masks, **options)
-        y, scores, _ = unpack(results, return_attention_scores)
+        y, scores, _ = unpack(self.self_attention(h, h, **masks, **options), return_attention_scores)
         x = self.self_attention_residual(x, y, training=training)
         return pack(self._feed_forward_block(x, padding_mask, training), scores)
 
@@ -359,6 +362,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
     TensorShape([1, 3, 4])
     """
 
+    decided_by = ("layers", "norm")
     layer_class = EncoderLayer
     # Arguments that every layer of the stack is called with, in addition to `training`, which Keras takes care of.
     call_arguments = ("padding_mask", "attention_mask", "return_attention_scores")
@@ -376,9 +380,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
         else:
             check_positive(num_layers=num_layers)
             for name in ("attention", "cross_attention", "feed_forward"):
-                rule = (
-                    f"All layers would share one `{name}`. Pass a list of layers instead, each with its own."
-                )
+                rule = f"All layers would share one `{name}`. Pass a list of layers, each with its own."
                 check(kwargs.get(name) is None, rule, **{name: kwargs.get(name)})
             self.layers = [
                 self.layer_class(num_heads, d_ff, dtype=self.dtype_policy, name=f"layer_{i}", **kwargs)

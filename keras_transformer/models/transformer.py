@@ -83,6 +83,10 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
     """
 
     encoder_class, decoder_class = Encoder, Decoder
+    decided_by = (
+        *("source_embedding", "target_embedding", "output_embedding", "positions", "target_positions"),
+        *("source_norm", "target_norm", "encoder", "decoder", "pad_id", "bos_id", "eos_id"),
+    )
 
     def __init__(
         self,
