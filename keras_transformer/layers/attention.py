@@ -193,11 +193,12 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         """Returns the arguments that decide the outputs, by name, with their defaults filled in."""
         scale = self.scale if self.scale is not None or self.key_dim is None else self.key_dim**-0.5
         bias = self.use_bias if self.output_bias is None else self.output_bias
+        sizes = {"num_heads": self.num_heads, "key_dim": self.key_dim}
         epsilon = self.norm_epsilon if self.query_key_norm else None
         filled = {"scale": scale and round(scale, 9), "output_bias": bias, "norm_epsilon": epsilon}
         filled |= {"sliding_window": self._sliding_window, "use_gate": self._use_gate}
         shape = tuple(self.output_dense.kernel.shape[2:]) if self.built else self._output_shape
-        return {**super().numbers(), **filled, "output_shape": shape}
+        return {**sizes, **super().numbers(), **filled, "output_shape": shape}
 
     def project_memory(self, value, key=None, positions=None):
         """Projects a memory to keys and values, computed once and attended to many times.

@@ -131,22 +131,22 @@ WRONG_PARTS = [
     # model, its changed parts, part of the message
     (gpt2_like, {"feed_forward": GATED}, "feed_forward=<GatedFeedForward"),
     (gpt2_like, {"feed_forward": plain(7, "elu")}, "activation=<function elu"),
-    (gpt2_like, {"feed_forward": plain(7, use_bias=False)}, "feed_forward_bias=False"),
+    (gpt2_like, {"feed_forward": plain(7, use_bias=False)}, "use_bias` of a 'gpt2' model must be True"),
     (gpt2_like, {"normalize_first": False}, "normalize_first=False"),
     (gpt2_like, {"norm": "rms"}, "norm=<RMSNormalization"),
-    (gpt2_like, {"num_heads": 2}, "`key_dim` of a 'gpt2' model must be 12. Received: key_dim=8"),
-    (gpt2_like, {"positions": ALIBI}, "attention_positions=<ALiBi"),
-    (gpt2_like, {"scale": 0.3}, "`scale` of a 'gpt2' model must be 0.5. Received: scale=0.3"),
+    (gpt2_like, {"num_heads": 2}, "key_dim` of a 'gpt2' model must be 6. Received: key_dim=4"),
+    (gpt2_like, {"positions": ALIBI}, "positions=<ALiBi"),
+    (gpt2_like, {"scale": 0.3}, "scale` of a 'gpt2' model must be 0.5. Received: scale=0.3"),
     (gpt2_like, {"decoder": OtherDecoder}, "`decoder` of a 'gpt2' model must be a `Decoder`"),
-    (gpt2_like, {"layer": OtherDecoderLayer}, "layer=<OtherDecoderLayer"),
+    (gpt2_like, {"layer": OtherDecoderLayer}, "0=<OtherDecoderLayer"),
     (llama_like, {"embedded": layers.PositionalEncoding}, "positions=<PositionalEncoding"),
     (llama_like, {"positions": None}, "`attention_positions` of a 'llama' model must be a `RotaryPositions`"),
     (llama_like, {"positions": lambda: ROTARY(scaling=Tripled(3.0))}, "scaling=Tripled(factor=3.0)"),
     (llama_like, {"value_dim": 5}, "value_dim=5"),
     (llama_like, {"num_heads": 5}, "d_model=12, num_heads=5"),
     # Parts that only one layer has.
-    (gpt2_like, {"scale": [None, 1.0]}, "must be alike. Received: attention.scale=1.0"),
-    (gpt2_like, {"layer_norm_epsilon": [1e-6, 1e-5]}, "residual.epsilon=1e-05"),
+    (gpt2_like, {"scale": [None, 1.0]}, "layers.1.self_attention.scale` of a 'gpt2' model must be 0.5"),
+    (gpt2_like, {"layer_norm_epsilon": [1e-6, 1e-5]}, "layer_norm_epsilon=1e-05"),
     (llama_like, {"positions": [ROTARY, lambda: ROTARY(500.0)]}, "attention.positions=("),
     (llama_like, {"sliding_window": [3, 5]}, "attention.sliding_window=5"),
     # Encoder-decoders.
@@ -210,7 +210,7 @@ def assert_refused(model, expected, folder, match=None, family=None):
 
 @pytest.mark.parametrize("family", [None, "gpt2"])
 def test_model_of_no_family_is_not_written(family, tmp_path):
-    expected = "`normalize_first` of a 'gpt2' model must be True. Received: normalize_first=False"
+    expected = "normalize_first` of a 'gpt2' model must be True. Received: normalize_first=False"
     assert_refused(gpt2_like(normalize_first=False), expected, tmp_path, family=family)
 
 

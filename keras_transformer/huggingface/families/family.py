@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from keras_transformer.checks import check
+from keras_transformer.huggingface.configs import value_at, written_rows
 from keras_transformer.huggingface.known_keys import CONFIG
 from keras_transformer.huggingface.tokenizers.kinds import TokenizerKind
+from keras_transformer.keras_internals import without_memory
+from keras_transformer.layers.numbers import first_difference, numbers
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Family:
             `architectures` means. A family whose classes have different heads has a dict, with a description of each.
         tokenizer: The `TokenizerKind` of its tokenizers; None where the models read no text.
         prefix: Beginning of the tensors' names that a checkpoint may leave out.
+        rows: The table of the arguments of a model and of its parts, as `configs.read_rows` takes it.
+        places: Where a model has these arguments, as `configs.written_rows` takes it.
         defaults: transformers' values for the keys that config.json leaves out.
         ignored: Compiled patterns of the names of stored tensors that are no weights.
         renamed: A dict from the end of a tensor's name in old checkpoints to its end now.
@@ -43,6 +48,8 @@ class Family:
     matrices: tuple = ()
     more_keys: tuple = ()
     model_classes: tuple = ()
+    rows: dict = field(default_factory=dict)
+    places: dict = field(default_factory=dict)
 
     @property
     def architectures(self):
@@ -52,7 +59,8 @@ class Family:
     @property
     def known_keys(self):
         """The keys of config.json that are read or have no effect, a set of str."""
-        return {*CONFIG, *self.defaults, *self.more_keys}
+        keys = {key for key, _ in self.rows.values() if key is not None}
+        return {*CONFIG, *self.defaults, *keys, *self.more_keys}
 
     def variant(self, config, makes_vectors=False):
         """Returns the family as it reads a config.json.
@@ -85,8 +93,39 @@ class Family:
         raise NotImplementedError
 
     def make_config(self, model):
-        """Makes the config.json of a model, a dict. Raises `ValueError` if the family cannot describe the model."""
-        raise NotImplementedError
+        """Makes the config.json of a model, a dict.
+
+        It is read again, and the model that it makes is compared with the given one. So no option of a part is lost
+        that config.json cannot express.
+
+        Raises:
+            ValueError: If the family cannot describe the model. The message has the path of the first option that is
+                another one.
+        """
+        config = {
+            "model_type": self.model_type,
+            "architectures": list(self.architectures[:1]),
+            **written_rows(self.model_type, model, self.rows, self.places),
+            **self.other_keys(model),
+        }
+        with without_memory(initialize=False):
+            made = self.make_again(config, model)
+        difference = first_difference(numbers(model.numbers()), numbers(made.numbers()))
+        if difference is not None:
+            path, received, expected = difference
+            expected = f"a `{expected.__name__}`" if isinstance(expected, type) else repr(expected)
+            received = value_at(model, path) if isinstance(received, type) else received
+            rule = f"`{path}` of a {self.model_type!r} model must be {expected}."
+            check(False, rule, **{path.rpartition(".")[2]: received})
+        return config
+
+    def other_keys(self, model):
+        """Returns the keys of config.json that `rows` do not write, a dict."""
+        return {}
+
+    def make_again(self, config, model):
+        """Makes a model from the config.json that was made of another one."""
+        return self.make_model(config)
 
     def make_tensors(self, model):
         """Describes each tensor of a model's checkpoint, a `tensors.Tensor`."""

@@ -2,40 +2,46 @@
 
 import re
 
-from keras_transformer.huggingface.configs import (
-    add_token_ids,
-    arguments_from,
-    check_config,
-    check_divisible,
-    keys_and_defaults,
-    keys_of,
-    token_id_keys,
-)
+from keras_transformer.checks import check
+from keras_transformer.huggingface.configs import ID_PLACES, check_config, read_rows, token_ids
 from keras_transformer.huggingface.families.family import Family
-from keras_transformer.huggingface.parts import check_parts, layers_from, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers.byte_pair import byte_pair_kind
-from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions
+from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions, MultiHeadAttention
 from keras_transformer.models import LanguageModel
 
-# The arguments of the model and of its layers.
-MODEL, MODEL_DEFAULTS = keys_and_defaults(
-    vocab_size=("vocab_size", 50257),
-    d_model=("n_embd", 768),
-    dropout=("embd_pdrop", 0.1),
-    tie_embeddings=("tie_word_embeddings", True),
-)
-STACK, DEFAULTS = keys_and_defaults(
-    num_layers=("n_layer", 12),
-    num_heads=("n_head", 12),
-    d_ff=("n_inner", None),
-    activation=("activation_function", "gelu_new"),
-    dropout=("resid_pdrop", 0.1),
-    attention_dropout=("attn_pdrop", 0.1),
-    layer_norm_epsilon=("layer_norm_epsilon", 1e-5),
-)
-DEFAULTS |= {**MODEL_DEFAULTS, "n_positions": 1024, "scale_attn_weights": True}
-DEFAULTS |= {"bos_token_id": 50256, "eos_token_id": 50256}
+ROWS = {
+    "vocab_size": ("vocab_size", 50257),
+    "d_model": ("n_embd", 768),
+    "embedding_dropout": ("embd_pdrop", 0.1),
+    "tie_embeddings": ("tie_word_embeddings", True),
+    "max_length": ("n_positions", 1024),
+    "num_layers": ("n_layer", 12),
+    "num_heads": ("n_head", 12),
+    "d_ff": ("n_inner", None),
+    "activation": ("activation_function", "gelu_new"),
+    "dropout": ("resid_pdrop", 0.1),
+    "attention_dropout": ("attn_pdrop", 0.1),
+    "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
+    "is_scaled": ("scale_attn_weights", True),
+    "pad_id": ("pad_token_id", None),
+    "bos_id": ("bos_token_id", 50256),
+    "eos_id": ("eos_token_id", 50256),
+}
+FIRST = "decoder.layers.0"
+PLACES = {
+    "embedding_dropout": "dropout",
+    "max_length": "positions.max_length",
+    "num_layers": "decoder.num_layers",
+    "num_heads": f"{FIRST}.self_attention.num_heads",
+    "d_ff": f"{FIRST}.feed_forward.d_ff",
+    "activation": f"{FIRST}.feed_forward.activation",
+    "dropout": f"{FIRST}.self_attention_residual.dropout",
+    "attention_dropout": f"{FIRST}.self_attention.dropout",
+    "layer_norm_epsilon": f"{FIRST}.self_attention_residual.layer_norm_epsilon",
+    "is_scaled": lambda model: model.decoder.layers[0].self_attention.scale != 1.0,
+    **ID_PLACES,
+}
 LAYER = LayerNames(("attn.c_attn", "attn.c_proj"), ("ln_1", "ln_2"), ("mlp.c_fc",), "mlp.c_proj")
 
 
@@ -44,41 +50,45 @@ class Gpt2Family(Family):
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        config = {**self.defaults, **config}
         check_config(
             config,
             scale_attn_by_inverse_layer_idx=False,
             reorder_and_upcast_attn=False,
             add_cross_attention=False,
         )
-        arguments, dtype = arguments_from(config, MODEL), kwargs.get("dtype")
-        d_model = arguments["d_model"]
-        words = arguments_from({**config, "n_inner": config["n_inner"] or 4 * d_model}, STACK)
-        check_divisible(config, "n_embd", "n_head")
-        scale = {"scale": None if config["scale_attn_weights"] else 1.0}
-        layers = layers_from(DecoderLayer, words, d_model, dtype, scale, normalize_first=True)
-        max_length = arguments_from(config, {"positions": "n_positions"})["positions"]
-        return LanguageModel(
-            **arguments,
-            decoder=Decoder(layers, dtype=dtype, name="decoder"),
-            positions=LearnedPositions(max_length, dtype=dtype, name="positions"),
-            **add_token_ids(config, **kwargs, several=True),
+        arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
+        d_model, num_heads, d_ff = (arguments[name] for name in ("d_model", "num_heads", "d_ff"))
+        check(
+            d_model % num_heads == 0,
+            "`n_embd` must be divisible by `n_head`.",
+            n_embd=d_model,
+            n_head=num_heads,
         )
-
-    def make_config(self, model):
-        """Makes the config.json of a model."""
-        family = self.model_type
-        check_parts(family, positions=(model.positions, LearnedPositions), decoder=(model.decoder, Decoder))
-        words = stack_words(family, model.decoder, model.d_model, normalize_first=True, unscaled=True)
-        return {
-            "model_type": family,
-            "architectures": list(self.architectures),
-            **keys_of(family, model, MODEL),
-            **{key: words[word] for word, key in STACK.items()},
-            "n_positions": model.positions.max_length,
-            "scale_attn_weights": model.decoder.layers[0].self_attention.scale != 1.0,
-            **token_id_keys(model),
+        attention = {
+            "num_heads": num_heads,
+            "key_dim": d_model // num_heads,
+            "dropout": arguments["attention_dropout"],
+            "scale": None if arguments["is_scaled"] else 1.0,
         }
+        options = {name: arguments[name] for name in ("activation", "dropout", "layer_norm_epsilon")}
+        layers = [
+            DecoderLayer(
+                attention=MultiHeadAttention(**attention, dtype=dtype, name="self_attention"),
+                d_ff=d_ff or 4 * d_model,
+                normalize_first=True,
+                **options,
+                dtype=dtype,
+                name=f"layer_{i}",
+            )
+            for i in range(arguments["num_layers"])
+        ]
+        return LanguageModel(
+            **{name: arguments[name] for name in ("vocab_size", "d_model", "tie_embeddings")},
+            dropout=arguments["embedding_dropout"],
+            decoder=Decoder(layers, dtype=dtype, name="decoder"),
+            positions=LearnedPositions(arguments["max_length"], dtype=dtype, name="positions"),
+            **token_ids(arguments, **kwargs, several=True),
+        )
 
     def make_tensors(self, model):
         """Describes the tensors."""
@@ -95,8 +105,10 @@ FAMILY = Gpt2Family(
     ("GPT2LMHeadModel",),
     byte_pair_kind("gpt2", starts_with_bos=False, **dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")),
     "transformer.",
-    DEFAULTS,
-    (re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),  # a causal mask
+    # A causal mask.
+    ignored=(re.compile(r"(^|\.)h\.\d+\.attn\.(masked_)?bias$"),),
     model_classes=(LanguageModel,),
+    rows=ROWS,
+    places=PLACES,
     more_keys=("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
 )
