@@ -423,22 +423,35 @@ def test_an_unknown_name_is_no_attribute_of_the_package():
 
 
 def files_entered(call):
-    """How many files of the package a call enters."""
+    """The names of the files of the package that a call enters."""
     files = set()
 
     def trace(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
-            files.add(frame.f_code.co_filename)
+            files.add(name_of(pathlib.Path(frame.f_code.co_filename)).removesuffix(".py"))
 
     sys.setprofile(trace)
     try:
         call()
     finally:
         sys.setprofile(None)
-    return len(files)
+    return files
 
 
-def test_the_documents_count_the_files_that_a_pass_enters():
+def tables(head, page="docs/architecture.md"):
+    """Yields the first line of each table of a page that begins so, and its rows. A row is a list of cells."""
+    text = (PACKAGE.parent / page).read_text(encoding="utf-8")
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.M):
+        first, _, *rows = table.splitlines()
+        if first.startswith(f"| {head}"):
+            yield first, [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def code_in(text):
+    return re.findall("`([^`]*)`", text)
+
+
+def test_the_documents_list_the_files_that_a_pass_enters():
     import numpy as np
 
     import keras_transformer as kt
@@ -447,21 +460,46 @@ def test_the_documents_count_the_files_that_a_pass_enters():
     source, target = np.full((2, 5), 7, "int32"), np.full((2, 3), 7, "int32")
     model({"source": source, "target": target})
     memory, cache = model.encode(source), model.decoder.empty_cache(2, 4)
-    forward = files_entered(lambda: model({"source": source, "target": target}))
-    step = files_entered(lambda: model.decode(target[:, :1], memory, cache=cache, index=0))
-    generate = files_entered(lambda: model.generate(source, max_length=4))
-    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    counts = re.search(r"enters (\d+) files of the package, a decoding step (\d+), `generate` (\d+)", text)
-    assert counts and [int(count) for count in counts.groups()] == [forward, step, generate]
+    calls = [
+        lambda: model({"source": source, "target": target}),
+        lambda: model.decode(target[:, :1], memory, cache=cache, index=0),
+        lambda: model.generate(source, max_length=4),
+    ]
+    ((_, rows),) = tables("call")
+    listed = set()
+    for call, (name, count, files) in zip(calls, rows, strict=True):
+        listed = (listed if files.startswith("the same, and") else set()) | set(code_in(files))
+        assert sorted(listed) == sorted(files_entered(call)), name
+        assert int(count) == len(listed), name
 
 
-@pytest.mark.parametrize("folder", ["execution", "layers"])
-def test_the_documents_name_each_file(folder):
-    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = text[text.index("## Speed has one house") : text.index("## Keras's layers, with")]
-    rows = re.findall(r"^\| (`.*?`) \|", section, flags=re.M)
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert {file.stem for file in (PACKAGE / folder).glob("*.py")} - {"__init__"} <= named
+def test_the_documents_list_the_files_of_each_folder():
+    listed = [
+        code_in(head)[0] + name
+        for head, rows in tables("file of")
+        for cell, _ in rows
+        for name in code_in(cell)
+    ]
+    kinds = (".py", ".js", ".html", ".css", ".json")
+    inside = [name_of(file) for file in PACKAGE.rglob("*") if file.suffix in kinds and file.parent != PACKAGE]
+    files = [name.removesuffix(".py") for name in inside if not name.endswith("__init__.py")]
+    assert sorted(listed) == sorted(files)
+
+
+def test_the_documents_name_what_each_floor_imports():
+    """Where a row says "floor 0", it need not name the files of floor 0."""
+    ((_, rows),) = tables("floor")
+    listed = []
+    for floor, files, imported in rows:
+        parts = {pathlib.PurePath(name).stem for name in code_in(files)} & FLOORS.keys()
+        assert {FLOORS[part] for part in parts} == {int(floor)}
+        modules = [name for file in FILES if part_of(file) in parts for _, name in imports(parse(file))]
+        others = {name.split(".")[1] for name in modules if name.startswith("keras_transformer.")} - parts
+        if "floor 0" in imported:
+            others -= FLAT
+        assert {pathlib.PurePath(name).stem for name in code_in(imported)} == others, files
+        listed += parts
+    assert sorted(listed) == sorted(FLOORS.keys() - {"__init__", "__main__"})
 
 
 def test_locked_versions_are_those_that_setup_cfg_allows():
