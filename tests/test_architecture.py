@@ -502,6 +502,23 @@ def test_the_documents_name_what_each_floor_imports():
     assert sorted(listed) == sorted(FLOORS.keys() - {"__init__", "__main__"})
 
 
+def test_contributors_are_told_where_to_begin():
+    """Each file exists, and a name that stands before a file is in it."""
+    ((_, rows),) = tables("I want to add", "CONTRIBUTING.md")
+    assert len(rows) == 12
+    for _, *places, test in rows:
+        for root, cell in [*((PACKAGE, place) for place in places), (PACKAGE.parent / "tests", test)]:
+            names = []
+            for code in code_in(cell):
+                if not {"/", "."} & set(code):
+                    names.append(code)
+                    continue
+                assert (root / code).exists(), code
+                text = (root / code).read_text(encoding="utf-8") if code.endswith(".py") else ""
+                assert [name for name in names if name not in text] == [], code
+                names = []
+
+
 def test_locked_versions_are_those_that_setup_cfg_allows():
     """`make lock` writes requirements/ again after a change of setup.cfg."""
     root = PACKAGE.parent
