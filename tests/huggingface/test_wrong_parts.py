@@ -140,15 +140,15 @@ WRONG_PARTS = [
     (gpt2_like, {"decoder": OtherDecoder}, "`decoder` of a 'gpt2' model must be a `Decoder`"),
     (gpt2_like, {"layer": OtherDecoderLayer}, "0=<OtherDecoderLayer"),
     (llama_like, {"embedded": layers.PositionalEncoding}, "positions=<PositionalEncoding"),
-    (llama_like, {"positions": None}, "`attention_positions` of a 'llama' model must be a `RotaryPositions`"),
+    (llama_like, {"positions": None}, "positions` of a 'llama' model must be a `RotaryPositions`"),
     (llama_like, {"positions": lambda: ROTARY(scaling=Tripled(3.0))}, "scaling=Tripled(factor=3.0)"),
     (llama_like, {"value_dim": 5}, "value_dim=5"),
     (llama_like, {"num_heads": 5}, "d_model=12, num_heads=5"),
     # Parts that only one layer has.
     (gpt2_like, {"scale": [None, 1.0]}, "layers.1.self_attention.scale` of a 'gpt2' model must be 0.5"),
     (gpt2_like, {"layer_norm_epsilon": [1e-6, 1e-5]}, "layer_norm_epsilon=1e-05"),
-    (llama_like, {"positions": [ROTARY, lambda: ROTARY(500.0)]}, "attention.positions=("),
-    (llama_like, {"sliding_window": [3, 5]}, "attention.sliding_window=5"),
+    (llama_like, {"positions": [ROTARY, lambda: ROTARY(500.0)]}, "max_wavelength=500.0"),
+    (llama_like, {"sliding_window": [3, 5]}, "sliding_window=3"),
     # Encoder-decoders.
     (marian_like, {"positions": layers.LearnedPositions(9)}, "positions=<LearnedPositions"),
     (marian_like, {"positions": layers.PositionalEncoding(100.0, False)},

@@ -8,55 +8,76 @@ from dataclasses import dataclass, field
 import keras
 
 from keras_transformer.checks import check
-from keras_transformer.huggingface.configs import (
-    ID_KEYS,
-    add_token_ids,
-    arguments_from,
-    check_config,
-    keys_of,
-    token_id_keys,
-)
+from keras_transformer.huggingface.configs import ID_KEYS, ID_PLACES, check_config, read_rows, token_ids
 from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.families.gated_layers import (
     FULL,
     SLIDING,
     gated_layers,
     kinds_from,
-    layer_keys,
+    kinds_of,
+    rope_keys,
+    ropes_of,
+    window_of,
 )
 from keras_transformer.huggingface.known_keys import DECODER
-from keras_transformer.huggingface.parts import attention_options, check_layers, check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
-from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, GatedFeedForward
-from keras_transformer.layers.residual import NORMS
+from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
 from keras_transformer.models import EncoderModel, LanguageModel
 
-DEFAULTS = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "head_dim": None,
-    "hidden_act": "silu",
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+ROWS = {
+    "vocab_size": ("vocab_size", 32000),
+    "d_model": ("hidden_size", 4096),
+    "tie_embeddings": ("tie_word_embeddings", False),
+    "logit_soft_cap": (None, None),
+    "num_layers": ("num_hidden_layers", 32),
+    "num_heads": ("num_attention_heads", 32),
+    "num_key_value_heads": ("num_key_value_heads", None),
+    "key_dim": ("head_dim", None),
+    "attention_bias": ("attention_bias", False),
+    "output_bias": (None, None),
+    "query_key_norm": (None, None),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "scalar": (None, None),
+    "soft_cap": (None, None),
+    "d_ff": ("intermediate_size", 11008),
+    "activation": ("hidden_act", "silu"),
+    "feed_forward_bias": ("mlp_bias", False),
+    "dropout": (None, 0.0),
+    "norm": (None, "rms"),
+    "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
+    "max_length": ("max_position_embeddings", 2048),
+    "pad_id": ("pad_token_id", None),
+    "bos_id": ("bos_token_id", 1),
+    "eos_id": ("eos_token_id", 2),
 }
 
 
-# Keys of config.json for the arguments of the model and of its attention.
-MODEL = {"vocab_size": "vocab_size", "d_model": "hidden_size", "tie_embeddings": "tie_word_embeddings"}
-ATTENTION = {"num_heads": "num_attention_heads", "dropout": "attention_dropout"}
-ATTENTION |= {"num_key_value_heads": "num_key_value_heads"}
-ROTATED = "no_rope_layers"  # whose values are 1 for the layers with rotary positions
-SCORES = re.compile(r"(^|\.)lm_head\.weight$")  # which an `EncoderModel` does not have
+def scalar_of(model):
+    """Returns the number whose root divides the scores of attention, an int where it is one."""
+    number = model.decoder.layers[0].self_attention.numbers()["scale"] ** -2
+    return round(number) if abs(number - round(number)) < 1e-6 * number else number
+
+
+ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.0.feed_forward"
+PLACES = {
+    "num_layers": "decoder.num_layers",
+    **{name: f"{ATTENTION}.{name}" for name in ("num_heads", "num_key_value_heads", "key_dim", "soft_cap")},
+    "attention_bias": f"{ATTENTION}.use_bias",
+    "attention_dropout": f"{ATTENTION}.dropout",
+    "scalar": scalar_of,
+    **{name: f"{FEED_FORWARD}.{name}" for name in ("d_ff", "activation")},
+    "feed_forward_bias": f"{FEED_FORWARD}.use_bias",
+    "dropout": f"{ATTENTION}_residual.dropout",
+    "layer_norm_epsilon": f"{ATTENTION}_residual.layer_norm_epsilon",
+    "layer_types": lambda model: kinds_of(model.decoder.layers),
+    "sliding_window": lambda model: window_of(model.decoder.layers),
+    "uses_window": lambda model: window_of(model.decoder.layers) is not None,
+    "rotated": lambda model: [int(rope is not None) for rope in ropes_of(model.decoder.layers)],
+    **ID_PLACES,
+}
+# An `EncoderModel` does not have it.
+SCORES = re.compile(r"(^|\.)lm_head\.weight$")
 LAYER = LayerNames(
     tuple(f"self_attn.{letter}_proj" for letter in "qkvo"),
     ("input_layernorm", "post_attention_layernorm"),
@@ -71,19 +92,11 @@ class DecoderFamily(Family):
 
     Attributes:
         layer_types: `layer_types(config)` gives the kind of each layer where config.json has no `layer_types`; None
-            where all layers have a window or none, as `sliding_window` says.
-        writes_layer_types: Whether config.json has the key `layer_types`. If not, all layers are of one kind.
+            where all layers have a window or none, as `sliding_window` says. Without "layer_types" among the `rows`,
+            all layers are of one kind.
         thetas: For each kind of layers with a wavelength of its own, as `rope_of_kind` takes them; None for one
             wavelength.
-        activation: Key of the activation.
-        output_bias: Whether the output of attention has a bias where queries, keys and values have one.
-        norm: Name of the norms.
-        query_key_norm: Whether queries and keys are normalised.
         names: The `LayerNames` of its layers. Layers with four norms have two of them after their sublayers.
-        scaled: Whether attention is scaled by `query_pre_attn_scalar`, and embeddings by the root of their width.
-        caps: Whether attention and logits have bounds.
-        attention_caps: Whether attention may have one.
-        biased: Names of the keys for the biases of attention and of the feed-forward network that config.json has.
         rotated: `rotated(config)` tells of each layer whether it has rotary positions, a list; None where all have.
         bidirectional: Key of config.json that asks for an `EncoderModel`, in which each token sees the later ones too;
             "" for a family without such models. They are read, not written.
@@ -91,21 +104,15 @@ class DecoderFamily(Family):
 
     model_classes: tuple = (LanguageModel,)
     prefix: str = "model."
-    defaults: dict = field(default_factory=lambda: DEFAULTS)
-    ignored: tuple = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)  # `rope_theta` gives it
-    guessed_keys: tuple = ("max_position_embeddings",)  # rotary positions have no limit
+    rows: dict = field(default_factory=lambda: ROWS)
+    places: dict = field(default_factory=lambda: PLACES)
+    # `rope_theta` gives these numbers.
+    ignored: tuple = (re.compile(r"(^|\.)rotary_emb\.inv_freq$"),)
+    # Rotary positions have no limit.
+    guessed_keys: tuple = ("max_position_embeddings",)
     layer_types: Callable | None = None
-    writes_layer_types: bool = False
     thetas: dict | None = None
-    activation: str = "hidden_act"
-    output_bias: bool = True
-    norm: str = "rms"
-    query_key_norm: bool = False
     names: LayerNames = LAYER
-    scaled: bool = False
-    caps: bool = False
-    attention_caps: bool = True
-    biased: tuple = ("attention_bias", "mlp_bias")
     rotated: Callable | None = None
     bidirectional: str = ""
     more_keys: tuple = DECODER
@@ -130,70 +137,73 @@ class DecoderFamily(Family):
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        family, config = self.variant(config), {**self.defaults, **config}
-        arguments, dtype = arguments_from(config, MODEL), kwargs.get("dtype")
-        if EncoderModel in family.model_classes:
-            return self._make_encoder(config, arguments, **kwargs)
-        return LanguageModel(
-            **arguments,
-            decoder=Decoder(self._layers(config, dtype), dtype=dtype, name="decoder"),
-            embedding_scale=self._embedding_scale(arguments["d_model"]),
-            logit_soft_cap=config["final_logit_softcapping"] if self.caps else None,
-            **add_token_ids(config, **kwargs, several=True),
-        )
-
-    def _make_encoder(self, config, arguments, **kwargs):
-        """Makes the `EncoderModel` that a config.json describes."""
-        dtype, ids = kwargs.get("dtype"), {name: config.get(key) for name, key in ID_KEYS.items()}
+        arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
+        encodes = EncoderModel in self.variant(config).model_classes
+        layers = self._layers(config, arguments, dtype, EncoderLayer if encodes else DecoderLayer)
+        model = {
+            **{name: arguments[name] for name in ("vocab_size", "d_model")},
+            "embedding_scale": 1.0 if arguments["scalar"] is None else arguments["d_model"] ** 0.5,
+        }
+        if not encodes:
+            return LanguageModel(
+                **model,
+                decoder=Decoder(layers, dtype=dtype, name="decoder"),
+                **{name: arguments[name] for name in ("tie_embeddings", "logit_soft_cap")},
+                **token_ids(arguments, **kwargs, several=True),
+            )
+        ids = {name: config.get(key) for name, key in ID_KEYS.items()}
         ids = {name: value[0] if isinstance(value, list) else value for name, value in ids.items()}
-        del arguments["tie_embeddings"]  # there are no scores of ids
         return EncoderModel(
-            **arguments,
-            encoder=Encoder(self._layers(config, dtype, EncoderLayer), dtype=dtype, name="encoder"),
-            embedding_scale=self._embedding_scale(arguments["d_model"]),
+            **model,
+            encoder=Encoder(layers, dtype=dtype, name="encoder"),
             num_segments=0,
-            norm=keras.layers.Identity(autocast=False, name="norm"),  # a policy would not be saved
+            # A policy would not be saved.
+            norm=keras.layers.Identity(autocast=False, name="norm"),
             dropout=0.0,
             **{**ids, **kwargs},
         )
 
-    def _embedding_scale(self, d_model):
-        return d_model**0.5 if self.scaled else 1.0
-
     def _one_kind(self, config):
-        """The kinds of layers that all have a window, or none."""
-        windows = "sliding_window" in self.defaults and config["sliding_window"] is not None
+        """Returns the kinds of layers that all have a window, or none."""
+        windows = "sliding_window" in self.rows and config["sliding_window"] is not None
         return [SLIDING if windows else FULL] * config["num_hidden_layers"]
 
-    def _layers(self, config, dtype=None, layer_class=DecoderLayer):
+    def _layers(self, config, arguments, dtype, layer_class):
         """Makes the layers that a config.json describes, unbuilt."""
-        window, again = config.get("sliding_window"), config.get("sliding_window_size")
+        config = {**self.all_defaults, **config}
+        window = arguments.get("sliding_window")
+        again = config.get("sliding_window_size")
         rule = "`sliding_window_size` of config.json must be `sliding_window`, which is the key that is read."
         check(again in (None, window), rule, sliding_window_size=again, sliding_window=window)
         causal = {}
         if layer_class is EncoderLayer and not self.sees_later_tokens(config):
             causal = {"use_causal_mask": True}
         elif layer_class is EncoderLayer and window is not None:
-            window = window // 2 + 1  # half of it lies before a token, half after it
+            # Half of it lies before a token, half after it.
+            window = window // 2 + 1
         kinds = kinds_from(config, self.layer_types or self._one_kind)
-        if not self.writes_layer_types:  # transformers looks at `sliding_window` alone
+        if "layer_types" not in self.rows:
+            # transformers looks at `sliding_window` alone.
             check_config(config, layer_types=self._one_kind(config))
         if not self.bidirectional:
             check_config(config, use_bidirectional_attention=False)
-        if not self.attention_caps:  # transformers ignores it
+        if self.rows["soft_cap"][0] is None:
+            # transformers ignores it.
             check_config(config, attn_logit_softcapping=None)
+        names = ("num_heads", "num_key_value_heads", "output_bias", "query_key_norm", "soft_cap")
         attention = {
-            **arguments_from(config, ATTENTION),
-            "key_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            "use_bias": self._has_biases(config, "attention_bias"),
-            "output_bias": None if self.output_bias else False,
-            "query_key_norm": self.norm if self.query_key_norm else None,
-            "norm_epsilon": config["rms_norm_eps"],
-            "scale": config["query_pre_attn_scalar"] ** -0.5 if self.scaled else None,
-            "soft_cap": config["attn_logit_softcapping"] if self.caps and self.attention_caps else None,
+            **{name: arguments[name] for name in names},
+            "key_dim": arguments["key_dim"] or arguments["d_model"] // arguments["num_heads"],
+            "use_bias": bool(arguments["attention_bias"]),
+            "dropout": arguments["attention_dropout"],
+            "norm_epsilon": arguments["layer_norm_epsilon"],
+            "scale": None if arguments["scalar"] is None else arguments["scalar"] ** -0.5,
         }
-        feed_forward = arguments_from(config, self._feed_forward_keys)
-        feed_forward["use_bias"] = self._has_biases(config, "mlp_bias")
+        feed_forward = {
+            "d_ff": arguments["d_ff"],
+            "activation": arguments["activation"],
+            "use_bias": bool(arguments["feed_forward_bias"]),
+        }
         return gated_layers(
             layer_class,
             config,
@@ -203,105 +213,23 @@ class DecoderFamily(Family):
             window,
             self.thetas,
             dtype=dtype,
-            dropout=config.get("resid_pdrop", 0.0),
-            layer_norm_epsilon=config["rms_norm_eps"],
-            norm=self.norm,
+            **{name: arguments[name] for name in ("dropout", "norm", "layer_norm_epsilon")},
             sandwich_norm=len(self.names.norms) == 4,
             rotated=self.rotated and self.rotated(config),
             **causal,
         )
 
-    def _has_biases(self, config, key):
-        """Whether config.json asks for biases by a key. Where a family has no such key, transformers ignores it."""
-        return bool((config if key in self.biased else self.defaults).get(key))
-
-    @property
-    def _feed_forward_keys(self):
-        return {"d_ff": "intermediate_size", "activation": self.activation}
-
-    def make_config(self, model):
-        """Makes the config.json of a model.
+    def other_keys(self, model):
+        """Returns the keys of config.json for rotary positions.
 
         `max_position_embeddings` is the length that the rotary positions are scaled for. They start from the family's
         default where the scaling does not say.
         """
-        family = self.model_type
-        check_parts(
-            family,
-            positions=(model.positions, None),
-            decoder=(model.decoder, Decoder),
-            embedding_scale=(model.embedding_scale, self._embedding_scale(model.d_model)),
-            logit_soft_cap=(model.logit_soft_cap, model.logit_soft_cap if self.caps else None),
-        )
-        attention, feed_forward, residual = check_layers(
-            family,
-            model.decoder,
-            feed_forward=GatedFeedForward,
-            norm=NORMS[self.norm],
-            normalize_first=True,
-            sandwich_norm=len(self.names.norms) == 4,
-            free=("attention.sliding_window", "attention.positions") if self.writes_layer_types else (),
-        )
-        if model.d_model % attention.num_heads and not self.scaled:
-            raise ValueError(
-                f"`d_model` of a {family!r} model must be divisible by `num_heads`. "
-                f"Received: d_model={model.d_model}, num_heads={attention.num_heads}."
-            )
-        config = {
-            "model_type": family,
-            "architectures": list(self.architectures),
-            **keys_of(family, model, MODEL),
-            **keys_of(family, attention, {**ATTENTION, "key_dim": "head_dim"}),
-            **keys_of(family, feed_forward, self._feed_forward_keys),
-            "rms_norm_eps": residual.norm.epsilon,
-            **self._option_keys(model, attention, feed_forward),
-            **self._layer_keys(model.decoder),
-            **token_id_keys(model),
-        }
-        self._check_made(model, config)
-        return config
-
-    def _option_keys(self, model, attention, feed_forward):
-        biases = {"attention_bias": attention.use_bias, "mlp_bias": feed_forward.use_bias}
-        keys = {key: biases[key] for key in self.biased}
-        if self.scaled:
-            scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
-            number = scale**-2
-            keys["query_pre_attn_scalar"] = (
-                round(number) if abs(number - round(number)) < 1e-6 * number else number
-            )
-        if self.caps:
-            keys["final_logit_softcapping"] = model.logit_soft_cap
-            keys["attn_logit_softcapping"] = attention.soft_cap
-        return keys
-
-    def _window_keys(self, window):
-        keys = {"use_sliding_window": window is not None, "sliding_window": window}
-        return {key: value for key, value in keys.items() if key in self.defaults}
-
-    def _layer_keys(self, decoder):
-        """Returns the keys of config.json for the windows and positions of the layers."""
-        max_length = self.defaults["max_position_embeddings"]
-        rotates_all = self.rotated is None
-        keys = layer_keys(self.model_type, decoder, self._window_keys, max_length, self.thetas, rotates_all)
-        if not rotates_all:
-            keys[ROTATED] = [int(layer.self_attention.positions is not None) for layer in decoder.layers]
-        return {key: keys[key] for key in keys if key != "layer_types" or self.writes_layer_types}
-
-    def _check_made(self, model, config):
-        """Raises `ValueError` where the config.json would make other layers than the model's."""
-        made = self._layers({**self.defaults, **config})
-        for layer, expected in zip(model.decoder.layers, made, strict=True):
-            found, wanted = (self._options(each, model.d_model) for each in (layer, expected))
-            check_parts(self.model_type, **{name: (value, wanted[name]) for name, value in found.items()})
-
-    def _options(self, layer, d_model):
-        positions = layer.self_attention.positions
-        return {
-            **attention_options(layer.self_attention, d_model),
-            "positions": positions and (positions.max_wavelength, positions.scaling),
-            "feed_forward_dropout": layer.feed_forward.dropout,
-        }
+        d_model, num_heads = model.d_model, model.decoder.layers[0].self_attention.num_heads
+        rule = f"`d_model` of a {self.model_type!r} model must be divisible by `num_heads`."
+        is_scaled = self.rows["scalar"][0] is not None
+        check(is_scaled or d_model % num_heads == 0, rule, d_model=d_model, num_heads=num_heads)
+        return rope_keys(self.model_type, model.decoder.layers, self.rows["max_length"][1], self.thetas)
 
     def make_tensors(self, model):
         """Describes the tensors."""
@@ -313,7 +241,7 @@ class DecoderFamily(Family):
         for i, layer in enumerate(stack.layers):
             name, attention = f"model.layers.{i}.", layer.self_attention
             yield from layer_tensors(name, layer, self.names)
-            if self.query_key_norm:
+            if attention.query_norm is not None:
                 yield from norm(f"{name}self_attn.q_norm", attention.query_norm)
                 yield from norm(f"{name}self_attn.k_norm", attention.key_norm)
         yield from norm("model.norm", stack.norm)

@@ -62,6 +62,11 @@ class Family:
         keys = {key for key, _ in self.rows.values() if key is not None}
         return {*CONFIG, *self.defaults, *keys, *self.more_keys}
 
+    @property
+    def all_defaults(self):
+        """transformers' value of each key of config.json, a dict."""
+        return {**self.defaults, **{key: value for key, value in self.rows.values() if key is not None}}
+
     def variant(self, config, makes_vectors=False):
         """Returns the family as it reads a config.json.
 

@@ -4,7 +4,7 @@
 """
 
 from keras_transformer.checks import check_positive
-from keras_transformer.huggingface.families.rotary import positions_from, rope_keys, rope_of
+from keras_transformer.huggingface.families.rotary import keys_of_rope, positions_from, rope_of
 from keras_transformer.huggingface.parts import attention_options, check_parts
 from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
 
@@ -30,6 +30,33 @@ def kinds_from(config, default):
             f"Received: layer_types={kinds!r:.200}."
         )
     return kinds
+
+
+def attentions_of(layers):
+    """Returns the self-attention of each layer, a list; None for a layer without a `MultiHeadAttention`."""
+    attentions = [getattr(layer, "self_attention", None) for layer in layers]
+    return [each if isinstance(each, MultiHeadAttention) else None for each in attentions]
+
+
+def windows_of(layers):
+    """Returns the window of each layer, a list of int or None."""
+    return [attention and attention.numbers()["sliding_window"] for attention in attentions_of(layers)]
+
+
+def window_of(layers):
+    """Returns the first window of some layers, an int; None where they have none."""
+    return next((window for window in windows_of(layers) if window is not None), None)
+
+
+def kinds_of(layers):
+    """Returns the kind of each layer, a list of str; it undoes `kinds_from`."""
+    return [FULL if window is None else SLIDING for window in windows_of(layers)]
+
+
+def ropes_of(layers):
+    """Returns the `RotaryPositions` of each layer, a list; None for a layer without."""
+    positions = [attention and attention.positions for attention in attentions_of(layers)]
+    return [each if isinstance(each, RotaryPositions) else None for each in positions]
 
 
 def layer_keys(family, stack, window_keys, max_length, thetas=None, rotates_all=True):
@@ -64,7 +91,7 @@ def layer_keys(family, stack, window_keys, max_length, thetas=None, rotates_all=
     check_parts(family, number_of_windows=(len(widths), min(len(widths), 1)))
     by_kind = {kind: attention.positions for kind, attention in zip(kinds, attentions, strict=True)}
     if thetas is None:
-        rope = rope_keys(family, ropes[0], max_length)
+        rope = keys_of_rope(family, ropes[0], max_length)
     else:
         rope = _rope_keys_by_kind(family, by_kind, max_length, thetas)
     kind_keys = {"num_hidden_layers": len(kinds), "layer_types": kinds}
@@ -153,6 +180,29 @@ def _rope_keys_by_kind(family, by_kind, max_length, theta_keys):
     """
     ropes = {kind: {"rope_type": "default", "rope_theta": theta} for kind, (_, theta) in theta_keys.items()}
     ropes |= {kind: rope_of(family, each) for kind, each in by_kind.items()}
+    return {
+        "max_position_embeddings": max_length,
+        "rope_parameters": ropes,
+        **{key: ropes[kind]["rope_theta"] for kind, (key, _) in theta_keys.items()},
+    }
+
+
+def rope_keys(family, layers, max_length, theta_keys=None):
+    """Returns the keys of config.json for the rotary positions of layers: those of transformers 5 and 4.
+
+    They are those of the first layer that has some, or of the first one of each kind.
+
+    Args:
+        family: The `model_type`.
+        layers: The layers, a list.
+        max_length: `max_position_embeddings` where the scaling does not say it.
+        theta_keys: As `rope_of_kind` takes them; None for one wavelength.
+    """
+    pairs = [pair for pair in zip(kinds_of(layers), ropes_of(layers), strict=True) if pair[1] is not None]
+    if theta_keys is None:
+        return keys_of_rope(family, pairs[0][1] if pairs else RotaryPositions(), max_length)
+    ropes = {kind: {"rope_type": "default", "rope_theta": theta} for kind, (_, theta) in theta_keys.items()}
+    ropes |= {kind: rope_of(family, rope) for kind, rope in reversed(pairs)}
     return {
         "max_position_embeddings": max_length,
         "rope_parameters": ropes,

@@ -1,27 +1,33 @@
 """Gemma 2: Gemma Team, 2024, "Gemma 2: Improving Open Language Models at a Practical Size"."""
 
-from keras_transformer.huggingface.families.decoders import DEFAULTS, FULL, LAYER, SLIDING, DecoderFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.decoders import FULL, LAYER, ROWS, SLIDING, DecoderFamily
 from keras_transformer.huggingface.tokenizers.sentence_piece import sentence_piece_kind
 
-GEMMA_DEFAULTS = {
-    **DEFAULTS,
-    "vocab_size": 256000,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-    "pad_token_id": 0,
-    "bos_token_id": 2,
-    "eos_token_id": 1,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "final_logit_softcapping": None,
-    "attn_logit_softcapping": None,
+GEMMA_ROWS = {
+    **with_defaults(
+        ROWS,
+        vocab_size=256000,
+        d_model=2304,
+        d_ff=9216,
+        num_layers=26,
+        num_heads=8,
+        num_key_value_heads=4,
+        key_dim=256,
+        max_length=8192,
+        tie_embeddings=True,
+        pad_id=0,
+        bos_id=2,
+        eos_id=1,
+    ),
+    "activation": ("hidden_activation", "gelu_pytorch_tanh"),
+    "feed_forward_bias": (None, False),
+    "norm": (None, "zero_centered_rms"),
+    "scalar": ("query_pre_attn_scalar", 256),
+    "logit_soft_cap": ("final_logit_softcapping", 30.0),
+    "soft_cap": ("attn_logit_softcapping", 50.0),
+    "layer_types": ("layer_types", None),
+    "sliding_window": ("sliding_window", 4096),
 }
 GEMMA_LAYER = LAYER._replace(norms=(*LAYER.norms, "pre_feedforward_layernorm", "post_feedforward_layernorm"))
 
@@ -38,13 +44,7 @@ FAMILY = DecoderFamily(
     "gemma2",
     ("Gemma2ForCausalLM",),
     TOKENIZER,
-    defaults={**GEMMA_DEFAULTS, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    rows=GEMMA_ROWS,
     layer_types=layer_types,
-    writes_layer_types=True,
-    activation="hidden_activation",
-    norm="zero_centered_rms",
     names=GEMMA_LAYER,
-    scaled=True,
-    caps=True,
-    biased=("attention_bias",),
 )

@@ -6,6 +6,7 @@ Text Representations".
 
 import dataclasses
 
+from keras_transformer.huggingface.configs import with_defaults
 from keras_transformer.huggingface.families import gemma2
 from keras_transformer.huggingface.families.gated_layers import FULL, SLIDING
 
@@ -22,15 +23,14 @@ FAMILY = dataclasses.replace(
     gemma2.FAMILY,
     model_type="gemma3_text",
     classes=("Gemma3ForCausalLM",),
-    defaults={
-        **gemma2.GEMMA_DEFAULTS,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-        "sliding_window_pattern": 6,
+    rows={
+        **with_defaults(gemma2.GEMMA_ROWS, vocab_size=262208, max_length=131072, logit_soft_cap=None),
+        "query_key_norm": (None, "zero_centered_rms"),
+        "soft_cap": (None, None),
+        "pattern": ("sliding_window_pattern", 6),
     },
     layer_types=layer_types,
     thetas=THETAS,
-    query_key_norm=True,
-    attention_caps=False,
-    bidirectional="use_bidirectional_attention",  # EmbeddingGemma
+    # EmbeddingGemma.
+    bidirectional="use_bidirectional_attention",
 )

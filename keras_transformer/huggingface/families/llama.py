@@ -6,8 +6,9 @@ from keras_transformer.huggingface.tokenizers.kinds import SENTENCE_PIECE_TOKENS
 from keras_transformer.huggingface.tokenizers.sentence_piece import sentence_piece_kind
 
 TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("unk", "bos", "eos")}
-PIECES = sentence_piece_kind("llama", "LlamaTokenizer", TOKENS, add_dummy_prefix=True)  # of Llama 1 and 2
-BYTE_LEVEL = byte_pair_kind("llama", adds_bos=True)  # of Llama 3
+# Of Llama 1 and 2, and of Llama 3.
+PIECES = sentence_piece_kind("llama", "LlamaTokenizer", TOKENS, add_dummy_prefix=True)
+BYTE_LEVEL = byte_pair_kind("llama", adds_bos=True)
 
 TOKENIZER = first_of(PIECES, BYTE_LEVEL)
 FAMILY = DecoderFamily("llama", ("LlamaForCausalLM",), TOKENIZER)

@@ -5,5 +5,8 @@ import dataclasses
 from keras_transformer.huggingface.families import mistral
 
 FAMILY = dataclasses.replace(
-    mistral.FAMILY, model_type="ministral", classes=("MinistralForCausalLM",), writes_layer_types=True
+    mistral.FAMILY,
+    model_type="ministral",
+    classes=("MinistralForCausalLM",),
+    rows={**mistral.MISTRAL_ROWS, "layer_types": ("layer_types", None)},
 )

@@ -1,19 +1,24 @@
 """Qwen 2 and 2.5: Yang et al., 2024, "Qwen2 Technical Report"."""
 
-from keras_transformer.huggingface.families.decoders import DEFAULTS, FULL, SLIDING, DecoderFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.decoders import FULL, ROWS, SLIDING, DecoderFamily
 from keras_transformer.huggingface.tokenizers.byte_pair import BYTE_PAIR
 
-QWEN_DEFAULTS = {
-    **DEFAULTS,
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-    "bos_token_id": None,
-    "eos_token_id": None,
+QWEN_ROWS = {
+    **with_defaults(
+        ROWS,
+        vocab_size=151936,
+        d_ff=22016,
+        num_key_value_heads=32,
+        max_length=32768,
+        bos_id=None,
+        eos_id=None,
+    ),
+    "feed_forward_bias": (None, False),
+    "layer_types": ("layer_types", None),
+    "uses_window": ("use_sliding_window", False),
+    "sliding_window": ("sliding_window", 4096),
+    "layers_without_window": ("max_window_layers", 28),
 }
 
 
@@ -30,9 +35,6 @@ FAMILY = DecoderFamily(
     "qwen2",
     ("Qwen2ForCausalLM",),
     BYTE_PAIR,
-    defaults={**QWEN_DEFAULTS, "attention_bias": True},
+    rows={**QWEN_ROWS, "attention_bias": (None, True), "output_bias": (None, False)},
     layer_types=layer_types,
-    writes_layer_types=True,
-    output_bias=False,
-    biased=(),
 )

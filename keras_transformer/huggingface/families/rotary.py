@@ -114,7 +114,7 @@ def rope_of(family, positions):
     return {**rope, "rope_theta": theta}
 
 
-def rope_keys(family, positions, max_length):
+def keys_of_rope(family, positions, max_length):
     """Returns the keys of config.json for rotary positions: those of transformers 5, and those of transformers 4.
 
     Args:

@@ -4,10 +4,12 @@ Yang et al., 2025, "Rope to Nope and Back Again: A New Hybrid Attention Strategy
 """
 
 from keras_transformer.checks import check, check_positive
-from keras_transformer.huggingface.families.decoders import DEFAULTS, FULL, ROTATED, SLIDING, DecoderFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.decoders import FULL, ROWS, SLIDING, DecoderFamily
 from keras_transformer.huggingface.tokenizers.byte_pair import BYTE_PAIR
 
-INTERVAL = "no_rope_layer_interval"
+# The values of the first key are 1 for the layers with rotary positions.
+ROTATED, INTERVAL = "no_rope_layers", "no_rope_layer_interval"
 
 
 def rotated(config):
@@ -31,25 +33,27 @@ FAMILY = DecoderFamily(
     "smollm3",
     ("SmolLM3ForCausalLM",),
     BYTE_PAIR,
-    defaults={
-        **DEFAULTS,
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 32768,
-        "rope_theta": 2_000_000.0,
-        "use_sliding_window": False,
-        "sliding_window": None,
-        ROTATED: None,
-        INTERVAL: 4,
-        "tie_word_embeddings": True,
-        "pad_token_id": 128004,
-        "bos_token_id": 128000,
-        "eos_token_id": 128001,
+    rows={
+        **with_defaults(
+            ROWS,
+            vocab_size=128256,
+            d_model=2048,
+            num_layers=36,
+            num_heads=16,
+            num_key_value_heads=4,
+            max_length=32768,
+            tie_embeddings=True,
+            pad_id=128004,
+            bos_id=128000,
+            eos_id=128001,
+        ),
+        "layer_types": ("layer_types", None),
+        "uses_window": ("use_sliding_window", False),
+        "sliding_window": ("sliding_window", None),
+        "rotated": (ROTATED, None),
+        "interval": (INTERVAL, 4),
+        "theta": ("rope_theta", 2_000_000.0),
     },
     layer_types=layer_types,
-    writes_layer_types=True,
     rotated=rotated,
 )
