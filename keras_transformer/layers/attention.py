@@ -4,7 +4,7 @@ import dataclasses
 
 import keras
 
-from keras_transformer.checks import check, check_choice, check_positive, check_range, check_share
+from keras_transformer.checks import check, check_choice
 from keras_transformer.execution import ops
 from keras_transformer.execution.operands import joint_product
 from keras_transformer.execution.ops import at_least_float32
@@ -113,14 +113,10 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             num_heads, size, value_dim, dropout, use_bias, output_shape, attention_axes, **kwargs
         )
         self._key_dim, self._value_dim = key_dim, value_dim or key_dim
-        check_share(dropout=dropout)
         key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
-        check_positive(num_key_value_heads=key_value_heads)
         rule = "`num_heads` must be divisible by `num_key_value_heads`."
         heads = {"num_heads": num_heads, "num_key_value_heads": num_key_value_heads}
         check(num_heads % key_value_heads == 0, rule, **heads)
-        check_range(0, scale=0.0 if scale is None else scale, norm_epsilon=norm_epsilon)
-        check_range(0, above=True, soft_cap=1.0 if soft_cap is None else soft_cap)
         check_choice([None, *NORMS], query_key_norm=query_key_norm)
         self.num_key_value_heads = key_value_heads
         self.positions = check_part(positions, "positions", AttentionPositions)

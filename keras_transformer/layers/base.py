@@ -9,6 +9,7 @@ import keras
 from keras_transformer.checks import check, check_positive
 from keras_transformer.execution.int8 import set_quantization_config
 from keras_transformer.keras_internals import sublayers, take_own_policies
+from keras_transformer.layers.rules import RULES, keeping_rules
 
 KERAS_ARGUMENTS = ("name", "dtype", "trainable")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -22,17 +23,24 @@ class Configured:
     freezes the sublayers that it makes. Keras freezes only those that exist.
     """
 
+    # The rules of the arguments of this class's own constructor. A class may have others.
+    rules = RULES
     # Indices of the frozen and quantized sublayers in a loaded configuration.
     saved_frozen = ()
     saved_quantization_configs = ()
     # Names of the attributes that decide what the layer computes; None for the arguments of its constructor.
     decided_by = None
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # In a subclass of yours a name may have another meaning.
+        if cls.__module__.startswith(f"{__package__.partition('.')[0]}.") and "__init__" in vars(cls):
+            cls.__init__ = keeping_rules(cls.__init__, cls.rules)
+
     def __new__(cls, *args, **kwargs):
         layer = super().__new__(cls, *args, **kwargs)
-        vars(layer)["_arguments"] = _arguments_by_name(
-            cls, args, kwargs
-        )  # Keras would track layers among them
+        # As an attribute that is set, Keras would track the layers among them.
+        vars(layer)["_arguments"] = _arguments_by_name(cls, args, kwargs)
         return layer
 
     def numbers(self):
@@ -60,7 +68,13 @@ class Configured:
     @classmethod
     def of_arguments(cls, **arguments):
         """Makes a layer of the arguments that a configuration holds."""
-        return cls(**arguments)
+        positional, parameters = [], list(inspect.signature(cls.__init__).parameters.values())[1:]
+        kinds = [parameter.kind for parameter in parameters]
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            *before, unnamed = parameters[: kinds.index(inspect.Parameter.VAR_POSITIONAL) + 1]
+            if unnamed.name in arguments:
+                positional = [arguments.pop(each.name) for each in before] + arguments.pop(unnamed.name)
+        return cls(*positional, **arguments)
 
     def build_from_config(self, config):
         super().build_from_config(config)
@@ -91,8 +105,6 @@ class Configured:
     def get_config(self):
         # Keras's own classes would read attributes.
         config = keras.layers.Layer.get_config(self)
-        rule = f"`{type(self).__name__}` takes arguments without names: write its `get_config` and `from_config`."
-        check(self._arguments is not None, rule, constructor=str(inspect.signature(type(self).__init__)))
         with _Serialized():
             config |= {name: to_config(value) for name, value in self._arguments.items()}
         policy_map = keras.dtype_policies.DTypePolicyMap
@@ -132,10 +144,11 @@ class KeepsShape(Configured):
 def _arguments_by_name(cls, args, kwargs):
     """Names the arguments of a constructor call, and adds the defaults of the class.
 
-    Values of `*args` have the names that the next constructor gives them: a class that calls it `args` passes it on.
+    A class that calls them `*args` passes them on: they have the names that the next constructor gives them. Under
+    another name, such as `*layers`, they are one list.
 
     Returns:
-        A dict; None where an argument has no name.
+        A dict.
     """
     arguments, values, defaults = {}, list(args), True
     for base in cls.__mro__:
@@ -143,9 +156,8 @@ def _arguments_by_name(cls, args, kwargs):
             continue
         for parameter in list(inspect.signature(base.__init__).parameters.values())[1:]:
             name, kind = parameter.name, parameter.kind
-            unnamed = kind is parameter.VAR_POSITIONAL and name != "args"
-            if values and (unnamed or kind is parameter.POSITIONAL_ONLY):
-                return None
+            if kind is parameter.VAR_POSITIONAL and name != "args":
+                arguments[name], values = values, []
             if name in arguments or name in kwargs or kind not in _NAMED:
                 continue
             if values and kind is parameter.POSITIONAL_OR_KEYWORD:
@@ -153,8 +165,6 @@ def _arguments_by_name(cls, args, kwargs):
             elif defaults and parameter.default is not parameter.empty:
                 arguments[name] = parameter.default
         defaults = False
-    if values:
-        return None
     arguments = {
         name: value for name, value in {**arguments, **kwargs}.items() if name not in KERAS_ARGUMENTS
     }

@@ -4,7 +4,7 @@ import math
 
 import keras
 
-from keras_transformer.checks import check, check_count, check_dense, check_positive, check_range
+from keras_transformer.checks import check, check_dense
 from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import OneProduct, column_sums, narrow_weights, parts_of
 from keras_transformer.execution.modes import held
@@ -60,7 +60,6 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         embeddings_initializer=None,
         **kwargs,
     ):
-        check_positive(vocab_size=vocab_size, d_model=d_model)
         check(
             not (kwargs.get("mask_zero") or kwargs.get("reverse_dtype")),
             "`pad_id=0` takes the place of `mask_zero`, and logits are float32 or wider without `reverse_dtype`.",
@@ -274,8 +273,6 @@ class PositionalEncoding(_Added):
 
     def __init__(self, max_wavelength=10000.0, interleaved=True, offset=0, endpoint=False, **kwargs):
         super().__init__(**kwargs)
-        check_range(0, above=True, max_wavelength=max_wavelength)
-        check_count(0, offset=offset)
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
         self.offset = offset
@@ -318,8 +315,6 @@ class LearnedPositions(_Added):
 
     def __init__(self, max_length, offset=0, **kwargs):
         super().__init__(**kwargs)
-        check_positive(max_length=max_length)
-        check_count(0, offset=offset)
         self.max_length = max_length
         self.offset = offset
 
@@ -365,7 +360,6 @@ class SegmentEmbedding(_Added):
 
     def __init__(self, num_segments=2, **kwargs):
         super().__init__(**kwargs)
-        check_positive(num_segments=num_segments)
         self.num_segments = num_segments
 
     def build(self, x_shape, segment_ids_shape=None):

@@ -4,7 +4,6 @@ import math
 
 import keras
 
-from keras_transformer.checks import check_positive, check_share
 from keras_transformer.execution import ops
 from keras_transformer.layers.base import KeepsShape
 from keras_transformer.layers.projection import Projection
@@ -72,8 +71,6 @@ class FeedForward(KeepsShape, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_positive(d_ff=d_ff)
-        check_share(dropout=dropout)
         self.d_ff = d_ff
         self.activation = get_activation(activation)
         self.dropout = dropout

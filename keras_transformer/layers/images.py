@@ -5,7 +5,7 @@ import operator
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_choice, check_positive, check_range, height_and_width
+from keras_transformer.checks import check, check_choice, check_range, height_and_width
 from keras_transformer.execution import ops
 from keras_transformer.layers.base import Configured
 from keras_transformer.layers.projection import Projection
@@ -39,7 +39,6 @@ class PatchEmbedding(Configured, keras.layers.Layer):
     def __init__(self, patch_size, d_model, kernel_initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
         self.patch_size = height_and_width(patch_size=patch_size)
-        check_positive(d_model=d_model)
         self.d_model = d_model
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
@@ -128,7 +127,6 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
         self.deviation = _numbers(deviation)
         for value in self.deviation:
             check_range(0, above=True, deviation=value)
-        check_range(0, above=True, scale=scale)
         check_choice(sorted(KERNELS), interpolation=interpolation)
         self.scale = scale
         self.interpolation = interpolation

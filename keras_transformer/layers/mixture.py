@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.checks import check, check_count, check_range
+from keras_transformer.checks import check, check_count
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers.base import KeepsShape, check_part, ensure_built
@@ -61,7 +61,6 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         is_list = isinstance(experts, (list, tuple)) and len(experts) > 0
         check(is_list, "`experts` must be a list of layers.", experts=experts)
         check_count(1, len(experts), top_k=top_k)
-        check_range(0, balance=balance)
         self.experts = [check_part(expert, f"experts[{i}]") for i, expert in enumerate(experts)]
         self.num_experts = len(experts)
         self.top_k = top_k

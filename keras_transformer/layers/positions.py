@@ -110,7 +110,6 @@ class RelativePositionBias(AttentionPositions):
 
     def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True, **kwargs):
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads, num_buckets=num_buckets, max_distance=max_distance)
         single = num_buckets // (4 if bidirectional else 2)
         check(
             num_buckets % 2 == 0 and 1 <= single < max_distance,
@@ -188,7 +187,6 @@ class RotaryPositions(AttentionPositions):
 
     def __init__(self, max_wavelength=10000.0, scaling=None, **kwargs):
         super().__init__(**kwargs)
-        check_range(0, above=True, max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
         self.scaling = check_part(scaling, "scaling", Scaling)
         self.supports_masking = True

@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_transformer.checks import check_positive, check_share
 from keras_transformer.execution import ops
 from keras_transformer.layers.attention import pack
 from keras_transformer.layers.base import KeepsShape
@@ -45,8 +44,6 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
 
     def __init__(self, num_layers, units, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
-        check_positive(num_layers=num_layers, units=units)
-        check_share(dropout=dropout)
         self.num_layers = num_layers
         self.units = units
         self.dropout = dropout

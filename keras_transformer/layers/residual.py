@@ -5,7 +5,7 @@ import math
 
 import keras
 
-from keras_transformer.checks import check, check_choice, check_dense, check_range, check_share
+from keras_transformer.checks import check, check_choice, check_dense, check_range
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers.base import Configured, ensure_built
@@ -65,8 +65,6 @@ class Residual(Configured, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_share(dropout=dropout)
-        check_range(0, layer_norm_epsilon=layer_norm_epsilon)
         check_choice([None, *NORMS], norm=norm)
         for name, asked in (("sandwich_norm=True", sandwich_norm), ("norm=None", norm is None)):
             check(

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.checks import check, check_positive, check_range, check_share
+from keras_transformer.checks import check
 from keras_transformer.execution import ops
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
@@ -18,6 +18,7 @@ from keras_transformer.layers.base import (
 from keras_transformer.layers.cache import KVCache, empty_cache, of_each_layer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.rules import RULES, check_layers
 from keras_transformer.masks import as_token_mask, own_or_implicit_mask
 
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
@@ -101,8 +102,6 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_share(dropout=dropout)
-        check_range(0, layer_norm_epsilon=layer_norm_epsilon)
         check_either("attention", attention, num_heads=num_heads, attention_dropout=attention_dropout)
         check_either("feed_forward", feed_forward, d_ff=d_ff, activation_dropout=activation_dropout)
         rule = "`attention_norm=False` needs `normalize_first=True`."
@@ -364,6 +363,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
 
     decided_by = ("layers", "norm")
     layer_class = EncoderLayer
+    rules = RULES | {"num_layers": check_layers}
     # Arguments that every layer of the stack is called with, in addition to `training`, which Keras takes care of.
     call_arguments = ("padding_mask", "attention_mask", "return_attention_scores")
 
@@ -378,7 +378,6 @@ class Encoder(KeepsShape, keras.layers.Layer):
             for i, layer in enumerate(self.layers):
                 check_call_arguments(layer, self.call_arguments, f"num_layers[{i}]")
         else:
-            check_positive(num_layers=num_layers)
             for name in ("attention", "cross_attention", "feed_forward"):
                 rule = f"All layers would share one `{name}`. Pass a list of layers, each with its own."
                 check(kwargs.get(name) is None, rule, **{name: kwargs.get(name)})

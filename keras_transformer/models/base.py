@@ -197,7 +197,7 @@ class BaseModel(Configured, keras.Model):
 
     @classmethod
     def of_arguments(cls, **arguments):
-        model = cls(**arguments)
+        model = super().of_arguments(**arguments)
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
         return model

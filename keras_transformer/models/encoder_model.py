@@ -1,8 +1,10 @@
 """The encoder alone: states of all tokens, and heads that read them."""
 
+import functools
+
 import keras
 
-from keras_transformer.checks import check, check_choice, check_ids, check_positive, check_share
+from keras_transformer.checks import check, check_choice, check_count, check_ids, check_positive, check_share
 from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import set_quantization_config, two_parts
 from keras_transformer.execution.ops import at_least_float32
@@ -10,6 +12,7 @@ from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built, takes_argument
+from keras_transformer.layers.rules import RULES
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import POOLINGS, PROJECTED, Head, ProjectedPooler, pooled_states
 
@@ -65,6 +68,9 @@ class EncoderModel(BaseModel):
     >>> model(np.array([[5, 7, 0]])).shape
     TensorShape([1, 3, 4])
     """
+
+    # 0 is for no segments.
+    rules = RULES | {"num_segments": functools.partial(check_count, 0)}
 
     def __init__(
         self,

@@ -7,13 +7,14 @@ argument `padding_mask` gets the mask of real tokens, bool `(batch, length)`.
 
 import keras
 
-from keras_transformer.checks import check, check_choice, check_labels, check_positive, check_share
+from keras_transformer.checks import check, check_choice, check_labels, check_positive
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.base import Configured
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.residual import NORMS
+from keras_transformer.layers.rules import RULES
 from keras_transformer.masks import as_token_mask
 
 POOLINGS = ("mean", "first", "last")
@@ -125,7 +126,6 @@ class Pooler(Head):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_share(dropout=dropout)
         check_choice([None, *NORMS], norm=norm)
         check_choice(POOLINGS, pooling=pooling)
         self.activation = get_activation(activation)
@@ -145,6 +145,12 @@ class Pooler(Head):
         pooled = pooled_states(states, self.pooling, as_token_mask(padding_mask))
         y = self.dense(self.drop(pooled, training=training))
         return y if self.norm is None else self.norm(y)
+
+
+def _check_widths(units):
+    """Raises `ValueError` for a width that is not a positive integer."""
+    for width in units:
+        check_positive(units=width)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -176,13 +182,13 @@ class ProjectedPooler(Head):
     TensorShape([2, 7])
     """
 
+    rules = RULES | {"units": _check_widths}
+
     def __init__(self, units, activations, use_bias, pooling="mean", **kwargs):
         super().__init__(**kwargs)
         rule = "`activations` and `use_bias` must have a value for each of `units`, of which there is one at least."
         lengths = {"units": units, "activations": activations, "use_bias": use_bias}
         check(units and len(units) == len(activations) == len(use_bias), rule, **lengths)
-        for width in units:
-            check_positive(units=width)
         check_choice(POOLINGS, pooling=pooling)
         self.units = list(units)
         self.activations = [get_activation(activation) for activation in activations]
@@ -265,8 +271,6 @@ class _Scores(Head):
 
     def __init__(self, num_classes, dropout=0.1, labels=None, **kwargs):
         super().__init__(**kwargs)
-        check_positive(num_classes=num_classes)
-        check_share(dropout=dropout)
         labels = None if labels is None else list(labels)
         if labels is not None:
             check_labels(num_classes, labels=labels)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.checks import check_positive
 from keras_transformer.execution import ops
 from keras_transformer.layers import LSTMStack, LuongAttention
 from keras_transformer.layers.attention import pack
@@ -90,7 +89,6 @@ class RecurrentSeq2Seq(EncoderDecoder):
         **kwargs,
     ):
         policy = keras.dtype_policies.get(kwargs.get("dtype"))
-        check_positive(num_layers=num_layers, d_model=d_model)
         self.num_layers = num_layers
         self.attention = LuongAttention(dtype=policy, name="attention")
         super().__init__(

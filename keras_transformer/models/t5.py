@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_transformer.checks import check_positive
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
@@ -97,7 +96,6 @@ class T5(EncoderDecoder):
         **kwargs,
     ):
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
-        check_positive(num_layers=num_layers, num_decoder_layers=num_decoder_layers, d_model=d_model)
         self.vocab_size = vocab_size
         self.num_layers = num_layers
         self.num_heads = num_heads

@@ -361,7 +361,6 @@ class Transformer(EncoderDecoder):
         policy = keras.dtype_policies.get(keras_arguments.get("dtype"))
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
-        check_positive(num_layers=num_layers, num_decoder_layers=num_decoder_layers)
         super().__init__(
             source_vocab_size,
             target_vocab_size,

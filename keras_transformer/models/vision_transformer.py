@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.checks import check, check_positive, check_share, height_and_width
+from keras_transformer.checks import check, height_and_width
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
@@ -68,10 +68,6 @@ class VisionTransformer(BaseModel):
     ):
         super().__init__(**kwargs)
         self.image_size = height_and_width(image_size=image_size)
-        check_positive(d_model=d_model, channels=channels)
-        check_share(dropout=dropout)
-        if num_classes is not None:
-            check_positive(num_classes=num_classes)
         policy = self.dtype_policy
         self.patches = PatchEmbedding(patch_size, d_model, dtype=policy, name="patches")
         self.patch_size = self.patches.patch_size

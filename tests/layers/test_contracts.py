@@ -353,27 +353,17 @@ def test_dtype_policy_reaches_every_part():
 WRONG = {
     layers.MultiHeadAttention: (
         {"num_heads": 6, "key_dim": 4},
-        *(
-            {name: 0}
-            for name in ("num_heads", "value_dim", "sliding_window", "num_key_value_heads", "soft_cap")
-        ),
-        {"key_dim": -2},
-        {"key_dim": 2.5},
-        {"dropout": 1.0},
+        {"sliding_window": 0},
         {"num_heads": 6, "num_key_value_heads": 4},
-        {"scale": -1.0},
         {"query_key_norm": "batch"},
         {"positions": layers.PositionalEncoding()},
     ),
-    layers.FeedForward: ({"d_ff": 1}, {"d_ff": 0}),
-    layers.GatedFeedForward: ({"d_ff": 1}, {"d_ff": 0}),
     layers.MixtureOfExperts: (
         {"experts": [layers.FeedForward(5) for _ in range(3)]},
         {"top_k": 4},
         {"top_k": 0},
         {"experts": []},
         {"experts": layers.FeedForward(5)},
-        {"balance": -0.1},
         {"experts": ["relu"] * 2},
         {"experts": [layers.FeedForward] * 2},
     ),
@@ -382,15 +372,10 @@ WRONG = {
     layers.RMSNormalization: ({}, {"epsilon": -1}),
     layers.TokenEmbedding: (
         {"vocab_size": 7, "d_model": 5},
-        {"vocab_size": 0},
-        {"vocab_size": None},
-        {"d_model": -1},
         {"mask_zero": True},
         {"reverse_dtype": "float64"},
     ),
-    layers.PositionalEncoding: ({}, {"max_wavelength": 0}, {"max_wavelength": -1.0}),
-    layers.SegmentEmbedding: ({"num_segments": 1}, {"num_segments": 0}),
-    layers.RotaryPositions: ({}, {"max_wavelength": 0.0}, {"scaling": "linear"}),
+    layers.RotaryPositions: ({}, {"scaling": "linear"}),
     layers.LinearScaling: ({"factor": 1}, {"factor": -1}),
     layers.Llama3Scaling: ({"factor": 8.0}, {"low_frequency_factor": 4.0, "high_frequency_factor": 4.0}),
     layers.YarnScaling: (
@@ -400,19 +385,16 @@ WRONG = {
         {"fast": -1.0},
         {"attention_factor": 0.0},
     ),
-    layers.LSTMStack: ({"num_layers": 2, "units": 5}, {"num_layers": 0}, {"units": 0}, {"dropout": 1.0}),
     layers.PatchEmbedding: (
         {"patch_size": 2, "d_model": 3},
         {"patch_size": 0},
         {"patch_size": (2, 2, 2)},
         {"patch_size": (2, 1.5)},
-        {"d_model": 0},
     ),
     layers.ImagePreprocessing: (
         {},
         {"size": 0},
         {"deviation": (0.5, 0.0)},
-        {"scale": -1},
         {"interpolation": "lanczos"},
     ),
 }

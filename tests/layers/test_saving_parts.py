@@ -112,6 +112,7 @@ class _PassesOn(EncoderLayer):
         self.extra = extra
 
 
+@keras.saving.register_keras_serializable("test_saving_parts")
 class _TakesLayers(Encoder):
     def __init__(self, *layers, **kwargs):
         super().__init__(list(layers), **kwargs)
@@ -135,8 +136,23 @@ def test_arguments_that_a_subclass_passes_on_are_in_its_configuration():
     assert (again.extra, again.num_heads, again.feed_forward.d_ff, again.dropout) == (5, 2, 8, 0.3)
 
 
-def test_arguments_without_names_have_no_configuration():
-    stack = _TakesLayers(*(EncoderLayer(2, 8) for _ in range(4)))
-    assert stack(np.ones((1, 3, 4))).shape == (1, 3, 4)
-    with pytest.raises(ValueError, match="takes arguments without names: write its `get_config`"):
-        stack.get_config()
+@keras.saving.register_keras_serializable("test_saving_parts")
+class _TakesSizesAndLayers(_TakesLayers):
+    def __init__(self, extra, *parts, scale=1.0, **kwargs):
+        super().__init__(*parts, **kwargs)
+        self.extra, self.scale = extra, scale
+
+
+def test_unnamed_layers_of_a_subclass_are_saved_and_cloned(tmp_path):
+    x = normal(2, 3, 4)
+    for stack in (
+        _TakesLayers(*(EncoderLayer(2, 8) for _ in range(3))),
+        _TakesSizesAndLayers(5, EncoderLayer(2, 8), EncoderLayer(2, 8), scale=2.0),
+    ):
+        inputs = keras.Input((3, 4))
+        model = keras.Model(inputs, stack(inputs))
+        again = reloaded(model, tmp_path)
+        np.testing.assert_array_equal(as_numpy(again(x)), as_numpy(model(x)))
+        copy = type(stack).from_config(stack.get_config())
+        assert copy.num_layers == stack.num_layers and copy.get_config().keys() == stack.get_config().keys()
+    assert (copy.extra, copy.scale) == (5, 2.0)

@@ -1,0 +1,52 @@
+"""The rules of arguments: one for each name, wherever a constructor of this package has it."""
+
+import functools
+import inspect
+from types import MappingProxyType
+
+from keras_transformer.checks import check_count, check_positive, check_range, check_share
+
+_SHARES = ("dropout", "attention_dropout", "activation_dropout")
+_SIZES = (
+    "vocab_size", "source_vocab_size", "d_model", "embedding_dim",
+    "num_layers", "num_decoder_layers", "num_heads", "num_key_value_heads", "key_dim", "value_dim", "d_ff", "width",
+    "units", "max_length", "num_segments", "num_separators", "num_buckets", "max_distance", "num_classes", "channels",
+)  # fmt: skip
+_NOT_NEGATIVE = ("layer_norm_epsilon", "norm_epsilon", "balance")
+_ABOVE_0 = ("scale", "soft_cap", "logit_soft_cap", "max_wavelength")
+RULES = MappingProxyType(
+    {
+        **dict.fromkeys(_SHARES, check_share),
+        **dict.fromkeys(_SIZES, check_positive),
+        **dict.fromkeys(_NOT_NEGATIVE, functools.partial(check_range, 0)),
+        **dict.fromkeys(_ABOVE_0, functools.partial(check_range, 0, above=True)),
+        "offset": functools.partial(check_count, 0),
+    }
+)
+
+
+def keeping_rules(init, rules):
+    """Returns a constructor that first checks its arguments by their names. None passes where it is the default."""
+    signature = inspect.signature(init)
+    ruled = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if name in rules and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        for name in ruled.keys() & arguments.keys():
+            if not (arguments[name] is None and ruled[name] is None):
+                rules[name](**{name: arguments[name]})
+        init(self, *args, **kwargs)
+
+    __init__.__signature__ = signature  # Keras does not follow `functools.wraps`
+    return __init__ if ruled else init
+
+
+def check_layers(num_layers):
+    """Raises `ValueError` unless it is a list of layers or a number of them."""
+    if not isinstance(num_layers, (list, tuple)):
+        check_positive(num_layers=num_layers)
