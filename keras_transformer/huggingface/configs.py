@@ -34,7 +34,7 @@ SIZES = (
         "num_buckets",
         "max_distance",
     ),
-    *("positions", "num_segments", "channels"),
+    *("positions", "max_length", "num_decoder_layers", "num_segments", "channels"),
 )
 
 
@@ -132,7 +132,10 @@ def read_rows(config, rows):
     arguments = {}
     for argument, (key, default) in rows.items():
         value = default if key is None else config.get(key, default)
-        if argument in SIZES and (value, default) != (None, None):
+        if argument.removeprefix("encoder_").removeprefix("decoder_") in SIZES and (value, default) != (
+            None,
+            None,
+        ):
             check_positive(**{key: value})
         if argument in OWN_VALUES:
             value = _own_value({key: value}, key, OWN_VALUES[argument])

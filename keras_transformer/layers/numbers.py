@@ -1,6 +1,7 @@
 """The values that decide what a layer computes, by their paths."""
 
 import re
+from typing import NamedTuple
 
 import keras
 
@@ -11,6 +12,15 @@ WITHOUT_NUMBERS = re.compile(
     "name|dtype|trainable|seed|labels|attention_axes|flash_attention|num_separators|starts_with_cls|lora_.*"
     "|.*(dropout|initializer|regularizer|constraint)"
 )
+
+
+class SameAs(NamedTuple):
+    """The value at the path of a layer that was met before, at another path."""
+
+    path: str
+
+    def __repr__(self):
+        return f"the layer at `{self.path}`"
 
 
 def numbers(part):
@@ -24,7 +34,7 @@ def numbers(part):
 
     Returns:
         A dict from a path, such as "layers.0.self_attention.scale", to a value. The path of a layer or of an object
-        has its class, or where the same layer was met before: that path.
+        has its class, or a `SameAs` where the same layer was met before.
 
     >>> from keras_transformer.layers import RotaryPositions
     >>> numbers({"positions": RotaryPositions(500.0)})["positions.max_wavelength"]
@@ -48,7 +58,7 @@ def _pairs(part, path, seen):
     """Yields a path and a value for each option of a part. `seen` has the layers that were met, and their paths."""
     if isinstance(part, keras.layers.Layer) and part.weights:
         if id(part) in seen:
-            yield path, seen[id(part)]
+            yield path, SameAs(seen[id(part)])
             return
         seen[id(part)] = path
     if isinstance(part, (list, tuple)):

@@ -2,22 +2,18 @@
 
 import re
 
-from keras_transformer.huggingface.families.seq2seq import DEFAULTS, OFFSET, Seq2SeqFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.seq2seq import OFFSET, ROWS, Seq2SeqFamily
 from keras_transformer.huggingface.tokenizers.sentence_piece import MULTILINGUAL_SENTENCE_PIECE
 
-CHANGES = {
-    "vocab_size": 128112,
-    "activation_function": "relu",
-    "scale_embedding": True,
-    "attention_dropout": 0.1,
-}
 FAMILY = Seq2SeqFamily(
     "m2m_100",
     ("M2M100ForConditionalGeneration",),
     MULTILINGUAL_SENTENCE_PIECE,
-    defaults={**DEFAULTS, **CHANGES},
-    ignored=(re.compile(r"embed_positions\.weights$"),),  # sinusoids
-    guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
+    rows=with_defaults(ROWS, vocab_size=128112, activation="relu", is_scaled=True, attention_dropout=0.1),
+    # Sinusoids, which have no limit.
+    ignored=(re.compile(r"embed_positions\.weights$"),),
+    guessed_keys=("max_position_embeddings",),
     normalize_first=True,
     embedding_norm=False,
     output_bias=False,

@@ -2,10 +2,9 @@
 Thottingal, 2020, "OPUS-MT".
 """
 
-from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.families.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqFamily
+from keras_transformer.huggingface.configs import check_config, read_rows, with_defaults
+from keras_transformer.huggingface.families.seq2seq import ROWS, Seq2SeqFamily
 from keras_transformer.huggingface.files import write_json
-from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers.classes import reader_of
 from keras_transformer.huggingface.tokenizers.kinds import (
     SENTENCE_PIECE_TOKENS,
@@ -17,16 +16,11 @@ from keras_transformer.huggingface.tokenizers.sentence_piece import vocabulary_t
 from keras_transformer.models import EncoderDecoder, Transformer
 
 TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("pad", "unk", "eos")}
-MARIAN_DEFAULTS = {
-    **DEFAULTS,
-    "vocab_size": 58101,
-    "decoder_vocab_size": None,
-    "share_encoder_decoder_embeddings": True,
-    "pad_token_id": 58100,
-    "eos_token_id": 0,
-    BOS_KEY: 58100,
+MARIAN_ROWS = {
+    **with_defaults(ROWS, vocab_size=58101, pad_id=58100, eos_id=0, bos_id=58100),
+    "target_vocab_size": ("decoder_vocab_size", None),
+    "share_embeddings": ("share_encoder_decoder_embeddings", True),
 }
-ALIKE = ("decoder_ffn_dim", "decoder_attention_heads")  # the encoder's are the same
 
 
 class MarianFamily(Seq2SeqFamily):
@@ -34,35 +28,27 @@ class MarianFamily(Seq2SeqFamily):
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        config = {**self.defaults, **config}
-        shared, vocab_size = config["share_encoder_decoder_embeddings"], config["vocab_size"]
+        arguments = read_rows(config, self.rows)
+        is_shared, vocab_size = arguments["share_embeddings"], arguments["vocab_size"]
         check_config(
-            config,
-            **{key: config[key.replace("decoder", "encoder")] for key in ALIKE},
+            {**self.all_defaults, **config},
+            decoder_ffn_dim=arguments["encoder_d_ff"],
+            decoder_attention_heads=arguments["encoder_num_heads"],
             encoder_layerdrop=0.0,
             decoder_layerdrop=0.0,
-            **({"decoder_vocab_size": vocab_size} if shared else {}),
+            **({"decoder_vocab_size": vocab_size} if is_shared else {}),
         )
-        arguments = self.arguments(config, **kwargs)
-        if not shared:
-            arguments["target_vocab_size"] = config["decoder_vocab_size"] or vocab_size
+        model = self.model_arguments(config, arguments, **kwargs)
+        if not is_shared:
+            model["target_vocab_size"] = arguments["target_vocab_size"] or vocab_size
         return Transformer(
-            **{**self.stack_arguments(config, "encoder"), **arguments},
-            **self.embedding_parts(config, kwargs.get("dtype")),
-            num_decoder_layers=self.stack_arguments(config, "decoder")["num_layers"],
+            **{**self.stack_arguments(arguments, "encoder"), **model},
+            num_decoder_layers=arguments["decoder_num_layers"],
         )
 
-    def make_config(self, model):
-        """Makes the config.json of a model."""
-        config = self.config_of_parts(model)
-        for key in ALIKE:
-            check_parts(self.model_type, **{key: (config[key], config[key.replace("decoder", "encoder")])})
-        return {
-            **config,
-            "decoder_vocab_size": model.target_vocab_size,
-            "share_encoder_decoder_embeddings": model.share_embeddings,
-            "forced_eos_token_id": model.eos_id,
-        }
+    def other_keys(self, model):
+        """Returns the longest length and the id that ends an output at its limit."""
+        return {**super().other_keys(model), "forced_eos_token_id": model.eos_id}
 
 
 def read_tokenizers(folder):
@@ -109,8 +95,9 @@ FAMILY = MarianFamily(
     ),
     # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
     model_classes=(EncoderDecoder, Transformer),
-    defaults=MARIAN_DEFAULTS,
-    guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
+    rows=MARIAN_ROWS,
+    # Sinusoidal positions have no limit.
+    guessed_keys=("max_position_embeddings",),
     embedding_norm=False,
     positions={"interleaved": False},
     stored_table=True,

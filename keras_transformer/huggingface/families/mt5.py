@@ -2,19 +2,18 @@
 
 import dataclasses
 
+from keras_transformer.huggingface.configs import with_defaults
 from keras_transformer.huggingface.families import t5
 
-SIZES = {
-    "vocab_size": 250112,
-    "d_ff": 1024,
-    "num_layers": 8,
-    "num_heads": 6,
-    "feed_forward_proj": "gated-gelu",
+MT5_ROWS = {
+    **with_defaults(
+        t5.ROWS, vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward="gated-gelu"
+    ),
+    "is_scaled": (None, False),
 }
 FAMILY = dataclasses.replace(
     t5.FAMILY,
     model_type="mt5",
     classes=("MT5ForConditionalGeneration",),
-    defaults={**t5.DEFAULTS, **SIZES},
-    scales=False,
+    rows=MT5_ROWS,
 )

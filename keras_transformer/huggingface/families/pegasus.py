@@ -1,14 +1,16 @@
 """PEGASUS: Zhang et al., 2020, "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization"."""
 
-from keras_transformer.huggingface.families.seq2seq import BOS_KEY, DEFAULTS, Seq2SeqFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.seq2seq import ROWS, Seq2SeqFamily
 from keras_transformer.huggingface.tokenizers.sentence_piece import PEGASUS_SENTENCE_PIECE
 
 FAMILY = Seq2SeqFamily(
     "pegasus",
     ("PegasusForConditionalGeneration",),
     PEGASUS_SENTENCE_PIECE,
-    defaults={**DEFAULTS, "pad_token_id": 0, "eos_token_id": 1, BOS_KEY: 0},
-    guessed_keys=("max_position_embeddings",),  # sinusoidal positions have no limit
+    rows=with_defaults(ROWS, pad_id=0, eos_id=1, bos_id=0),
+    # Sinusoidal positions have no limit.
+    guessed_keys=("max_position_embeddings",),
     writes_tables=True,
     normalize_first=True,
     embedding_norm=False,

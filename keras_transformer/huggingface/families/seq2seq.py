@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from keras import ops
 
-from keras_transformer.huggingface.configs import add_token_ids, arguments_from, check_config, token_id_keys
+from keras_transformer.huggingface.configs import ID_PLACES, check_config, read_rows, token_ids
 from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.known_keys import SEQ2SEQ
-from keras_transformer.huggingface.parts import check_made, check_parts, stack_words
 from keras_transformer.huggingface.tensors import ComputedTable, LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import (
     Decoder,
@@ -22,18 +21,9 @@ from keras_transformer.models import EncoderDecoder
 
 BOS_KEY = "decoder_start_token_id"
 EPSILON = 1e-5
-OFFSET = 2  # fairseq's tables and sinusoids begin there
+# Where fairseq's tables and sinusoids begin.
+OFFSET = 2
 STACKS = ("encoder", "decoder")
-# Keys of config.json for the arguments of a stack, with `{}` for its name.
-STACK_KEYS = {
-    "num_layers": "{}_layers",
-    "num_heads": "{}_attention_heads",
-    "d_ff": "{}_ffn_dim",
-    "activation": "activation_function",
-    "dropout": "dropout",
-    "attention_dropout": "attention_dropout",
-    "activation_dropout": "activation_dropout",
-}
 LAYER = LayerNames(
     tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
     ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -42,25 +32,38 @@ LAYER = LayerNames(
     tuple(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out")),
 )
 ENCODER_LAYER = LAYER._replace(norms=("self_attn_layer_norm", "final_layer_norm"))
-DEFAULTS = {
-    "vocab_size": 50265,
-    "max_position_embeddings": 1024,
-    "encoder_layers": 12,
-    "encoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_layers": 12,
-    "decoder_ffn_dim": 4096,
-    "decoder_attention_heads": 16,
-    "activation_function": "gelu",
-    "d_model": 1024,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "scale_embedding": False,
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    BOS_KEY: 2,
+ROWS = {
+    "vocab_size": ("vocab_size", 50265),
+    "d_model": ("d_model", 1024),
+    "max_length": ("max_position_embeddings", 1024),
+    "encoder_num_layers": ("encoder_layers", 12),
+    "encoder_num_heads": ("encoder_attention_heads", 16),
+    "encoder_d_ff": ("encoder_ffn_dim", 4096),
+    "decoder_num_layers": ("decoder_layers", 12),
+    "decoder_num_heads": ("decoder_attention_heads", 16),
+    "decoder_d_ff": ("decoder_ffn_dim", 4096),
+    "activation": ("activation_function", "gelu"),
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "activation_dropout": ("activation_dropout", 0.0),
+    "is_scaled": ("scale_embedding", False),
+    "is_tied": ("tie_word_embeddings", True),
+    "pad_id": ("pad_token_id", 1),
+    "bos_id": (BOS_KEY, 2),
+    "eos_id": ("eos_token_id", 2),
+}
+PLACES = {
+    "vocab_size": "source_vocab_size",
+    "max_length": "positions.max_length",
+    **{f"{stack}_num_layers": f"{stack}.num_layers" for stack in STACKS},
+    **{f"{stack}_num_heads": f"{stack}.layers.0.self_attention.num_heads" for stack in STACKS},
+    **{f"{stack}_d_ff": f"{stack}.layers.0.feed_forward.d_ff" for stack in STACKS},
+    "activation": "encoder.layers.0.feed_forward.activation",
+    "attention_dropout": "encoder.layers.0.self_attention.dropout",
+    "activation_dropout": "encoder.layers.0.feed_forward.dropout",
+    "is_scaled": lambda model: model.target_embedding.scale != 1.0,
+    "is_tied": lambda model: True,
+    **ID_PLACES,
 }
 
 
@@ -78,7 +81,8 @@ class Seq2SeqFamily(Family):
 
     model_classes: tuple = (EncoderDecoder,)
     prefix: str = "model."
-    defaults: dict = field(default_factory=lambda: DEFAULTS)
+    rows: dict = field(default_factory=lambda: ROWS)
+    places: dict = field(default_factory=lambda: PLACES)
     normalize_first: bool = False
     embedding_norm: bool = True
     output_bias: bool = True
@@ -93,15 +97,14 @@ class Seq2SeqFamily(Family):
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        dtype, config = kwargs.get("dtype"), {**self.defaults, **config}
+        arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
         return EncoderDecoder(
-            **self.arguments(config, **kwargs),
-            encoder=Encoder(**self.stack_arguments(config, "encoder"), dtype=dtype, name="encoder"),
-            decoder=Decoder(**self.stack_arguments(config, "decoder"), dtype=dtype, name="decoder"),
-            **self.embedding_parts(config, dtype),
+            **self.model_arguments(config, arguments, **kwargs),
+            encoder=Encoder(**self.stack_arguments(arguments, "encoder"), dtype=dtype, name="encoder"),
+            decoder=Decoder(**self.stack_arguments(arguments, "decoder"), dtype=dtype, name="decoder"),
         )
 
-    def arguments(self, config, **kwargs):
+    def model_arguments(self, config, arguments, **kwargs):
         """Returns the arguments of the model but for its layers."""
         check_config(
             config,
@@ -111,80 +114,45 @@ class Seq2SeqFamily(Family):
             normalize_embedding=self.embedding_norm,
             add_final_layer_norm=self.normalize_first,
             static_position_embeddings=self.positions is not None,
-            num_hidden_layers=config["encoder_layers"],  # transformers writes it over the other
+            # transformers writes it over the other.
+            num_hidden_layers=arguments["encoder_num_layers"],
             **({"pad_token_id": OFFSET - 1} if self.begins_after_padding else {}),
         )
-        keys = {"source_vocab_size": "vocab_size", "d_model": "d_model", "dropout": "dropout"}
         return {
+            "source_vocab_size": arguments["vocab_size"],
             "target_vocab_size": None,
-            **arguments_from(config, keys),
-            "embedding_scale": None if config["scale_embedding"] else 1.0,
+            "d_model": arguments["d_model"],
+            "dropout": arguments["dropout"],
+            "embedding_scale": None if arguments["is_scaled"] else 1.0,
             "output_bias": self.output_bias,
-            **add_token_ids(config, **kwargs, bos_key=BOS_KEY),
+            **self.embedding_parts(arguments, kwargs.get("dtype")),
+            **token_ids(arguments, **kwargs),
         }
 
-    def stack_arguments(self, config, name):
+    def stack_arguments(self, arguments, stack):
         """Returns the arguments of a stack, "encoder" or "decoder"."""
-        words = arguments_from(config, self.stack_keys(name))
-        return {**words, "normalize_first": self.normalize_first, "layer_norm_epsilon": EPSILON}
+        names = ("activation", "dropout", "attention_dropout", "activation_dropout")
+        return {
+            **{name: arguments[f"{stack}_{name}"] for name in ("num_layers", "num_heads", "d_ff")},
+            **{name: arguments[name] for name in names},
+            "normalize_first": self.normalize_first,
+            "layer_norm_epsilon": EPSILON,
+        }
 
-    def stack_keys(self, name):
-        """Returns the keys of config.json for the arguments of a stack."""
-        return {word: key.format(name) for word, key in STACK_KEYS.items()}
-
-    def embedding_parts(self, config, dtype=None):
+    def embedding_parts(self, arguments, dtype=None):
         """Returns the positions and the norms of the embeddings, unbuilt, by the names of the model's arguments."""
-        size = arguments_from(config, {"positions": "max_position_embeddings"})["positions"]
         if self.positions is None:
-            names = ("positions", "target_positions")
+            names, size = ("positions", "target_positions"), arguments["max_length"]
             parts = {name: LearnedPositions(size, OFFSET, dtype=dtype, name=name) for name in names}
         else:
             parts = {"positions": PositionalEncoding(**self.positions, dtype=dtype, name="positions")}
         norms = ("source_norm", "target_norm") if self.embedding_norm else ()
         return parts | {name: LayerNormalization(epsilon=EPSILON, dtype=dtype, name=name) for name in norms}
 
-    def make_config(self, model):
-        """Makes the config.json of a model. Sinusoidal positions have no limit: it has the family's default then."""
-        check_parts(self.model_type, share_embeddings=(model.share_embeddings, True))
-        if self.begins_after_padding:
-            check_parts(self.model_type, pad_id=(model.pad_id, OFFSET - 1))
-        return self.config_of_parts(model, dropout=model.dropout)
-
-    def config_of_parts(self, model, **keys):
-        """Makes the config.json of a model of any class from its parts; `keys` are those that its stacks must have."""
-        family, d_model = self.model_type, model.d_model
-        check_parts(
-            family,
-            encoder=(model.encoder, Encoder),
-            decoder=(model.decoder, Decoder),
-            positions=(model.positions, LearnedPositions if self.positions is None else PositionalEncoding),
-            output_bias=(model.output_bias, self.output_bias),
-        )
-        scale = model.target_embedding.scale
-        check_parts(family, embedding_scale=(scale, 1.0 if scale == 1.0 else d_model**0.5))
-        for name in STACKS:
-            words = stack_words(family, getattr(model, name), d_model, normalize_first=self.normalize_first)
-            check_parts(family, layer_norm_epsilon=(words["layer_norm_epsilon"], EPSILON))
-            own_keys = {key: words[word] for word, key in self.stack_keys(name).items()}
-            check_parts(family, **{key: (value, keys.get(key, value)) for key, value in own_keys.items()})
-            keys |= own_keys
-        max_length = getattr(model.positions, "max_length", self.defaults["max_position_embeddings"])
-        config = {
-            "model_type": family,
-            "architectures": list(self.architectures),
-            "vocab_size": model.source_vocab_size,
-            "max_position_embeddings": max_length,
-            "d_model": d_model,
-            **keys,
-            "dropout": model.dropout,
-            "scale_embedding": scale != 1.0,
-            "tie_word_embeddings": True,
-            **token_id_keys(model, BOS_KEY),
-        }
-        parts = self.embedding_parts(config)
-        for name in ("positions", "target_positions", "source_norm", "target_norm"):
-            check_made(family, name, getattr(model, name), parts.get(name))
-        return config
+    def other_keys(self, model):
+        """Returns the family's longest length for sinusoidal positions, which have no limit."""
+        key, longest = self.rows["max_length"]
+        return {} if self.positions is None else {key: longest}
 
     def make_tensors(self, model):
         """Describes the tensors."""
