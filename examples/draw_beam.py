@@ -23,7 +23,7 @@ from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 
-from keras_transformer.decoding import decode
+from keras_transformer.decoding import Search, decode
 from keras_transformer.fonts import font_families
 from keras_transformer.layers.cache import branch_mask
 from keras_transformer.plots.style import STYLE
@@ -141,8 +141,8 @@ def record(translator, sentence, width=WIDTH):
         slots.append((np.array(tokens)[0, :, 0], np.array(cache.ancestors)[0, :, : len(slots) + 1]))
         return logits, cache
 
-    special = {"eos_id": model.eos_id, "pad_id": model.pad_id}
-    found = decode(kept, cache, recorder, prompt, limit, **special)
+    search = Search(limit, eos_ids=(model.eos_id,), pad_id=model.pad_id)
+    found = decode(kept, cache, recorder, prompt, search)
     if len(slots) > MAX_STEPS:
         raise ValueError(
             f"A picture holds {MAX_STEPS} steps, and the search took {len(slots)}: {sentence!r}."

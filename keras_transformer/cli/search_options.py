@@ -44,7 +44,8 @@ def add_search_options(parser):
     group.add_argument(
         "--temperature",
         type=float,
-        help="draw the tokens at random, with logits divided by it: below 1 likely tokens get likelier",
+        help="draw the tokens at random, with logits divided by it: below 1 likely tokens get likelier, at 0 only the "
+        "likeliest is drawn",
     )
     group.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest tokens; 0 for all")
     group.add_argument(

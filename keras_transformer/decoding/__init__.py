@@ -12,7 +12,7 @@ from keras_transformer.decoding.constraints import (
     SuppressTokens,
 )
 from keras_transformer.decoding.diverse import DiverseBeam
-from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Strategy
+from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Search, Strategy
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.decoding.sample import Sample, row_keys
@@ -43,6 +43,7 @@ __all__ = [
     "PhraseBeam",
     "RepetitionPenalty",
     "Sample",
+    "Search",
     "Strategy",
     "SuppressTokens",
     "decode",

@@ -2,23 +2,24 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 
 from keras_transformer.checks import check, check_count, check_positive, check_range
-from keras_transformer.decoding.hypotheses import NEVER, mask_of
+from keras_transformer.decoding.hypotheses import NEVER, RowFields, mask_of
 from keras_transformer.execution import ops
-from keras_transformer.fields import Fields
 
 ROUNDING = 1e-3  # so that 1.3 times 90 is 117, although 1.3 is no exact binary fraction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Constraint(Fields):
+class Constraint(RowFields):
     """Base class of constraints. A constraint limits lengths, changes logits, or forbids tokens.
 
     A constraint of your own overrides one of the three methods. Several constraints work together: the lowest limit
-    holds, the changes of the logits apply one after the other, and then every forbidden token is excluded.
+    holds, the changes of the logits apply one after the other, and then every forbidden token is excluded. A field may
+    hold a tensor `(batch, ...)`, a value for each row.
     """
 
     def limits(self, source_lengths):
@@ -54,14 +55,15 @@ class Constraint(Fields):
 class _Length(Constraint):
     """Base class of limits of `length + ratio * source length` tokens, rounded down."""
 
-    length: int = 0
+    length: Any = 0
     ratio: float = 0.0
 
     def __post_init__(self):
-        check_count(length=self.length)
+        known = self.plain(length="int32")
+        check_count(**known)
         check_range(0, ratio=self.ratio)
         rule = "`length` or `ratio` must be positive."
-        check(self.length or self.ratio, rule, length=self.length, ratio=self.ratio)
+        check(self.ratio or known.get("length", True), rule, length=self.length, ratio=self.ratio)
 
     def of(self, source_lengths):
         """Returns the length for each source.
@@ -70,7 +72,7 @@ class _Length(Constraint):
             source_lengths: int, or int32 `(batch,)`; None where there is no source.
 
         Returns:
-            An int where the ratio is 0 or `source_lengths` is an int, else int32 `(batch,)`.
+            int32 `(batch,)`; an int where it is the same for all rows.
 
         Raises:
             ValueError: If the ratio is not 0 and there is no source.
@@ -92,7 +94,7 @@ class MinLength(_Length):
     Where a row's limit is lower, the limit holds.
 
     Args:
-        length: int, number of tokens.
+        length: Number of tokens, an int; or an array or a tensor `(batch,)`, whose values are not checked.
         ratio: Number of tokens for each token of the source; the source's `eos_id` counts.
 
     Raises:
@@ -100,7 +102,9 @@ class MinLength(_Length):
     """
 
     def blocked(self, beams, search, vocab_size):
-        return ends_early(beams, self.of(search.source_lengths), search.eos_ids, vocab_size)
+        lengths = ops.convert_to_tensor(self.of(search.source_lengths), "int32")
+        early = beams.lengths + 1 < ops.reshape(lengths, (-1, 1))  # (batch, width)
+        return ops.logical_and(early[..., None], mask_of(search.eos_ids, vocab_size))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -109,7 +113,7 @@ class MaxLength(_Length):
     """Forbids outputs longer than `length + ratio * source length` tokens; `eos_id` counts.
 
     Args:
-        length: int, number of tokens.
+        length: Number of tokens, an int; or an array or a tensor `(batch,)`, whose values are not checked.
         ratio: Number of tokens for each token of the source; the source's `eos_id` counts.
 
     Raises:
@@ -248,24 +252,6 @@ class ForcedFirstToken(Constraint):
         first = ops.equal(beams.lengths, 0)[..., None]
         others = ops.not_equal(ops.arange(vocab_size, dtype="int32"), self.token_id)
         return ops.logical_and(first, others)
-
-
-def ends_early(beams, min_length, eos_ids, vocab_size):
-    """Blocks `eos_ids` for each hypothesis that is still too short.
-
-    Args:
-        beams: `Beams`, the hypotheses so far.
-        min_length: int, or int32 `(batch,)`; `eos_id` counts.
-        eos_ids: tuple of int.
-        vocab_size: int.
-
-    Returns:
-        bool `(batch, width, vocab_size)`.
-    """
-    min_length = ops.reshape(ops.convert_to_tensor(min_length, "int32"), (-1, 1))
-    early = beams.lengths + 1 < min_length
-    is_end = mask_of(eos_ids, vocab_size)
-    return ops.logical_and(early[..., None], is_end)
 
 
 def _written(beams):

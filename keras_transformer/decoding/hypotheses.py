@@ -1,8 +1,10 @@
 """The hypotheses of a search, the base class of the strategies that choose their tokens, and greedy search."""
 
+import copy
 import dataclasses
 import functools
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import keras
@@ -94,29 +96,21 @@ class Beams(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The settings of a search, which stay the same while it runs.
+    """The settings of a search that its strategy does not choose. They stay the same while it runs.
 
-    limits: int32 `(batch,)`, the longest output of each row.
-    source_lengths: int32 `(batch,)`, or None.
-    keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed.
-    seed: int32 scalar, or `(batch,)`.
+    limits: The longest output of each row, int32 `(batch,)`, or an int for all rows. The tokens of the prompt after its
+        first count, and the end counts. A row whose limit is not positive gets no token.
+    source_lengths: int32 `(batch,)`, for constraints that are relative to the source; None where there is no source.
+    keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's number.
     eos_ids: tuple of int, the tokens that end a row.
-    pad_id: int.
-    min_length: int or int32 `(batch,)`, the shortest output of each row; None for any.
-    temperature, top_p: float32 `(batch,)`, in place of those of `Sample`; None for those of `Sample`.
-    phrases: int32 `(batch, phrases, length)`, the phrases of `PhraseBeam`, padded on the right; None for none.
+    pad_id: int, the token after the end.
     """
 
     limits: Any
-    source_lengths: Any
-    keys: Any
-    seed: Any
-    eos_ids: tuple
-    pad_id: int
-    min_length: Any = None
-    temperature: Any = None
-    top_p: Any = None
-    phrases: Any = None
+    source_lengths: Any = None
+    keys: Any = None
+    eos_ids: tuple = (3,)
+    pad_id: int = 0
 
 
 class Prediction(NamedTuple):
@@ -207,16 +201,76 @@ def top_k(x, k):
     return values, ops.minimum(indices, size - 1) if size % chunk else indices
 
 
+class RowFields(Fields):
+    """Base of frozen dataclasses whose fields may hold a tensor `(batch, ...)`, a value for each row."""
+
+    def plain(self, **dtypes):
+        """Makes tensors of the arrays in some fields, and returns the other ones, whose values can be checked.
+
+        Args:
+            **dtypes: The dtype of each field.
+
+        Returns:
+            A dict of the fields without an array.
+        """
+        values = {name: getattr(self, name) for name in dtypes}
+        arrays = {
+            name for name, x in values.items() if hasattr(x, "shape") and not isinstance(x, numbers.Number)
+        }
+        for name in arrays:
+            object.__setattr__(self, name, ops.convert_to_tensor(values[name], dtypes[name]))
+        return {name: x for name, x in values.items() if name not in arrays}
+
+
+def tensors_of(objects):
+    """Returns the tensors of each object, a list of dicts by the names of their fields."""
+    return [{name: x for name, x in vars(each).items() if ops.is_tensor(x)} for each in objects]
+
+
+def with_tensors(objects, tensors):
+    """Gives objects other tensors.
+
+    Args:
+        objects: A sequence of strategies and constraints.
+        tensors: What `tensors_of` returned for them, with other values. With None in place of each tensor the objects
+            can be compared and hashed.
+
+    Returns:
+        A tuple of copies, and of the objects themselves that have no tensor.
+    """
+
+    def with_fields(each, fields):
+        each = copy.copy(each) if fields else each
+        vars(each).update(fields)
+        return each
+
+    return tuple(map(with_fields, objects, tensors))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Strategy(Fields):
+class Strategy(RowFields):
     """Base class of strategies: small frozen objects that choose the tokens of a search.
 
     A search has `width` hypotheses for each row and returns the best `n_best`. It calls `begin` once, `advance` at
-    each step and `end` once. A strategy of your own overrides `advance`, and the others where it needs to.
+    each step and `end` once. A strategy of your own overrides `advance`, and the others where it needs to. A field may
+    hold a tensor `(batch, ...)`, a value for each row.
     """
 
     width = 1
     n_best = 1
+
+    def prepared(self, vocab_size, pad_id, eos_ids):
+        """Returns the strategy for one `generate`, whose values are known, with all that it draws or checks once.
+
+        Args:
+            vocab_size: Number of ids of the model.
+            pad_id: The id that fills the rows up.
+            eos_ids: tuple of int, the ids that end an output.
+
+        Raises:
+            ValueError: If a field does not fit the ids of the model.
+        """
+        return self
 
     def begin(self, beams, search):
         """Returns the first `extra`: a nest of tensors that the strategy keeps in addition to the beams.

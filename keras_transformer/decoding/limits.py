@@ -58,7 +58,7 @@ class Limits:
         """Returns the longest output of a batch whose sources and prefixes are at most this long."""
         if self.max_length is not None:
             return largest(self.max_length)
-        return at_most(self._default(source_len, prefix_len), self.positions)
+        return at_most(largest(self._default(source_len, prefix_len)), self.positions)
 
     def of_rows(self, source_lengths, prefix_lengths=0):
         """Returns the longest output of each row.
@@ -109,12 +109,14 @@ class Limits:
         for constraint in self.constraints:
             if isinstance(constraint, MinLength):
                 shortest = constraint.of(source_len)
-                limit = max(limit, shortest) if isinstance(limit, int) else ops.maximum(limit, shortest)
+                known = isinstance(limit, int) and isinstance(shortest, int)
+                limit = max(limit, shortest) if known else ops.maximum(limit, shortest)
         return limit
 
     def _check_constraints(self, longest):
-        shortest = max((c.length for c in self.constraints if isinstance(c, MinLength)), default=0)
-        limits = [c.length for c in self.constraints if isinstance(c, MaxLength) and not c.ratio]
+        known = [c for c in self.constraints if isinstance(getattr(c, "length", None), numbers.Integral)]
+        shortest = max((c.length for c in known if isinstance(c, MinLength)), default=0)
+        limits = [c.length for c in known if isinstance(c, MaxLength) and not c.ratio]
         limits += [longest] if isinstance(longest, numbers.Integral) else []
         highest = min(limits, default=shortest)
         rule = f"No output is at least {shortest} and at most {highest} tokens long."

@@ -1,15 +1,12 @@
 """The decoding loop, which every strategy, every constraint and every model uses."""
 
-import numbers
 from typing import Any, NamedTuple
 
 import keras
 
 from keras_transformer.checks import check
-from keras_transformer.decoding.constraints import ends_early
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, Search, one_of, select
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, one_of, select
 from keras_transformer.decoding.limits import largest
-from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.execution import ops
 from keras_transformer.execution.growth import run_growing
 
@@ -38,31 +35,11 @@ class _FixedCache(NamedTuple):
         return self
 
 
-def decode(
-    step,
-    cache,
-    strategy,
-    prompt,
-    max_length,
-    *,
-    target_len=None,
-    starts=None,
-    constraints=(),
-    min_length=None,
-    temperature=None,
-    top_p=None,
-    phrases=None,
-    source_lengths=None,
-    keys=None,
-    seed=None,
-    eos_id=3,
-    pad_id=0,
-):
+def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=None, constraints=()):
     """Extends each row token by token until every row has ended.
 
-    A row ends with `eos_id` or at its limit. Then it is padded until the other rows have ended. The tokens of a row
-    do not depend on the other rows. `max_length`, `min_length`, `temperature`, `top_p` and `seed` are one value for all
-    rows, or `(batch,)`, a value for each row.
+    A row ends with one of `eos_ids` or at its limit. Then it is padded until the other rows have ended. The tokens of a
+    row do not depend on the other rows.
 
     Args:
         step: `step(tokens, cache, index) -> (logits, cache)`. `tokens`, int32 `(batch, width, length)`, are the ids of
@@ -75,85 +52,46 @@ def decode(
         strategy: A `Strategy`, which chooses the tokens, such as `Greedy()`.
         prompt: int32 `(batch, prompt_len)`, the first tokens of each row: `bos_id` alone, or more. Rows of different
             lengths are padded on the left. `(batch,)` for one token each.
-        max_length: int32, the longest output. The tokens of the prompt after its first count, and `eos_id` counts. A
-            row whose limit is not positive gets no token.
+        search: A `Search`: the limits of the rows, and the ids that end and fill them.
         target_len: int or int32 scalar, the number of columns of the result; no output is longer. None for the largest
-            `max_length`. An int gives a graph constant shapes.
+            limit. An int gives a graph constant shapes.
         starts: int32 `(batch,)`, the position of each row's first token in `prompt`; None where no row is padded.
         constraints: `Constraint` objects that every output must satisfy.
-        min_length: int32, the shortest output, `eos_id` included. A lower limit of a row wins over it.
-        temperature: float32, in place of that of `Sample`. A row with 0 takes the likeliest token at each step, as
-            `Greedy` does.
-        top_p: float32, above 0 and at most 1, in place of that of `Sample`.
-        phrases: int32 `(batch, phrases, length)`, what each output must hold, for a `PhraseBeam`. A phrase is padded on
-            the right; one of padding alone is none. None for no phrases.
-        source_lengths: int32 `(batch,)`, for constraints that are relative to the source, or None.
-        keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's
-            number.
-        seed: int32, in place of that of `Sample`.
-        eos_id: int, the token that ends a row, or a sequence of them.
-        pad_id: int, the token after the end.
 
     Returns:
         `Hypotheses`: tokens int32 `(batch, n_best, target_len)`, lengths int32 `(batch, n_best)` and scores float32
         `(batch, n_best)`, best first.
 
     Raises:
-        ValueError: If the prompt is longer than `max_length` allows, there is a `temperature` or a `top_p` and the
-            strategy has none, or there are `phrases` and the strategy is no `PhraseBeam`.
+        ValueError: If the prompt is longer than `target_len` allows, or a `Sample` has no seed.
 
     The most likely token after token `i` is here `i + 1`, and 3 ends the row:
 
+    >>> from keras_transformer.decoding import Search
     >>> def step(tokens, cache, index):
     ...     return ops.one_hot(tokens + 1, 5), cache
-    >>> decode(step, (), Greedy(), prompt=[1], max_length=4).tokens.numpy().tolist()
+    >>> decode(step, (), Greedy(), [1], Search(limits=4)).tokens.numpy().tolist()
     [[[2, 3, 0, 0]]]
     """
-    constraints = tuple(constraints)
-    for name, value in (("temperature", temperature), ("top_p", top_p)):
-        rule = f"`{name}` must be None for a strategy that does not draw tokens."
-        check(value is None or hasattr(strategy, name), rule, strategy=strategy)
-    check(
-        phrases is None or isinstance(strategy, PhraseBeam),
-        "`phrases` must be None for a strategy that is no `PhraseBeam`.",
-        strategy=strategy,
-    )
-    if seed is None:
-        seed = getattr(strategy, "seed", None) or 0
+    constraints, pad_id = tuple(constraints), search.pad_id
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
+    limits = search.limits
     if target_len is None:
-        target_len = largest(max_length)
+        target_len = largest(limits)
     else:
-        max_length = ops.minimum(max_length, target_len)
+        limits = ops.minimum(limits, target_len)
     if isinstance(prompt_len, int) and isinstance(target_len, int):
-        rule = "`prompt` must have at most `max_length` tokens after its first."
-        check(prompt_len - 1 <= target_len, rule, prompt_len=prompt_len, max_length=target_len)
-    step, cache = with_methods(step, cache)
-
-    def by_row(x, dtype):
-        return None if x is None else ops.broadcast_to(ops.cast(x, dtype), (batch_size,))
-
-    limits = by_row(max_length, "int32")
+        rule = "`prompt` must have at most `target_len` tokens after its first."
+        check(prompt_len - 1 <= target_len, rule, prompt_len=prompt_len, target_len=target_len)
+    limits = ops.broadcast_to(ops.cast(limits, "int32"), (batch_size,))
     for constraint in constraints:
-        limit = constraint.limits(source_lengths)
+        limit = constraint.limits(search.source_lengths)
         if limit is not None:
             limits = ops.minimum(limits, ops.cast(limit, "int32"))
-    if keys is None:
-        keys = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
-    search = Search(
-        limits,
-        source_lengths,
-        keys,
-        seed=ops.cast(seed, "int32"),
-        eos_ids=(int(eos_id),) if isinstance(eos_id, numbers.Integral) else tuple(eos_id),
-        pad_id=pad_id,
-        min_length=min_length,
-        temperature=by_row(temperature, "float32"),
-        top_p=by_row(top_p, "float32"),
-        phrases=None if phrases is None else ops.convert_to_tensor(phrases, "int32"),
-    )
+    search = search._replace(limits=limits)
+    step, cache = with_methods(step, cache)
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(
             ops.full((batch_size, 1, target_len), pad_id, "int32"),
@@ -251,7 +189,4 @@ def _predict(logits, beams, constraints, search):
         blocked = constraint.blocked(beams, search, logits.shape[-1])
         if blocked is not None:
             allowed = ops.where(blocked, NEVER, allowed)
-    if search.min_length is not None:
-        blocked = ends_early(beams, search.min_length, search.eos_ids, logits.shape[-1])
-        allowed = ops.where(blocked, NEVER, allowed)
     return Prediction(logits, allowed, ops.logsumexp(logits, axis=-1), allowed_normalizer)

@@ -2,13 +2,17 @@
 
 import dataclasses
 import numbers
+import random
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_transformer.checks import check_count, check_range
+from keras_transformer.checks import check, check_count, check_range
 from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Strategy, select, top_k
 from keras_transformer.execution import ops
+
+LARGEST_SEED = 2**31 - 1
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -22,13 +26,17 @@ class Sample(Strategy):
 
     The samples of a row depend only on the seed and on the row's own source. The other rows and the order of the batch
     do not change them. The same source twice in a batch gives the same samples twice; `num_samples` gives different
-    samples of one source. A search can give each row a `temperature`, a `top_p` and a `seed` of its own.
+    samples of one source.
+
+    `temperature`, `top_p` and `seed` may each be an array or a tensor `(batch,)`, a value for each row of a batch. Its
+    values are not checked.
 
     Args:
-        temperature: Divisor of the logits. Below 1 the distribution gets sharper, above 1 flatter.
+        temperature: Divisor of the logits. Below 1 the distribution gets sharper, above 1 flatter. 0 takes the
+            likeliest token at each step, as `Greedy` does.
         top_k: Keep this many tokens; 0 for all.
         top_p: Keep the fewest tokens that hold at least this probability together.
-        seed: int for the same samples each time, None for new samples each time.
+        seed: int for the same samples each time, None for new samples at each `generate`.
         min_p: Keep the tokens that are at least this share as likely as the likeliest token.
         typical_p: Keep the tokens whose information is nearest to the entropy: the fewest that hold at least this
             probability together.
@@ -41,22 +49,22 @@ class Sample(Strategy):
     3
     """
 
-    temperature: float = 1.0
+    temperature: Any = 1.0
     top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
+    top_p: Any = 1.0
+    seed: Any = None
     min_p: float = 0.0
     typical_p: float = 1.0
     num_samples: int = 1
 
     def __post_init__(self):
-        check_range(0, above=True, temperature=self.temperature)
+        check_range(0, **self.plain(temperature="float32"))
         check_count(top_k=self.top_k)
-        check_range(0, 1, above=True, top_p=self.top_p, typical_p=self.typical_p)
+        check_range(0, 1, above=True, **self.plain(top_p="float32"), typical_p=self.typical_p)
         check_range(0, 1, min_p=self.min_p)
         check_count(1, MOST_RESULTS, num_samples=self.num_samples)
         if self.seed is not None:
-            check_count(0, 2**31 - 1, seed=self.seed)
+            check_count(0, LARGEST_SEED, **self.plain(seed="int32"))
 
     @property
     def width(self):
@@ -66,25 +74,35 @@ class Sample(Strategy):
     def n_best(self):
         return self.num_samples
 
+    def prepared(self, vocab_size, pad_id, eos_ids):
+        seed = random.randint(0, LARGEST_SEED) if self.seed is None else self.seed
+        # As a tensor it is no part of the compiled function.
+        return dataclasses.replace(self, seed=ops.convert_to_tensor(seed, "int32"))
+
     def advance(self, beams, extra, prediction, search):
         batch_size, width, vocab_size = ops.shape(prediction.allowed)
-        logits = ops.reshape(prediction.allowed, (-1, vocab_size))
-        uniform = ops.reshape(_uniform(beams, search), (-1, 1))
+        logits = ops.reshape(prediction.allowed, (-1, vocab_size))  # (batch * width, vocab_size)
 
-        def of_hypotheses(by_row, own):
-            return own if by_row is None else ops.repeat(by_row, width)[:, None]
+        def of_hypotheses(x):
+            """Returns a number as it is, and the values of rows, `(batch,)`, as `(batch * width, 1)`."""
+            if isinstance(x, numbers.Real):
+                return x
+            return ops.reshape(ops.broadcast_to(ops.reshape(x, (-1, 1)), (batch_size, width)), (-1, 1))
 
-        temperature = of_hypotheses(search.temperature, self.temperature)
-        top_p = of_hypotheses(search.top_p, self.top_p)
-        if search.temperature is None:
-            tokens = self._drawn(logits, uniform, temperature, top_p)
+        temperature, top_p = map(of_hypotheses, (self.temperature, self.top_p))
+        if isinstance(temperature, numbers.Real) and temperature == 0:
+            tokens = top_k(logits, 1)[1]
         else:
-            tokens = self._drawn_or_likeliest(logits, uniform, temperature, top_p)
+            rule = "`search` and `decode` need a `Sample` with a `seed`. Only `generate` draws one."
+            check(self.seed is not None, rule, seed=self.seed)
+            uniform = ops.reshape(_uniform(self.seed, beams.lengths, search.keys), (-1, 1))
+            draw = self._drawn if isinstance(temperature, numbers.Real) else self._drawn_or_likeliest
+            tokens = draw(logits, uniform, temperature, top_p)
         tokens = ops.reshape(tokens, (batch_size, width))
         return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
 
     def _drawn_or_likeliest(self, logits, uniform, temperature, top_p):
-        """Draws a token for each hypothesis; at a temperature of 0 takes the likeliest, as `Greedy` does.
+        """Draws a token for each hypothesis; at a temperature of 0 takes the likeliest.
 
         Args:
             logits: float32 `(rows, vocab_size)`.
@@ -187,17 +205,24 @@ def _draw(logits, uniform):
     return ops.cast(drawn, "int32")[:, None]
 
 
-def _uniform(beams, search):
+def _uniform(seed, lengths, keys):
     """Returns a number in [0, 1) for each hypothesis, float32 `(batch, width)`.
 
     It depends only on the seed, the row's key, the number of the hypothesis and its length, so it is the same on every
     backend.
+
+    Args:
+        seed: int, or int32 `(batch,)`.
+        lengths: int32 `(batch, width)`.
+        keys: uint32 `(batch,)`, or None for the row's number.
     """
-    width = beams.lengths.shape[1]
-    mixed = _mix(ops.cast(search.seed, "uint32"))
-    mixed = _mix(ops.bitwise_xor(mixed, search.keys))[:, None]
+    width = lengths.shape[1]
+    if keys is None:
+        keys = ops.cast(ops.arange(ops.shape(lengths)[0], dtype="int32"), "uint32")
+    mixed = _mix(ops.cast(ops.cast(seed, "int32"), "uint32"))
+    mixed = _mix(ops.bitwise_xor(mixed, keys))[:, None]
     mixed = _mix(ops.bitwise_xor(mixed, ops.cast(ops.arange(1, width + 1, dtype="int32"), "uint32")[None]))
-    mixed = _mix(ops.bitwise_xor(mixed, ops.cast(beams.lengths + 1, "uint32")))
+    mixed = _mix(ops.bitwise_xor(mixed, ops.cast(lengths + 1, "uint32")))
     return ops.cast(_without_low_bits(mixed, 8), "float32") * 2.0**-24
 
 
@@ -209,7 +234,7 @@ def row_keys(token_ids, pad_id):
         pad_id: int, the id of padding.
 
     Returns:
-        uint32 `(batch,)`, for `decode(keys=)`.
+        uint32 `(batch,)`, for `Search(keys=)`.
 
     >>> keys = row_keys([[5, 7, 0], [5, 7, 9]], pad_id=0)
     >>> bool(keys[0] == row_keys([[5, 7]], pad_id=0)[0]), bool(keys[0] == keys[1])

@@ -62,7 +62,8 @@ def search_rows(search, model, rows, width, results):
     Args:
         search: Takes a nest like `rows` with some of the rows, and returns a tuple of tensors `(rows, ...)`.
         model: The model that searches.
-        rows: A nest of tensors `(batch, ...)` and None; the first is a tensor.
+        rows: A nest of tensors `(batch, ...)`, and of numbers, scalar tensors and None, which are those of every row.
+            The first is a tensor `(batch, ...)`.
         width: Number of hypotheses of each row.
         results: For each tensor of the tuple its shape without the batch, and its dtype.
 
@@ -87,7 +88,8 @@ def in_parts(function, rows, results, size):
 
     Args:
         function: Takes a nest like `rows` with some of the rows, and returns a tuple of tensors `(rows, ...)`.
-        rows: A nest of tensors `(batch, ...)` and None; the first is a tensor.
+        rows: A nest of tensors `(batch, ...)`, and of numbers, scalar tensors and None, which are those of every row.
+            The first is a tensor `(batch, ...)`.
         results: For each tensor of the tuple its shape without the batch, and its dtype.
         size: Rows of a part, at most those of the batch, an int or an int scalar tensor.
 
@@ -95,7 +97,7 @@ def in_parts(function, rows, results, size):
         What `function` returns for all rows.
     """
     leaves = keras.tree.flatten(rows)
-    given = [x for x in leaves if x is not None]
+    given = [x for x in leaves if _is_cut(x)]
     batch = ops.shape(given[0])[0]
     size = max(size, 1) if isinstance(size, int) else ops.maximum(size, 1)
     parts = -(-batch // size)
@@ -107,7 +109,7 @@ def in_parts(function, rows, results, size):
     def apply(part):
         left = iter(part)
         return tuple(
-            function(keras.tree.pack_sequence_as(rows, [x if x is None else next(left) for x in leaves]))
+            function(keras.tree.pack_sequence_as(rows, [next(left) if _is_cut(x) else x for x in leaves]))
         )
 
     cut = [ops.take(x, members, axis=0) for x in given]
@@ -116,3 +118,8 @@ def in_parts(function, rows, results, size):
     found = native.side_by_side(apply, cut, [((known, *shape), dtype) for shape, dtype in results])
     every = [ops.reshape(x, (parts * size, *ops.shape(x)[2:])) for x in found]
     return tuple(ops.reshape(x[:batch], (batch, *ops.shape(x)[1:])) for x in every)
+
+
+def _is_cut(x):
+    """Returns whether a leaf of a nest has an axis of rows."""
+    return len(getattr(x, "shape", ())) > 0

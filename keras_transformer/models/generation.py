@@ -1,14 +1,12 @@
 """Writing and scoring sequences, for every model that decodes."""
 
-import dataclasses
 import functools
-import random
+import itertools
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from keras_transformer.checks import check
-from keras_transformer.decoding import Greedy, Hypotheses, Strategy, decode, row_keys
+from keras_transformer.decoding import Greedy, Hypotheses, Search, Strategy, decode, row_keys
+from keras_transformer.decoding.hypotheses import tensors_of, with_tensors
 from keras_transformer.decoding.limits import Limits, at_most
 from keras_transformer.execution import ops
 from keras_transformer.execution.compiled import KeepsFunctions, compiled, compiles
@@ -78,14 +76,13 @@ class Generation(KeepsFunctions):
         *,
         constraints=(),
         prefix=None,
-        phrases=None,
     ):
         """Writes a target for each source, or for a language model the continuation of each prompt.
 
         Args:
             source: int `(batch, source_len)`, sources or prompts of any lengths, padded on the right. A source of
                 padding alone gets an empty target; a prompt of padding alone begins with `bos_id`.
-            strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()`, `Sample()`.
+            strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()`, `PhraseBeam()`, `Sample()`.
             max_length: Longest output, `eos_id` included. None for twice the length of each source plus 16 plus the
                 length of its prefix, or for the minimum length if that is larger. An output never passes the last
                 position of a model that learned its positions.
@@ -94,8 +91,6 @@ class Generation(KeepsFunctions):
             constraints: List of constraints that every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
             prefix: int `(batch, prefix_len)`, the first tokens of each output, padded on the right. They are part of
                 the output and of its score; the constraints judge what comes after them. None for a language model.
-            phrases: int `(batch, phrases, length)`, what each output must hold, for a `PhraseBeam`. A phrase is padded
-                on the right with `pad_id`; one of padding alone is none. None for no phrases.
 
         Returns:
             `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
@@ -104,8 +99,8 @@ class Generation(KeepsFunctions):
         Raises:
             ValueError: If `source` has another rank than 2, is empty, holds ids outside the vocabulary or is a tensor
                 of a graph; `max_length` is not positive or beyond the last position; `prefix` holds no ids, is padded
-                on the left or too long; `phrases` have another shape or the strategy is no `PhraseBeam`; or the
-                constraints contradict one another.
+                on the left or too long; the strategy or a constraint has values for another number of rows, or
+                phrases that the model cannot write; or the constraints contradict one another.
         """
         source = self._checked_source(source)
         batch_size, source_len = source.shape
@@ -116,104 +111,86 @@ class Generation(KeepsFunctions):
         )
         limits = self.limits(max_length, constraints)
         longest = limits.longest(lengths_of(source, self.pad_id))
-        prefix_len, inputs = 0, {}
+        prefix_len, inputs = 0, {"source": source}
         if prefix is not None:
             inputs["prefix"] = self._checked_prefix(prefix, batch_size, longest)
             prefix_len = inputs["prefix"].shape[1]
-        if phrases is not None:
-            inputs["phrases"] = self._checked_phrases(phrases, batch_size)
-        if hasattr(strategy, "seed"):
-            seed = random.randrange(2**31) if strategy.seed is None else strategy.seed
-            inputs["seed"] = ops.convert_to_tensor(seed, "int32")
-            strategy = dataclasses.replace(strategy, seed=None)  # one function for every seed
+        strategy = strategy.prepared(self.target_vocab_size, self.pad_id, (self.eos_id, *self.stop_ids))
+        objects = strategy, *limits.constraints
+        tensors = tensors_of(objects)
+        for name, x in itertools.chain(*map(dict.items, tensors)):
+            rule = f"`{name}` must be one value, or have a value for each row of `source`."
+            check(x.shape[:1] in ((), (batch_size,)), rule, shape=tuple(x.shape), batch_size=batch_size)
         jit_compile = compiles(jit_compile)
         if jit_compile:
             padded = at_most(source_len + -source_len % SOURCE_LENGTH_STEP, self.max_source_positions)
             missing = max(padded - source_len, 0)
-            source = ops.pad(source, ((0, 0), (0, missing)), constant_values=self.pad_id)
-        function = self._compiled("search", jit_compile, strategy, max_length, limits.constraints)
-        hypotheses = function({"source": source, **inputs})
+            inputs["source"] = ops.pad(source, ((0, 0), (0, missing)), constant_values=self.pad_id)
+        # One function serves all values of the tensors, such as every seed.
+        objects = with_tensors(objects, map(dict.fromkeys, tensors))
+
+        def search(inputs, tensors):
+            strategy, *constraints = with_tensors(objects, tensors)
+            return self.search(strategy=strategy, max_length=max_length, constraints=constraints, **inputs)
+
+        hypotheses = self._compiled(search, jit_compile, "search", max_length, *objects)(inputs, tensors)
         return hypotheses._replace(tokens=hypotheses.tokens[:, :, : limits.of(source_len, prefix_len)])
 
-    def search(
-        self,
-        source,
-        strategy,
-        max_length=None,
-        *,
-        target_len=None,
-        constraints=(),
-        prefix=None,
-        min_length=None,
-        temperature=None,
-        top_p=None,
-        seed=None,
-        phrases=None,
-    ):
+    def search(self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None):
         """Computes `generate` inside a graph: tensors in, tensors out.
-
-        `max_length`, `min_length`, `temperature`, `top_p` and `seed` are one value for all rows, or `(batch,)`, a value
-        for each row.
 
         Args:
             source: int32 `(batch, source_len)`.
             strategy: How to choose tokens.
-            max_length: Longest output; None as in `generate`. A row ends at the last position that the model has.
+            max_length: Longest output, an int for all rows or int32 `(batch,)`; None as in `generate`. A row ends at
+                the last position that the model has.
             target_len: int or int32 scalar, the number of columns of the result; no output is longer. None for the
                 largest `max_length`.
             constraints: Tuple of constraints that every output must satisfy.
             prefix: int32 `(batch, prefix_len)`, the first tokens of each output, or None.
-            min_length: Shortest output, `eos_id` included. A lower limit of a row wins over it.
-            temperature: float32, in place of that of `Sample`; 0 for the likeliest token at each step.
-            top_p: float32, above 0 and at most 1, in place of that of `Sample`.
-            seed: int32, for a strategy that draws; the strategy's own when None.
-            phrases: int32 `(batch, phrases, length)`, what each output must hold, for a `PhraseBeam`.
 
         Returns:
             `Hypotheses`.
 
         Raises:
-            ValueError: If the strategy draws and has no seed, and `seed` is None; or the constraints contradict one
-                another.
+            ValueError: If a `Sample` has no seed, or the constraints contradict one another.
         """
-        seed = getattr(strategy, "seed", 0) if seed is None else seed
-        check(seed is not None, "`search` needs a `seed`, or a strategy with one.", strategy=strategy)
         limits = self.limits(max_length, constraints)
-        source_len = ops.shape(source)[1]
         if target_len is None:
-            target_len = limits.of(source_len, 0 if prefix is None else ops.shape(prefix)[1])
-        options = {"min_length": min_length, "temperature": temperature, "top_p": top_p}
-        options |= {"seed": seed, "phrases": phrases}
-        by_row = {name: x for name, x in {**options, "max_length": max_length}.items() if np.ndim(x)}
+            target_len = limits.of(ops.shape(source)[1], 0 if prefix is None else ops.shape(prefix)[1])
+        objects = strategy, *limits.constraints
 
         def search_given(rows):
             """Searches the rows that it is given: all, or at times half of them."""
-            source, prefix, by_row = rows
+            source, prefix, max_length, tensors = rows
+            strategy, *constraints = with_tensors(objects, tensors)
+            limits = self.limits(max_length, constraints)
             lengths = lengths_of(source, self.pad_id)
-            row_options = {**options, **by_row}
-            row_limits = dataclasses.replace(limits, max_length=row_options.pop("max_length", max_length))
+            prefix_lengths = 0 if prefix is None else lengths_of(prefix, self.pad_id)
+            search = Search(
+                limits.of_rows(lengths, prefix_lengths),
+                lengths,
+                row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
+                (self.eos_id, *self.stop_ids),
+                self.pad_id,
+            )
             step, cache, prompt, starts = self.start(source, strategy.width, prefix)
             return decode(
                 step,
                 cache,
                 strategy,
                 prompt,
-                row_limits.of_rows(lengths, 0 if prefix is None else lengths_of(prefix, self.pad_id)),
+                search,
                 target_len=target_len,
                 starts=starts,
                 constraints=limits.constraints,
-                source_lengths=lengths,
-                keys=row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
-                eos_id=(self.eos_id, *self.stop_ids),
-                pad_id=self.pad_id,
-                **row_options,
             )
 
+        rows = source, prefix, max_length, tensors_of(objects)
         n, columns = strategy.n_best, target_len if isinstance(target_len, int) else None
         results = ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
         with inference(self):
-            found = search_rows(search_given, self, (source, prefix, by_row), strategy.width, results)
-            return Hypotheses(*found)
+            return Hypotheses(*search_rows(search_given, self, rows, strategy.width, results))
 
     def start(self, source, width=1, prefix=None):
         """Reads sources, and prepares the steps that write their outputs.
@@ -265,7 +242,8 @@ class Generation(KeepsFunctions):
         fits = room is None or not ops.any(lengths > room)
         lengths, room = (ops.convert_to_numpy(x).tolist() for x in (lengths, room))
         check(fits, rule, target_lengths=lengths, room=room)
-        scores = self._compiled("score_all", compiles(jit_compile))({"source": source, "target": several})
+        score_all = self._compiled(self.score_all, compiles(jit_compile), "score_all", differentiable=True)
+        scores = score_all(source, several)
         if several is target:
             return scores
         return Scores(*(part if part is None else part[:, 0] for part in scores))
@@ -287,38 +265,12 @@ class Generation(KeepsFunctions):
         super().compile(*args, **kwargs)
         self._functions.clear()
 
-    def _compiled(self, name, jit_compile, *settings):
-        """Returns the compiled `search` or `score_all`."""
+    def _compiled(self, function, jit_compile, *key, differentiable=False):
+        """Returns the compiled function, the same one for the same key."""
         if not all(layer.built for layer in self.layers):
             self.build_added_layers()
-
-        def make():
-            function = getattr(self, name)
-            if name == "search":
-                strategy, max_length, constraints = settings
-                function = functools.partial(
-                    function, strategy=strategy, max_length=max_length, constraints=constraints
-                )
-            return compiled(lambda inputs: function(**inputs), self, jit_compile, name == "score_all")
-
-        return self._functions.get((name, jit_compile, *settings), self.variables, make)
-
-    def _checked_phrases(self, phrases, batch_size):
-        """Returns `phrases` as int32."""
-        phrases = ops.convert_to_tensor(phrases)
-        rule = "`phrases` must have shape `(batch, phrases, length)`, without an empty axis, and the batch of `source`."
-        fits = len(phrases.shape) == 3 and 0 not in phrases.shape and phrases.shape[0] == batch_size
-        check(fits, rule, shape=tuple(phrases.shape), batch_size=batch_size)
-        phrases = ids_of(phrases, "phrases", self.target_vocab_size)
-        ids = ops.convert_to_numpy(phrases)
-        real = ids != self.pad_id
-        rules = {
-            "padding on the right alone": (real[..., 1:] <= real[..., :-1]).all(),
-            "no token that ends an output": not np.isin(ids[real], (self.eos_id, *self.stop_ids)).any(),
-        }
-        for rule, holds in rules.items():
-            check(holds, f"`phrases` must have {rule}.", phrases=ids.tolist())
-        return phrases
+        make = functools.partial(compiled, function, self, jit_compile, differentiable)
+        return self._functions.get((jit_compile, *key), self.variables, make)
 
     def _checked_prefix(self, prefix, batch_size, longest):
         """Returns `prefix` as int32, without columns of padding alone."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding import Beam, decode
+from keras_transformer.decoding import Beam, Search, decode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,14 @@ def record_search(translator, source):
     # The best of as many results as the beam is wide is the best of a search for one result.
     beam = RecordingBeam(**{**strategy, "n_best": strategy["width"]})
     step, cache, prompt, _ = model.start(source, beam.width)
-    found = decode(
-        step,
-        cache,
-        beam,
-        prompt,
-        translator.limits.of(source.shape[1]),
-        constraints=translator.constraints,
-        source_lengths=np.array([source.shape[1]], "int32"),
-        eos_id=model.eos_id,
+    source_len = source.shape[1]
+    search = Search(
+        translator.limits.of(source_len),
+        np.array([source_len], "int32"),
+        eos_ids=(model.eos_id,),
         pad_id=model.pad_id,
     )
+    found = decode(step, cache, beam, prompt, search, constraints=translator.constraints)
     places = {(): 0}
     nodes = [{"token": model.bos_id, "parent": -1, "sum": 0.0, "rank": None}]
 

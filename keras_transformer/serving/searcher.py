@@ -6,8 +6,8 @@ import math
 import tensorflow as tf
 
 from keras_transformer.checks import check, check_count
-from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, Sample, Strategy
-from keras_transformer.decoding.hypotheses import one_of
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, MinLength, Sample, Strategy
+from keras_transformer.decoding.hypotheses import one_of, tensors_of
 from keras_transformer.masks import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.folders import lookup
@@ -93,33 +93,30 @@ class SearcherSignatures(Signatures):
             complete, bool, `(batch, n_best)`.
         """
         servable = self._servable
-        strategy, constraints = servable.strategy, servable.constraints
-        seed = getattr(strategy, "seed", 0)
-        if seed is None:  # each call draws other samples
+        strategy = servable.strategy
+        if getattr(strategy, "seed", 0) is None:  # each call draws other samples
             # Seeds of 0 make this operation draw its own seed in each process. `tf.random.uniform` would store the
             # seed of `keras.utils.set_random_seed` in an export, and all servers would draw the same samples.
             shape, largest = tf.constant([], tf.int32), tf.constant(tf.int32.max)
             seed = tf.raw_ops.RandomUniformInt(
                 shape=shape, minval=tf.constant(0), maxval=largest, seed=0, seed2=0
             )
-        seed = tf.convert_to_tensor(seed, tf.int32)
+            strategy = dataclasses.replace(strategy, seed=seed)
 
-        def search(source, seed):
+        def search(source):
             return self._model.search(
                 source,
                 strategy,
                 servable.max_length,
-                constraints=constraints,
+                constraints=servable.constraints,
                 prefix=self._starts(source) if servable.target_start else None,
-                seed=seed,
             )
 
-        step = self._compiled_step(search)
         longest = servable.limits.of(self._padded_length(source), len(servable.target_start))
         n = strategy.n_best
         with self._computing():
             tokens, lengths, scores = self._in_chunks(
-                lambda rows: step(rows, seed),
+                self._compiled_step(search),
                 [source],
                 [Output((n, longest), self._model.pad_id), Output((n,), 0), Output((n,), 0.0)],
                 self._batch_sizes[-1],
@@ -194,32 +191,35 @@ class SearcherSignatures(Signatures):
         def usable_or(neutral, values):
             return tf.where(usable, values, tf.cast(neutral, values.dtype))
 
-        rows = {
-            "max_length": usable_or(0, limits),
-            "min_length": usable_or(0, min_length),
-            "temperature": usable_or(0, temperature),
-            "top_p": usable_or(1, top_p),
+        inputs = [
+            source,
+            usable_or(0, limits),
+            usable_or(0, min_length),
+            usable_or(0, temperature),
+            usable_or(1, top_p),
             # All 64 bits count. A seed from 0 to 2**31 - 1 stays as it is.
-            "seed": tf.cast((seed ^ seed // 2**31 ^ seed // 2**62) & 0x7FFFFFFF, tf.int32),
-        }
-        inputs = {"source": source, **rows}
+            tf.cast((seed ^ seed // 2**31 ^ seed // 2**62) & 0x7FFFFFFF, tf.int32),
+        ]
         if prefix is not None:
-            inputs["prefix"] = tf.where(usable[:, None], prefix_ids, model.pad_id)
+            inputs.append(tf.where(usable[:, None], prefix_ids, model.pad_id))
         strategy = servable.strategy if isinstance(servable.strategy, Sample) else Sample()
         strategy = dataclasses.replace(strategy, seed=None, num_samples=1)
 
-        def search(*values):
-            given = dict(zip(inputs, values, strict=True))
+        def search(source, max_length, min_length, temperature, top_p, seed, prefix=None):
             compiled = self._source_lengths is not None
-            target_len = longest if compiled else tf.maximum(1, tf.reduce_max(given["max_length"]))
             return model.search(
-                strategy=strategy, target_len=target_len, constraints=servable.constraints, **given
+                source,
+                dataclasses.replace(strategy, temperature=temperature, top_p=top_p, seed=seed),
+                max_length,
+                target_len=longest if compiled else tf.maximum(1, tf.reduce_max(max_length)),
+                constraints=(*servable.constraints, MinLength(min_length)),
+                prefix=prefix,
             )
 
         with self._computing():
             tokens, found_lengths, scores = self._in_chunks(
                 self._compiled_step(search),
-                list(inputs.values()),
+                inputs,
                 [Output((1, longest), model.pad_id), Output((1,), 0), Output((1,), 0.0)],
                 self._batch_sizes[-1],
             )
@@ -299,6 +299,13 @@ class Searcher(Servable):
             isinstance(strategy, Strategy),
             "`strategy` must be a strategy such as `Greedy()`.",
             strategy=strategy,
+        )
+        rule = "`strategy` and `constraints` must hold one value for all rows: the rows of each request are others."
+        check(
+            not any(tensors_of((strategy, *self.constraints))),
+            rule,
+            strategy=strategy,
+            constraints=constraints,
         )
 
     @property

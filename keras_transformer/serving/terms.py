@@ -1,5 +1,6 @@
 """A translator whose translations hold what they must: terms of a glossary, copied text, words without an id."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -47,11 +48,10 @@ class TermSignatures(TranslatorSignatures):
         def search(source, phrases):
             return self._model.search(
                 source,
-                servable.strategy,
+                dataclasses.replace(servable.strategy, phrases=phrases),
                 servable.max_length,
                 constraints=servable.constraints,
                 prefix=self._starts(source) if servable.target_start else None,
-                phrases=phrases,
             )
 
         longest = servable.limits.of(self._padded_length(source), len(servable.target_start))

@@ -300,7 +300,7 @@ def test_options_of_the_search_are_those_of_python(tiny_run, traced, options, mo
     [
         ("--beam-width 2 --seed 1", "not both. Received: --beam-width, --seed"),
         ("--suppress nothing", "--suppress must name pieces of the vocabulary. Received: 'nothing'"),
-        ("--temperature 0", "temperature=0.0"),
+        ("--temperature -1", "temperature=-1.0"),
     ],
 )
 def test_options_of_the_search_that_do_not_fit_are_named(tiny_run, traced, options, named):

@@ -8,7 +8,7 @@ from contracts import as_numpy
 from keras import ops
 from reference import log_softmax
 
-from keras_transformer.decoding import Beam, DiverseBeam, Greedy, decode
+from keras_transformer.decoding import Beam, DiverseBeam, Greedy, Search, decode
 
 PAD, BOS, EOS, VOCAB, LENGTH = 0, 2, 3, 7, 4
 EVERY = 1600  # wider than the number of sequences: 1 + 6 + 36 + 216 * 7 = 1555
@@ -37,8 +37,8 @@ def step_over(logits):
 def found_by(strategy, logits, max_length=None, **arguments):
     length = logits.shape[1] if max_length is None else max_length
     start = np.full((len(logits),), BOS, "int32")
-    found = decode(step_over(logits), (), strategy, start, length, eos_id=EOS, pad_id=PAD, **arguments)
-    return as_numpy(found)
+    search = Search(length, eos_ids=(EOS,), pad_id=PAD)
+    return as_numpy(decode(step_over(logits), (), strategy, start, search, **arguments))
 
 
 # Worked by hand
@@ -186,7 +186,7 @@ def test_search_stops_when_no_open_hypothesis_can_win_and_not_before():
     # Without a penalty 0.4 can never beat 0.6: one step. By length ln 0.4 / 9 could have.
     for strategy, turns in ((Beam(2, length_penalty=0.0), 1), (Beam(2, 1.0, normalization="length"), 9)):
         step, calls = counted(step_over(logits))
-        decode(step, (), strategy, np.array([BOS], "int32"), 9, eos_id=EOS, pad_id=PAD)
+        decode(step, (), strategy, [BOS], Search(9, eos_ids=(EOS,), pad_id=PAD))
         assert calls == list(range(turns))
 
 
@@ -207,7 +207,7 @@ def test_each_row_has_its_own_limit():
 )
 def test_a_row_that_ended_before_its_first_step_is_one_result(strategy):
     logits = np.repeat(table(3), 2, axis=0)
-    arguments = {"max_length": np.array([2, LENGTH], "int32"), "eos_id": EOS, "pad_id": PAD}
+    search = Search(np.array([2, LENGTH], "int32"), eos_ids=(EOS,), pad_id=PAD)
     prompt = np.array([[BOS, 5, 6], [BOS, 5, 6]], "int32")
     with_width = step_over(logits)
 
@@ -218,7 +218,7 @@ def test_a_row_that_ended_before_its_first_step_is_one_result(strategy):
             [with_width(tokens[:, :, i : i + 1], cache, i)[0] for i in (0, 1)], axis=2
         ), cache
 
-    found = as_numpy(decode(step, (), strategy, prompt, **arguments))
+    found = as_numpy(decode(step, (), strategy, prompt, search))
     assert found.tokens[0].tolist() == [[5, 6, PAD, PAD], *[[PAD] * LENGTH] * 3]
     assert found.lengths[0].tolist() == [2, 0, 0, 0]
     assert np.isfinite(found.scores[0, 0]) and np.all(found.scores[0, 1:] == -np.inf)

@@ -1,5 +1,6 @@
 """Constraints: each by hand on tiny tables, and all of them at once against a checker in plain Python."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -25,6 +26,7 @@ from keras_transformer.decoding import (
     NoRepeatNgram,
     RepetitionPenalty,
     Sample,
+    Search,
     SuppressTokens,
     decode,
 )
@@ -43,7 +45,7 @@ EXAMPLES = [
     ExcludeTokens((A, C)),
     ForcedFirstToken(B),
 ]
-STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, num_samples=3)]
+STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, seed=0, num_samples=3)]
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
 
 
@@ -99,7 +101,14 @@ class Tables:
 
 
 def search(
-    tables, constraints=(), strategy=STRATEGIES[0], max_length=8, prompts=None, run=decode, **arguments
+    tables,
+    constraints=(),
+    strategy=STRATEGIES[0],
+    max_length=8,
+    prompts=None,
+    run=decode,
+    target_len=None,
+    **of_rows,
 ):
     """For each row its hypotheses, lists of ids without what fills them up; and the scores `(batch, n_best)`.
 
@@ -115,15 +124,13 @@ def search(
         ops.convert_to_tensor(np.repeat(starts[:, None], strategy.width, axis=1)),
         strategy,
         np.array(rows, "int32"),
-        max_length,
+        Search(max_length, eos_ids=(EOS,), pad_id=PAD, **of_rows),
+        target_len=target_len,
         starts=starts,
         constraints=constraints,
-        eos_id=EOS,
-        pad_id=PAD,
-        **arguments,
     )
     tokens, lengths, scores = as_numpy(found)
-    assert tokens.shape == (batch, strategy.n_best, arguments.get("target_len", np.max(max_length)))
+    assert tokens.shape == (batch, strategy.n_best, target_len or np.max(max_length))
     assert np.all(tokens[np.arange(tokens.shape[-1]) >= lengths[..., None]] == PAD)
     hypotheses = [
         [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
@@ -334,7 +341,7 @@ def test_a_row_that_its_prompt_fills_waits_for_its_neighbours(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [Greedy(), Sample()], ids=["Greedy", "Sample"])
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(seed=0)], ids=["Greedy", "Sample"])
 def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
     tables = Tables.random(11)
     constraints = [NoRepeatNgram(2), RepetitionPenalty(1.5), MinLength(5), ForcedFirstToken(C)]
@@ -351,7 +358,7 @@ def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
 @pytest.mark.parametrize(
     "strategy",
     [
-        Sample(1.5, top_k=5, top_p=0.8, min_p=0.1, typical_p=0.9, num_samples=2),
+        Sample(1.5, top_k=5, top_p=0.8, seed=0, min_p=0.1, typical_p=0.9, num_samples=2),
         Greedy(),
         Beam(4, n_best=3),
         DiverseBeam(4, n_best=3),
@@ -371,16 +378,14 @@ def test_compiled_search_is_the_eager_one_and_takes_lengths_as_tensors(strategy)
     expected, expected_scores = search(tables, **keywords)
     for jit_compile in compilations():
 
-        def run(step, cache, strategy, prompt, max_length, *, jit_compile=jit_compile, **rest):
-            names = ("starts", "source_lengths")
-            tensors = {name: rest.pop(name) for name in names}
-            tensors = {"cache": cache, "prompt": prompt, "max_length": max_length, **tensors}
+        def run(step, cache, strategy, prompt, search, *, starts, jit_compile=jit_compile, **rest):
+            def of_tensors(cache, prompt, limits, source_lengths, starts):
+                settings = search._replace(limits=limits, source_lengths=source_lengths)
+                return decode(step, cache, strategy, prompt, settings, starts=starts, **rest)
 
-            def of_tensors(tensors):
-                return decode(step, strategy=strategy, **tensors, **rest)
-
-            tensors = {name: ops.convert_to_tensor(value) for name, value in tensors.items()}
-            return compiled(of_tensors, keras.layers.Layer(), jit_compile)(tensors)
+            tensors = cache, prompt, search.limits, search.source_lengths, starts
+            run_compiled = compiled(of_tensors, keras.layers.Layer(), jit_compile)
+            return run_compiled(*map(ops.convert_to_tensor, tensors))
 
         found, scores = search(tables, run=run, **keywords)
         assert found == expected
@@ -566,6 +571,12 @@ any_sample = st.builds(
 )
 any_strategy = st.one_of(st.just(Greedy()), any_beam(), any_sample)
 any_seed = st.integers(0, 2**31 - 1)
+
+
+def seeded(strategy, seed):
+    return dataclasses.replace(strategy, seed=seed) if isinstance(strategy, Sample) else strategy
+
+
 ROWS = 5
 many = settings(
     max_examples=12 if keras.backend.backend() == "tensorflow" else 10, deadline=None, derandomize=True
@@ -589,8 +600,8 @@ def test_nothing_found_breaks_a_promise(data, strategy, constraints, max_length,
     prompt = st.lists(st.integers(0, VOCAB - 1), max_size=min(max_length, 4))
     prompts = data.draw(st.one_of(st.none(), st.lists(prompt, min_size=ROWS, max_size=ROWS)), "prompts")
     source_lengths = np.array(data.draw(lengths, "source_lengths"), "int32")
-    arguments = {"source_lengths": source_lengths, "prompts": prompts, "seed": seed}
-    hypotheses, scores = search(tables, constraints, strategy, max_length, **arguments)
+    arguments = {"source_lengths": source_lengths, "prompts": prompts}
+    hypotheses, scores = search(tables, constraints, seeded(strategy, seed), max_length, **arguments)
     for row in range(ROWS):
         source_length = int(source_lengths[row])
         prompt = prompts[row] if prompts else []
@@ -627,7 +638,8 @@ def test_no_row_depends_on_its_neighbours(strategy, constraints, prompts, row, s
 
     def of(tables, rows):
         own = {"source_lengths": source_lengths[rows], "keys": ops.convert_to_tensor(keys[rows])}
-        return search(tables, constraints, strategy, prompts=[prompts[i] for i in rows], seed=seed, **own)
+        own["prompts"] = [prompts[i] for i in rows]
+        return search(tables, constraints, seeded(strategy, seed), **own)
 
     hypotheses, scores = of(tables, list(range(ROWS)))
     alone, own_scores = of(tables.rows([row]), [row])

@@ -10,7 +10,16 @@ from contracts import as_numpy
 from keras import ops
 from reference import log_softmax
 
-from keras_transformer.decoding import STRATEGIES, Beam, DiverseBeam, Greedy, Sample, SuppressTokens, decode
+from keras_transformer.decoding import (
+    STRATEGIES,
+    Beam,
+    DiverseBeam,
+    Greedy,
+    Sample,
+    Search,
+    SuppressTokens,
+    decode,
+)
 
 PAD, BOS, EOS, A, B, C, VOCAB = 0, 2, 3, 4, 5, 6, 7
 START = np.array([BOS, BOS, BOS], "int32")
@@ -45,8 +54,8 @@ class Step:
         return logits[:, None, None, :], cache + 1
 
 
-def eager(step, max_length=7, start=START, **arguments):
-    found = decode(step, ops.zeros((), "int32"), Greedy(), start, max_length, **arguments)
+def eager(step, limits=7, start=START, **ids):
+    found = decode(step, ops.zeros((), "int32"), Greedy(), start, Search(limits, **ids))
     return [as_numpy(part) for part in found]
 
 
@@ -85,7 +94,7 @@ def test_of_equals_the_lowest_id_is_taken():
     logits = np.zeros((1, 2, VOCAB), "float32")
     logits[0, 0, [B, C]] = 1.0
     logits[0, 1, [EOS, A]] = 1.0
-    tokens, _, scores = eager(quiet(logits), start=START[:1], max_length=2)
+    tokens, _, scores = eager(quiet(logits), start=START[:1], limits=2)
     assert tokens.tolist() == [[[B, EOS]]]
     np.testing.assert_allclose(scores, [[2 * (1 - np.log(2 * np.e + 5))]], rtol=1e-5)
 
@@ -130,13 +139,13 @@ def test_each_token_is_fed_to_the_next_step():
     def step(tokens, cache, index):
         return ops.one_hot(tokens + 1, 13), cache
 
-    tokens, lengths, _ = eager(step, max_length=4, start=np.array([4, 7], "int32"), eos_id=10)
+    tokens, lengths, _ = eager(step, limits=4, start=np.array([4, 7], "int32"), eos_ids=(10,))
     assert tokens[:, 0].tolist() == [[5, 6, 7, 8], [8, 9, 10, PAD]]
     assert lengths.tolist() == [[4], [3]]
 
 
 def test_each_row_has_its_own_limit():
-    tokens, lengths, scores = eager(quiet(), max_length=np.array([1, 7, 3], "int32"))
+    tokens, lengths, scores = eager(quiet(), limits=np.array([1, 7, 3], "int32"))
     assert tokens[:, 0].tolist() == [
         [A, PAD, PAD, PAD, PAD, PAD, PAD],
         [B, EOS, PAD, PAD, PAD, PAD, PAD],
@@ -148,7 +157,7 @@ def test_each_row_has_its_own_limit():
 
 
 def test_other_ids_for_the_end_and_for_padding():
-    tokens, lengths, _ = eager(quiet(), eos_id=C, pad_id=1)
+    tokens, lengths, _ = eager(quiet(), eos_ids=(C,), pad_id=1)
     assert tokens[:, 0].tolist() == [
         [A, B, EOS, C, 1, 1, 1],
         [B, EOS, A, A, A, A, A],
@@ -161,7 +170,7 @@ def test_bfloat16_logits_are_summed_in_float32():
     def step(tokens, cache, index):
         return ops.zeros((1, 1, 1, 1009), "bfloat16"), cache
 
-    _, _, scores = eager(step, max_length=5, start=START[:1], eos_id=-1)
+    _, _, scores = eager(step, limits=5, start=START[:1], eos_ids=(-1,))
     np.testing.assert_allclose(scores, [[-5 * np.log(1009)]], rtol=1e-6)
 
 
@@ -182,32 +191,35 @@ def level(tokens, cache, index):
 
 @pytest.mark.slow
 def test_the_seed_of_the_strategy_counts():
-    found = [
-        as_numpy(decode(level, (), Sample(seed=s), prompt=[1], max_length=9).tokens).tolist()
-        for s in (1, 2, 1)
-    ]
+    found = [as_numpy(decode(level, (), Sample(seed=s), [1], Search(9)).tokens).tolist() for s in (1, 2, 1)]
     assert found[0] == found[2] != found[1]
 
 
 def test_constraints_may_come_from_a_generator():
     constraints = (c for c in [SuppressTokens([0])])
-    assert 0 not in as_numpy(
-        decode(level, (), Greedy(), prompt=[1], max_length=3, constraints=constraints).tokens
-    )
+    assert 0 not in as_numpy(decode(level, (), Greedy(), [1], Search(3), constraints=constraints).tokens)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"top_p": 1e-6}, {"temperature": 0.0}])
 def test_one_option_of_sampling_is_enough(options):
-    for of_row in (options, {name: np.array([value], "float32") for name, value in options.items()}):
-        found = decode(level, (), Sample(seed=1), prompt=[1], max_length=4, **of_row)
+    for given in (options, {name: np.array([value]) for name, value in options.items()}):
+        found = decode(level, (), Sample(seed=1, **given), [1], Search(4))
         assert as_numpy(found.tokens).tolist() == [[[0, 0, 0, 0]]]
 
 
-@pytest.mark.parametrize("name", ["temperature", "top_p"])
-def test_options_of_sampling_are_refused_by_other_strategies(name):
-    with pytest.raises(ValueError, match=rf"`{name}` must be None .*Greedy\(\)"):
-        decode(level, (), Greedy(), prompt=[1], max_length=4, **{name: 0.5})
+def test_sample_at_a_temperature_of_0_is_greedy_and_needs_no_seed():
+    expected, found = (
+        decode(quiet(), ops.zeros((), "int32"), strategy, START, Search(7))
+        for strategy in (Greedy(), Sample(0, top_p=0.9))
+    )
+    for part, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(part, other)
+
+
+def test_sample_without_a_seed_is_refused():
+    with pytest.raises(ValueError, match=r"`search` and `decode` need a `Sample` with a `seed`.*seed=None"):
+        decode(level, (), Sample(), [1], Search(4))
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(2), Sample(seed=1)], ids=["greedy", "beam", "sample"])
@@ -217,13 +229,8 @@ def test_logits_of_nan_give_the_score_nan(strategy):
     def broken(tokens, cache, index):
         return ops.full((*tokens.shape, 9), float("nan")), cache
 
-    found = decode(broken, (), strategy, prompt=[1], max_length=3)
+    found = decode(broken, (), strategy, [1], Search(3))
     assert np.isnan(as_numpy(found.scores)).all()
-
-
-def test_an_end_may_be_an_integer_of_numpy():
-    found = decode(level, (), Greedy(), prompt=[1], max_length=3, eos_id=np.int64(0))
-    assert as_numpy(found.lengths).tolist() == [[1]]
 
 
 WRONG = {
@@ -238,7 +245,7 @@ WRONG = {
         ({"n_best": 5}, "n_best=5"),
     ],
     Sample: [
-        ({"temperature": 0}, "temperature=0"),
+        ({"temperature": -0.5}, "temperature=-0.5"),
         ({"temperature": float("inf")}, "temperature=inf"),
         ({"top_k": -1}, "top_k=-1"),
         ({"top_k": 2.5}, "top_k=2.5"),

@@ -17,6 +17,7 @@ from keras_transformer.decoding import (
     MinLength,
     RepetitionPenalty,
     Sample,
+    Search,
     SuppressTokens,
     decode,
     row_keys,
@@ -36,15 +37,15 @@ def drawn(strategy, logits=LOGITS, rows=ROWS, **arguments):
     return found_by(strategy, logits, rows, **arguments).tokens[:, :, 0]
 
 
-def found_by(strategy, logits=LOGITS, rows=ROWS, length=1, **arguments):
+def found_by(strategy, logits=LOGITS, rows=ROWS, length=1, keys=None, eos_id=-1, **arguments):
     """As `drawn`, with all that is found: `Hypotheses` of `length` tokens, each from the same distribution."""
 
     def step(tokens, cache, index):
         shape = (*tokens.shape[:2], 1, logits.shape[-1])
         return ops.broadcast_to(ops.convert_to_tensor(np.atleast_2d(logits)[:, None, None]), shape), cache
 
-    arguments = {"seed": getattr(strategy, "seed", 0), "eos_id": -1, "max_length": length, **arguments}
-    return as_numpy(decode(step, (), strategy, np.full((rows,), BOS, "int32"), **arguments))
+    search = Search(length, keys=keys, eos_ids=(eos_id,))
+    return as_numpy(decode(step, (), strategy, np.full((rows,), BOS, "int32"), search, **arguments))
 
 
 def probabilities(logits, strategy):
@@ -239,40 +240,35 @@ def test_a_row_without_a_key_goes_by_its_number_and_equal_keys_draw_equal_sample
 
 
 # Options of five rows: greedy, sampled, cut, cut and cold, short.
-ROW_OPTIONS = {
-    "max_length": [9, 7, 9, 8, 2],
-    "min_length": [0, 5, 9, 0, 9],
-    "temperature": [0.0, 1.5, 1.0, 0.3, 0.0],
-    "top_p": [0.5, 1.0, 0.8, 0.6, 1.0],
-    "seed": [1, 2**31 - 1, 3, 4, 5],
+MAX_LENGTHS, MIN_LENGTHS = np.array([9, 7, 9, 8, 2]), np.array([0, 5, 9, 0, 9])
+DRAWN_WITH = {
+    "temperature": np.array([0.0, 1.5, 1.0, 0.3, 0.0]),
+    "top_p": np.array([0.5, 1.0, 0.8, 0.6, 1.0]),
+    "seed": np.array([1, 2**31 - 1, 3, 4, 5]),
 }
-FLOATS = ("temperature", "top_p")
-
-
-def row_options(rows):
-    return {
-        name: ops.convert_to_tensor([values[row] for row in rows], "float32" if name in FLOATS else "int32")
-        for name, values in ROW_OPTIONS.items()
-    }
 
 
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 6, "min_p": 0.05}], ids=["plain", "cut"])
 def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
     keys = np.array([11, 12, 13, 14, 15], "uint32")
     arguments = {"target_len": 9, "eos_id": 7}  # the likeliest token ends a row
-    strategy = Sample(seed=9, **cuts)
     rows = [3, 0, 4, 2, 1]
-    mixed = found_by(strategy, rows=5, **row_options(rows), keys=keys[rows], **arguments)
+    mixed = found_by(
+        Sample(**{name: values[rows] for name, values in DRAWN_WITH.items()}, **cuts),
+        rows=5,
+        keys=keys[rows],
+        constraints=[MinLength(MIN_LENGTHS[rows])],
+        length=MAX_LENGTHS[rows],
+        **arguments,
+    )
     for place, row in enumerate(rows):
-        own = {name: values[row] for name, values in ROW_OPTIONS.items()}
-        draws = {"temperature": own["temperature"], "top_p": own["top_p"], "seed": own["seed"]}
+        own = {name: values[row].item() for name, values in DRAWN_WITH.items()}
         alone = found_by(
-            Sample(**draws, **cuts) if own["temperature"] else Greedy(),
+            Sample(**own, **cuts) if own["temperature"] else Greedy(),
             rows=1,
             keys=keys[row : row + 1],
-            seed=own["seed"],
-            constraints=[MinLength(own["min_length"])] if own["min_length"] else [],
-            max_length=own["max_length"],
+            constraints=[MinLength(MIN_LENGTHS[row])] if MIN_LENGTHS[row] else [],
+            length=MAX_LENGTHS[row],
             **arguments,
         )
         np.testing.assert_array_equal(mixed.tokens[place], alone.tokens[0])

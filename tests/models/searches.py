@@ -69,7 +69,7 @@ def written(model, strategy, constraints, prefix, mode, max_length=None):
     """Tokens, lengths and scores, in one of the ways a search can be run."""
     arguments = {"max_length": max_length, "constraints": constraints, "prefix": prefix}
     if mode == "eager":
-        found = model.search(SOURCE, strategy, seed=getattr(strategy, "seed", None), **arguments)
+        found = model.search(SOURCE, strategy, **arguments)
     else:
         found = model.generate(SOURCE, strategy, jit_compile=mode == "compiled", **arguments)
     return [keras.ops.convert_to_numpy(part).tolist() for part in found]

@@ -1,5 +1,6 @@
 """Searches with a real model: the same in every mode, on every backend, whatever the batch."""
 
+import dataclasses
 import gc
 import json
 import os
@@ -40,7 +41,9 @@ from keras_transformer.decoding import (
     MaxLength,
     MinLength,
     NoRepeatNgram,
+    PhraseBeam,
     Sample,
+    Search,
     SuppressTokens,
     decode,
 )
@@ -119,21 +122,29 @@ def test_lengths_may_differ_from_call_to_call(model, strategy):
         assert_same(found, as_numpy(expected))
 
 
+# The same strategies, and those that hold values for each row.
+BY_ROW = {
+    **STRATEGIES,
+    "sample by row": Sample(np.array([0.0, 0.7, 1.4]), top_p=np.array([1.0, 0.5, 0.8]), seed=np.arange(3)),
+    "phrases": PhraseBeam(4, phrases=[[[5, 6], [9, 0]], [[7, 0], [0, 0]], [[8, 8], [0, 0]]]),
+}
+
+
 @pytest.mark.tensorflow
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["known batch", "unknown batch"])
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize("strategy", BY_ROW.values(), ids=BY_ROW)
 def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, monkeypatch):
     rows, model = [], writer()
     model.quantize("int8")
     start = model.start
     monkeypatch.setattr(model, "start", lambda x, *more: rows.append(x.shape[0]) or start(x, *more))
-    options = {"max_length": ops.convert_to_tensor([9, 4, 7]), "min_length": ops.convert_to_tensor([2, 3, 2])}
-    options["seed"] = getattr(strategy, "seed", None)
+    limits, prefix = ops.convert_to_tensor([9, 4, 7]), ops.convert_to_tensor(PREFIX)
+    constraints = [MinLength(np.array([2, 3, 2]))]
 
     def search(source):
         return model.search(
-            source, strategy, target_len=MAX_LENGTH, prefix=ops.convert_to_tensor(PREFIX), **options
+            source, strategy, limits, target_len=MAX_LENGTH, prefix=prefix, constraints=constraints
         )
 
     found = []
@@ -251,14 +262,37 @@ def test_one_function_serves_every_seed(monkeypatch):
 
 
 @pytest.mark.slow
+def test_one_function_serves_all_values_of_rows_and_each_row_has_its_own(model, monkeypatch):
+    fresh = writer()
+    traces = traces_of(fresh, monkeypatch)
+    temperature, seed, shortest = np.array([0.0, 0.7, 1.4]), np.array([5, 6, 7]), np.array([0, 4, 9])
+    for rows in ([0, 1, 2], [2, 0, 1]):
+        strategy = Sample(temperature[rows], seed=seed[rows])
+        constraints = [MinLength(shortest[rows])]
+        found = as_numpy(fresh.generate(SOURCE[rows], strategy, 9, constraints=constraints))
+        for place, row in enumerate(rows):
+            own = Sample(temperature[row], seed=seed[row]) if row else Greedy()
+            constraints = [MinLength(shortest[row])] if row else ()
+            alone = as_numpy(model.search(SOURCE[row : row + 1], own, 9, constraints=constraints))
+            assert_same([part[place : place + 1] for part in found], alone)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"strategy": Sample(np.ones(2))}, {"constraints": [MinLength(np.ones(2))]}],
+    ids=["strategy", "constraint"],
+)
+def test_values_for_another_number_of_rows_are_refused(model, arguments):
+    with pytest.raises(ValueError, match=r"have a value for each row.*shape=\(2,\), batch_size=3"):
+        model.generate(SOURCE, **arguments)
+
+
+@pytest.mark.slow
 def test_a_minimum_above_the_default_limit_raises_it(model):
-    found = as_numpy(model.generate(SOURCE[2:, :2], Greedy(), constraints=[MinLength(30)]))
-    assert found.lengths[0, 0] >= 30
-
-
-def test_a_search_without_a_seed_is_refused(model):
-    with pytest.raises(ValueError, match="seed=None"):
-        model.search(SOURCE, Sample())
+    for length in (30, np.array([30])):
+        found = as_numpy(model.generate(SOURCE[2:, :2], Greedy(), constraints=[MinLength(length)]))
+        assert found.lengths[0, 0] >= 30
 
 
 @pytest.mark.slow
@@ -398,8 +432,10 @@ def test_a_search_runs_where_keras_computes_in_bfloat16(bfloat16_everywhere, nam
         return ops.take(table, tokens, axis=0), cache
 
     constraints = CONSTRAINTS["all"][:1] + CONSTRAINTS["all"][2:]
-    options = {"temperature": [0.5], "top_p": [0.9]} if name == "cut sample" else {}
-    found = decode(step, (), STRATEGIES[name], [[BOS, 5]], 6, constraints=constraints, **options)
+    strategy = STRATEGIES[name]
+    if name == "cut sample":
+        strategy = dataclasses.replace(strategy, temperature=np.array([0.5]), top_p=np.array([0.9]))
+    found = decode(step, (), strategy, [[BOS, 5]], Search(6), constraints=constraints)
     assert keras.backend.standardize_dtype(found.scores.dtype) == "float32"
     assert np.all(as_numpy(found.lengths) >= 4)
 

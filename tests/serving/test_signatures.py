@@ -215,9 +215,9 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
     def recorded(function, model, jit_compile):
         run = compiled(function, model, jit_compile)
 
-        def search(source, seed):
+        def search(source):
             tf.py_function(lambda shape: shapes.add(tuple(shape.numpy().tolist())), [tf.shape(source)], [])
-            return run(source, seed)
+            return run(source)
 
         return search
 

@@ -9,7 +9,7 @@ import pytest
 from mirrors import names
 
 from keras_transformer import files
-from keras_transformer.decoding import Greedy
+from keras_transformer.decoding import Greedy, MinLength, Sample
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
@@ -243,6 +243,14 @@ def test_limits_ids_and_tokenizers_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=rule):
             Translator(models[sizes], ByteTokenizer(), **{"max_source_length": 6, **wrong})
+
+
+@pytest.mark.parametrize(
+    "by_row", [{"strategy": Sample(np.array([0.5, 1.0]))}, {"constraints": [MinLength(np.array([2, 3]))]}]
+)
+def test_values_for_each_row_are_refused(by_row):
+    with pytest.raises(ValueError, match="must hold one value for all rows"):
+        Translator(small_model(260), ByteTokenizer(), **by_row)
 
 
 def test_file_that_was_not_saved_there_is_refused(translator, tmp_path):
