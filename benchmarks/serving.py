@@ -53,7 +53,7 @@ def main():
     options = parser.parse_args()
     made = json.loads((options.export / "assets.extra" / "export.json").read_text())
     print(
-        f"{options.export}: {made['strategy']}, xla {made['xla']}, {made['precision']}",
+        f"{options.export}: {made['arguments']['strategy']['class_name']}, xla {made['xla']}, {made['precision']}",
         flush=True,
     )
     QUESTIONS[options.question](options, made)
@@ -105,7 +105,7 @@ def warmup(options, made):
             times.setdefault(shape_of(texts, made), []).append(took)
         for texts in requests[: len(requests) // 3]:  # the searches of the other signatures are compiled, too
             runtime.run(signatures[draw.choice(["n_best", "alignment"])], {"text": texts})
-            width = draw.randint(1, made["max_source_length"] - 1)
+            width = draw.randint(1, made["arguments"]["max_source_length"] - 1)
             runtime.run(signatures["tokens"], {"source": [[4] * width + [3]] * len(texts)})
         count = len(requests) + 2 * (len(requests) // 3)
         print(f"{compiled() - warm} compilations in {count} requests after it")

@@ -14,16 +14,10 @@ from pathlib import Path
 
 def translations(run, export):
     """Translates the sentences of the standard input as an export of the run would."""
-    from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
     from keras_transformer.serving import Translator
 
     made = json.loads((Path(export) / "assets.extra" / "export.json").read_text())
-    translator = Translator.load(run).searching(
-        STRATEGIES[made["strategy"]].from_config(made["strategy_arguments"]),
-        [CONSTRAINTS[name].from_config(config) for name, config in made["constraints"]],
-        max_source_length=made["max_source_length"],
-        max_length=made["max_length"],
-    )
+    translator = Translator.load(run).changed(**Translator.arguments_from(made, export))
     return translator.translate(json.load(sys.stdin), jit_compile=made["xla"])
 
 

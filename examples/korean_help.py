@@ -169,7 +169,7 @@ def main(arguments=None):
     recipe = dataclasses.replace(BOTH_WAYS, init_from=str(first))
     translator = train_for(recipe, options.epochs[1], both_ways, both, options.precision)
 
-    translator = translator.copied(strategy=STRATEGY, constraints=CONSTRAINTS)
+    translator = translator.changed(strategy=STRATEGY, constraints=CONSTRAINTS)
     (val_sources, val_references), (sources, references) = (
         map(list, zip(*part, strict=True)) for part in pairs[1:]
     )

@@ -57,7 +57,7 @@ def _check_options(servable, given):
     """Raises `ValueError` for an option that the servable does not have."""
     for name in given:
         argument = "strategy" if name in SEARCH_OPTIONS else name
-        if argument not in servable.CHANGEABLE:
+        if argument not in servable.arguments:
             raise ValueError(
                 f"--{name.replace('_', '-')} is only for models that write text. "
                 f"Received: a {type(servable).__name__}."

@@ -40,7 +40,7 @@ class Configured:
     def __new__(cls, *args, **kwargs):
         layer = super().__new__(cls, *args, **kwargs)
         # As an attribute that is set, Keras would track the layers among them.
-        vars(layer)["_arguments"] = _arguments_by_name(cls, args, kwargs)
+        vars(layer)["_arguments"] = arguments_by_name(cls, args, kwargs)
         return layer
 
     def numbers(self):
@@ -141,7 +141,7 @@ class KeepsShape(Configured):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
-def _arguments_by_name(cls, args, kwargs):
+def arguments_by_name(cls, args, kwargs):
     """Names the arguments of a constructor call, and adds the defaults of the class.
 
     A class that calls them `*args` passes them on: they have the names that the next constructor gives them. Under

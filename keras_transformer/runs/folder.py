@@ -66,7 +66,7 @@ class RunFolder:
             description: The description, a dict.
             translator: The `Translator` of the run. Its tokenizers and its options are kept, but not its model.
         """
-        written = {**translator.write_tokenizers(self.path), **translator.describe()}
+        written = {**translator.write_tokenizers(self.path), "arguments": translator.describe()}
         self._write_description({**description, TRANSLATOR: written})
 
     def update_description(self, description):

@@ -109,7 +109,7 @@ def serving_model(model):
 
 def serving_translator(translator, model):
     """Returns a copy of a `Translator` with the `serving_model` of `model`."""
-    return translator.copied(model=serving_model(model))
+    return translator.changed(model=serving_model(model))
 
 
 class ValidateAverage(keras.callbacks.Callback):

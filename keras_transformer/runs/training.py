@@ -175,7 +175,7 @@ def _begin(recipe, pairs, val_pairs, say):
     batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, initial.model, frame)
     model = make_model(recipe, tokenizers, batches.steps, initial.model)
     limit = max(initial.max_source_length, recipe.max_length)
-    return initial.copied(model=model, max_source_length=limit), batches, val_batches
+    return initial.changed(model=model, max_source_length=limit), batches, val_batches
 
 
 def _make_batches(recipe, pairs, val_pairs, tokenizers, special, frame):

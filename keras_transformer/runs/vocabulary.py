@@ -112,7 +112,7 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
         for name, i in zip(FRAME, (0, 0, 1), strict=True)
     }
     constraints = tuple(_with_new_ids(each, old[1], new[1], model, ids) for each in translator.constraints)
-    changed = translator.copied(
+    changed = translator.changed(
         model=other, source_tokenizer=new[0], target_tokenizer=new[1], constraints=constraints, **frame
     )
     return changed, [reports[0]._replace(side="both")] if shared else reports

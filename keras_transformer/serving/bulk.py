@@ -310,11 +310,7 @@ def _fingerprint(translator):
         "weights": fingerprint(translator.model),
         "source_tokenizer": tokenizer_digest(translator.source_tokenizer),
         "target_tokenizer": tokenizer_digest(translator.target_tokenizer),
-        "strategy": repr(translator.strategy),
-        "constraints": [repr(constraint) for constraint in translator.constraints],
-        "max_source_length": translator.max_source_length,
-        "max_length": translator.max_length,
-        **translator.frame,
+        **translator.describe(),
         "sentences_of": getattr(translator, "language", None),
         "terms": getattr(translator, "terms", None),
     }

@@ -84,13 +84,6 @@ class _PoolingEncoder(TextEncoder):
         model.vector_width(pooling)  # raises for a pooling that the model does not have
         self.pooling = pooling
 
-    def describe(self):
-        return {"max_source_length": self.max_source_length, "pooling": self.pooling}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        return {name: description[name] for name in ("max_source_length", "pooling")}
-
 
 class Embedder(_PoolingEncoder):
     """Makes vectors of texts. The tokenizer and the model are one graph.
@@ -122,14 +115,6 @@ class Embedder(_PoolingEncoder):
         super().__init__(model, tokenizer, max_source_length, pooling, pairs=False)
         self.normalize = normalize
         self.prompt = prompt
-
-    def describe(self):
-        return {**super().describe(), "normalize": self.normalize, "prompt": self.prompt}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        names = ("normalize", "prompt")
-        return super().arguments_from(description, folder) | {name: description[name] for name in names}
 
     def embed(self, texts, batch_size=32, jit_compile=None, verbose=False):
         """Computes the vectors of texts. Warns when some were cut, or hold text that the vocabulary cannot write.

@@ -119,7 +119,7 @@ def export(
             f"requests. Received: {len(batch_sizes)} times {len(lengths)}."
         )
     if precision == "int8" and not has_int8_weights(servable.model):
-        servable = servable.copied(model=quantized_copy(servable.model))
+        servable = servable.changed(model=quantized_copy(servable.model))
     narrow = precision == "bfloat16" and not has_int8_weights(servable.model)
     weights_function, module = store_weights(servable.model, narrow)
     module.tokenizers = list(servable.tokenizers)
@@ -235,7 +235,8 @@ def _description(servable, functions, xla, precision, batch_sizes, source_length
     return {
         "format": 1,
         "signatures": signatures,
-        **servable.describe(),
+        "servable": type(servable).__name__,
+        "arguments": servable.describe(),
         "longest_output": servable.longest_output,
         "xla": xla,
         "batch_sizes": batch_sizes,

@@ -12,8 +12,11 @@ import keras
 
 from keras_transformer import serving
 from keras_transformer.checks import MOST_LAYERS, SMALL_MODEL, check, check_numbers, printable
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
 from keras_transformer.files import replaced
 from keras_transformer.keras_internals import sharing, without_memory
+from keras_transformer.layers import ImagePreprocessing
+from keras_transformer.layers.base import KERAS_ARGUMENTS, arguments_by_name
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
 from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 from keras_transformer.text import TOKENIZERS
@@ -23,6 +26,8 @@ MODEL = "model.keras"
 FORMAT = 1
 LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
 MOST_AXES = 4  # of a weight
+# The classes of objects that a description may name.
+OBJECTS = {**STRATEGIES, **CONSTRAINTS, "ImagePreprocessing": ImagePreprocessing}
 HASHES = "sha256"  # the entry of a description with the hashes of the files
 SERVABLES = (
     "Translator",
@@ -131,7 +136,15 @@ class Saving:
         Args:
             folder: Path of the folder.
             **notes: Further entries of the description, as JSON. `load` ignores them.
+
+        Raises:
+            ValueError: If an argument is an object of a class that this library does not have.
         """
+        for value in self._described.values():
+            for each in value if isinstance(value, (list, tuple)) else (value,):
+                known = not hasattr(each, "get_config") or OBJECTS.get(type(each).__name__) is type(each)
+                rule = "Only strategies and constraints of this library can be saved and loaded."
+                check(known, rule, object=each)
         folder, path = Path(folder), Path(folder) / self.DESCRIPTION
         with contextlib.ExitStack() as files:
             temporary = files.enter_context(replaced(folder / MODEL))
@@ -139,7 +152,7 @@ class Saving:
             description = {
                 "format": FORMAT,
                 **self.write_tokenizers(folder, files),
-                **self.describe(),
+                "arguments": self.describe(),
                 **notes,
             }
             hashes = description[HASHES] = {**description[HASHES], MODEL: [sha256_of(temporary)]}
@@ -260,18 +273,35 @@ class Saving:
             raise ValueError(f"{folder / cls.DESCRIPTION} must be of format {FORMAT}.")
         return description
 
+    @property
+    def _described(self):
+        """The arguments of the constructor without the model and the tokenizers, a dict by name."""
+        others = ("model", *self.TOKENIZERS)
+        return {name: value for name, value in self.arguments.items() if name not in others}
+
+    def describe(self):
+        """Returns the arguments of the constructor as JSON, without the model and the tokenizers, a dict by name."""
+        return {name: _to_json(value) for name, value in self._described.items()}
+
     @classmethod
     def arguments_from(cls, description, folder):
-        """Reads the constructor's arguments, without the model and the tokenizers.
+        """Reads the arguments of the constructor, without the model and the tokenizers.
 
         Args:
-            description: A dict with the entries of `describe()`, and others.
+            description: A dict. Its "arguments" are those of `describe()`.
             folder: Path of the folder with the description, for errors.
 
         Returns:
-            A dict from an argument's name to its value.
+            A dict from an argument's name to its value. The constructor refuses an unknown name.
+
+        Raises:
+            ValueError: If an argument is missing, or names a class that this library does not have.
         """
-        raise NotImplementedError
+        described = description["arguments"]
+        missing = arguments_by_name(cls, (), {}).keys() - described.keys() - {*cls.TOKENIZERS}
+        rule = "`arguments` must hold each argument of the constructor."
+        check(not missing, rule, missing=sorted(missing))
+        return {name: _from_json(value, folder) for name, value in described.items()}
 
 
 def load_model(path, *model_classes, compile=False):
@@ -396,6 +426,25 @@ def lookup(known, name, folder):
     if name not in known:
         raise ValueError(f"{folder} names {name!r:.200}, which is unknown. Known are {sorted(known)}.")
     return known[name]
+
+
+def _to_json(value):
+    """Returns an argument as JSON: an object as a dict of the name of its class and its configuration."""
+    if isinstance(value, (list, tuple)):
+        return [_to_json(each) for each in value]
+    if not hasattr(value, "get_config"):
+        return value
+    config = {name: each for name, each in value.get_config().items() if name not in KERAS_ARGUMENTS}
+    return {"class_name": type(value).__name__, "config": config}
+
+
+def _from_json(value, folder):
+    """Returns the argument that `_to_json` wrote."""
+    if isinstance(value, list):
+        return [_from_json(each, folder) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return lookup(OBJECTS, value["class_name"], folder).from_config(value["config"])
 
 
 def _write_json(path, content):

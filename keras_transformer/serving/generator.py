@@ -229,13 +229,3 @@ class TextGenerator(Searcher):
         yield "n_best", {"text": texts}
         yield "tokens", {"source": self.tokenizer.tokenize(texts)[:, :length].to_tensor().numpy()}
         yield options_request(texts)
-
-    def describe(self):
-        return {**super().describe(), "starts_with_bos": self.starts_with_bos}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        return {
-            **super().arguments_from(description, folder),
-            "starts_with_bos": description["starts_with_bos"],
-        }

@@ -17,7 +17,6 @@ MAX_PIXELS = 2**26  # a small file can be a picture of gigabytes
 UNUSABLE = (
     f"`image` must be a JPEG or PNG file of at most {MAX_PIXELS} pixels that the model's preprocessing takes."
 )
-PREPROCESSING = ("size", "mean", "deviation", "scale", "interpolation")
 
 
 class ImageClassifierSignatures(Signatures):
@@ -245,20 +244,6 @@ class ImageClassifier(Servable):
         if self.preprocessing is not None:
             png = tf.io.encode_png(np.zeros((*self.model.image_size, self.model.channels), "uint8")).numpy()
             yield "encoded", {"image": [png] * shapes[0][0]}
-
-    def describe(self):
-        preprocessing = None
-        if self.preprocessing is not None:
-            config = self.preprocessing.get_config()
-            preprocessing = {name: config[name] for name in PREPROCESSING}
-        return {"labels": self.labels, "preprocessing": preprocessing, "image_shape": list(self.image_shape)}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        preprocessing = description["preprocessing"]
-        if preprocessing is not None:
-            preprocessing = ImagePreprocessing(**{name: preprocessing[name] for name in PREPROCESSING})
-        return {"labels": description["labels"], "preprocessing": preprocessing}
 
 
 def _pixels(content):

@@ -6,11 +6,10 @@ import math
 import tensorflow as tf
 
 from keras_transformer.checks import check, check_count
-from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, Greedy, MinLength, Sample, Strategy
+from keras_transformer.decoding import Greedy, MinLength, Sample, Strategy
 from keras_transformer.decoding.hypotheses import one_of, tensors_of
 from keras_transformer.masks import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
-from keras_transformer.serving.folders import lookup
 from keras_transformer.serving.servable import Servable
 from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN, Output, Signatures, function_of
 
@@ -263,7 +262,6 @@ class Searcher(Servable):
             ids, `strategy` is not a strategy, a limit is out of range, or the constraints contradict one another.
     """
 
-    CHANGEABLE = ("strategy", "constraints", "max_source_length", "max_length")
     target_start = ()  # the ids that every output begins with
 
     def __init__(
@@ -318,38 +316,6 @@ class Searcher(Servable):
         """The largest number of tokens of an output, whatever the text and the options of a request, an int."""
         return self.limits.of(self.max_source_length, len(self.target_start))
 
-    def changed(self, **changes):
-        return self.searching(**{"strategy": self.strategy, "constraints": self.constraints, **changes})
-
-    def searching(self, strategy, constraints=(), *, max_source_length=None, max_length=None):
-        """Returns a copy with another strategy, other constraints and other limits. The model is shared.
-
-        Args:
-            strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()` or `Sample()`.
-            constraints: List of constraints that every output must satisfy.
-            max_source_length: Largest number of tokens of a source; None to keep it.
-            max_length: Largest number of tokens of an output; None to keep it.
-
-        Returns:
-            A servable of the same class.
-
-        Raises:
-            ValueError: If `strategy` is not a strategy, a limit is out of range, or the constraints contradict one
-                another.
-        """
-        other = self.copied()
-        Searcher.__init__(
-            other,
-            self.model,
-            self.source_tokenizer,
-            self.target_tokenizer,
-            strategy,
-            self.max_source_length if max_source_length is None else max_source_length,
-            self.max_length if max_length is None else max_length,
-            constraints,
-        )
-        return other
-
     @property
     def room(self):
         """The largest number of tokens of a text, without the ids around it."""
@@ -371,35 +337,6 @@ class Searcher(Servable):
         limit = self.max_source_length * CHARACTERS_PER_TOKEN
         long = [len(text) > limit and len(text.decode(errors="replace")) > limit for text in texts]
         return int(((lengths > self.room) | long).sum())
-
-    def write_into(self, folder, **notes):
-        for known, used in ((STRATEGIES, [self.strategy]), (CONSTRAINTS, self.constraints)):
-            for each in used:
-                rule = "Only strategies and constraints of this library can be saved and loaded."
-                check(known.get(type(each).__name__) is type(each), rule, object=each)
-        super().write_into(folder, **notes)
-
-    def describe(self):
-        return {
-            "strategy": type(self.strategy).__name__,
-            "strategy_arguments": self.strategy.get_config(),
-            "constraints": [[type(each).__name__, each.get_config()] for each in self.constraints],
-            "max_source_length": self.max_source_length,
-            "max_length": self.max_length,
-        }
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        strategy_class = lookup(STRATEGIES, description["strategy"], folder)
-        return {
-            "strategy": strategy_class.from_config(description["strategy_arguments"]),
-            "max_source_length": description["max_source_length"],
-            "max_length": description["max_length"],
-            "constraints": [
-                lookup(CONSTRAINTS, name, folder).from_config(config)
-                for name, config in description.get("constraints", ())
-            ],
-        }
 
 
 def options_request(texts):

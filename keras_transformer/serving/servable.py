@@ -1,6 +1,5 @@
 """The base class of everything that can be served: a model with its tokenizers and its limits."""
 
-import copy
 import functools
 import warnings
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
 from keras_transformer.execution.compiled import KeepsFunctions, compiles, optimized_quickly
 from keras_transformer.execution.modes import inference_graph
+from keras_transformer.layers.base import arguments_by_name
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
 from keras_transformer.serving.folders import Saving, names_of
@@ -28,16 +28,17 @@ class Servable(KeepsFunctions, Saving):
     subclass defines:
 
     - `DESCRIPTION`: the name of the JSON file that describes the servable in its folder. Each subclass has another.
-    - `TOKENIZERS`: the names of the constructor's arguments that are tokenizers. They are attributes, too.
+    - `TOKENIZERS`: the names of the constructor's arguments that are tokenizers.
     - `model_classes`: the classes that its model may have, a tuple.
     - `signatures_class`: the `Signatures` of its export.
-    - `CHANGEABLE`: the names of the constructor's arguments that `changed` takes.
     - `max_source_length`: the largest number of tokens of a text; None if the servable reads no texts.
     - `longest_output`: the largest number of tokens of an answer; None if the servable writes no text.
-    - `describe()` and `arguments_from(description, folder)`: its other arguments, to JSON and back.
     - `token_lengths(*sides)`: the number of tokens of each row, int NumPy `(batch,)`, for lists of bytes.
     - `warmup_requests(shapes)`: yields requests for the warm-up of a server, pairs of a signature's name and a dict of
       inputs, for pairs of a batch size and a length in tokens.
+
+    A constructor keeps each argument as an attribute of its name. So `changed`, `save` and `load` need no method of a
+    subclass.
 
     Args:
         model: The model, of one of the `model_classes`.
@@ -48,9 +49,13 @@ class Servable(KeepsFunctions, Saving):
 
     DESCRIPTION = None
     TOKENIZERS = ()
-    CHANGEABLE = ()
     longest_output = None
     model_classes = (keras.Model,)
+
+    def __new__(cls, *args, **kwargs):
+        servable = super().__new__(cls)
+        vars(servable)["_arguments"] = arguments_by_name(cls, args, kwargs)
+        return servable
 
     def __init__(self, model):
         if keras.backend.backend() != "tensorflow":
@@ -69,12 +74,21 @@ class Servable(KeepsFunctions, Saving):
         """A tuple of the tokenizers, in the order of `TOKENIZERS`."""
         return tuple(getattr(self, name) for name in self.TOKENIZERS)
 
-    def copied(self, **attributes):
-        """Returns a copy of the servable with other attributes, such as its `model`, and no compiled functions."""
-        other = copy.copy(self)
-        vars(other).pop("_functions", None)
-        vars(other).update(attributes)
-        return other
+    @property
+    def arguments(self):
+        """The arguments that make this servable again, a dict by name. Defaults are filled in."""
+        return {name: getattr(self, name, value) for name, value in self._arguments.items()}
+
+    def changed(self, **changes):
+        """Returns a servable of the same class. What does not change is shared, such as the model.
+
+        Args:
+            **changes: Arguments of the constructor.
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        return type(self)(**{**self.arguments, **changes})
 
     def signatures(self, batch_sizes, source_lengths=None, weights=None):
         """Makes the signatures of the export.
@@ -205,17 +219,6 @@ class Servable(KeepsFunctions, Saving):
         step, longest = SOURCE_LENGTH_STEP, self.max_source_length
         lengths = [*range(step, longest, step), longest]
         return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()[signature]
-
-    def changed(self, **changes):
-        """Returns a servable of the same class with other options. The model is shared.
-
-        Args:
-            **changes: Arguments of the constructor, among `CHANGEABLE`.
-
-        Raises:
-            ValueError: If an option is out of range.
-        """
-        raise NotImplementedError
 
     def export(self, folder, version=1, xla=False, **options):
         """Writes a SavedModel for TensorFlow Serving, `folder/version/`.

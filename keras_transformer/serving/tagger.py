@@ -79,13 +79,6 @@ class Tagger(TextEncoder):
             )
         self.labels = head.labels or [str(i) for i in range(head.num_classes)]
 
-    def describe(self):
-        return {"max_source_length": self.max_source_length}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        return {"max_source_length": description["max_source_length"]}
-
     def tag(self, texts, batch_size=32, jit_compile=None, verbose=False):
         """Labels the tokens of texts. Warns when some texts were cut, or hold text that the vocabulary cannot write.
 

@@ -103,7 +103,8 @@ class TermTranslator(Translator):
     """
 
     def __init__(self, translator, glossary=None, replace_unknown=False):
-        vars(self).update(vars(translator.copied()))
+        vars(self).update(vars(translator.changed()))
+        self.translator = translator
         self.glossary = glossary if isinstance(glossary, Glossary) else Glossary(glossary or {})
         self.replace_unknown = replace_unknown
         self._unknown_words = UnknownWords(self) if replace_unknown else None
@@ -180,8 +181,8 @@ class TermTranslator(Translator):
         content = json.dumps([self.glossary.terms, self.glossary.copy]).encode()
         return {"glossary": hashlib.sha256(content).hexdigest(), "replace_unknown": self.replace_unknown}
 
-    def copied(self, **attributes):
-        return super().copied(**{"_by_width": {}, **attributes})
+    def changed(self, **changes):
+        return TermTranslator(self.translator.changed(**changes), self.glossary, self.replace_unknown)
 
     def write_into(self, folder, **notes):
         check(
@@ -252,8 +253,8 @@ class TermTranslator(Translator):
                 options = {name: getattr(self.strategy, name) for name in ("length_penalty", "normalization")}
             inner_ids, closed_ids = self._ids_inside_words(last), self._ids_that_close_words()
             strategy = PhraseBeam(width, **options, inner_ids=inner_ids, closed_ids=closed_ids)
-            other = Translator.searching(self, strategy, self.constraints)
-            self._by_width[width] = other.copied(signatures_class=TermSignatures)
+            self._by_width[width] = self.translator.changed(strategy=strategy)
+            self._by_width[width].signatures_class = TermSignatures
         return self._by_width[width]
 
     def _ids_inside_words(self, last):

@@ -114,7 +114,6 @@ class TextEncoder(Servable):
     """
 
     TOKENIZERS = ("tokenizer",)
-    CHANGEABLE = ("max_source_length",)
     model_classes = (EncoderModel,)
 
     def __init__(self, model, tokenizer, max_source_length=None, pairs=False):
@@ -153,9 +152,6 @@ class TextEncoder(Servable):
     def token_lengths(self, *sides):
         return sum(self.tokenizer.tokenize(side).row_lengths().numpy() for side in sides)
 
-    def changed(self, **changes):
-        return type(self)(self.model, self.tokenizer, **{**self.describe(), **changes})
-
     def answer(self, *sides, **options):
         if len(sides) != len(self.inputs):
             raise ValueError(
@@ -169,13 +165,6 @@ class TextEncoder(Servable):
             for batch_size, length in shapes if signature == "serving_default" else shapes[:1]:
                 text = text_of_length(self.tokenizer, max(2, (length - 1) // len(self.inputs)))
                 yield signature, {name: [text] * batch_size for name in self.inputs}
-
-    def describe(self):
-        return {"max_source_length": self.max_source_length, "pairs": self.pairs}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        return {name: description[name] for name in ("max_source_length", "pairs")}
 
 
 def _segments(token_ids, sep_id):

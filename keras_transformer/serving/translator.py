@@ -458,15 +458,7 @@ class Translator(Searcher):
         joint = Ensemble([each.model for each in translators])
         limits = first.max_source_length, joint.max_positions, joint.max_source_positions
         longest = min(limit for limit in limits if limit is not None)
-        return first.copied(model=joint).changed(max_source_length=longest)
-
-    def describe(self):
-        return {**super().describe(), **self.frame}
-
-    @classmethod
-    def arguments_from(cls, description, folder):
-        frame = {name: description[name] for name in FRAME if name in description}
-        return {**super().arguments_from(description, folder), **frame}
+        return first.changed(model=joint, max_source_length=longest)
 
     def warmup_requests(self, shapes):
         for batch_size, length in shapes:

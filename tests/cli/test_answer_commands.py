@@ -93,7 +93,7 @@ def test_embed_prints_vectors_or_writes_them_to_one_file(folders, tmp_path):
 def test_generate_continues_each_line(folders):
     code, out, _ = run("generate", folders / "generator", "--max-length", 3, stdin=STDIN)
     generator = TextGenerator.load(folders / "generator")
-    expected = generator.searching(generator.strategy, max_length=3).generate(LINES)
+    expected = generator.changed(max_length=3).generate(LINES)
     assert (code, out.decode().split("\n")[:-1]) == (0, [" ".join(text.splitlines()) for text in expected])
 
 

@@ -335,8 +335,9 @@ def test_server_files_follow_the_options_of_export(tiny_run, tmp_path):
     code, out, err = run("export", tiny_run, tmp_path / "model", *options.split())
     assert (code, out.decode()) == (0, f"{tmp_path / 'model' / '1'}\n") and f"Exporting {tiny_run}." in err
     described = json.loads((tmp_path / "model" / "1" / "assets.extra" / "export.json").read_text())
-    assert [described["strategy_arguments"][name] for name in ("width", "n_best")] == [3, 2]
-    assert (described["max_source_length"], described["max_length"]) == (20, 9)
+    arguments = described["arguments"]
+    assert [arguments["strategy"]["config"][name] for name in ("width", "n_best")] == [3, 2]
+    assert (arguments["max_source_length"], arguments["max_length"]) == (20, 9)
     assert (described["precision"], described["batch_sizes"]) == ("int8", [1, 4])
     assert list(described["signatures"]) == ["serving_default", "n_best"]
 
@@ -556,7 +557,7 @@ def test_translate_has_the_limits_of_an_export(tiny_run, translator, pairs):
     line = pairs[0][0]
     options = "--max-length 4 --max-source-length 9"
     code, out, err = run("translate", tiny_run, *options.split(), stdin=f"{line}\n".encode())
-    limited = translator.searching(translator.strategy, max_length=4, max_source_length=9)
+    limited = translator.changed(max_length=4, max_source_length=9)
     with pytest.warns(UserWarning, match="longer than"):
         expected = limited.translate([line])
     assert (code, out.decode().splitlines()) == (0, expected) and "`max_source_length`=9 tokens" in err

@@ -97,7 +97,7 @@ def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
     (tmp_path / "spiece.model").rename(tmp_path / "checkpoint" / "spiece.model")
     translator = convert(tmp_path / "checkpoint", tmp_path / "served")
     assert type(translator) is Translator
-    translator = load(tmp_path / "served").searching(Beam(2), max_length=8)
+    translator = load(tmp_path / "served").changed(strategy=Beam(2), constraints=(), max_length=8)
     found = translator.translate(TEXTS)
     for text, translation in zip(TEXTS, found, strict=True):
         ids = translator.source_tokenizer.tokenize(text).numpy().tolist()

@@ -109,7 +109,7 @@ def test_an_export_answers_as_python_does(family, tmp_path):
     MADE[family](tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "own")
     servable = load(tmp_path / "own")
-    if "max_length" in servable.CHANGEABLE:
+    if "max_length" in servable.arguments:
         servable = servable.changed(max_length=5)
     path = servable.export(tmp_path / "export", signatures=["serving_default"], warmup=False, check=False)
     found = answers(path, tmp_path, text=TEXTS)

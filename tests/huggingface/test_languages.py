@@ -117,7 +117,7 @@ def test_a_multilingual_folder_translates_as_transformers_does(name, folder_of, 
     model_type, _, source, target = CASES[name]
     options = ["--source-language", source, "--target-language", target]
     assert main(["convert", str(folder), str(tmp_path / "own"), *options]) == 0
-    translator = load(tmp_path / "own").searching(load(tmp_path / "own").strategy, max_length=10)
+    translator = load(tmp_path / "own").changed(constraints=(), max_length=10)
     assert type(translator) is Translator
     tokenizer = translator.source_tokenizer
     pattern = "__{}__" if name == "m2m_100" else "{}"
@@ -139,7 +139,7 @@ def test_a_multilingual_folder_translates_as_transformers_does(name, folder_of, 
 def test_an_export_holds_the_languages(folder_of, tmp_path):
     languages = {"source_language": "deu_Latn", "target_language": "kor_Hang"}
     translator = convert(folder_of("nllb"), tmp_path / "own", **languages)
-    translator = translator.searching(translator.strategy, max_length=8)
+    translator = translator.changed(constraints=(), max_length=8)
     translator.export(tmp_path / "export")
     signatures = tf.saved_model.load(str(tmp_path / "export" / "1")).signatures
     answer = signatures["serving_default"](text=tf.constant(TEXTS))
@@ -156,7 +156,7 @@ def test_the_score_of_a_translation_is_that_of_the_search(folder_of, tmp_path):
     """The ids around texts are the same in both."""
     languages = {"source_language": "de_DE", "target_language": "ko_KR"}
     translator = convert(folder_of("mbart50"), tmp_path / "own", **languages)
-    signatures = translator.searching(translator.strategy, max_length=6).signatures([8])
+    signatures = translator.changed(constraints=(), max_length=6).signatures([8])
     texts = tf.constant(TEXTS[:2])
     source, _ = signatures._tokenize(texts)
     tokens, _, scores, _ = signatures._search(source)

@@ -179,7 +179,7 @@ def test_dense_modules_are_computed(tmp_path):
     weights = dense_modules(tmp_path / "model")
     embedder = convert(tmp_path / "model", tmp_path / "own")
     assert embedder.pooling == "projected"
-    plain = embedder.copied(pooling="mean", normalize=False)
+    plain = embedder.changed(pooling="mean", normalize=False)
     texts = TEXTS[:2]
     (first, bias), (second, _) = weights
     x = np.tanh(np.array(plain.embed(texts)) @ first.T + bias) @ second.T

@@ -117,6 +117,6 @@ def test_the_commands_convert_train_resume_and_export_a_checkpoint(family, tmp_p
     served = tf.saved_model.load(str(tmp_path / "export" / "1")).signatures["serving_default"]
     found = served(text=tf.constant(TEXTS))["translation"].numpy()
     translator = Translator.load(folder)
-    translator = translator.searching(translator.strategy, translator.constraints, max_length=12)
+    translator = translator.changed(max_length=12)
     assert [text.decode() for text in found] == translator.translate(TEXTS)
     assert not np.array_equal(translator.model.get_weights()[0], own.model.get_weights()[0])

@@ -100,7 +100,7 @@ def test_mean_pooling_of_a_causal_model(written, tmp_path):
     assert embedder_options(tmp_path / "model")["pooling"] == "mean"
     ids = [*embedder.tokenizer.tokenize(TEXTS[0]).numpy(), END_ID]
     mean = np.array(language_model.hidden(np.array([ids])))[0].mean(axis=0)
-    found = embedder.copied(pooling="mean").embed(TEXTS)[0]
+    found = embedder.changed(pooling="mean").embed(TEXTS)[0]
     np.testing.assert_allclose(found, mean / np.linalg.norm(mean), atol=1e-5)
 
 

@@ -57,7 +57,7 @@ def with_stored_weights(translator, description, content):
         value = keras.ops.convert_to_numpy(variable).ravel()
         names = [name for name, array in original.items() if np.array_equal(array.ravel(), value)]
         variable.assign(stored[names[0]].reshape(variable.shape))
-    return translator.copied(model=model)
+    return translator.changed(model=model)
 
 
 def check_translations(translator, texts, answers):

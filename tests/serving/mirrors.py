@@ -33,6 +33,10 @@ class Mirror(Translator):
         self.source_tokenizer = self.target_tokenizer = Letters()
         vars(self).update(described)
 
+    def describe(self):
+        names = ("strategy", "constraints", "max_source_length", "max_length")
+        return {name: getattr(self, name) for name in names}
+
     def translate_batch(self, texts):
         self.batches.append(texts)
         self.act(texts)

@@ -37,7 +37,7 @@ def test_an_empty_file_gives_an_empty_file(tmp_path):
 
 @pytest.mark.slow
 def test_many_windows_trace_the_translator_once(translator, pairs, tmp_path):
-    fresh = translator.searching(translator.strategy)
+    fresh = translator.changed()
     lines = [source for source, _ in pairs[:7]]
     assert list(translate_lines(fresh, lines, batch_size=2, window=3)) == translator.translate(lines)
     assert fresh._default_function(False).experimental_get_tracing_count() == 1

@@ -36,7 +36,7 @@ def test_scores_are_those_of_the_mean_probabilities(joined):
         text, target = tf.constant(TEXTS[:1]), tf.constant(["abc"])
         return translator.signatures([1]).score(text, target)["token_scores"][0]
 
-    each = [scores(joined.copied(model=model)) for model in joined.model.models]
+    each = [scores(joined.changed(model=model)) for model in joined.model.models]
     np.testing.assert_allclose(scores(joined), np.log(np.mean(np.exp(each), axis=0)), rtol=1e-5)
 
 

@@ -360,12 +360,14 @@ def test_export_describes_itself(exported, translator):
         "target": {"dtype": "string", "shape": [None]},
     }
     assert described["signatures"]["n_best"]["outputs"]["scores"]["dtype"] == "float32"
-    assert (described["strategy"], described["max_source_length"]) == ("Greedy", 256)
+    assert described["servable"] == "Translator"
+    arguments = described["arguments"]
+    assert (arguments["strategy"]["class_name"], arguments["max_source_length"]) == ("Greedy", 256)
     assert described["weights"]["sha256"] == fingerprint(translator.model)
     assert described["versions"]["tensorflow"] == tf.__version__
     assert (described["xla"], described["source_lengths"]) == (False, None)
     assert described["batch_sizes"] == [1, 8, 32]
-    assert (described["max_length"], described["longest_output"]) == (None, 528)
+    assert (arguments["max_length"], described["longest_output"]) == (None, 528)
 
 
 def warmup_requests(export):

@@ -28,7 +28,9 @@ def exported(pairs, folder):
     randomized(model, 8, 0.45)
     plain = Translator(model, ByteTokenizer(), max_length=9)
     translators = {
-        f"{name}_{names}".replace(" ", "_"): plain.searching(STRATEGIES[name], CONSTRAINTS[names])
+        f"{name}_{names}".replace(" ", "_"): plain.changed(
+            strategy=STRATEGIES[name], constraints=CONSTRAINTS[names]
+        )
         for name, names in pairs
     }
     module = tf.Module()

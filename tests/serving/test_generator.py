@@ -84,7 +84,7 @@ def test_without_bos_only_empty_prompts_begin_with_it():
 
 @pytest.mark.slow
 def test_saves_and_loads_everything(generator, tmp_path):
-    changed = generator.searching(Beam(2), [NoRepeatNgram(2)], max_length=7)
+    changed = generator.changed(strategy=Beam(2), constraints=[NoRepeatNgram(2)], max_length=7)
     assert generator.max_length == 9
     changed.save(tmp_path / "saved")
     again = TextGenerator.load(tmp_path / "saved")
@@ -163,7 +163,7 @@ def test_rows_of_prompts_have_options_of_their_own(generator):
     assert (
         errors.tolist() == [b""] * 4 + [b"`top_p` must be above 0 and at most 1.", b""] and together[4] == ""
     )
-    shorter = generator.searching(Greedy(), max_length=3)
+    shorter = generator.changed(strategy=Greedy(), max_length=3)
     assert together[5] == " th" + shorter.generate(["one two th"])[0]
 
 

@@ -159,8 +159,8 @@ CHANGES = {
     "weights: [0-9a-f]{64}, now [0-9a-f]{64}.$": {
         "mirror": {"model": types.SimpleNamespace(get_config=dict, weights=[keras.Variable(np.ones(3))])}
     },
-    "strategy: 'greedy', now 'beam'": {"mirror": {"strategy": "beam"}},
-    r"constraints: \[\], now \['1'\]": {"mirror": {"constraints": [1]}},
+    "strategy: greedy, now beam": {"mirror": {"strategy": "beam"}},
+    r"constraints: \[\], now \[1\]": {"mirror": {"constraints": [1]}},
     "max_source_length: 50, now 49": {"mirror": {"max_source_length": 49}},
     "batch_size: 3, now 2": {"batch_size": 2},
     "window: 3, now 6": {"window": 6},

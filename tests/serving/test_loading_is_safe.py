@@ -182,7 +182,7 @@ def test_a_large_number_that_makes_no_weight_and_a_layer_in_many_places_are_load
 
 def test_a_beam_that_would_fill_the_memory_is_refused(saved):
     description = json.loads((saved / "translator.json").read_text())
-    description |= {"strategy": "Beam", "strategy_arguments": {"width": 10**9}}
+    description["arguments"]["strategy"] = {"class_name": "Beam", "config": {"width": 10**9}}
     (saved / "translator.json").write_text(json.dumps(description))
     check_refused(saved, "`width` must be an integer at least 1, at most 10000")
 
@@ -312,7 +312,8 @@ def test_an_error_does_not_quote_a_whole_file(tmp_path, name, content, read):
 
 def test_a_class_of_a_long_name_is_not_quoted_whole(saved):
     description = json.loads((saved / Translator.DESCRIPTION).read_text())
-    (saved / Translator.DESCRIPTION).write_text(json.dumps({**description, "strategy": "x" * 50_000}))
+    description["arguments"]["strategy"] = {"class_name": "x" * 50_000, "config": {}}
+    (saved / Translator.DESCRIPTION).write_text(json.dumps(description))
     with pytest.raises(ValueError, match=r"names 'xxx") as caught:
         Translator.load(saved)
     assert len(str(caught.value)) < 1000
@@ -320,11 +321,12 @@ def test_a_class_of_a_long_name_is_not_quoted_whole(saved):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changed", [{"constraints": "x"}, {"strategy": "Beam", "strategy_arguments": {"beam_width": -1}}]
+    "changed", [{"constraints": "x"}, {"strategy": {"class_name": "Beam", "config": {"beam_width": -1}}}]
 )
 def test_a_search_that_cannot_be_made_is_an_error_with_the_folder(saved, changed):
     description = json.loads((saved / Translator.DESCRIPTION).read_text())
-    (saved / Translator.DESCRIPTION).write_text(json.dumps({**description, **changed}))
+    description["arguments"] |= changed
+    (saved / Translator.DESCRIPTION).write_text(json.dumps(description))
     check_refused(saved, re.escape(f"{saved} holds no complete translator: "))
 
 

@@ -63,7 +63,8 @@ def test_a_row_alone_is_the_row_in_a_mixed_batch(function, mixed, text):
 @pytest.mark.slow
 def test_each_option_does_what_the_same_search_in_python_does(translator, mixed, text):
     def searched(strategy, constraints=(), **limits):
-        return translator.searching(strategy, constraints, **limits).translate([text])[0].encode()
+        changed = translator.changed(strategy=strategy, constraints=constraints, **limits)
+        return changed.translate([text])[0].encode()
 
     found = mixed["translation"]
     assert found[0].startswith(b"the") and found[0] != found[8]
@@ -132,7 +133,7 @@ def test_length_options_stay_within_the_limit_of_the_row(function, translator, t
 
 @pytest.mark.slow
 def test_the_limit_of_the_export_is_the_limit_of_every_row(translator, text):
-    limited = translator.searching(Greedy(), max_length=300)
+    limited = translator.changed(strategy=Greedy(), max_length=300)
     rows = [{"max_length": 300}, {"max_length": 301}, {"min_length": 301}]
     found = call(limited.signatures([3]).functions()["options"], **inputs_of(rows, text))
     assert [bool(error) for error in found["error"]] == [False, True, True]

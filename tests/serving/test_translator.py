@@ -136,13 +136,27 @@ def test_every_argument_is_saved(tmp_path):
     frame = {"source_start": (7,), "source_end": (3, 8), "target_start": [9]}
     model = small_model(300, target_vocab_size=270)
     translator = Translator(model, ByteTokenizer(), ByteTokenizer(), Greedy(), 17, 23, **frame)
-    assert translator.searching(Greedy()).target_start == (9,)
+    assert translator.changed(strategy=Greedy()).target_start == (9,)
     translator.save(tmp_path / "saved")
     loaded = Translator.load(tmp_path / "saved")
     assert (loaded.max_source_length, loaded.max_length, loaded.strategy) == (17, 23, Greedy())
     assert loaded.frame == {name: list(value) for name, value in frame.items()}
     assert (loaded.model.source_vocab_size, loaded.model.target_vocab_size) == (300, 270)
     assert loaded.source_tokenizer is not loaded.target_tokenizer
+
+
+def test_a_subclass_with_an_argument_of_its_own_is_changed_saved_and_loaded(tmp_path):
+    class Quoting(Translator):
+        def __init__(self, *args, mark="'", **kwargs):
+            super().__init__(*args, **kwargs)
+            self.mark = mark
+
+    quoting = Quoting(small_model(), ByteTokenizer(), max_length=9, mark='"').changed(max_source_length=12)
+    quoting.save(tmp_path / "saved")
+    loaded = Quoting.load(tmp_path / "saved")
+    assert (loaded.mark, loaded.max_length, loaded.max_source_length) == ('"', 9, 12)
+    with pytest.raises(ValueError, match="saved holds no complete translator"):
+        Translator.load(tmp_path / "saved")
 
 
 def test_saved_translator_has_no_optimizer(tmp_path):
@@ -191,7 +205,7 @@ def test_crash_while_saving_leaves_nothing_or_the_old_files(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_folder_loads_after_a_kill_between_two_files(translator, tmp_path, monkeypatch):
     translator.save(tmp_path / "saved")
-    other = translator.copied(model=small_model())
+    other = translator.changed(model=small_model())
     settle, left = files.settle, 0
 
     def killed(path, target):
@@ -278,7 +292,10 @@ def described(**changes):
 
     def change(folder):
         path = folder / Translator.DESCRIPTION
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        description = json.loads(path.read_text())
+        for name, value in changes.items():
+            (description["arguments"] if name in description["arguments"] else description)[name] = value
+        path.write_text(json.dumps(description))
 
     return change
 
@@ -300,6 +317,13 @@ def cut(share):
 def without_subwords(folder):
     described(target_tokenizer="SentencePieceTokenizer")(folder)
     (folder / "target_tokenizer.model").unlink()
+
+
+def with_unknown_argument(folder):
+    path = folder / Translator.DESCRIPTION
+    description = json.loads(path.read_text())
+    description["arguments"]["width"] = 3
+    path.write_text(json.dumps(description))
 
 
 def another_model(folder):
@@ -332,9 +356,13 @@ NO_DESCRIPTIONS = [
         (described(source_tokenizer=["ByteTokenizer"]), "saved"),
         (described(source_tokenizer=None), "None"),
         (described(source_tokenizer="SentencePieceTokenizer"), "not a SentencePiece model"),
-        (described(strategy="Contrastive"), "'Contrastive'.*'Greedy'"),
-        (described(strategy_arguments={"width": 3}), "width"),
-        (described(strategy_arguments=None), "saved"),
+        (described(strategy={"class_name": "Contrastive", "config": {}}), "'Contrastive'.*'Greedy'"),
+        (described(strategy={"class_name": "Greedy", "config": {"width": 3}}), "width"),
+        (described(strategy={"class_name": "Greedy"}), "saved"),
+        (described(strategy="Greedy"), "`strategy` must be a strategy"),
+        (described(arguments={}), r"must hold each argument.*missing=\['constraints', 'max_length'"),
+        (described(arguments=None), "saved"),
+        (with_unknown_argument, "unexpected keyword argument 'width'"),
         (described(max_source_length="long"), "saved"),
         (described(max_length=0), "max_length=0"),
     ],
