@@ -17,24 +17,12 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 POOLINGS = {"cls": "first", "mean": "mean"}
-OWN_VALUES = {"activation": ACTIVATIONS, "pooling": POOLINGS}
+OWN_VALUES = {"activation": ACTIVATIONS, "pooler_activation": ACTIVATIONS, "pooling": POOLINGS}
 SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"  # of `problem_type`
-# The ids of an encoder. BERT's config.json knows none of [CLS] and [SEP]; they are written at the keys of other models.
-ID_KEYS = {"pad_id": "pad_token_id", "cls_id": "bos_token_id", "sep_id": "eos_token_id"}
 # Arguments that are sizes, which must be positive.
 SIZES = (
-    *(
-        "vocab_size",
-        "source_vocab_size",
-        "d_model",
-        "num_layers",
-        "num_heads",
-        "d_ff",
-        "key_dim",
-        "num_buckets",
-        "max_distance",
-    ),
-    *("positions", "max_length", "num_decoder_layers", "num_segments", "channels"),
+    *("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "key_dim", "num_buckets", "max_distance"),
+    *("num_positions", "max_length", "num_segments", "channels"),
 )
 
 
@@ -48,24 +36,16 @@ def check_config(config, file="config.json", /, **expected):
             )
 
 
-def check_divisible(config, width, num_heads):
+def check_divisible(arguments, rows):
     """Raises `ValueError` where the number of heads does not divide the width of a model.
 
     Args:
-        config: The config.json, a dict.
-        width: Key of the width.
-        num_heads: Key of the number of heads.
+        arguments: The arguments that config.json describes, a dict with `d_model` and `num_heads`.
+        rows: The table of the arguments.
     """
-    if config[width] % config[num_heads]:
-        raise ValueError(
-            f"`{width}` must be divisible by `{num_heads}`. "
-            f"Received: {width}={config[width]}, {num_heads}={config[num_heads]}."
-        )
-
-
-def activation_from(config, key):
-    """Returns this library's name of the activation at a key of config.json."""
-    return _own_value(config, key, ACTIVATIONS)
+    width, num_heads = rows["d_model"][0], rows["num_heads"][0]
+    sizes = {width: arguments["d_model"], num_heads: arguments["num_heads"]}
+    check(sizes[width] % sizes[num_heads] == 0, f"`{width}` must be divisible by `{num_heads}`.", **sizes)
 
 
 def _own_value(config, key, names):
@@ -75,35 +55,6 @@ def _own_value(config, key, names):
             f"`{key}` of config.json must be one of {sorted(names)}. Received: {key}={config[key]!r:.200}."
         )
     return names[config[key]]
-
-
-def keys_and_defaults(**rows):
-    """Splits a table of arguments: for each of them its key of config.json and transformers' value where it is missing.
-
-    Returns:
-        A dict of the key of each argument, and a dict of the value of each key.
-
-    >>> keys_and_defaults(d_model=("n_embd", 768))
-    ({'d_model': 'n_embd'}, {'n_embd': 768})
-    """
-    return {name: key for name, (key, _) in rows.items()}, dict(rows.values())
-
-
-def arguments_from(config, keys):
-    """Returns the arguments of a layer from config.json, a dict.
-
-    Args:
-        config: The config.json, a dict.
-        keys: A dict of the key of each argument. The values of "activation" and "pooling" are translated.
-
-    Raises:
-        ValueError: If a size is not positive, or an activation or a pooling is unknown.
-    """
-    check_positive(**{key: config[key] for name, key in keys.items() if name in SIZES})
-    return {
-        name: _own_value(config, key, OWN_VALUES[name]) if name in OWN_VALUES else config[key]
-        for name, key in keys.items()
-    }
 
 
 def with_defaults(rows, **defaults):
@@ -132,10 +83,8 @@ def read_rows(config, rows):
     arguments = {}
     for argument, (key, default) in rows.items():
         value = default if key is None else config.get(key, default)
-        if argument.removeprefix("encoder_").removeprefix("decoder_") in SIZES and (value, default) != (
-            None,
-            None,
-        ):
+        is_size = argument.removeprefix("encoder_").removeprefix("decoder_") in SIZES
+        if is_size and key is not None and (value, default) != (None, None):
             check_positive(**{key: value})
         if argument in OWN_VALUES:
             value = _own_value({key: value}, key, OWN_VALUES[argument])
@@ -179,94 +128,11 @@ def value_at(part, path):
 
 def _their_value(family, argument, place, value):
     """Returns Hugging Face's name of an activation or a pooling."""
-    own = get_activation if argument == "activation" else str
+    own = str if argument == "pooling" else get_activation
     names = [name for name, own_name in OWN_VALUES[argument].items() if own(own_name) == value]
     rule = f"`{place}` of a {family!r} model must be one of {sorted(set(OWN_VALUES[argument].values()))}."
     check(names, rule, **{place: value})
     return names[0]
-
-
-def keys_of(family, layer, keys):
-    """Returns the keys of config.json for the arguments of a layer, a dict; it undoes `arguments_from`."""
-    found = {key: getattr(layer, name) for name, key in keys.items()}
-    if "activation" in keys:
-        found[keys["activation"]] = activation_name(family, layer)
-    if "pooling" in keys:
-        names = {own: name for name, own in POOLINGS.items()}
-        rule = f"`pooling` of a {family!r} model must be one of {sorted(names)}."
-        check(layer.pooling in names, rule, pooling=layer.pooling)
-        found[keys["pooling"]] = names[layer.pooling]
-    return found
-
-
-def activation_name(family, layer):
-    """Returns Hugging Face's name of a layer's activation.
-
-    Raises:
-        ValueError: If it has none in this library's table.
-    """
-    for name, own_name in ACTIVATIONS.items():
-        if layer.activation is get_activation(own_name):
-            return name
-    raise ValueError(
-        f"`activation` of a {family!r} model must be one of {sorted(set(ACTIVATIONS.values()))}. "
-        f"Received: activation={layer.activation!r}."
-    )
-
-
-def add_token_ids(
-    config, pad_id=None, bos_id=None, eos_id=None, *, bos_key="bos_token_id", several=False, **kwargs
-):
-    """Adds to a model's arguments the ids that the caller did not give, from config.json.
-
-    Without an id for padding, the `pad_id` of a language model is `eos_id`: it is the only id that no text contains.
-    Without an id to begin with, `bos_id` is `eos_id` too, because texts followed one another in the training.
-
-    Args:
-        config: The config.json, a dict.
-        pad_id: The caller's id, or None.
-        bos_id: The caller's id, or None.
-        eos_id: The caller's id, or None.
-        bos_key: Key of `bos_id` in config.json.
-        several: Whether the model is a language model and takes `stop_ids`. The first of several ids of an end is then
-            its `eos_id`.
-        **kwargs: The other arguments of the model.
-
-    Returns:
-        A dict of `kwargs`, `pad_id`, `bos_id`, `eos_id` and, where there are several ids of an end, `stop_ids`.
-
-    Raises:
-        ValueError: If config.json has no id of an end, or several for a model that stops at one; or if the model is an
-            encoder-decoder, and it has no id for padding or that of the end.
-    """
-    ends = config.get("eos_token_id")
-    ends = ends if isinstance(ends, list) else [ends]
-    if eos_id is None:
-        eos_id = ends[0] if len(ends) == 1 or (ends and several) else None
-        if not isinstance(eos_id, int):
-            raise ValueError(
-                "`eos_token_id` of config.json must be one id: say which with `eos_id=`. "
-                f"Received: eos_token_id={config.get('eos_token_id')!r:.200}."
-            )
-    if several and len(ends) > 1:
-        kwargs = {"stop_ids": [token_id for token_id in ends if token_id != eos_id], **kwargs}
-    if bos_id is None:
-        bos_id = config.get(bos_key)
-    if pad_id is None:
-        pad_id = config.get("pad_token_id")
-        pad_id = None if pad_id == -1 else pad_id  # early Llamas write -1 for none
-        if pad_id is None and not several:
-            raise ValueError(
-                "`pad_token_id` of config.json must be one id: say which with `pad_id=`. "
-                f"Received: pad_token_id={config.get('pad_token_id')!r:.200}."
-            )
-    if not several:
-        rule = (
-            "`eos_token_id` must not be `pad_token_id`: it would be masked, and no output would learn to end."
-        )
-        check(eos_id != pad_id, rule, eos_token_id=eos_id, pad_token_id=pad_id)
-    bos_id, pad_id = (eos_id if token_id is None else token_id for token_id in (bos_id, pad_id))
-    return {**kwargs, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
 
 
 def token_ids(arguments, pad_id=None, bos_id=None, eos_id=None, *, several=False, **kwargs):
@@ -316,15 +182,6 @@ ID_PLACES = {
     "pad_id": lambda model: None if model.pad_id == model.eos_id else model.pad_id,
     "eos_id": lambda model: [model.eos_id, *model.stop_ids] if model.stop_ids else model.eos_id,
 }
-
-
-def token_id_keys(model, bos_key="bos_token_id"):
-    """Returns the keys of config.json for a model's ids, with `bos_id` at `bos_key`."""
-    return {
-        "pad_token_id": None if model.pad_id == model.eos_id else model.pad_id,
-        bos_key: model.bos_id,
-        "eos_token_id": [model.eos_id, *model.stop_ids] if model.stop_ids else model.eos_id,
-    }
 
 
 def labels_of(config, problem_types=()):

@@ -161,16 +161,16 @@ WRONG_PARTS = [
      "must not be the exact GELU. Received: activation='gelu'"),
     # Encoders.
     (bert_like, {"embedded": None}, "positions=None"),
-    (bert_like, {"num_segments": 0}, "segments=None"),
-    (bert_like, {"norm": LAYER_NORM(epsilon=1e-6, center=False)}, "norm.center=False"),
-    (bert_like, {"head": MaskedLanguageHead("gelu", 1e-6)}, "head.activation='gelu'"),
+    (bert_like, {"num_segments": 0}, "type_vocab_size=0"),
+    (bert_like, {"norm": LAYER_NORM(epsilon=1e-6, center=False)}, "center=False"),
+    (bert_like, {"head": MaskedLanguageHead("gelu", 1e-6)}, "`head.activation` of a 'bert' model must be `relu`"),
     (bert_like, {"head": None}, "pooler=None"),
     (bert_like, {"head": Pooler()}, "head=<Pooler"),
     # Vision transformers.
     (vit_like, {"sandwich_norm": True}, "sandwich_norm=True"),
     (vit_like, {"pooler": layers.FeedForward(7)}, "pooler=<FeedForward"),
-    (vit_like, {"pooler": DENSE(7, "tanh"), "num_classes": 5}, "num_classes=5"),
-    (vit_like, {"pooler": DENSE(7, "tanh", use_bias=False)}, "pooler_bias=False"),
+    (vit_like, {"pooler": DENSE(7, "tanh"), "num_classes": 5}, "pooler=<Dense"),
+    (vit_like, {"pooler": DENSE(7, "tanh", use_bias=False)}, "`pooler.use_bias` of a 'vit' model must be True"),
 ]
 # fmt: on
 FAMILY_OF = {
@@ -262,7 +262,7 @@ def test_quantized_model_is_refused(tmp_path):
         ("bart", "mbart", "normalize_first"),
         ("m2m_100", "mbart", "output_bias"),
         ("bird", "roberta-Model", "`family` must be one of "),
-        ("bert", "roberta-Model", "positions.offset=0"),
+        ("bert", "roberta-Model", "`positions.max_length` of a"),
     ],
 )
 def test_model_of_another_family_is_refused(family, case, expected, tmp_path):

@@ -2,8 +2,8 @@
 
 import re
 
-from keras_transformer.huggingface.families.encoder_words import HeadNames
 from keras_transformer.huggingface.families.encoders import COUNTED, EncoderFamily
+from keras_transformer.huggingface.families.heads import HeadNames
 from keras_transformer.huggingface.tokenizers.kinds import first_of
 from keras_transformer.huggingface.tokenizers.sentence_piece import FAIRSEQ_SENTENCE_PIECE
 from keras_transformer.huggingface.tokenizers.word_piece import WORD_PIECE
@@ -57,9 +57,8 @@ def heads(name, base):
 FAMILY = EncoderFamily(
     "bert",
     heads("Bert", "bert"),
-    first_of(
-        WORD_PIECE, FAIRSEQ_SENTENCE_PIECE
-    ),  # multilingual MiniLM and E5 small have XLM-RoBERTa's tokenizer
+    # Multilingual MiniLM and E5 small have XLM-RoBERTa's tokenizer.
+    first_of(WORD_PIECE, FAIRSEQ_SENTENCE_PIECE),
     "bert.",
     ignored=IGNORED,
     renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from keras_transformer.huggingface.configs import with_defaults
 from keras_transformer.huggingface.families import roberta
 from keras_transformer.huggingface.families.encoders import COUNTED
 from keras_transformer.huggingface.tokenizers.byte_pair import ROBERTA_BYTE_PAIR
@@ -13,6 +14,6 @@ FAMILY = dataclasses.replace(
     classes=roberta.heads("Data2VecText", "data2vec_text"),
     tokenizer=ROBERTA_BYTE_PAIR,
     prefix="data2vec_text.",
-    defaults={**roberta.ROBERTA_DEFAULTS, "vocab_size": 30522},
+    rows=with_defaults(roberta.ROBERTA_ROWS, vocab_size=30522),
     ignored=(COUNTED, re.compile(r"^(data2vec_text\.)?pooler\.dense\.(weight|bias)$")),
 )

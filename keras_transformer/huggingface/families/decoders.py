@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import keras
 
 from keras_transformer.checks import check
-from keras_transformer.huggingface.configs import ID_KEYS, ID_PLACES, check_config, read_rows, token_ids
+from keras_transformer.huggingface.configs import ID_PLACES, check_config, read_rows, token_ids
 from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.families.gated_layers import (
     FULL,
@@ -151,7 +151,7 @@ class DecoderFamily(Family):
                 **{name: arguments[name] for name in ("tie_embeddings", "logit_soft_cap")},
                 **token_ids(arguments, **kwargs, several=True),
             )
-        ids = {name: config.get(key) for name, key in ID_KEYS.items()}
+        ids = {"pad_id": arguments["pad_id"], "cls_id": arguments["bos_id"], "sep_id": arguments["eos_id"]}
         ids = {name: value[0] if isinstance(value, list) else value for name, value in ids.items()}
         return EncoderModel(
             **model,
@@ -170,7 +170,7 @@ class DecoderFamily(Family):
 
     def _layers(self, config, arguments, dtype, layer_class):
         """Makes the layers that a config.json describes, unbuilt."""
-        config = {**self.all_defaults, **config}
+        config = {**self.defaults, **config}
         window = arguments.get("sliding_window")
         again = config.get("sliding_window_size")
         rule = "`sliding_window_size` of config.json must be `sliding_window`, which is the key that is read."

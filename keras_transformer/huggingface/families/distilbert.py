@@ -1,24 +1,25 @@
 """DistilBERT: Sanh et al., 2019, "DistilBERT, a distilled version of BERT: smaller, faster, cheaper and lighter"."""
 
-from keras_transformer.huggingface.configs import keys_and_defaults
-from keras_transformer.huggingface.families.encoder_words import HeadNames
-from keras_transformer.huggingface.families.encoders import EncoderFamily
+from keras_transformer.huggingface.families.encoders import ROWS, EncoderFamily
+from keras_transformer.huggingface.families.heads import HeadNames
 from keras_transformer.huggingface.tensors import LayerNames
 from keras_transformer.huggingface.tokenizers.word_piece import WORD_PIECE
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 
-KEYS, DEFAULTS = keys_and_defaults(
-    vocab_size=("vocab_size", 30522),
-    d_model=("dim", 768),
-    num_layers=("n_layers", 6),
-    num_heads=("n_heads", 12),
-    d_ff=("hidden_dim", 3072),
-    activation=("activation", "gelu"),
-    dropout=("dropout", 0.1),
-    attention_dropout=("attention_dropout", 0.1),
-    positions=("max_position_embeddings", 512),
-)
-DEFAULTS |= {"seq_classif_dropout": 0.2, "qa_dropout": 0.1, "pad_token_id": 0}
+DISTILBERT_ROWS = {
+    **ROWS,
+    "d_model": ("dim", 768),
+    "num_layers": ("n_layers", 6),
+    "num_heads": ("n_heads", 12),
+    "d_ff": ("hidden_dim", 3072),
+    "activation": ("activation", "gelu"),
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.1),
+    "num_segments": (None, 0),
+    "layer_norm_epsilon": (None, 1e-12),
+    "classifier_dropout": ("seq_classif_dropout", 0.2),
+    "span_dropout": ("qa_dropout", 0.1),
+}
 HEADS = {
     "DistilBertModel": HeadNames(),
     "DistilBertForMaskedLM": HeadNames(
@@ -39,7 +40,7 @@ FAMILY = EncoderFamily(
     HEADS,
     WORD_PIECE,
     "distilbert.",
-    DEFAULTS,
+    rows=DISTILBERT_ROWS,
     layer="transformer.layer.{}.",
     names=LayerNames(
         tuple(f"attention.{name}_lin" for name in ("q", "k", "v", "out")),
@@ -47,6 +48,5 @@ FAMILY = EncoderFamily(
         ("ffn.lin1",),
         "ffn.lin2",
     ),
-    keys=KEYS,
     fixed={"sinusoidal_pos_embds": False},
 )

@@ -5,8 +5,9 @@ A discriminator is read as an encoder without a head: the head that finds replac
 
 import re
 
-from keras_transformer.huggingface.families.encoder_words import DEFAULTS, KEYS, HeadNames
-from keras_transformer.huggingface.families.encoders import COUNTED, EncoderFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.encoders import COUNTED, ROWS, EncoderFamily
+from keras_transformer.huggingface.families.heads import HeadNames
 from keras_transformer.huggingface.tokenizers.word_piece import WORD_PIECE
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 
@@ -33,14 +34,16 @@ HEADS = {
     "ElectraForTokenClassification": HeadNames(TaggingHead, "classifier", dropout=DROPOUT),
     "ElectraForQuestionAnswering": HeadNames(SpanHead, "qa_outputs"),
 }
-SIZES = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+ELECTRA_ROWS = {
+    **with_defaults(ROWS, d_model=256, num_heads=4, d_ff=1024),
+    "embedding_dim": ("embedding_size", 128),
+}
 FAMILY = EncoderFamily(
     "electra",
     HEADS,
     WORD_PIECE,
     "electra.",
-    {**DEFAULTS, **SIZES},
+    rows=ELECTRA_ROWS,
     ignored=(COUNTED, re.compile(r"^discriminator_predictions\.")),
-    keys={**KEYS, "embedding_dim": "embedding_size"},
     widened="electra.embeddings_project",
 )

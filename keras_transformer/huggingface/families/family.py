@@ -25,7 +25,6 @@ class Family:
         prefix: Beginning of the tensors' names that a checkpoint may leave out.
         rows: The table of the arguments of a model and of its parts, as `configs.read_rows` takes it.
         places: Where a model has these arguments, as `configs.written_rows` takes it.
-        defaults: transformers' values for the keys that config.json leaves out.
         ignored: Compiled patterns of the names of stored tensors that are no weights.
         renamed: A dict from the end of a tensor's name in old checkpoints to its end now.
         guessed_keys: Keys of config.json that `make_config` guesses, because the model does not know them. The user of
@@ -40,7 +39,6 @@ class Family:
     classes: Iterable
     tokenizer: TokenizerKind | None = None
     prefix: str = ""
-    defaults: dict = field(default_factory=dict)
     ignored: tuple = ()
     renamed: dict = field(default_factory=dict)
     guessed_keys: tuple = ()
@@ -59,13 +57,12 @@ class Family:
     @property
     def known_keys(self):
         """The keys of config.json that are read or have no effect, a set of str."""
-        keys = {key for key, _ in self.rows.values() if key is not None}
-        return {*CONFIG, *self.defaults, *keys, *self.more_keys}
+        return {*CONFIG, *self.defaults, *self.more_keys}
 
     @property
-    def all_defaults(self):
-        """transformers' value of each key of config.json, a dict."""
-        return {**self.defaults, **{key: value for key, value in self.rows.values() if key is not None}}
+    def defaults(self):
+        """transformers' value of each key of config.json that has one, a dict."""
+        return {key: default for key, default in self.rows.values() if key is not None}
 
     def variant(self, config, makes_vectors=False):
         """Returns the family as it reads a config.json.
@@ -118,7 +115,8 @@ class Family:
         difference = first_difference(numbers(model.numbers()), numbers(made.numbers()))
         if difference is not None:
             path, received, expected = difference
-            expected = f"a `{expected.__name__}`" if isinstance(expected, type) else repr(expected)
+            name = f"`{expected.__name__}`" if callable(expected) else repr(expected)
+            expected = f"a {name}" if isinstance(expected, type) else name
             received = value_at(model, path) if isinstance(received, type) else received
             rule = f"`{path}` of a {self.model_type!r} model must be {expected}."
             check(False, rule, **{path.rpartition(".")[2]: received})

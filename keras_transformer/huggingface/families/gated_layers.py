@@ -5,7 +5,6 @@
 
 from keras_transformer.checks import check_positive
 from keras_transformer.huggingface.families.rotary import keys_of_rope, positions_from, rope_of
-from keras_transformer.huggingface.parts import attention_options, check_parts
 from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # transformers' kinds of layers
@@ -57,45 +56,6 @@ def ropes_of(layers):
     """Returns the `RotaryPositions` of each layer, a list; None for a layer without."""
     positions = [attention and attention.positions for attention in attentions_of(layers)]
     return [each if isinstance(each, RotaryPositions) else None for each in positions]
-
-
-def layer_keys(family, stack, window_keys, max_length, thetas=None, rotates_all=True):
-    """Returns the keys of config.json for the number and kinds of layers, their window and their rotary positions.
-
-    Args:
-        family: The `model_type`.
-        stack: An `Encoder` or a `Decoder`.
-        window_keys: `window_keys(window)` gives the keys for a window, an int or None.
-        max_length: `max_position_embeddings` where the positions do not tell it.
-        thetas: As `rope_of_kind` takes them; None for one wavelength.
-        rotates_all: Whether all layers must have rotary positions. If not, one at least has them.
-
-    Raises:
-        ValueError: If there are several windows, or a layer has other parts.
-    """
-    ropes = [layer.self_attention.positions for layer in stack.layers]
-    ropes = ropes if rotates_all else [each for each in ropes if each is not None] or [None]
-    check_parts(family, attention_positions=(ropes[0], RotaryPositions))
-    for layer in stack.layers:
-        check_parts(family, layer=(layer, stack.layer_class))
-        parts = {"feed_forward": (layer.feed_forward, GatedFeedForward)}
-        check_parts(family, attention=(layer.self_attention, MultiHeadAttention), **parts)
-        positions = layer.self_attention.positions
-        check_parts(
-            family, attention_positions=(positions, type(ropes[0]) if rotates_all or positions else None)
-        )
-    attentions = [layer.self_attention for layer in stack.layers]
-    windows = [attention_options(attention)["sliding_window"] for attention in attentions]
-    kinds = [FULL if window is None else SLIDING for window in windows]
-    widths = sorted({window for window in windows if window is not None})
-    check_parts(family, number_of_windows=(len(widths), min(len(widths), 1)))
-    by_kind = {kind: attention.positions for kind, attention in zip(kinds, attentions, strict=True)}
-    if thetas is None:
-        rope = keys_of_rope(family, ropes[0], max_length)
-    else:
-        rope = _rope_keys_by_kind(family, by_kind, max_length, thetas)
-    kind_keys = {"num_hidden_layers": len(kinds), "layer_types": kinds}
-    return {**kind_keys, **window_keys(widths[0] if widths else None), **rope}
 
 
 def gated_layers(
@@ -167,24 +127,6 @@ def rope_of_kind(config, kind, theta_keys):
     scaling = config.get("rope_scaling") if kind == FULL else None
     rope = {"rope_theta": config.get(key, theta), **(given.get(kind) or {}), **(scaling or {})}
     return positions_from(config, rope)
-
-
-def _rope_keys_by_kind(family, by_kind, max_length, theta_keys):
-    """Returns the keys of config.json for the positions of each kind: those of transformers 5, and of transformers 4.
-
-    Args:
-        family: The `model_type`.
-        by_kind: A dict of the `RotaryPositions` of each kind.
-        max_length: `max_position_embeddings`.
-        theta_keys: As `rope_of_kind` takes them.
-    """
-    ropes = {kind: {"rope_type": "default", "rope_theta": theta} for kind, (_, theta) in theta_keys.items()}
-    ropes |= {kind: rope_of(family, each) for kind, each in by_kind.items()}
-    return {
-        "max_position_embeddings": max_length,
-        "rope_parameters": ropes,
-        **{key: ropes[kind]["rope_theta"] for kind, (key, _) in theta_keys.items()},
-    }
 
 
 def rope_keys(family, layers, max_length, theta_keys=None):

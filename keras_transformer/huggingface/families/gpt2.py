@@ -2,8 +2,13 @@
 
 import re
 
-from keras_transformer.checks import check
-from keras_transformer.huggingface.configs import ID_PLACES, check_config, read_rows, token_ids
+from keras_transformer.huggingface.configs import (
+    ID_PLACES,
+    check_config,
+    check_divisible,
+    read_rows,
+    token_ids,
+)
 from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers.byte_pair import byte_pair_kind
@@ -58,12 +63,7 @@ class Gpt2Family(Family):
         )
         arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
         d_model, num_heads, d_ff = (arguments[name] for name in ("d_model", "num_heads", "d_ff"))
-        check(
-            d_model % num_heads == 0,
-            "`n_embd` must be divisible by `n_head`.",
-            n_embd=d_model,
-            n_head=num_heads,
-        )
+        check_divisible(arguments, self.rows)
         attention = {
             "num_heads": num_heads,
             "key_dim": d_model // num_heads,

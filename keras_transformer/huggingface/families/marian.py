@@ -31,7 +31,7 @@ class MarianFamily(Seq2SeqFamily):
         arguments = read_rows(config, self.rows)
         is_shared, vocab_size = arguments["share_embeddings"], arguments["vocab_size"]
         check_config(
-            {**self.all_defaults, **config},
+            {**self.defaults, **config},
             decoder_ffn_dim=arguments["encoder_d_ff"],
             decoder_attention_heads=arguments["encoder_num_heads"],
             encoder_layerdrop=0.0,

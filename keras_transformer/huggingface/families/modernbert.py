@@ -1,52 +1,67 @@
 """ModernBERT: Warner et al., 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder"."""
 
-from keras_transformer.huggingface.configs import ID_KEYS, arguments_from, keys_of
-from keras_transformer.huggingface.families.encoder_words import HeadNames
-from keras_transformer.huggingface.families.encoders import EncoderFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.encoders import FIRST, PLACES, ROWS, EncoderFamily, norm_kind
 from keras_transformer.huggingface.families.gated_layers import (
     FULL,
     SLIDING,
     gated_layers,
     kinds_from,
-    layer_keys,
+    kinds_of,
+    rope_keys,
+    window_of,
 )
+from keras_transformer.huggingface.families.heads import HeadNames
 from keras_transformer.huggingface.known_keys import ENCODER, ROPE
-from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers.byte_pair import MODERNBERT_BYTE_PAIR
-from keras_transformer.layers import Encoder, EncoderLayer, LayerNormalization
+from keras_transformer.layers import Encoder, EncoderLayer
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, MultipleChoiceHead
 
-# Keys of config.json for the arguments of the model, its norm, and the parts of its layers and heads.
-MODEL = {"vocab_size": "vocab_size", "d_model": "hidden_size", "dropout": "embedding_dropout"}
-NORM = {"epsilon": "norm_eps", "center": "norm_bias"}
-ATTENTION = {"num_heads": "num_attention_heads", "use_bias": "attention_bias", "dropout": "attention_dropout"}
-FEED_FORWARD = {"d_ff": "intermediate_size", "use_bias": "mlp_bias", "dropout": "mlp_dropout"}
-FEED_FORWARD |= {"activation": "hidden_activation"}
-WORDS = {"activation": "classifier_activation", "use_bias": "classifier_bias"}
-CLASSES = {**WORDS, "pooling": "classifier_pooling"}
+WORDS = {"activation": ("classifier_activation", "gelu"), "use_bias": ("classifier_bias", False)}
+CLASSES = {**WORDS, "pooling": ("classifier_pooling", "cls")}
 THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
-DEFAULTS = {
-    "vocab_size": 50368,
-    "hidden_size": 768,
-    "num_hidden_layers": 22,
-    "num_attention_heads": 12,
-    "intermediate_size": 1152,
-    "max_position_embeddings": 8192,
-    "classifier_pooling": "cls",
-    "norm_eps": 1e-5,
-    "local_attention": 128,
-    "global_attn_every_n_layers": 3,
-    "pad_token_id": 50283,
-    "bos_token_id": 50281,
-    "eos_token_id": 50282,
-    **dict.fromkeys(("hidden_activation", "classifier_activation"), "gelu"),
-    **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False),
-    **dict.fromkeys(("attention_dropout", "mlp_dropout", "embedding_dropout", "classifier_dropout"), 0.0),
+# A window of n sees tokens up to n // 2 away.
+WINDOW = 128
+MODERNBERT_ROWS = {
+    **with_defaults(
+        ROWS,
+        vocab_size=50368,
+        num_layers=22,
+        d_ff=1152,
+        pad_id=50283,
+        cls_id=50281,
+        sep_id=50282,
+    ),
+    "activation": ("hidden_activation", "gelu"),
+    "dropout": ("embedding_dropout", 0.0),
+    "attention_bias": ("attention_bias", False),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "feed_forward_bias": ("mlp_bias", False),
+    "feed_forward_dropout": ("mlp_dropout", 0.0),
+    "num_positions": (None, None),
+    "max_length": ("max_position_embeddings", 8192),
+    "num_segments": (None, 0),
+    "layer_norm_epsilon": ("norm_eps", 1e-5),
+    "norm_bias": ("norm_bias", False),
+    "layer_types": ("layer_types", None),
+    "window": ("local_attention", WINDOW),
+    "every": ("global_attn_every_n_layers", 3),
+    "classifier_dropout": ("classifier_dropout", 0.0),
+}
+MODERNBERT_PLACES = {
+    **PLACES,
+    "dropout": "dropout",
+    "attention_bias": f"{FIRST}.self_attention.use_bias",
+    "feed_forward_bias": f"{FIRST}.feed_forward.use_bias",
+    "feed_forward_dropout": f"{FIRST}.feed_forward.dropout",
+    "layer_norm_epsilon": "norm.epsilon",
+    "layer_types": lambda model: kinds_of(model.encoder.layers),
+    "window": lambda model: 2 * (window_of(model.encoder.layers) or WINDOW // 2 + 1) - 2,
 }
 LAYER = LayerNames(("attn.Wqkv", "attn.Wo"), ("attn_norm", "mlp_norm"), ("mlp.Wi",), "mlp.Wo")
-POOLED = {"pooler": "head.dense", "norm": "head.norm", "keys": CLASSES, "dropout": ("classifier_dropout",)}
-SCORES = {"norm": "head.norm", "keys": WORDS, "biases": ("decoder.bias",), "output": "decoder.weight"}
+POOLED = {"pooler": "head.dense", "norm": "head.norm", "rows": CLASSES, "dropout": ("classifier_dropout",)}
+SCORES = {"norm": "head.norm", "rows": WORDS, "biases": ("decoder.bias",), "output": "decoder.weight"}
 HEADS = {
     "ModernBertModel": HeadNames(),
     "ModernBertForMaskedLM": HeadNames(MaskedLanguageHead, "head.dense", **SCORES),
@@ -61,39 +76,33 @@ def layer_types(config):
     return [SLIDING if i % every else FULL for i in range(config["num_hidden_layers"])]
 
 
-def window_keys(window):
-    """The keys for a window: the farthest token that a token sees is half of `local_attention` away."""
-    return {} if window is None else {"local_attention": 2 * (window - 1)}
-
-
 class ModernBertFamily(EncoderFamily):
     """ModernBERT, whose layers are those of Llama, but for masks, norms and windows."""
 
-    def _encoder(self, config, words, dtype):
-        kinds, window = kinds_from(config, layer_types), config["local_attention"] // 2 + 1
-        attention = {**arguments_from(config, ATTENTION), "key_dim": words["d_model"] // words["num_heads"]}
-        feed_forward = arguments_from(config, FEED_FORWARD)
-        norms = {"norm": self._norm_kind(config), "layer_norm_epsilon": words["layer_norm_epsilon"]}
+    def _encoder(self, config, arguments, dtype):
+        config = {**self.defaults, **config}
+        attention = {
+            "num_heads": arguments["num_heads"],
+            "key_dim": arguments["d_model"] // arguments["num_heads"],
+            "use_bias": arguments["attention_bias"],
+            "dropout": arguments["attention_dropout"],
+        }
+        feed_forward = {name: arguments[name] for name in ("d_ff", "activation")}
+        feed_forward |= {
+            "use_bias": arguments["feed_forward_bias"],
+            "dropout": arguments["feed_forward_dropout"],
+        }
+        norms = {"norm": norm_kind(arguments), "layer_norm_epsilon": arguments["layer_norm_epsilon"]}
         options = {**norms, "first_norm": False, "dropout": 0.0, "dtype": dtype}
+        kinds, window = kinds_from(config, layer_types), arguments["window"] // 2 + 1
         layers = gated_layers(EncoderLayer, config, kinds, attention, feed_forward, window, THETAS, **options)
         return Encoder(layers, dtype=dtype, name="encoder")
 
-    def make_config(self, model):
-        """Makes the config.json of a model from its first layer, and checks that it makes the model's parts."""
-        family = self.model_type
-        check_parts(family, encoder=(model.encoder, Encoder), norm=(model.norm, LayerNormalization))
-        first, max_length = model.encoder.layers[0], self.defaults["max_position_embeddings"]
-        config = {"model_type": family, "cls_token_id": model.cls_id, "sep_token_id": model.sep_id}
-        config |= {
-            **layer_keys(family, model.encoder, window_keys, max_length, THETAS),
-            **keys_of(family, model, {**MODEL, **ID_KEYS}),
-            **keys_of(family, model.norm, NORM),
-            **keys_of(family, first.self_attention, ATTENTION),
-            **keys_of(family, first.feed_forward, FEED_FORWARD),
-            **self._head_keys(model),
-        }
-        self._check_made(model, config, "encoder")
-        return config
+    def other_keys(self, model):
+        """Returns the keys of config.json for the head, the rotary positions, and the ids under their own names."""
+        ids = {"cls_token_id": model.cls_id, "sep_token_id": model.sep_id}
+        ropes = rope_keys(self.model_type, model.encoder.layers, self.rows["max_length"][1], THETAS)
+        return {**ids, **ropes, **super().other_keys(model)}
 
     def make_tensors(self, model):
         """Describes the tensors."""
@@ -110,13 +119,13 @@ FAMILY = ModernBertFamily(
     HEADS,
     MODERNBERT_BYTE_PAIR,
     "model.",
-    DEFAULTS,
-    guessed_keys=("max_position_embeddings",),  # rotary positions have no limit
-    keys={**MODEL, "num_heads": "num_attention_heads", "layer_norm_epsilon": "norm_eps"},
+    rows=MODERNBERT_ROWS,
+    places=MODERNBERT_PLACES,
+    # Rotary positions have no limit.
+    guessed_keys=("max_position_embeddings",),
     more_keys=(
         *(*ENCODER, *ROPE, "layer_types", "layer_norm_eps", "mlp_dropout"),
         *("global_rope_theta", "local_rope_theta"),
     ),
     fixed={"decoder_bias": True, "rope_scaling": None, "tie_word_embeddings": True},
-    norm_bias="norm_bias",
 )

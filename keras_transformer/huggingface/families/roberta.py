@@ -2,8 +2,9 @@
 
 import re
 
-from keras_transformer.huggingface.families.encoder_words import DEFAULTS, HeadNames
-from keras_transformer.huggingface.families.encoders import COUNTED, EncoderFamily
+from keras_transformer.huggingface.configs import with_defaults
+from keras_transformer.huggingface.families.encoders import COUNTED, ROWS, EncoderFamily
+from keras_transformer.huggingface.families.heads import HeadNames
 from keras_transformer.huggingface.tokenizers.byte_pair import ROBERTA_BYTE_PAIR
 from keras_transformer.huggingface.tokenizers.kinds import first_of
 from keras_transformer.huggingface.tokenizers.word_piece import WORD_PIECE
@@ -15,7 +16,7 @@ from keras_transformer.models import (
     TaggingHead,
 )
 
-ROBERTA_DEFAULTS = {**DEFAULTS, "vocab_size": 50265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ROBERTA_ROWS = with_defaults(ROWS, vocab_size=50265, pad_id=1, cls_id=0, sep_id=2)
 # Published checkpoints keep a pooler beside a head that does not read it.
 IGNORED = (
     COUNTED,
@@ -59,10 +60,11 @@ def heads(name, base="roberta", dropout=("classifier_dropout", "hidden_dropout_p
 FAMILY = EncoderFamily(
     "roberta",
     heads("Roberta"),
-    first_of(WORD_PIECE, ROBERTA_BYTE_PAIR),  # KLUE's RoBERTa has BERT's tokenizer
+    # KLUE's RoBERTa has BERT's tokenizer.
+    first_of(WORD_PIECE, ROBERTA_BYTE_PAIR),
     "roberta.",
-    ROBERTA_DEFAULTS,
-    IGNORED,
+    rows=ROBERTA_ROWS,
+    ignored=IGNORED,
     offset=True,
     separators=2,
 )

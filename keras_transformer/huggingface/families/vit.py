@@ -10,18 +10,15 @@ import keras
 
 from keras_transformer.checks import check_positive
 from keras_transformer.huggingface.configs import (
-    activation_from,
-    activation_name,
-    arguments_from,
     check_config,
     check_divisible,
     label_keys,
     labels_of,
+    read_rows,
 )
-from keras_transformer.huggingface.families.encoder_words import DEFAULTS, KEYS, STACK
+from keras_transformer.huggingface.families.encoders import ROWS, STACK, STACK_PLACES
 from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.known_keys import ENCODER
-from keras_transformer.huggingface.parts import check_parts, stack_words
 from keras_transformer.huggingface.tensors import LayerNames, Tensor, dense, layer_tensors, norm
 from keras_transformer.layers import Encoder
 from keras_transformer.layers.feed_forward import get_activation
@@ -29,27 +26,28 @@ from keras_transformer.models import VisionTransformer
 
 POOLER = "pooler.dense"
 HEAD, HEADLESS = "ViTForImageClassification", "ViTModel"
-# Keys of config.json for the arguments of the model and of its encoder.
-MODEL = {"d_model": "hidden_size", "channels": "num_channels", "dropout": "hidden_dropout_prob"}
-STACK = {word: KEYS[word] for word in STACK}
 LAYER = LayerNames(
     (*(f"attention.attention.{part}" for part in ("query", "key", "value")), "attention.output.dense"),
     ("layernorm_before", "layernorm_after"),
     ("intermediate.dense",),
     "output.dense",
 )
-DEFAULTS = {
-    **DEFAULTS,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
-    "pooler_output_size": None,
-    "pooler_act": "tanh",
-    "architectures": None,
-    "id2label": None,
-    "num_labels": None,
+VIT_ROWS = {
+    **{name: ROWS[name] for name in ("d_model", *STACK)},
+    "dropout": ("hidden_dropout_prob", 0.0),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+    "image_size": ("image_size", 224),
+    "patch_size": ("patch_size", 16),
+    "channels": ("num_channels", 3),
+    "pooler_size": ("pooler_output_size", None),
+    "pooler_activation": ("pooler_act", "tanh"),
+}
+VIT_PLACES = {
+    **STACK_PLACES,
+    "image_size": lambda model: _size(model.image_size),
+    "patch_size": lambda model: _size(model.patch_size),
+    "pooler_size": "pooler.units",
+    "pooler_activation": "pooler.activation",
 }
 
 
@@ -62,34 +60,37 @@ class VitFamily(Family):
 
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        config, dtype = {**self.defaults, **config}, kwargs.get("dtype")
+        arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
         check_config(config, qkv_bias=True)
-        words = arguments_from(config, STACK)
-        check_divisible(config, "hidden_size", "num_attention_heads")
-        classifies = config["architectures"] == [HEAD]
+        check_divisible(arguments, self.rows)
+        encoder = Encoder(
+            **{name: arguments[name] for name in STACK}, normalize_first=True, dtype=dtype, name="encoder"
+        )
+        classifies, pooler = config.get("architectures") == [HEAD], None
+        if not classifies:
+            units = arguments["d_model"] if arguments["pooler_size"] is None else arguments["pooler_size"]
+            check_positive(pooler_output_size=units)
+            activation = get_activation(arguments["pooler_activation"])
+            pooler = keras.layers.Dense(units, activation, dtype=dtype, name="pooler")
         return VisionTransformer(
-            config["image_size"],
-            config["patch_size"],
-            encoder=Encoder(**words, normalize_first=True, dtype=dtype, name="encoder"),
+            **{
+                name: arguments[name]
+                for name in ("image_size", "patch_size", "d_model", "channels", "dropout")
+            },
+            encoder=encoder,
             num_classes=labels_of(config)[0] if classifies else None,
-            **arguments_from(config, MODEL),
-            **{"pooler": None if classifies else _pooler(config, dtype), **kwargs},
+            **{"pooler": pooler, **kwargs},
         )
 
-    def make_config(self, model):
-        """Makes the config.json of a model."""
-        family = self.model_type
-        check_parts(family, encoder=(model.encoder, Encoder))
-        words = stack_words(family, model.encoder, model.d_model, normalize_first=True)
-        return {
-            "model_type": family,
-            **_head_keys(family, model),
-            "hidden_size": model.d_model,
-            **{key: words[word] for word, key in STACK.items()},
-            "image_size": _size(model.image_size),
-            "patch_size": _size(model.patch_size),
-            "num_channels": model.channels,
-        }
+    def other_keys(self, model):
+        """Returns the keys of config.json for a model's classes."""
+        if model.num_classes is None:
+            return {"architectures": [HEADLESS]}
+        return {"architectures": [HEAD], **label_keys(model.num_classes)}
+
+    def make_again(self, config, model):
+        """Makes a model from the config.json of another one, which does not say whether there is a pooler."""
+        return self.make_model(config, **({"pooler": None} if model.pooler is None else {}))
 
     def make_tensors(self, model):
         """Describes the tensors, under the names that all versions of transformers read."""
@@ -113,28 +114,6 @@ class VitFamily(Family):
             yield from dense("classifier", model.head)
 
 
-def _pooler(config, dtype):
-    units = config["pooler_output_size"] or config["hidden_size"]
-    check_positive(pooler_output_size=units)
-    activation = get_activation(activation_from(config, "pooler_act"))
-    return keras.layers.Dense(units, activation, dtype=dtype, name="pooler")
-
-
-def _head_keys(family, model):
-    """Returns the keys of config.json for a model's pooler and classes. It cannot have both."""
-    if model.num_classes is not None and model.pooler is None:
-        return {"architectures": [HEAD], **label_keys(model.num_classes)}
-    if model.pooler is None:
-        return {"architectures": [HEADLESS]}
-    check_parts(family, pooler=(model.pooler, keras.layers.Dense), num_classes=(model.num_classes, None))
-    check_parts(family, pooler_bias=(model.pooler.use_bias, True))
-    return {
-        "architectures": [HEADLESS],
-        "pooler_output_size": model.pooler.units,
-        "pooler_act": activation_name(family, model.pooler),
-    }
-
-
 def _size(height_and_width):
     """Returns one int for a square, else a list of height and width."""
     height, width = height_and_width
@@ -148,8 +127,10 @@ FAMILY = VitFamily(
     prefix="vit.",
     # Of a classifier, which does not read it.
     ignored=(re.compile(r"^vit\.pooler\.dense\.(weight|bias)$"),),
-    defaults=DEFAULTS,
-    guessed_keys=("id2label", "label2id"),  # a model knows only the number of its classes
+    rows=VIT_ROWS,
+    places=VIT_PLACES,
+    # A model knows only the number of its classes.
+    guessed_keys=("id2label", "label2id"),
     matrices=("pooler", "head"),
     more_keys=ENCODER,
 )

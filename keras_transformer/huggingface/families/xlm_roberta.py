@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_transformer.huggingface.configs import with_defaults
 from keras_transformer.huggingface.families import roberta
 from keras_transformer.huggingface.tokenizers.sentence_piece import FAIRSEQ_SENTENCE_PIECE
 
@@ -10,5 +11,5 @@ FAMILY = dataclasses.replace(
     model_type="xlm-roberta",
     classes=roberta.heads("XLMRoberta"),
     tokenizer=FAIRSEQ_SENTENCE_PIECE,
-    defaults={**roberta.ROBERTA_DEFAULTS, "vocab_size": 30522},
+    rows=with_defaults(roberta.ROBERTA_ROWS, vocab_size=30522),
 )

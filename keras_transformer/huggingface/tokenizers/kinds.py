@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, write_json
-from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers.classes import TOKENIZER_CONFIG, takes_file
 from keras_transformer.huggingface.tokenizers.post_processor import FILE, ids_around, puts_first
 
@@ -137,6 +136,25 @@ def first_of(*kinds):
     )
 
 
+def check_properties(family, **properties):
+    """Raises `ValueError` for a property that the tokenizers of a family do not have.
+
+    Args:
+        family: The `model_type`.
+        **properties: For each property a pair: the value, and what it must be. A class means an object of just that
+            class; anything else means an equal value.
+    """
+    for name, (received, expected) in properties.items():
+        if isinstance(expected, type):
+            fits, rule = type(received) is expected, f"a `{expected.__name__}`"
+        else:
+            fits, rule = received == expected, repr(expected)
+        if not fits:
+            raise ValueError(
+                f"`{name}` of a {family!r} model must be {rule}. Received: {name}={received!r:.200}."
+            )
+
+
 def check_tokenizers(family, tokenizers, kind, model, max_count=1):
     """Checks the tokenizers that a caller wants to write.
 
@@ -162,7 +180,7 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
             f"`tokenizers` of a {family!r} model must be {max_count} at most. Received: tokenizers={tokenizers!r:.200}."
         )
     for side, tokenizer in (("source_", source), ("target_", target)):
-        check_parts(family, tokenizer=(tokenizer, TOKENIZERS[kind]))
+        check_properties(family, tokenizer=(tokenizer, TOKENIZERS[kind]))
         size = getattr(model, f"{side}vocab_size", None) or model.vocab_size
         if tokenizer.vocab_size > size:
             raise ValueError(
@@ -203,7 +221,9 @@ def check_sentence_piece(family, tokenizer, **expected):
         "remove_extra_whitespaces": model.normalizer_spec.remove_extra_whitespaces,
         "add_dummy_prefix": model.normalizer_spec.add_dummy_prefix,
     }
-    check_parts(family, **{f"tokenizer's {name}": (received[name], rule) for name, rule in expected.items()})
+    check_properties(
+        family, **{f"tokenizer's {name}": (received[name], rule) for name, rule in expected.items()}
+    )
 
 
 def write_tokenizer_config(folder, tokenizer_class, tokens, **more_keys):

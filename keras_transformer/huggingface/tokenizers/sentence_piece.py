@@ -6,7 +6,6 @@ from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.languages import LANGUAGE, MASK, language_tokens
-from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers.added_tokens import read_added_tokens
 from keras_transformer.huggingface.tokenizers.classes import (
     check_roles,
@@ -20,6 +19,7 @@ from keras_transformer.huggingface.tokenizers.kinds import (
     SENTENCE_PIECE_TOKENS,
     TOKENIZER_CONFIG,
     TokenizerKind,
+    check_properties,
     check_sentence_piece,
     check_tokenizers,
     write_tokenizer_config,
@@ -177,7 +177,7 @@ def _encoder_kind(family, tokenizer_class, make):
     def write(tokenizers, folder, model):
         (tokenizer,) = check_tokenizers(family, tokenizers, "SentencePieceTokenizer", model)
         expected = make(tokenizer.model).vocabulary
-        check_parts(family, fairseq_ids=(tokenizer.vocabulary == expected, True))
+        check_properties(family, fairseq_ids=(tokenizer.vocabulary == expected, True))
         (folder / FILE).write_bytes(tokenizer.model)
         tokens = {**SENTENCE_PIECE_TOKENS, "cls": "<s>", "sep": "</s>", "mask": MASK}
         write_tokenizer_config(folder, tokenizer_class, tokens)
@@ -246,7 +246,7 @@ def _read_pegasus(folder):
     own = sentence_piece(folder / "spiece.model")
     check_roles(folder, own, eos="eos_id")
     offset = read_if_there(folder, TOKENIZER_CONFIG).get("offset", PEGASUS_OFFSET)
-    check_parts("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
+    check_properties("pegasus", offset=(offset, PEGASUS_OFFSET), unk_id=(own.unk_id, 2))
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     pieces = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused, *own.pieces(range(2, own.vocab_size))]
     return (with_added_tokens(folder, own.model, pieces),)

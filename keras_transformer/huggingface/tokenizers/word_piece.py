@@ -6,13 +6,13 @@ from keras_transformer.checks import check
 from keras_transformer.data import read_lines
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, read_json
-from keras_transformer.huggingface.parts import check_parts
 from keras_transformer.huggingface.tokenizers.added_tokens import added_tokens_decoder, read_added_tokens
 from keras_transformer.huggingface.tokenizers.classes import reader_of, takes_file
 from keras_transformer.huggingface.tokenizers.kinds import (
     TOKENIZER_CONFIG,
     WORD_PIECE_TOKENS,
     TokenizerKind,
+    check_properties,
     check_tokenizers,
     without_sequence,
     write_tokenizer_config,
@@ -139,7 +139,7 @@ def _kind(family, tokenizer_class, tokens, separators=1, classes=()):
     def write(tokenizers, folder, model):
         """Writes vocab.txt, with one piece in a line, and tokenizer_config.json."""
         (tokenizer,) = check_tokenizers(family, tokenizers, "WordPieceTokenizer", model)
-        check_parts(family, special_tokens=(tokenizer.special_tokens, tuple(tokens.values())))
+        check_properties(family, special_tokens=(tokenizer.special_tokens, tuple(tokens.values())))
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         words = pieces[: tokenizer.num_pieces]
         (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in words), "utf-8", newline="")
