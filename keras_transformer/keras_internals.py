@@ -10,6 +10,7 @@ documents.
 
 import contextlib
 import random
+import warnings
 
 from keras import StatelessScope, dtype_policies, layers
 from keras.src.backend.common import global_state
@@ -156,3 +157,22 @@ def sublayers(layer):
         List of `keras.layers.Layer`.
     """
     return list(layer._flatten_layers(include_self=False))
+
+
+class DirectSublayers:
+    """An attribute `layers`, the layers of a layer, as a model has it; `summary(expand_nested=True)` reads it.
+
+    A layer that sets its own `layers` keeps these.
+    """
+
+    def __get__(self, layer, owner=None):
+        return self if layer is None else list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def warn_of_probabilities(logits):
+    """Warns if a tensor is the output of `keras.activations.softmax`, as Keras's losses do for `from_logits=True`."""
+    if hasattr(logits, "_keras_logits"):
+        message = (
+            "`y_pred` must be logits, but it is the output of a softmax: leave the softmax out of the model."
+        )
+        warnings.warn(message, stacklevel=4)

@@ -5,7 +5,7 @@ import keras
 from keras_transformer.checks import check, check_dense, check_share, known_values
 from keras_transformer.execution import native, ops
 from keras_transformer.execution.ops import at_least_float32, written_gradient
-from keras_transformer.keras_internals import implicit_mask
+from keras_transformer.keras_internals import implicit_mask, warn_of_probabilities
 
 
 def token_cross_entropy(targets, logits, label_smoothing=0.0):
@@ -260,6 +260,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         # Keras would divide by the number of positions, with padding.
+        warn_of_probabilities(y_pred)
         targets, weights = targets_and_weights(y_true, y_pred, sample_weight, self.pad_id)
         losses = self.call(targets, y_pred)
         if self.reduction == "sum":

@@ -1,5 +1,6 @@
 import itertools
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -473,3 +474,19 @@ def test_no_axis_is_added_by_indexing(kind):
     function = tf.function(lambda targets, scores, weights: measure(targets, scores, weights))
     operations = function.get_concrete_function(*specs).graph.get_operations()
     assert not [op.name for op in operations if op.type == "StridedSlice" and op.get_attr("new_axis_mask")]
+
+
+@pytest.mark.tensorflow
+def test_probabilities_in_place_of_logits_are_warned_of():
+    inputs = keras.Input((3, 4))
+    models = [
+        keras.Model(inputs, keras.layers.Dense(5, activation)(inputs)) for activation in ("softmax", None)
+    ]
+    x, y = np.ones((2, 3, 4)), np.ones((2, 3), "int32")
+    for model in models:
+        model.compile("sgd", MaskedCrossentropy())
+    with pytest.warns(UserWarning, match="`y_pred` must be logits, but it is the output of a softmax"):
+        models[0].fit(x, y, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        models[1].fit(x, y, verbose=0)

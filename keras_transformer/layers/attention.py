@@ -9,7 +9,7 @@ from keras_transformer.execution import ops
 from keras_transformer.execution.operands import joint_product
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import implicit_mask
-from keras_transformer.layers.axes import FoldedAxes, attended_axes, check_lengths
+from keras_transformer.layers.axes import FoldedAxes, attended_axes, check_lengths, joint_batch_size
 from keras_transformer.layers.base import KeepsShape, check_part, ensure_built
 from keras_transformer.layers.cache import START, KVCache, Place, known_int
 from keras_transformer.layers.dot_product import dot_product_attention, without_masked_tokens
@@ -56,7 +56,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             regularizers and constraints, `seed`; and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: `(batch, target_len, features)`. Of higher rank: attention goes over `attention_axes`, and the other axes
+        query: `(batch, target_len, features)`; a batch of 1, such as learned queries, is repeated for all memories, and
+            one memory for all queries. Of higher rank: attention goes over `attention_axes`, and the other axes
             are further rows of the batch.
         value: `(batch, source_len, features)`, or of the rank of `query`; or the `KVCache` that `project_memory` made.
         key: `(batch, source_len, features)`; `value` when None.
@@ -160,6 +161,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             use_bias=self.use_bias if self.output_bias is None else self.output_bias,
         )
         self._uses_keras_layout = self._overrides_keras_hook() or self._flash_attention
+        if self._overrides_keras_hook():
+            self._build_keras_hook()
         self.query_norm = self._norm("query_norm")
         self.key_norm = self._norm("key_norm")
         scores_dtype = at_least_float32(self.compute_dtype)
@@ -364,7 +367,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
 
     def _mask(self, query, memory, attention_mask, place, use_causal_mask, value_mask, key_mask):
         """Combines all masks but that of the queries: bool, broadcastable to the attention scores; or None."""
-        shape = (memory.key.shape[0], self.num_heads, query.shape[1], memory.key.shape[2])
+        batch_size = joint_batch_size(query.shape, memory.key.shape)
+        shape = (batch_size, self.num_heads, query.shape[1], memory.key.shape[2])
         tokens = [mask if mask is None else ops.expand_dims(mask, (1, 2)) for mask in (value_mask, key_mask)]
         causal = None
         if use_causal_mask:
@@ -422,7 +426,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         if key_shape is not None:
             check_lengths(value_shape, key_shape)
-        return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
+        batch_size = joint_batch_size(query_shape, query_shape if value_shape is None else value_shape)
+        return (batch_size, *query_shape[1:-1], *(self._output_shape or query_shape[-1:]))
 
 
 def pack(output, scores=None, cache=None):

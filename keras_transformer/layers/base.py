@@ -8,7 +8,7 @@ import keras
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.execution.int8 import set_quantization_config
-from keras_transformer.keras_internals import sublayers, take_own_policies
+from keras_transformer.keras_internals import DirectSublayers, sublayers, take_own_policies
 from keras_transformer.layers.rules import RULES, keeping_rules
 
 KERAS_ARGUMENTS = ("name", "dtype", "trainable")
@@ -25,6 +25,7 @@ class Configured:
 
     # The rules of the arguments of this class's own constructor. A class may have others.
     rules = RULES
+    layers = DirectSublayers()
     # Indices of the frozen and quantized sublayers in a loaded configuration.
     saved_frozen = ()
     saved_quantization_configs = ()

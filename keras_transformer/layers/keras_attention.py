@@ -18,6 +18,21 @@ class KerasAttention(keras.layers.MultiHeadAttention):
         """Returns whether a subclass overrides `_compute_attention`."""
         return type(self)._compute_attention is not KerasAttention._compute_attention
 
+    def _build_keras_hook(self):
+        """Makes the attributes that Keras's own `_compute_attention` reads, for heads `(batch, length, heads, dim)`."""
+        # Rows of a higher rank are folded: the hook always sees one attended axis.
+        axes, self._attention_axes = self._attention_axes, (1,)
+        self._build_attention(4)
+        self._attention_axes = axes
+        self._inverse_sqrt_key_dim = self._key_dim**-0.5 if self.scale is None else self.scale
+
+    def _masked_softmax(self, attention_scores, attention_mask=None):
+        """Applies Keras's softmax to `(batch, num_heads, target_len, source_len)`; 0 where a query sees no key."""
+        if attention_mask is None:
+            return self._softmax(attention_scores)
+        mask = as_attention_mask(attention_mask)
+        return ops.zero_unless(mask, self._softmax(attention_scores, mask=mask))
+
     def _attend_in_keras_layout(
         self, query, key, value, mask, place, query_mask, return_attention_scores, training
     ):

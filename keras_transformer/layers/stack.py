@@ -221,7 +221,8 @@ class DecoderLayer(EncoderLayer):
 
     Returns:
         `(batch, target_len, d_model)`; with `return_attention_scores` then a pair, the scores of self-attention and of
-        cross-attention (or None), `(batch, num_heads, target_len, source_len)` each; with `cache` then the new cache.
+        cross-attention, `(batch, num_heads, target_len, source_len)` each, or without a memory the first alone; with
+        `cache` then the new cache.
 
     Raises:
         ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
@@ -297,7 +298,6 @@ class DecoderLayer(EncoderLayer):
         y, scores, cache = unpack(results, return_attention_scores, cache is not None)
         x = self.self_attention_residual(x, y, training=training)
 
-        cross_scores = None
         if memory is not None:
             if isinstance(memory, KVCache):
                 memory_mask = as_token_mask(memory_padding_mask, "memory_padding_mask")
@@ -311,7 +311,8 @@ class DecoderLayer(EncoderLayer):
             x = self.cross_attention_residual(x, y, training=training)
 
         x = self._feed_forward_block(x, token_mask, training)
-        return pack(x, (scores, cross_scores) if return_attention_scores else None, cache)
+        all_scores = scores if memory is None else (scores, cross_scores)
+        return pack(x, all_scores if return_attention_scores else None, cache)
 
     def _check_memory(self, memory, memory_padding_mask):
         """Raises `ValueError` for a memory that the layer was not built for, or for a mask without a memory."""
@@ -469,7 +470,7 @@ class Decoder(Encoder):
 
     Returns:
         `(batch, target_len, d_model)`; with `return_attention_scores` then a list with the pair of scores of each
-        layer; with `cache` then the new cache.
+        layer, or without a memory the scores of its self-attention; with `cache` then the new cache.
 
     Raises:
         ValueError: If `num_layers` is neither positive nor a list of layers, sizes come with a list, or the `call` of

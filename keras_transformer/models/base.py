@@ -24,6 +24,7 @@ class BaseModel(Configured, keras.Model):
     subclass may add layers before or after `super().__init__()`.
     """
 
+    layers = keras.Model.layers
     # Formats of `export` that cannot hold the model, and the sentence that refuses them.
     refused_formats = MappingProxyType({})
 

@@ -156,7 +156,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
             token_mask=token_mask,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
-        return pack(x, None if scores is None else [own for own, _ in scores], cache)
+        return pack(x, scores, cache)
 
     def decode(self, token_ids, cache=None, index=None, *, return_attention_scores=False, **options):
         """Scores the next token after each position: all at once, in chunks or step by step.

@@ -333,6 +333,60 @@ def test_an_overridden_compute_attention_runs():
     assert_close(output, np.repeat(output[:, :1], TARGET_LEN, axis=1), 1e-6)
 
 
+class KerasLines(MultiHeadAttention):
+    """Attention with the lines of `keras.layers.MultiHeadAttention._compute_attention`."""
+
+    def _compute_attention(self, query, key, value, attention_mask=None, training=None, *args, **kwargs):
+        query = ops.multiply(query, ops.cast(self._inverse_sqrt_key_dim, query.dtype))
+        scores = ops.einsum(self._dot_product_equation, key, query)
+        scores = self._masked_softmax(scores, attention_mask)
+        dropped = self._dropout_layer(scores, training=training)
+        return ops.einsum(self._combine_equation, dropped, value), scores
+
+
+def test_the_attributes_of_keras_are_there_for_an_overridden_hook():
+    queries, mask = normal(BATCH, TARGET_LEN, 12), np.ones((TARGET_LEN, SOURCE_LEN), bool)
+    mask[1] = False  # a query that sees no key
+    mask[2, 1:] = False
+    for options in ({"key_dim": KEY_DIM}, {"key_dim": None}, {"key_dim": KEY_DIM, "scale": 0.3}):
+        layers = KerasLines(HEADS, **options), MultiHeadAttention(HEADS, **options)
+        for layer in layers:
+            layer.build(queries.shape, value().shape)
+        layers[1].set_weights(randomized(layers[0]).get_weights())
+        outputs = [
+            layer(queries, value(), attention_mask=mask, return_attention_scores=True) for layer in layers
+        ]
+        assert_close(*outputs, 1e-6)
+
+
+def test_the_hook_of_keras_sees_one_axis_on_inputs_of_rank_4():
+    x = normal(2, 3, 5, 4)
+    layers = [kind(2, 2, attention_axes=(1, 2)) for kind in (KerasLines, MultiHeadAttention)]
+    for layer in layers:
+        layer.build(x.shape, x.shape)
+    layers[1].set_weights(randomized(layers[0]).get_weights())
+    assert_close(*(layer(x, x) for layer in layers), 1e-6)
+
+
+@pytest.mark.parametrize("batches", [(1, 3), (3, 1)], ids=["learned queries", "one memory"])
+def test_a_batch_of_one_is_repeated(batches):
+    queries, values = (
+        normal(batch, length, 4, seed=batch) for batch, length in zip(batches, (5, 7), strict=True)
+    )
+    layer = MultiHeadAttention(2, 3)
+    layer.build(queries.shape, values.shape)
+    randomized(layer)
+    whole = [np.repeat(x, 3 // len(x), axis=0) for x in (queries, values)]
+    masks = {"attention_mask": np.tri(5, 7, dtype=bool)[None].repeat(3, axis=0)}
+    results = [layer(*inputs, **masks, return_attention_scores=True) for inputs in ((queries, values), whole)]
+    assert_close(*results, 1e-6)
+    assert layer.compute_output_shape(queries.shape, values.shape) == (3, 5, 4)
+    inputs = [keras.Input(batch_shape=x.shape) for x in (queries, values)]
+    output = layer(*inputs)
+    assert output.shape == (3, 5, 4)
+    assert_close(keras.Model(inputs, output)([queries, values]), layer(*whole), 1e-6)
+
+
 @pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
 def test_a_float64_policy_computes_in_float64():
     layer = MultiHeadAttention(HEADS, 5, dtype="float64")  # 1 / sqrt(5) has more digits than a float32 holds

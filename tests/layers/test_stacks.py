@@ -378,3 +378,19 @@ def test_a_decoder_has_no_choice_of_causality(value):
     for kind, sizes in ((DecoderLayer, (2, 16)), (Decoder, (1, 2, 16))):
         with pytest.raises(ValueError, match=f"always causal.* Received: use_causal_mask={value}"):
             kind(*sizes, use_causal_mask=value)
+
+
+def test_scores_of_a_decoder_without_a_memory_are_outputs_of_a_functional_model():
+    inputs = keras.Input((3, 4))
+    model = keras.Model(inputs, Decoder(2, 2, 8)(inputs, return_attention_scores=True))
+    output, scores = model(np.ones((1, 3, 4)))
+    assert tuple(output.shape) == (1, 3, 4) and [tuple(each.shape) for each in scores] == [(1, 2, 3, 3)] * 2
+
+
+def test_summary_shows_every_layer_inside_a_stack():
+    inputs, lines = keras.Input((3, 4)), []
+    model = keras.Model(inputs, Encoder(1, 2, 8, normalize_first=True)(inputs))
+    model.summary(expand_nested=True, print_fn=lambda text, **_: lines.append(text), line_length=120)
+    text = "\n".join(lines)
+    for name in ("layer_0", "self_attention ", "query", "feed_forward ", "inner", "self_attention_residual"):
+        assert text.count(name) == 1, name
