@@ -9,10 +9,14 @@ from keras_transformer.execution import ops
 from keras_transformer.execution.operands import joint_product
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import implicit_mask
-from keras_transformer.layers.axes import FoldedAxes, attended_axes, check_lengths, joint_batch_size
+from keras_transformer.layers.axes import FoldedAxes, attended_axes, check_lengths
 from keras_transformer.layers.base import KeepsShape, check_part, ensure_built
 from keras_transformer.layers.cache import START, KVCache, Place, known_int
-from keras_transformer.layers.dot_product import dot_product_attention, without_masked_tokens
+from keras_transformer.layers.dot_product import (
+    dot_product_attention,
+    joint_batch_size,
+    without_masked_tokens,
+)
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.keras_attention import SWAPPED, KerasAttention
 from keras_transformer.layers.positions import AttentionPositions

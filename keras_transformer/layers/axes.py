@@ -129,9 +129,3 @@ def check_lengths(value_shape, key_shape):
         value_shape=tuple(value_shape),
         key_shape=tuple(key_shape),
     )
-
-
-def joint_batch_size(query_shape, value_shape):
-    """Returns the batch size of the output: one of the two may be 1, and is repeated."""
-    sizes = {query_shape[0], value_shape[0]} - {1}
-    return sizes.pop() if len(sizes) == 1 else query_shape[0]

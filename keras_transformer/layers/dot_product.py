@@ -150,3 +150,9 @@ def without_masked_tokens(query, value, key, query_mask, value_mask, key_mask):
     keys = None if key is None or key is value else real(key, value_mask, key_mask)
     value = real(value, value_mask, key_mask if keys is None else None)
     return value if same and key_mask is None else real(query, query_mask), value, keys
+
+
+def joint_batch_size(query_shape, value_shape):
+    """Returns the batch size of the output: one of the two may be 1, and is repeated."""
+    sizes = {query_shape[0], value_shape[0]} - {1}
+    return sizes.pop() if len(sizes) == 1 else query_shape[0]

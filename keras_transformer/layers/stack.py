@@ -127,8 +127,6 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             dtype=self.dtype_policy,
             name="feed_forward",
         )
-        self.self_attention_residual = self.make_residual("self_attention_residual")
-        self.feed_forward_residual = self.make_residual("feed_forward_residual")
 
     def _attention(self, name):
         """Makes the attention that `num_heads` describes."""
@@ -156,6 +154,9 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     def build(self, x_shape):
         check(x_shape[-1] is not None, "`d_model`, the last axis of `x`, must be known.", shape=x_shape)
         self.input_spec = keras.layers.InputSpec(min_ndim=3, axes={-1: x_shape[-1]})
+        # The constructor of a subclass, whose attributes `make_residual` may read, has ended.
+        self.self_attention_residual = self.make_residual("self_attention_residual")
+        self.feed_forward_residual = self.make_residual("feed_forward_residual")
         ensure_built(self.self_attention, x_shape, x_shape)
         self.self_attention_residual.build(x_shape)
         ensure_built(self.feed_forward, x_shape)
@@ -388,13 +389,13 @@ class Encoder(KeepsShape, keras.layers.Layer):
             ]
         self.num_layers = len(self.layers)
         self.norm = None
-        if getattr(self.layers[-1], "normalize_first", False):
-            self.norm = self.layers[-1].feed_forward_residual.make_norm("norm")
         self.supports_masking = True
 
     def build(self, x_shape, *more_shapes):
         for layer in self.layers:
             ensure_built(layer, x_shape, *more_shapes)
+        if getattr(self.layers[-1], "normalize_first", False):
+            self.norm = self.layers[-1].feed_forward_residual.make_norm("norm")
         if self.norm is not None:
             ensure_built(self.norm, x_shape)
 

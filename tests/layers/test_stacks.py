@@ -14,6 +14,7 @@ from keras_transformer.layers import (
     EncoderLayer,
     MultiHeadAttention,
     PositionalEncoding,
+    Residual,
     TokenEmbedding,
 )
 
@@ -394,3 +395,24 @@ def test_summary_shows_every_layer_inside_a_stack():
     text = "\n".join(lines)
     for name in ("layer_0", "self_attention ", "query", "feed_forward ", "inner", "self_attention_residual"):
         assert text.count(name) == 1, name
+
+
+@keras.saving.register_keras_serializable("test_stacks")
+class _Shallow(EncoderLayer):
+    """Its norms have an option that the constructor sets after `super().__init__`."""
+
+    def __init__(self, *args, epsilon, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.epsilon = epsilon
+
+    def make_residual(self, name):
+        return Residual(self.dropout, self.normalize_first, self.epsilon, name=name)
+
+
+@BOTH_NORMS
+def test_a_residual_of_ones_own_reads_attributes_of_the_subclass(normalize_first):
+    stack = Encoder([_Shallow(2, 8, epsilon=0.5, normalize_first=normalize_first)])
+    stack(X[:, :, :4])
+    layer = Encoder.from_config(stack.get_config()).layers[0]
+    norms = stack.layers[0].feed_forward_residual.norm, layer.self_attention_residual.norm, stack.norm
+    assert {norm.epsilon for norm in norms if norm is not None} == {0.5}
