@@ -164,9 +164,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             features,
             use_bias=self.use_bias if self.output_bias is None else self.output_bias,
         )
-        self._uses_keras_layout = self._overrides_keras_hook() or self._flash_attention
-        if self._overrides_keras_hook():
-            self._build_keras_hook()
+        self._uses_keras_layout = self._build_keras_hook() or self._flash_attention
         self.query_norm = self._norm("query_norm")
         self.key_norm = self._norm("key_norm")
         scores_dtype = at_least_float32(self.compute_dtype)
@@ -214,9 +212,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         Returns:
             `KVCache` of `(batch, num_key_value_heads, source_len, dim)`.
         """
-        return self._memory(
-            self._key_dense(value if key is None else key), self._value_dense(value), positions
-        )
+        key = value if key is None else key
+        return self._memory(self._key_dense(key), self._value_dense(value), positions)
 
     def _memory(self, keys, values, positions):
         """Makes a `KVCache` of projected keys and values `(batch, source_len, num_key_value_heads, dim)`."""
@@ -371,8 +368,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
 
     def _mask(self, query, memory, attention_mask, place, use_causal_mask, value_mask, key_mask):
         """Combines all masks but that of the queries: bool, broadcastable to the attention scores; or None."""
-        batch_size = joint_batch_size(query.shape, memory.key.shape)
-        shape = (batch_size, self.num_heads, query.shape[1], memory.key.shape[2])
+        lengths = query.shape[1], memory.key.shape[2]
+        shape = (joint_batch_size(query.shape, memory.key.shape), self.num_heads, *lengths)
         tokens = [mask if mask is None else ops.expand_dims(mask, (1, 2)) for mask in (value_mask, key_mask)]
         causal = None
         if use_causal_mask:
@@ -430,7 +427,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         if key_shape is not None:
             check_lengths(value_shape, key_shape)
-        batch_size = joint_batch_size(query_shape, query_shape if value_shape is None else value_shape)
+        batch_size = joint_batch_size(query_shape, value_shape or query_shape)
         return (batch_size, *query_shape[1:-1], *(self._output_shape or query_shape[-1:]))
 
 

@@ -14,17 +14,20 @@ SWAPPED = (0, 2, 1, 3)
 class KerasAttention(keras.layers.MultiHeadAttention):
     """Keras's layer, whose hook `_compute_attention` computes as this library does."""
 
-    def _overrides_keras_hook(self):
-        """Returns whether a subclass overrides `_compute_attention`."""
-        return type(self)._compute_attention is not KerasAttention._compute_attention
-
     def _build_keras_hook(self):
-        """Makes the attributes that Keras's own `_compute_attention` reads, for heads `(batch, length, heads, dim)`."""
+        """Makes the attributes that Keras's own `_compute_attention` reads, for heads `(batch, length, heads, dim)`.
+
+        Returns:
+            Whether a subclass overrides that hook; nothing is made if none does.
+        """
+        if type(self)._compute_attention is KerasAttention._compute_attention:
+            return False
         # Rows of a higher rank are folded: the hook always sees one attended axis.
         axes, self._attention_axes = self._attention_axes, (1,)
         self._build_attention(4)
         self._attention_axes = axes
         self._inverse_sqrt_key_dim = self._key_dim**-0.5 if self.scale is None else self.scale
+        return True
 
     def _masked_softmax(self, attention_scores, attention_mask=None):
         """Applies Keras's softmax to `(batch, num_heads, target_len, source_len)`; 0 where a query sees no key."""
