@@ -20,9 +20,12 @@ from keras_transformer.termination import Terminated, Termination
 
 log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 2**23  # a window ends here, even if it has fewer lines than it may have
-PROBE = b"a"  # a text that every working translator can translate
-SECONDS_BETWEEN_REPORTS = 30  # of the progress bar, if stderr is not a terminal
+# A window of this many bytes ends, even if it has fewer lines than it may have.
+WINDOW_BYTES = 2**23
+# Every working translator can translate this text.
+PROBE = b"a"
+# Seconds between two lines of the progress bar, if stderr is not a terminal.
+SECONDS_BETWEEN_REPORTS = 30
 
 
 def translate_lines(translator, lines, batch_size=32, window=4096, verbose=False, report=None):
@@ -56,7 +59,7 @@ def translate_file(
 ):
     """Translates a file line by line. After a kill, the same call continues where the work stopped.
 
-    While it runs, the lines are in the folder `NAME.partial` beside the output, with a journal that is written with
+    While it runs, the lines are in the folder `NAME.partial` next to the output, with a journal that is written with
     each window. The output appears when it is complete. It is the same byte for byte, on one machine, however often the
     work was killed, unless the translator draws other samples in each call. On SIGTERM it stops after the current
     batch; the same call translates the current window again.
@@ -165,7 +168,8 @@ class _Notes:
     def __init__(self, translator):
         self._translator = translator
         self._unknown = UnknownTokens(translator.source_tokenizer)
-        self._count_unended()  # those of earlier calls
+        # It forgets the translations of earlier calls.
+        self._count_unended()
 
     def _count_unended(self):
         return self._translator.count_unended() if hasattr(self._translator, "count_unended") else 0
@@ -268,7 +272,8 @@ def _progress_bar(verbose, total=None, done=0):
         unit=" lines",
         disable=not verbose,
         leave=False,
-        smoothing=0,  # the mean speed: lines get longer within a window, so the current speed falls
+        # The mean speed: lines get longer within a window, so the current speed falls.
+        smoothing=0,
         mininterval=0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_REPORTS,
     )
 

@@ -14,7 +14,7 @@ class SentenceTranslator:
         language: The language of the texts, a code such as "en".
 
     Raises:
-        ValueError: If `language` is no code of a language.
+        ValueError: If `language` is not the code of a language.
         ImportError: If sentencex is not installed.
     """
 

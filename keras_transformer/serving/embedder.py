@@ -81,7 +81,8 @@ class _PoolingEncoder(TextEncoder):
 
     def __init__(self, model, tokenizer, max_source_length, pooling, pairs):
         super().__init__(model, tokenizer, max_source_length, pairs)
-        model.vector_width(pooling)  # raises for a pooling that the model does not have
+        # It raises for a pooling that the model does not have.
+        model.vector_width(pooling)
         self.pooling = pooling
 
 

@@ -26,7 +26,8 @@ from keras_transformer.version import __version__
 log = logging.getLogger(__name__)
 
 BATCH_SIZES = (1, 8, 32)
-SHORTEST = 16  # the smallest of the default source lengths
+# The smallest of the default source lengths.
+SHORTEST = 16
 PACKAGES = ("tensorflow-text", "sentencepiece")
 
 
@@ -112,7 +113,8 @@ def export(
         )
     shapes = [(size, length) for length in lengths for size in batch_sizes]
     if not xla:
-        shapes = shapes[:1]  # a graph that is not compiled gains nothing from other shapes
+        # A graph that is not compiled gains nothing from other shapes.
+        shapes = shapes[:1]
     if warmup and len(shapes) > MAX_REQUESTS:
         raise ValueError(
             f"`batch_sizes` times `source_lengths` must be at most {MAX_REQUESTS}: a server refuses more warm-up "
@@ -129,7 +131,8 @@ def export(
         tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
         locked(folder),
     ):
-        remove_temporaries(folder)  # of an export that was killed
+        # Those of an export that was killed.
+        remove_temporaries(folder)
         functions = {}
         with inference_graph():
             for name in list(makers):
@@ -248,7 +251,8 @@ def _description(servable, functions, xla, precision, batch_sizes, source_length
         },
         "versions": {
             "keras_transformer": __version__,
-            "keras": keras.__version__,  # a nightly, as of TensorFlow, is a package of another name
+            # A nightly build is a package of another name, so `metadata.version` would not find it.
+            "keras": keras.__version__,
             "tensorflow": tf.__version__,
             **{name: metadata.version(name) for name in PACKAGES},
         },

@@ -25,10 +25,12 @@ from keras_transformer.untrusted import SMALL, read_entry, read_json, sha256_of
 MODEL = "model.keras"
 FORMAT = 1
 LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
-MOST_AXES = 4  # of a weight
+# Weights have at most this many axes.
+MOST_AXES = 4
 # The classes of objects that a description may name.
 OBJECTS = {**STRATEGIES, **CONSTRAINTS, "ImagePreprocessing": ImagePreprocessing}
-HASHES = "sha256"  # the entry of a description with the hashes of the files
+# The entry of a description that holds the hashes of the files.
+HASHES = "sha256"
 SERVABLES = (
     "Translator",
     "TextGenerator",
@@ -59,7 +61,7 @@ def load(folder):
         names = ", ".join(servable.DESCRIPTION for servable in classes or known)
         received = "with several of them" if classes else "with none of them"
         if not Path(folder).is_dir():
-            received = "which is no folder"
+            received = "which is not a folder"
         elif not classes and (Path(folder) / "config.json").is_file():
             received = "a checkpoint of Hugging Face: convert it first with `keras-transformer convert`"
         raise ValueError(f"`folder` must hold one of {names}. Received: {folder}, {received}.")
@@ -156,7 +158,8 @@ class Saving:
                 **notes,
             }
             hashes = description[HASHES] = {**description[HASHES], MODEL: [sha256_of(temporary)]}
-            with contextlib.suppress(ValueError):  # there is no description, or a damaged one
+            # There may be no description, or a damaged one.
+            with contextlib.suppress(ValueError):
                 # After a kill between two of the files, the folder must load.
                 before = self._description(folder)
                 both = {
@@ -327,7 +330,8 @@ def load_model(path, *model_classes, compile=False):
     try:
         _check_numbers(path)
         model = keras.models.load_model(path, compile=compile, safe_mode=True)
-    except Exception as error:  # Keras raises errors of many classes, some with pages of configuration
+    except Exception as error:
+        # Keras raises errors of many classes, some with pages of configuration.
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(f"Cannot load {path}: {printable(reason, 500)}") from error
     if model_classes and not isinstance(model, model_classes):

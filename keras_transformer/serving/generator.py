@@ -122,7 +122,8 @@ class TextGeneratorSignatures(SearcherSignatures):
             The continuations, string `(batch, n_best)`.
         """
         n, length = tokens.shape[1], tf.shape(tokens)[2]
-        if self._model.stop_ids:  # they are no text
+        # Stop ids are not text.
+        if self._model.stop_ids:
             tokens = tf.where(one_of(tokens, self._model.stop_ids), self._model.pad_id, tokens)
         source = tf.repeat(source, n, axis=0)
         prompts = self._detokenize(source)
@@ -140,7 +141,8 @@ class TextGeneratorSignatures(SearcherSignatures):
         truncated |= ids.row_lengths() > room
         ids = ids[:, -room:]
         starts = tf.fill((ids.nrows(), 1), self._model.bos_id)
-        if not servable.starts_with_bos:  # the model needs a token, which an empty prompt does not have
+        # The model needs a token, which an empty prompt does not have.
+        if not servable.starts_with_bos:
             starts = tf.ragged.boolean_mask(starts, ids.row_lengths()[:, None] == 0)
         return tf.concat([starts, ids], axis=1).to_tensor(pad_id), truncated
 

@@ -19,7 +19,7 @@ class Glossary:
     """Terms with their translations. A text has a term where it has its characters, as a word of its own.
 
     Upper and lower case differ. A term may be followed by a Korean particle, and a term in a writing system without
-    blanks, or beside text in one, may be anywhere. Where two terms overlap, the first one counts, and of those that
+    blanks, or next to text in one, may be anywhere. Where two terms overlap, the first one counts, and of those that
     begin at one place the longest. A match of `copy` wins over a term.
 
     Args:
@@ -28,8 +28,8 @@ class Glossary:
             for no such text.
 
     Raises:
-        ValueError: If a term or its translation is no str or blank, or `copy` is no regular expression or matches an
-            empty text.
+        ValueError: If a term or its translation is not a str or is blank, or `copy` is not a regular expression or
+            matches an empty text.
 
     >>> Glossary({"guide dog": "Blindenhund", "dog": "Hund"}, copy="https?://[^ ]+").found_in("A guide dog: http://a.b")
     ['Blindenhund', 'http://a.b']
@@ -86,37 +86,37 @@ class Glossary:
             A list of str, each once, in the order of their places in the text.
         """
         text = unicodedata.normalize("NFC", text)
-        found, place = {}, 0
+        needed, place = {}, 0
         matches = self._copied.finditer(text) if self._copied else ()
         copied = {match.start(): match[0] for match in matches if match[0]}
         while place < len(text):
             if place in copied:
-                found[copied[place]] = None
+                needed[copied[place]] = None
                 place += len(copied[place])
                 continue
             for term in self._by_first.get(text[place], ()):
                 end = place + len(term)
                 cuts = any(start in copied for start in range(place, end))
                 if text.startswith(term, place) and not cuts and _is_word(text, place, end):
-                    found[self.terms[term]] = None
+                    needed[self.terms[term]] = None
                     place = end
                     break
             else:
                 place += 1
-        return list(found)
+        return list(needed)
 
-    def lacking(self, found, translation):
+    def lacking(self, needed, translation):
         """Finds what a translation lacks. It has a term as a word of its own, and copied text anywhere.
 
         Args:
-            found: List of str, as `found_in` returns it.
+            needed: List of str, as `found_in` returns it.
             translation: A str.
 
         Returns:
-            A list of str, those of `found` that the translation lacks.
+            A list of str, those of `needed` that the translation lacks.
         """
         terms = set(self.terms.values())
-        return [text for text in found if not _has(translation, text, is_word=text in terms)]
+        return [text for text in needed if not _has(translation, text, is_word=text in terms)]
 
 
 class UnknownWords:

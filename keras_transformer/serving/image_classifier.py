@@ -12,8 +12,10 @@ from keras_transformer.serving.classifier import likeliest, with_labels
 from keras_transformer.serving.servable import Servable
 from keras_transformer.serving.signatures import Output, Signatures, function_of
 
-PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
-MAX_PIXELS = 2**26  # a small file can be a picture of gigabytes
+# The first bytes of a PNG file.
+PNG = b"\x89PNG\r\n\x1a\n"
+# A small file can be a picture of gigabytes.
+MAX_PIXELS = 2**26
 UNUSABLE = (
     f"`image` must be a JPEG or PNG file of at most {MAX_PIXELS} pixels that the model's preprocessing takes."
 )
@@ -66,7 +68,7 @@ class ImageClassifierSignatures(Signatures):
         """Finds the likeliest class of each file.
 
         Args:
-            image: The bytes of JPEG or PNG files, string `(batch,)`. A file that is no picture, or has more than
+            image: The bytes of JPEG or PNG files, string `(batch,)`. A file that is not a picture, or has more than
                 `MAX_PIXELS` pixels, gets an empty label, and changes no other row.
 
         Returns:
@@ -212,7 +214,7 @@ class ImageClassifier(Servable):
 
         Returns:
             A list with a pair for each file: the label, a str, and its probability, a float. The label of a file that
-            is no picture, or has more than 2**26 pixels, is empty.
+            is not a picture, or has more than 2**26 pixels, is empty.
 
         Raises:
             ValueError: If the classifier has no `preprocessing`, `images` is not a list of bytes, or `batch_size` is

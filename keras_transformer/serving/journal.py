@@ -48,7 +48,7 @@ class Progress(NamedTuple):
 
 
 class Unfinished:
-    """An output that is written in a folder `NAME.partial` beside it, and gets its name when it is complete.
+    """An output that is written in a folder `NAME.partial` next to it, and gets its name when it is complete.
 
     The folder holds the lines and a journal. The journal holds the number of lines, their bytes, and the job that
     writes them. Lines that are not in the journal come from a kill, and are removed when the job continues. While one

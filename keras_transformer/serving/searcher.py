@@ -48,8 +48,8 @@ class SearcherSignatures(Signatures):
         known = (source >= 0) & (source < self._model.source_vocab_size)
         source, truncated = self._cut(tf.where(known, source, self._servable.source_tokenizer.unk_id))
         tokens, lengths, scores, ended = self._search(self._at_least_one_column(source))
-        found = {"tokens": tokens, "lengths": lengths, "scores": scores, "ended": ended}
-        return {**found, **self._notes(source, truncated)}
+        outputs = {"tokens": tokens, "lengths": lengths, "scores": scores, "ended": ended}
+        return {**outputs, **self._notes(source, truncated)}
 
     def _notes(self, source, truncated):
         """Returns the outputs that say what of a source was not read.
@@ -93,7 +93,8 @@ class SearcherSignatures(Signatures):
         """
         servable = self._servable
         strategy = servable.strategy
-        if getattr(strategy, "seed", 0) is None:  # each call draws other samples
+        # Each call draws other samples.
+        if getattr(strategy, "seed", 0) is None:
             # Seeds of 0 make this operation draw its own seed in each process. `tf.random.uniform` would store the
             # seed of `keras.utils.set_random_seed` in an export, and all servers would draw the same samples.
             shape, largest = tf.constant([], tf.int32), tf.constant(tf.int32.max)
@@ -262,7 +263,8 @@ class Searcher(Servable):
             ids, `strategy` is not a strategy, a limit is out of range, or the constraints contradict one another.
     """
 
-    target_start = ()  # the ids that every output begins with
+    # Every output begins with these ids.
+    target_start = ()
 
     def __init__(
         self,

@@ -37,8 +37,8 @@ class Servable(KeepsFunctions, Saving):
     - `warmup_requests(shapes)`: yields requests for the warm-up of a server, pairs of a signature's name and a dict of
       inputs, for pairs of a batch size and a length in tokens.
 
-    A constructor keeps each argument as an attribute of its name. So `changed`, `save` and `load` need no method of a
-    subclass.
+    A constructor keeps each argument as an attribute of its name. So `changed`, `save` and `load` need no
+    method of a subclass.
 
     Args:
         model: The model, of one of the `model_classes`.
@@ -215,7 +215,7 @@ class Servable(KeepsFunctions, Saving):
             with inference_graph():
                 function.get_concrete_function()  # traces it
             return function
-        # XLA compiles each shape anew, which takes seconds, so there are few.
+        # XLA compiles each shape, which takes seconds. So there are few shapes.
         step, longest = SOURCE_LENGTH_STEP, self.max_source_length
         lengths = [*range(step, longest, step), longest]
         return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()[signature]

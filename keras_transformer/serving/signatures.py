@@ -44,7 +44,8 @@ class Signatures:
             `model.weights`. None to compute with the model's variables.
     """
 
-    descriptions = None  # a dict from a signature's name to a sentence about it, for `export.json`.
+    # A dict from a signature's name to a sentence about it, for `export.json`.
+    descriptions = None
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         self._servable = servable

@@ -16,15 +16,18 @@ from keras_transformer.serving.signatures import Output, function_of
 from keras_transformer.serving.translator import Translator, TranslatorSignatures
 
 WIDTHS = (16, 32, 64)
-FREE = 4  # places of the beam in addition to one for each token of the terms
-HYPOTHESES = 512  # that are searched at once
-KEPT_TERMS = 10_000  # of which the ids are kept
+# Places of the beam in addition to one for each token of the terms.
+FREE = 4
+# Number of hypotheses that are searched at once.
+HYPOTHESES = 512
+# Number of terms whose ids are kept.
+KEPT_TERMS = 10_000
 SIGNATURE = "terms"
 EXAMPLES = 5
 
 
 class TermSignatures(TranslatorSignatures):
-    """The function of a `TermTranslator` for texts with terms. It is in no export."""
+    """The function of a `TermTranslator` for texts with terms. Exports do not have it."""
 
     def functions(self):
         """Returns a dict from the name of the function to its `tf.function`."""
@@ -79,7 +82,7 @@ class TermTranslator(Translator):
 
     A text with terms is searched with a `PhraseBeam` that is wide enough for them, whatever the strategy of the
     translator; any other text as the translator searches it. A search holds each term as a word of its own, unless all
-    terms of a text together are longer than its translation may be, a constraint forbids a token of theirs, or a letter
+    terms of a text together are longer than its translation may be, a constraint forbids one of their tokens, or a letter
     of several tokens follows. A warning has the number of texts without one of their terms. The grammar of a
     translation is the model's: a term is not inflected.
 
@@ -144,8 +147,8 @@ class TermTranslator(Translator):
             size = max(1, HYPOTHESES // width)
             for start in range(0, len(rows), size):
                 some = rows[start : start + size]
-                found = self._with_phrases([texts[i] for i in some], [phrases[i] for i in some], width)
-                self._fill(outputs, some, found, len(texts))
+                answers = self._with_phrases([texts[i] for i in some], [phrases[i] for i in some], width)
+                self._fill(outputs, some, answers, len(texts))
         missing = map(self._lacking, texts, terms, outputs["translation"])
         return {**outputs, "missing": np.array([*missing], int)}
 
@@ -171,9 +174,9 @@ class TermTranslator(Translator):
         """A sentence with the number of terms in the texts so far. In a glossary the wrong way round it is 0."""
         translations = set(self.glossary.terms.values())
         there, copied = len(self._found & translations), len(self._found - translations)
-        found = [f"{there:,} of {len(translations):,} translations of the glossary"] if translations else []
-        found += [f"{copied:,} different matches of `copy`"] if self.glossary.copy else []
-        return f"the texts ask for {' and '.join(found) or 'no terms'}"
+        counts = [f"{there:,} of {len(translations):,} translations of the glossary"] if translations else []
+        counts += [f"{copied:,} different matches of `copy`"] if self.glossary.copy else []
+        return f"the texts ask for {' and '.join(counts) or 'no terms'}"
 
     @property
     def terms(self):
@@ -190,7 +193,7 @@ class TermTranslator(Translator):
         )
 
     def export(self, folder, version=1, xla=False, **options):
-        """Raises `ValueError`: the search for terms is in no export."""
+        """Raises `ValueError`: an export cannot search for terms."""
         check(False, "A `TermTranslator` is not exported: export its translator.", folder=str(folder))
 
     def _plain(self, texts, jit_compile):
@@ -229,9 +232,9 @@ class TermTranslator(Translator):
         rows = zip(texts, outputs["translation"], outputs["target_pieces"], outputs["attention"], strict=True)
         return [self._unknown_words.replaced(*row) for row in rows]
 
-    def _fill(self, outputs, rows, found, count):
+    def _fill(self, outputs, rows, answers, count):
         """Writes an answer to some of `count` texts into the outputs for all of them, without the alignment."""
-        for name, values in found.items():
+        for name, values in answers.items():
             if values.ndim == 1:
                 outputs.setdefault(name, np.zeros(count, values.dtype))[rows] = values
 
@@ -291,7 +294,8 @@ class TermTranslator(Translator):
         """Returns the ids of a term as it stands after another word, a list; an empty one if they cannot write it."""
         if term not in self._phrases:
             if len(self._phrases) >= KEPT_TERMS:
-                self._phrases.clear()  # copied text can be another in each line
+                # Copied text can be another in each line.
+                self._phrases.clear()
             self._phrases[term] = []
             for text in (term, f" {term}"):
                 tokenizer = self.target_tokenizer

@@ -13,7 +13,7 @@ from keras_transformer.serving.warmup import text_of_length
 from keras_transformer.text.pairs import pack_ids
 
 INPUTS = ("text", "second")
-DEFAULT_LENGTH = 128  # in tokens
+DEFAULT_LENGTH = 128
 
 
 class TextEncoderSignatures(Signatures):
@@ -56,7 +56,8 @@ class TextEncoderSignatures(Signatures):
         ids = [servable.tokenizer.tokenize(text) for text in texts]
         separators = model.num_separators
         ends = 2 if model.starts_with_cls else 1
-        room = limit - ends - separators * (len(ids) - 1)  # [CLS] begins the row, and [SEP] ends each text
+        # [CLS] begins the row, and [SEP] ends each text.
+        room = limit - ends - separators * (len(ids) - 1)
         truncated = functools.reduce(tf.logical_or, truncated) | (
             sum(each.row_lengths() for each in ids) > room
         )

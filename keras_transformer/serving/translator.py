@@ -17,7 +17,8 @@ from keras_transformer.serving.warmup import text_of_length
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
 SCORED_ROWS = 8
-FRAME = ("source_start", "source_end", "target_start")  # the ids around texts
+# The names of the arguments with ids around texts.
+FRAME = ("source_start", "source_end", "target_start")
 
 
 class TranslatorSignatures(SearcherSignatures):
@@ -66,8 +67,8 @@ class TranslatorSignatures(SearcherSignatures):
         """
         source, truncated = self._tokenize(text)
         tokens, _, scores, ended = self._search(source)
-        found = {"translation": self._translations(tokens[:, 0]), "score": scores[:, 0], "ended": ended[:, 0]}
-        return {**found, **self._notes(source, truncated)}
+        best = {"translation": self._translations(tokens[:, 0]), "score": scores[:, 0], "ended": ended[:, 0]}
+        return {**best, **self._notes(source, truncated)}
 
     def n_best(self, text):
         """Finds several translations of each text, best first.
@@ -84,8 +85,8 @@ class TranslatorSignatures(SearcherSignatures):
         n, length = self._servable.strategy.n_best, tf.shape(tokens)[2]
         translations = self._translations(tf.reshape(tokens, (-1, length)))
         translations = tf.reshape(translations, (-1, n))
-        found = {"translations": translations, "scores": scores, "ended": ended}
-        return {**found, **self._notes(source, truncated)}
+        outputs = {"translations": translations, "scores": scores, "ended": ended}
+        return {**outputs, **self._notes(source, truncated)}
 
     def alignment(self, text):
         """Translates texts and shows what each piece of a translation attends to.
@@ -203,12 +204,12 @@ class TranslatorSignatures(SearcherSignatures):
         truncated |= lengths > room
         framed = (lengths > 0) | frame_if_empty
 
-        def beside(added):
+        def repeated(added):
             rows = len(added) * tf.cast(framed, tf.int64)
             ids = tf.tile(tf.constant(added, tf.int32), [tf.reduce_sum(tf.cast(framed, tf.int32))])
             return tf.RaggedTensor.from_row_lengths(ids, rows)
 
-        ids = tf.concat([beside(start), ids[:, :room], beside(end)], axis=1).to_tensor(self._model.pad_id)
+        ids = tf.concat([repeated(start), ids[:, :room], repeated(end)], axis=1).to_tensor(self._model.pad_id)
         return self._at_least_one_column(ids), truncated
 
     def _pieces_function(self, tokenizer):
@@ -274,7 +275,7 @@ class Translator(Searcher):
         constraints: List of constraints that every translation must satisfy, such as `[NoRepeatNgram(3)]`.
         source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int.
         source_end: Ids after the tokens of each source. None for the model's `eos_id` alone.
-        target_start: Ids that every translation begins with, such as the id of its language. They are no part of the
+        target_start: Ids that every translation begins with, such as the id of its language. They are not part of the
             text. They count for the score, and the outputs `tokens` and `target_pieces` hold them.
 
     Raises:
@@ -287,7 +288,8 @@ class Translator(Searcher):
     TOKENIZERS = ("source_tokenizer", "target_tokenizer")
     model_classes = (EncoderDecoder, Ensemble)
     signatures_class = TranslatorSignatures
-    _unended = 0  # translations of `translate_batch` that were cut at their largest length
+    # Number of translations of `translate_batch` that were cut at their largest length.
+    _unended = 0
 
     def __init__(
         self,
@@ -365,7 +367,7 @@ class Translator(Searcher):
             A str with as many lines.
 
         Raises:
-            ValueError: If `language` is no code of a language, or `batch_size` is not positive.
+            ValueError: If `language` is not the code of a language, or `batch_size` is not positive.
             ImportError: If sentencex is not installed.
         """
         check_positive(batch_size=batch_size)

@@ -34,7 +34,7 @@ TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
 def verify(folder):
     """Checks one exported version, all versions of a model, or those of several models.
 
-    For each version: every file has the bytes that the export wrote, and there is no other file; a session loads it, as
+    For each version: every file has the bytes that the export wrote, and no file was added; a session loads it, as
     in a server; its signatures are those of its description; and each signature answers a request.
 
     Args:
@@ -104,12 +104,14 @@ def time_of_request(path):
     seconds = []
     try:
         with contextlib.closing(Served(path, only=name)) as served:
-            served.answer(name, inputs)  # the first answer takes longer
+            # The first answer takes longer.
+            served.answer(name, inputs)
             while len(seconds) < TIMED_ANSWERS and sum(seconds) < LONGEST_TIMING:
                 begun = time.perf_counter()
                 served.answer(name, inputs)
                 seconds.append(time.perf_counter() - begun)
-    except Exception as error:  # TensorFlow raises errors of many classes
+    except Exception as error:
+        # TensorFlow raises errors of many classes.
         raise ValueError(f"{path} does not answer its first warm-up request: {str(error)[:200]}") from error
     return RequestTime(name, max(map(len, inputs.values())), 1000 * statistics.median(seconds))
 
@@ -117,15 +119,17 @@ def time_of_request(path):
 def _description(path):
     """Reads the description of an export, a dict, whose `files` and `signatures` are dicts."""
     names = ("files", "signatures")
-    return description_of(path, lambda found: {**found, **{name: dict(found[name]) for name in names}})
+    return description_of(
+        path, lambda described: {**described, **{name: dict(described[name]) for name in names}}
+    )
 
 
 def _verify_version(path):
     description = _description(path)
     files, signatures = description["files"], description["signatures"]
-    found = hashes(path)
+    there = hashes(path)
     changed = sorted(
-        name for name in {*files, *found} if found.get(name) is None or files.get(name) != found[name]
+        name for name in {*files, *there} if there.get(name) is None or files.get(name) != there[name]
     )
     if changed:
         raise ValueError(
@@ -134,7 +138,8 @@ def _verify_version(path):
         )
     try:
         served = Served(path)
-    except Exception as error:  # TensorFlow raises errors of many classes
+    except Exception as error:
+        # TensorFlow raises errors of many classes.
         raise ValueError(f"{path} cannot be loaded: {str(error)[:200]}") from error
     with contextlib.closing(served):
         _verify_signatures(path, served, signatures)
@@ -170,13 +175,13 @@ def hashes(path):
         A dict from a file's path in the folder to its hash in hexadecimal, both str; None for what is neither a file
         nor a folder, such as a link to a folder.
     """
-    found = {}
+    hashes_by_name = {}
     for file in sorted(Path(path).rglob("*")):
         name = file.relative_to(path)
         if name == DESCRIPTION or (file.is_dir() and not file.is_symlink()):
             continue
-        found[name.as_posix()] = sha256_of(file) if file.is_file() else None
-    return found
+        hashes_by_name[name.as_posix()] = sha256_of(file) if file.is_file() else None
+    return hashes_by_name
 
 
 def _sample(spec):
@@ -229,18 +234,19 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         functions: A dict from a signature's name to its concrete function.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
-        afresh: Whether to take each function out of `functions` when it has answered, and to load the export anew for
+        afresh: Whether to take each function out of `functions` when it has answered, and to load the export again for
             each request. A function or a session that has run holds a copy of the int8 weights: so there is one copy.
 
     Raises:
         ValueError: If an answer differs.
     """
     requests, answers = list(requests), []
-    with optimized_quickly(passes=0):  # to optimize a function takes longer than to run it once
+    # To optimize a function takes longer than to run it once.
+    with optimized_quickly(passes=0):
         for name, inputs in requests:
             function = functions[name]
-            found = function(**{key: tf.constant(value) for key, value in inputs.items()})
-            answers.append({key: value.numpy() for key, value in found.items()})
+            outputs = function(**{key: tf.constant(value) for key, value in inputs.items()})
+            answers.append({key: value.numpy() for key, value in outputs.items()})
             if afresh:
                 del functions[name], function
                 gc.collect()  # functions are in cycles
@@ -259,11 +265,12 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
                 )
 
 
-def _equal(expected, found, draws):
-    if draws:  # the widths may differ, too
-        return expected.dtype == found.dtype and len(expected) == len(found)
-    if expected.dtype != found.dtype or expected.shape != found.shape:
+def _equal(expected, answer, draws):
+    # The widths may differ, too.
+    if draws:
+        return expected.dtype == answer.dtype and len(expected) == len(answer)
+    if expected.dtype != answer.dtype or expected.shape != answer.shape:
         return False
     if expected.dtype.kind != "f":
-        return bool((expected == found).all())
-    return bool(np.allclose(expected, found, equal_nan=True, **TOLERANCE))
+        return bool((expected == answer).all())
+    return bool(np.allclose(expected, answer, equal_nan=True, **TOLERANCE))

@@ -7,7 +7,8 @@ from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 FILE = "tf_serving_warmup_requests"
-MAX_REQUESTS = 990  # a server refuses a version with more than 1,000
+# A server refuses a version with more than 1,000.
+MAX_REQUESTS = 990
 
 
 def write_warmup(folder, requests):
@@ -69,7 +70,8 @@ def text_of_length(tokenizer, length):
     return (word * max(1, (length - 1) // tokens)).decode()
 
 
-@functools.lru_cache(maxsize=8)  # it looks at many pieces
+# It looks at many pieces.
+@functools.lru_cache(maxsize=8)
 def _shortest_word(tokenizer):
     """Returns the number of tokens and the bytes of the repeatable word with the fewest tokens."""
     return min(_repeatable_words(tokenizer), key=lambda pair: pair[0])

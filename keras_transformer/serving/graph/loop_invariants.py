@@ -22,7 +22,8 @@ def hold_invariants(nodes):
     """
     nodes = list(nodes)
     by_name = {node.name: node for node in nodes}
-    uses = collections.defaultdict(list)  # of a node: each node that uses it, and the number of the output
+    # For each node: the nodes that use it, with the number of the output that they use.
+    uses = collections.defaultdict(list)
     for node in nodes:
         for tensor in node.input:
             name, output = place_of(tensor)

@@ -1,6 +1,7 @@
 """The names of nodes in the graph of an export, and the inputs that refer to them."""
 
-CONTROL = -1  # in place of an output's number: "^node", which only waits for the node
+# Stands in place of an output's number for "^node", which only waits for the node.
+CONTROL = -1
 
 
 def place_of(tensor):
@@ -19,7 +20,7 @@ def with_name(tensor, names):
 
     Args:
         tensor: A str.
-        names: A dict from the names of nodes to new ones; the others keep theirs.
+        names: A dict from the names of nodes to new ones; other names stay.
     """
     before = "^" * tensor.startswith("^")
     node, *output = tensor.removeprefix("^").split(":")

@@ -11,7 +11,8 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 from keras_transformer.serving.graph.names import with_name
 from keras_transformer.serving.graph.server_graph import write_out_signatures
 
-PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # ops of TensorFlow, but a server runs no Python
+# TensorFlow has these ops, but a server does not run Python.
+PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # The ops of tensorflow-text 2.20 that this library uses. TensorFlow Serving links them.
 TEXT_OPS = {
     "SentencepieceOp",
@@ -37,7 +38,8 @@ def write_saved_model(module, signatures, path, xla):
         ValueError: If the graph holds an op that a stock server does not have, or with `xla=False` an XLA op or a
             compiled function.
     """
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # an export is not trained
+    # An export is not trained, so it needs no gradients.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(path), signatures=signatures, options=options)
     compiled = compiled_parts(path)
     if compiled and not xla:

@@ -75,7 +75,8 @@ def write_out_signatures(meta_graph):
     cpu = NamedDevice(
         name="/job:localhost/replica:0/task:0/device:CPU:0", properties=DeviceProperties(type="CPU")
     )
-    cluster = Cluster(devices=[cpu])  # without it TensorFlow would look at the devices of this machine
+    # Without a cluster, TensorFlow would look at the devices of this machine.
+    cluster = Cluster(devices=[cpu])
     optimized = tf_optimizer.OptimizeGraph(_optimizer_config(), part, verbose=False, cluster=cluster)
     functions = {function.signature.name for function in graph.library.function}
     graph.library.function.extend(
@@ -97,7 +98,8 @@ def _optimizer_config():
     # A second pass removes 1 % of the nodes.
     rewrites.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
     rewrites.min_graph_nodes = -1  # optimize small graphs too
-    rewrites.meta_optimizer_timeout_ms = -1  # take the time that it takes
+    # No limit of time.
+    rewrites.meta_optimizer_timeout_ms = -1
     return config
 
 
@@ -141,13 +143,13 @@ def _needed(names, nodes, known=()):
         nodes: A dict from a name to its `NodeDef`.
         known: Names that are left out, with what must run before them.
     """
-    found, left = {}, list(names)
+    needed, left = {}, list(names)
     while left:
         name = left.pop()
-        if name not in found and name not in known:
-            found[name] = None
+        if name not in needed and name not in known:
+            needed[name] = None
             left += map(node_of, nodes[name].input)
-    return list(found)
+    return list(needed)
 
 
 def leave_signature(meta_graph, name):
@@ -194,5 +196,6 @@ def _renamed(nodes, names):
         # Notes of the optimizer, and places, which TensorFlow finds by the variables that an operation reads.
         for notes in [key for key in node.attr if key.startswith("_grappler") or key == "_class"]:
             del node.attr[notes]
-        node.ClearField("experimental_debug_info")  # the names that the nodes had in their functions
+        # It holds the names that the nodes had in their functions.
+        node.ClearField("experimental_debug_info")
         yield node

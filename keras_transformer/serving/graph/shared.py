@@ -1,4 +1,4 @@
-"""The functions of signatures, written out so far that what several of them compute is in the graph once."""
+"""Inlines the functions of signatures, so that they share equal nodes."""
 
 import graphlib
 import re

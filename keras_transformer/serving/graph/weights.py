@@ -39,7 +39,8 @@ def quantized_copy(model):
     copy = keras.models.clone_model(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "merged.weights.h5"
-        model.save_weights(path)  # Keras adds low-rank adapters to the kernels
+        # Keras adds low-rank adapters to the kernels here.
+        model.save_weights(path)
         copy.load_weights(path)
     with warnings.catch_warnings():
         # Keras 3.15 says the first, Keras 3.16 the second.
@@ -55,7 +56,8 @@ def quantized_copy(model):
 @contextlib.contextmanager
 def _old_objects_kept():
     """Lets garbage collections look at new objects alone. Keras collects once for each layer that it quantizes."""
-    if gc.get_freeze_count():  # the program has its own old objects, and may want them so for longer
+    # The program has frozen objects of its own, which must stay frozen.
+    if gc.get_freeze_count():
         yield
         return
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The files that run TensorFlow Serving with Docker. They are JSON, which is YAML, too, but needs no quoting."""
+"""The files that run TensorFlow Serving with Docker. They are JSON, which is valid YAML and needs no quotes by hand."""
 
 import hashlib
 import json
@@ -6,12 +6,16 @@ import math
 import re
 from typing import NamedTuple
 
-LONGEST_NAME = 58  # characters; the name of a Service has five more, at most 63
+# Number of characters. The name of a Service has five more, and at most 63.
+LONGEST_NAME = 58
 METRICS = "/monitoring/prometheus/metrics"
-USER = 65534  # nobody; the server writes no file
+# The user `nobody`: the server writes no file.
+USER = 65534
 GIB = 2**30
-COMPOSE_GIB = 8  # memory of the server itself and of the batches that all cores compute, in GiB
-LONGEST_REQUEST = 60  # seconds after which the server ends a request over REST
+# Memory of the server itself, and of the batches that all cores compute.
+COMPOSE_GIB = 8
+# Seconds after which the server ends a request over REST.
+LONGEST_REQUEST = 60
 
 
 class Server(NamedTuple):
@@ -96,7 +100,8 @@ def command(server, gpu=False):
         "--enable_batching=true",
         f"--batching_parameters_file={folder}/batching.config",
         f"--monitoring_config_file={folder}/monitoring.config",
-        f"--rest_api_timeout_in_ms={1000 * LONGEST_REQUEST}",  # the server's default is half of the client's timeout
+        # The server's default is half of the client's timeout.
+        f"--rest_api_timeout_in_ms={1000 * LONGEST_REQUEST}",
         *([f"--xla_{'gpu' if gpu else 'cpu'}_compilation_enabled=true"] if server.xla else []),
     ]
 

@@ -1,4 +1,4 @@
-"""The file that runs TensorFlow Serving in Kubernetes. It is JSON, which is YAML, too, but needs no quoting."""
+"""The file that runs TensorFlow Serving in Kubernetes. It is JSON, which is valid YAML and needs no quotes by hand."""
 
 import math
 
@@ -23,10 +23,14 @@ SERVER_GIB = 2
 CONNECTION_AGE = 30
 # Seconds in which a pod that ends still answers: its last connection becomes that old, and its last request that long.
 DRAIN = math.ceil(1.1 * CONNECTION_AGE) + LONGEST_REQUEST
-HEADLESS = "-grpc"  # the end of the name of the Service without an address of its own
-CLIENT = "client-of"  # the label of the pods that may use REST; its value is the label of the model
-PROXY = "proxy-of"  # that of the pods that may use gRPC too, by which a client can change the server's configuration
-MONITORING = "monitoring"  # the namespace whose pods may read the metrics
+# The name of the Service without an address of its own ends so.
+HEADLESS = "-grpc"
+# The label of the pods that may use REST. Its value is the label of the model.
+CLIENT = "client-of"
+# The label of the pods that may use gRPC too, by which a client can change the server's configuration.
+PROXY = "proxy-of"
+# The pods of this namespace may read the metrics.
+MONITORING = "monitoring"
 
 
 def kubernetes(server):
@@ -106,7 +110,8 @@ def _pod(server):
         "args": [*command(server), *options],
         "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],
         "resources": {"requests": resources, "limits": resources},
-        "startupProbe": {**probe, "failureThreshold": 60},  # ten minutes for the warm-up
+        # The warm-up may take ten minutes.
+        "startupProbe": {**probe, "failureThreshold": 60},
         "readinessProbe": probe,
         # A busy server is alive, so only the port counts.
         "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 20, "failureThreshold": 3},

@@ -9,10 +9,14 @@ QUEUE = ":tensorflow:serving:batching_session:queuing_latency_bucket"
 LOADS = ":tensorflow:cc:saved_model:load_attempt_count"
 FAILED_REQUESTS = 'status!="OK"'
 FAILED_LOADS = 'status!="success"'
-RATE = "5m"  # a rate is the mean of this time
-MOST_FAILED = 0.01  # share of the requests
-SLOWEST = 5  # seconds that 99 % of the requests may take
-LONGEST_QUEUE = 0.5  # seconds that 90 % of the requests may wait; the histogram ends at one second
+# A rate is the mean of this time.
+RATE = "5m"
+# At most this share of the requests may fail.
+MOST_FAILED = 0.01
+# 99 % of the requests may take this many seconds.
+SLOWEST = 5
+# 90 % of the requests may wait this many seconds. The histogram ends at one second.
+LONGEST_QUEUE = 0.5
 ALERTS = "alerts.yml"
 
 
@@ -52,7 +56,7 @@ def alerts(name):
         ),
         (
             "VersionNotLoaded",
-            # The series begins with the first failure, which is no increase.
+            # The series begins with the first failure, so that one does not count as an increase.
             f"increase({failed_loads}[15m]) > 0 or ({failed_loads} unless {failed_loads} offset 15m) > 0",
             "0m",
             "The server could not load a version.",

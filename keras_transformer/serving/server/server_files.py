@@ -19,9 +19,12 @@ MODELS = "models.config"
 IMAGE = "tensorflow/serving:2.20.0"
 # How long a request waits for others to fill its batch, in microseconds. A translation takes much longer.
 WAIT_MICROSECONDS = 5000
-LARGEST_BATCH = 2**31 - 1  # rows that an export may name; the server keeps their multiples in 64 bits
-MAX_WAITING_BATCHES = 25  # the server refuses further requests at once, not after their timeout
-STEPS_PER_BATCH = 4  # the rows of a batch are this many times the export's largest batch size
+# An export may name this many rows. The server keeps their multiples in 64 bits.
+LARGEST_BATCH = 2**31 - 1
+# The server refuses further requests at once, not after their timeout.
+MAX_WAITING_BATCHES = 25
+# The rows of a batch are this many times the largest batch size of the export.
+STEPS_PER_BATCH = 4
 
 
 def versions_of(folder):
@@ -48,7 +51,7 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
         name: Name of the model in the server; None for the folder's name. Several models have the names of their
             folders, and this is the name of the server.
         stable: The version with the label `stable`; None for the newest. Of several models a dict from name to version.
-        canary: The version with the label `canary`, which runs beside the other; None for no such version. Of several
+        canary: The version with the label `canary`, which runs at the same time; None for no such version. Of several
             models a dict from name to version. A model that only one of the two dicts names gets the default of the
             other.
         image: Docker image of the server, such as `tensorflow/serving:2.20.0`.
@@ -82,7 +85,8 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
             rule = "only letters, digits, `_`, `.` and `-`, and must not be `.` or `..`."
             check(each != name, f"`name` must hold {rule}", name=each)
             check(False, f"`folder` must hold models whose names hold {rule}", name=each)
-    with locked(folder):  # an export would remove the temporary files of this function
+    # Without the lock, an export would remove the temporary files of this function.
+    with locked(folder):
         remove_temporaries(folder)
         running = _running(folder / MODELS)
         for each, model in models.items():
@@ -142,7 +146,7 @@ def _moved(model, old_labels, running, stable, canary):
             how = "make it the canary first" if label == "stable" else "leave `canary` out first"
             raise ValueError(
                 f"`{label}` must move to one of the versions that a server of {MODELS} runs, {sorted(running)}: {how}, "
-                f"or remove {MODELS} and start the server anew. Received: {label}={version}, in {model.path}."
+                f"or remove {MODELS} and restart the server. Received: {label}={version}, in {model.path}."
             )
     served = set(labels.values())
     if labels != old_labels:
@@ -157,7 +161,8 @@ def _write(folder, name, root, models, image):
         for each, model in models.items()
         for version in sorted(model.versions)
     }
-    for key in ("batch_sizes", "xla"):  # these settings apply to the whole server
+    # These settings apply to the whole server.
+    for key in ("batch_sizes", "xla"):
         if len({str(each[key]) for each in described.values()}) > 1:
             received = ", ".join(
                 f"{f'{model} ' if len(models) > 1 else ''}version {version}: {each[key]}"
@@ -207,12 +212,12 @@ def description_of(version, checked):
     try:
         return checked(read_json(Path(version) / DESCRIPTION))
     except (ValueError, TypeError, KeyError) as error:
-        found = f"{error!r:.500}"
+        reason = f"{error!r:.500}"
     if not (Path(version) / DESCRIPTION).exists():
-        found = (
+        reason = (
             f"it has no {DESCRIPTION}. Keras's `model.export` writes none; the `export` of a servable does"
         )
-    raise ValueError(f"{version} is not an export of this library: {found}")
+    raise ValueError(f"{version} is not an export of this library: {reason}")
 
 
 def _description(version):
