@@ -242,3 +242,23 @@ def test_the_decoder_and_the_stop_ids_are_checked():
     own = layers.DecoderLayer(attention=keras.layers.MultiHeadAttention(2, 4), d_ff=8)
     with pytest.raises(ValueError, match=r"Decoding needs this library's `MultiHeadAttention`"):
         LanguageModel(VOCAB, 8, layers.Decoder([own])).generate(PROMPTS, max_length=2)
+
+
+@pytest.mark.slow
+def test_experts_in_mixed_precision_learn_to_repeat_a_token():
+    keras.utils.set_random_seed(0)
+    policy = "mixed_bfloat16"
+    experts = [layers.GatedFeedForward(5, dtype=policy) for _ in range(3)]
+    layer = layers.DecoderLayer(
+        attention=layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions(), dtype=policy),
+        feed_forward=layers.MixtureOfExperts(experts, dtype=policy),
+        normalize_first=True,
+        dtype=policy,
+    )
+    model = LanguageModel(VOCAB, 12, layers.Decoder([layer], dtype=policy), dtype=policy)
+    texts = np.random.default_rng(0).integers(4, VOCAB, size=(64, 1)) + np.zeros((1, 6), "int32")
+    texts = texts.astype("int32")
+    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), jit_compile=STEP_IN_XLA)
+    losses = model.fit(texts[:, :-1], texts[:, 1:], epochs=25, verbose=0, batch_size=16).history["loss"]
+    assert losses[-1] < losses[0] / 2
+    assert {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} == {"float32"}

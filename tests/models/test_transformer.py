@@ -175,6 +175,16 @@ def written(model, source=SOURCE, **arguments):
 
 
 @pytest.mark.slow
+def test_a_row_ends_at_any_eos_id():
+    model = small()
+    first = int(written(model)[0][0, 0])
+    other = small(eos_id=first)
+    other.set_weights(model.get_weights())
+    tokens, lengths, _ = written(other)
+    assert (tokens[0].tolist(), lengths[0]) == ([first] + [PAD] * (MAX_LENGTH - 1), 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_default_limit_is_each_rows_own(jit_compile):
     """Twice its real tokens plus 16, whatever its neighbours and its padding; a model that never ends shows it."""

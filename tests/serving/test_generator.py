@@ -181,6 +181,13 @@ def test_ids_are_cut_where_texts_are(generator, export, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_compiled_export_continues_prompts_as_python_does(generator, tmp_path):
+    export = generator.export(tmp_path / "model", xla=True, batch_sizes=[8], source_lengths=[24])
+    answered = answers(export, tmp_path, xla=True, text=PROMPTS)
+    assert answered["continuation"] == generator.generate(PROMPTS)
+
+
+@pytest.mark.slow
 def test_padding_that_the_tokenizer_does_not_know_is_no_text():
     tokenizer = SentencePieceTokenizer.train(["one two three", "two three one"] * 20, 20)
     tokenizer.pad_id = None  # as a Llama's
