@@ -71,6 +71,6 @@ def _pairs(part, path, seen):
         return
     for name, value in part.items():
         if not WITHOUT_NUMBERS.fullmatch(str(name)):
-            # Keras counts the axis of a built norm from the front or from the back.
-            value = list(value) if name == "axis" and not isinstance(value, int) else value
+            # A built norm has a list of axes.
+            value = [value] if name == "axis" and isinstance(value, int) else value
             yield from _pairs(value, f"{path}.{name}" if path else str(name), seen)

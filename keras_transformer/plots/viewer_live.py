@@ -22,6 +22,7 @@ from keras_transformer.layers import (
     TokenEmbedding,
 )
 from keras_transformer.layers.feed_forward import gelu_tanh
+from keras_transformer.layers.numbers import first_difference, numbers
 from keras_transformer.models import EncoderDecoder, Transformer
 
 LARGEST_PAGE = 20e6  # bytes of weights in base64; a browser reads more, but slowly
@@ -186,13 +187,16 @@ def _describe_layer(layer):
     for attention in filter(None, attentions):
         check_plain(attention)
         _require(attention.num_heads == layer.self_attention.num_heads, "its layers differ")
+    _require(not layer.use_causal_mask, "its encoder has `use_causal_mask`")
     _exactly(layer.feed_forward, FeedForward)
     activation = layer.feed_forward.activation
     _require(activation in ACTIVATIONS, f"its activation is {getattr(activation, '__name__', activation)}")
     for residual in _residuals(layer).values():
         _exactly(residual, Residual)
-        _require(not residual.sandwich_norm, "it has sandwich norms")
-        _require(residual.normalize_first == layer.normalize_first, "its layers differ")
+        options = {"layer_norm_epsilon": residual.layer_norm_epsilon, "norm": residual.norm_kind}
+        _check_same(
+            residual, Residual(normalize_first=layer.normalize_first, **options), "residual connection"
+        )
     return {
         "num_heads": layer.self_attention.num_heads,
         "activation": ACTIVATIONS[activation],
@@ -203,12 +207,15 @@ def _describe_layer(layer):
 def check_plain(attention):
     """Raises `CannotRunError` unless an attention is that of the paper: `softmax(q kᵀ / sqrt(key_dim)) v`."""
     _exactly(attention, MultiHeadAttention)
-    for name in ("positions", "query_key_norm", "scale"):
-        _require(getattr(attention, name) is None, f"its attention has `{name}`")
-    config = attention.get_config()
-    for name in ("sliding_window", "use_gate"):
-        _require(not config.get(name), f"its attention has `{name}`")
-    _require(attention.num_key_value_heads == attention.num_heads, "its heads share keys and values")
+    sizes = ("num_heads", "key_dim", "value_dim", "use_bias", "output_bias", "output_shape")
+    options = {name: value for name, value in attention.numbers().items() if name in sizes}
+    _check_same(attention, MultiHeadAttention(**options), "attention")
+
+
+def _check_same(layer, plain, name):
+    """Raises `CannotRunError` for a layer with an option that a plain one does not have."""
+    difference = first_difference(numbers(layer), numbers(plain))
+    _require(difference is None, difference and f"its {name} has `{difference[0]}`")
 
 
 def _residuals(layer):

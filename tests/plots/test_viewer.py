@@ -173,9 +173,10 @@ def with_a_subclass(tokenizer):
     return Translator(model, tokenizer, max_length=7)
 
 
-def with_rotary_positions(tokenizer):
-    heads = layers.MultiHeadAttention(2, 4, positions=layers.RotaryPositions())
-    encoder = layers.Encoder([layers.EncoderLayer(d_ff=11, attention=heads)])
+def with_encoder_layer(tokenizer, use_causal_mask=False, **options):
+    heads = layers.MultiHeadAttention(2, 4, **options)
+    layer = layers.EncoderLayer(d_ff=11, attention=heads, use_causal_mask=use_causal_mask)
+    encoder = layers.Encoder([layer])
     model = models.EncoderDecoder(
         tokenizer.vocab_size, None, 8, encoder, layers.Decoder(1, 2, 11), layers.PositionalEncoding()
     )
@@ -187,8 +188,10 @@ def with_rotary_positions(tokenizer):
     [
         (quantized, "quantized"),
         (with_a_subclass, "class Louder"),
-        (with_rotary_positions, "has `positions`"),
-        (lambda t: small_translator(t, sandwich_norm=True, normalize_first=True), "sandwich"),
+        (lambda t: with_encoder_layer(t, positions=layers.RotaryPositions()), "has `positions`"),
+        (lambda t: with_encoder_layer(t, soft_cap=3.0), "attention has `soft_cap`"),
+        (lambda t: with_encoder_layer(t, use_causal_mask=True), "encoder has `use_causal_mask`"),
+        (lambda t: small_translator(t, sandwich_norm=True, normalize_first=True), "sandwich_norm"),
         (lambda t: small_translator(t, activation="elu"), "activation is elu"),
         (lambda t: small_translator(t, dtype="mixed_bfloat16"), "bfloat16"),
         (lambda t: small_translator(t, Sample(seed=1)), "Sample"),
@@ -197,8 +200,8 @@ def with_rotary_positions(tokenizer):
         (lambda t: small_translator(SentencePieceTokenizer(t.model, VOCABULARY)), "other ids"),
     ],
     ids=[
-        "quantized", "subclass", "rotary", "sandwich", "activation", "bfloat16", "sample", "constraints", "bytes",
-        "vocabulary",
+        "quantized", "subclass", "rotary", "capped", "causal", "sandwich", "activation", "bfloat16", "sample",
+        "constraints", "bytes", "vocabulary",
     ],
 )  # fmt: skip
 def test_page_says_why_it_cannot_run_a_model(tokenizer, make, reason):
