@@ -63,9 +63,9 @@ def check_certificates(scheme, **files):
 def scheme_of(url):
     """Returns the scheme of a URL, or raises `ValueError` if a client cannot use it."""
     if isinstance(url, str) and "@" in url:
-        raise ValueError("`url` must hold no password; use `headers`. Received: a URL with an @.")
+        raise ValueError("`url` must not hold a password: use `headers`. Received: a URL with an @.")
     if isinstance(url, str) and ("?" in url or "#" in url):
-        raise ValueError("`url` must have no query: use `headers`. Received: a URL with one.")
+        raise ValueError("`url` must not have a query: use `headers`. Received: a URL with one.")
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0 and url.isprintable() and " " not in url
@@ -73,7 +73,8 @@ def scheme_of(url):
             return parts.scheme
         if parts.scheme in ("grpc", "grpcs") and usable and parts.port and not parts.path.strip("/"):
             return parts.scheme
-    except (AttributeError, TypeError, ValueError):  # not a string, or the port is not a number
+    except (AttributeError, TypeError, ValueError):
+        # It is not a string, or the port is not a number.
         pass
     raise ValueError(
         f"`url` must be http[s]://host[:port][/path] or grpc[s]://host:port. Received: url={url!r}."

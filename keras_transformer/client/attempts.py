@@ -10,8 +10,10 @@ from keras_transformer.checks import printable
 # TensorFlow Serving refuses a whole batch with one of these messages if its requests differ in shape or dtype. A
 # request may be right and its neighbour wrong, so it is sent again.
 REFUSED_BATCHES = ("from different tasks have different shapes", "Tensor concat operation failed")
-MAX_BYTES = 2**26  # of an answer, where the caller sets no other limit
-LONGEST_MESSAGE = 1000  # characters of a server's message in an error
+# Largest number of bytes of an answer, unless the caller sets another limit.
+MAX_BYTES = 2**26
+# Number of characters of a server's message in an error.
+LONGEST_MESSAGE = 1000
 # No server took the request, or a server had too many of them: later one may answer.
 WORTH_ANOTHER_ATTEMPT = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 # Messages of RESOURCE_EXHAUSTED that another attempt does not change: gRPC's for a request that never fits, and
@@ -108,7 +110,8 @@ def seconds_of(retry_after):
     try:
         moment = email.utils.parsedate_to_datetime(retry_after)
         return max(0.0, moment.timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError, OSError):  # no date, or one that no clock has
+    except (TypeError, ValueError, OverflowError, OSError):
+        # It is not a date, or one that no clock has.
         return 0.0
 
 

@@ -15,7 +15,8 @@ from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
 from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
-LONGEST_TIMEOUT = 10**6  # seconds: clocks and sockets take no number of any size
+# Seconds. Clocks and sockets do not take numbers of any size.
+LONGEST_TIMEOUT = 10**6
 # The exception for each failure; OSError for the others.
 ERRORS = {
     "UNAVAILABLE": ConnectionError,
@@ -36,7 +37,8 @@ class Calls:
     The coroutines of `Client` never wait for an event loop, so both clients share every line of them.
     """
 
-    _stacklevel = 2  # of a warning, which names the line of the caller
+    # A warning names the line of the caller.
+    _stacklevel = 2
 
     def __init__(
         self,
@@ -149,8 +151,8 @@ class Calls:
             A str with as many lines.
 
         Raises:
-            ValueError: If `text` is no str, `language` is no code of a language, an option is unknown or out of range,
-                or the server refuses the request.
+            ValueError: If `text` is not a str, `language` is not the code of a language, an option is unknown or out
+                of range, or the server refuses the request.
             ImportError: If sentencex is not installed.
             OSError: If there is no answer, as for `translate`.
         """
@@ -192,12 +194,12 @@ class Calls:
         ```
 
         Each piece is a request of its own, which goes on from the text that is written. So the server computes the
-        tokens of an answer once, and reads text and begin again for each request. Stop reading, and no further request
-        is sent. The search is that of the signature `options`: greedy, or drawn, and never a beam. The joined pieces
-        are the answer of one request, except where the tokenizer reads a written text as other tokens than the model
-        wrote; then the model may go on otherwise. A drawn continuation is not the one that a single request draws with
-        the same seed. Give the client a `version`: otherwise the next piece may come from another version, where the
-        server takes up a new one or a label moves.
+        tokens of an answer once, and reads the text and the prefix again for each request. Stop reading, and no further
+        request is sent. The search is that of the signature `options`: greedy, or drawn, and never a beam. The joined
+        pieces are the answer of one request, except where the tokenizer reads a written text as other tokens than the
+        model wrote; then the model may go on otherwise. A drawn continuation is not the one that a single request draws
+        with the same seed. Give the client a `version`: otherwise the next piece may come from another version, where
+        the server takes up a new one or a label moves.
 
         Args:
             text: A str, or UTF-8 bytes.
@@ -211,8 +213,8 @@ class Calls:
 
         Raises:
             ValueError: If an argument is out of range. While reading: if the server refuses a request.
-            OSError: While reading, if there is no answer, as for `predict`, an answer does not go on from its begin, or
-                an older export does not say with `ended` whether its answer is complete.
+            OSError: While reading, if there is no answer, as for `predict`, an answer does not continue the one before
+                it, or an older export does not say with `ended` whether its answer is complete.
         """
         options = {name: value for name, value in options.items() if value is not None}
         if options.get("temperature") and "seed" not in options:
@@ -253,10 +255,10 @@ class Calls:
         Args:
             texts: List of str, or of bytes.
             second: The second text of each pair, for a model that reads pairs.
-            **options: For a model that writes text: `prefix`, the begin of the answer; `max_length` and `min_length`,
-                in tokens; `temperature`, 0 for greedy search; `top_p`; `seed`, a new one for each row and call if it
-                is not given. One value for all rows, or a list with one for each. Without any option the export's own
-                strategy answers.
+            **options: For a model that writes text: `prefix`, with which the answer begins; `max_length` and
+                `min_length`, in tokens; `temperature`, 0 for greedy search; `top_p`; `seed`, a new one for each row and
+                call if it is not given. One value for all rows, or a list with one for each. Without any option the
+                export's own strategy answers.
 
         Returns:
             A dict from an output's name to its array `(batch, ...)`, as `predict`.
@@ -386,7 +388,8 @@ class Calls:
         try:
             return joined_batches(outputs)
         except ValueError as error:
-            reason = printable(str(error), LONGEST_MESSAGE)  # it holds names that the server chose
+            # It holds names that the server chose.
+            reason = printable(str(error), LONGEST_MESSAGE)
             raise OSError(f"{self.url}, signature={signature!r}: {reason}.") from None
 
     def status(self):

@@ -55,10 +55,10 @@ class _Request:
 
     def _shut_down(self):
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # it is closed already
-                socket.socket.shutdown(
-                    self._connection, socket.SHUT_RDWR
-                )  # TLS's own would wait for the server
+            # The socket may be closed already.
+            with contextlib.suppress(OSError):
+                # TLS's own `shutdown` would wait for the server.
+                socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
 
 class _Ending:
@@ -70,7 +70,8 @@ class _Ending:
             request.uses(self.sock)
         return super().getresponse()
 
-    def __str__(self):  # begins the message of a connection that cannot be opened
+    # It begins the message of a connection that cannot be opened.
+    def __str__(self):
         return f"{self.host}:{self.port}"
 
 

@@ -72,7 +72,8 @@ MESSAGES = {
     "GetModelMetadataRequest": {"model_spec": (1, "ModelSpec"), "metadata_field": (2, "string[]")},
     "GetModelMetadataResponse": {},
 }
-MOST_REPEATED = 2**24  # values that a message may leave out; without a limit, 20 bytes could fill the memory
+# A message may leave out this many values. Without a limit, 20 bytes could fill the memory.
+MOST_REPEATED = 2**24
 STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
 
 
@@ -142,5 +143,6 @@ def array_of(tensor):
     array = np.full(count, b"" if dtype.hasobject else 0, dtype)
     if values:
         array[: len(values)] = values
-        array[len(values) :] = values[-1]  # a message leaves out the values that repeat the last one
+        # A message leaves out the values that repeat the last one.
+        array[len(values) :] = values[-1]
     return array.reshape(shape)

@@ -23,12 +23,14 @@ CODES = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED",
-    502: "UNAVAILABLE",  # from a proxy that does not reach a server
+    # It comes from a proxy that does not reach a server.
+    502: "UNAVAILABLE",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
 PIECE_BYTES = 2**16
-CONNECTIONS = 64  # that stay open; each thread that calls at the same time needs one
+# Number of connections that stay open. Each thread that calls at the same time needs one.
+CONNECTIONS = 64
 
 
 class Rest:
@@ -58,20 +60,21 @@ class Rest:
         self._verify = certificates or True
         self._session = requests.Session()
         self._session.headers["User-Agent"] = USER_AGENT
-        self._session.headers["Accept-Encoding"] = "identity"  # a few compressed bytes can fill the memory
+        # A few compressed bytes can fill the memory.
+        self._session.headers["Accept-Encoding"] = "identity"
         # `with_headers` shares the session: a cookie of one caller must not go with the key of another.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # Even without following a redirect, `requests` would read and decompress the whole body of one.
         self._session.get_redirect_target = lambda response: None
         self._max_bytes = max_bytes
         self._session.cert = (client_certificate, client_key) if client_key else client_certificate
-        self._session.auth = lambda request: (
-            request
-        )  # or `requests` would send a password of the user's .netrc
+        # Without `auth`, `requests` would send a password of the user's .netrc.
+        self._session.auth = lambda request: request
         adapter = DeadlineAdapter(pool_maxsize=CONNECTIONS)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
-        self._kinds = {}  # a signature's name to a dict from an output's name to its dtype and rank
+        # A dict from a signature's name to a dict from an output's name to its dtype and rank.
+        self._kinds = {}
 
     def predict(self, signature, inputs, deadline, headers):
         """Runs a signature.
@@ -140,7 +143,8 @@ class Rest:
                     headers={**headers, "Content-Type": "application/json"},
                     timeout=max(deadline - time.monotonic(), 1e-3),
                     verify=self._verify,
-                    allow_redirects=False,  # a redirected POST would become a GET
+                    # A redirected POST would become a GET.
+                    allow_redirects=False,
                     stream=True,
                 )
                 with response:
@@ -160,12 +164,14 @@ class Rest:
             answer = None
         if response.status_code == 200 and isinstance(answer, dict):
             return answer
-        if answer is None and time.monotonic() >= deadline:  # the rest of it was cut off
+        # The rest of the answer was cut off.
+        if answer is None and time.monotonic() >= deadline:
             raise Failure("DEADLINE_EXCEEDED", "no complete answer")
         message = answer.get("error") if isinstance(answer, dict) else None
         if not isinstance(message, str):
             message = f"HTTP status {response.status_code}, no answer of TensorFlow Serving: {text[:200]!r}"
-        message = message.encode("utf-8", "replace").decode()  # without the bytes that are no UTF-8
+        # It replaces bytes that are not UTF-8.
+        message = message.encode("utf-8", "replace").decode()
         wait = seconds_of(response.headers.get("Retry-After"))
         raise Failure(CODES.get(response.status_code, "UNKNOWN"), message, wait)
 
@@ -191,7 +197,8 @@ class Rest:
             kinds = self._kinds[signature] = self._fetch_kinds(signature, deadline, headers)
             if not _match(kinds, outputs):
                 raise ValueError(f"{signature!r} has the outputs {sorted(kinds)}")
-        if len(kinds) == 1:  # a server leaves out the name of a single output
+        # A server leaves out the name of a single output.
+        if len(kinds) == 1:
             outputs = {name: outputs for name in kinds}
         return {name: _array(outputs[name], *kind) for name, kind in kinds.items()}
 

@@ -146,7 +146,8 @@ class AsyncRpc(Rpc):
     """
 
     def _opened(self):
-        return None  # a channel belongs to the event loop that runs when it is opened
+        # A channel belongs to the event loop that runs when it is opened.
+        return None
 
     async def predict(self, signature, inputs, deadline, headers):
         return _outputs(await self._send(PREDICT, _prediction(signature, inputs), deadline, headers))
@@ -171,7 +172,8 @@ class AsyncRpc(Rpc):
             answer = await call(request, timeout=deadline - time.monotonic(), metadata=_metadata(headers))
         except grpc.RpcError as error:
             raise _failure(error) from error
-        if answer is None:  # grpc.aio logs the error of the reader, and returns nothing
+        # grpc.aio logs the error of the reader, and returns nothing.
+        if answer is None:
             raise Failure("INTERNAL", "the answer cannot be read: it is compressed or damaged")
         return answer
 

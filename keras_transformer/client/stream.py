@@ -3,7 +3,8 @@
 from keras_transformer.checks import check, check_positive
 
 OPTIONS = ("temperature", "top_p", "seed")
-INCOMPLETE = "\ufffd"  # stands at the end of an answer that was cut inside a character
+# It stands at the end of an answer that was cut inside a character.
+INCOMPLETE = "\ufffd"
 
 
 class RefusedOptions(ValueError):
@@ -43,19 +44,24 @@ class Stream:
         self.options = options
         self.finished = False
         self.written = ""
-        self.notes = set()  # the warnings that were given
+        # The warnings that were given.
+        self.notes = set()
         self._tokens, self._max_length = tokens, max_length
-        self._length = 0  # tokens that were asked for
-        self._written_length = 0  # the same, when text was added for the last time
-        self._whole = False  # whether the request allows all tokens that the row may have
-        self._output = None  # the name of the output with the text: not known before the first answer
+        # Number of tokens that were asked for.
+        self._length = 0
+        # Number of tokens that were asked for when text was added for the last time.
+        self._written_length = 0
+        # Whether the request allows all tokens that the row may have.
+        self._whole = False
+        # The name of the output with the text. The first answer tells it.
+        self._output = None
 
     def request(self):
         """Returns the next request: its `prefix` and its `max_length`."""
         self._length, self._whole = min(self._length + self._tokens, self._max_length), False
-        # The tokens after the written text are computed again: they are no text yet.
-        begin = self._written_length if self._output == "continuation" else 0
-        return self.written, self._length - begin
+        # The tokens after the written text are computed again: they are not text yet.
+        first = self._written_length if self._output == "continuation" else 0
+        return self.written, self._length - first
 
     def request_after(self, request, option):
         """Returns the request in place of a refused one, or None.
@@ -65,7 +71,8 @@ class Stream:
             option: Name of the option that the server refuses.
         """
         prefix, max_length = request
-        if option == "max_length" and max_length:  # it is above the limit of the row
+        # It is above the limit of the row.
+        if option == "max_length" and max_length:
             self._whole = True
             return prefix, 0
         if option == "prefix" and prefix:
@@ -96,8 +103,8 @@ def text_output(outputs):
     return "continuation" if "continuation" in outputs else "translation"
 
 
-def _rest(begin, text):
-    """Returns the part of a text after its begin. A tokenizer may write the blanks of the begin otherwise.
+def _rest(prompt, text):
+    """Returns the text after the prompt. The prompt's blanks may differ.
 
     >>> _rest("a  b", "a b c")
     ' c'
@@ -105,15 +112,15 @@ def _rest(begin, text):
     Raises:
         OSError: If the text begins otherwise.
     """
-    if text.startswith(begin):
-        return text[len(begin) :]
+    if text.startswith(prompt):
+        return text[len(prompt) :]
     place = 0
-    for character in "".join(begin.split()):
+    for character in "".join(prompt.split()):
         while text[place : place + 1].isspace():
             place += 1
         if text[place : place + 1] != character:
             raise OSError(
-                f"The server must answer with a text that begins with its prefix {begin!r:.200}. "
+                f"The server must answer with a text that begins with its prefix {prompt!r:.200}. "
                 f"Received: {text!r:.200}."
             )
         place += 1

@@ -35,7 +35,8 @@ def input_array(name, value):
                 leaves = np.empty(array.size, dtype=object)
                 leaves[:] = [_bytes(leaf) for leaf in array.flat]
                 return leaves.reshape(array.shape)
-            array = _narrow(np.array(array.tolist()))  # raises for a ragged list; gives None the dtype object
+            # It raises for a ragged list, and gives None the dtype object.
+            array = _narrow(np.array(array.tolist()))
         if array.dtype.kind in "biuf":
             return array
     except ValueError:

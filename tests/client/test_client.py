@@ -659,7 +659,7 @@ def test_headers_of_one_call_go_with_it_alone(connect, backend):
         ({"url": "grpc://a"}, "url='grpc://a'"),
         ({"url": "grpc://a:1/b"}, "url='grpc://a:1/b'"),
         ({"url": "http://a:b"}, "url='http://a:b'"),
-        ({"url": "http://a?b"}, "`url` must have no query: use `headers`. Received: a URL with one."),
+        ({"url": "http://a?b"}, "`url` must not have a query: use `headers`. Received: a URL with one."),
         ({"headers": [("a", "b")]}, "`headers` must be a dict .* Received: a list"),
         ({"headers": ""}, "`headers` must be a dict .* Received: a str"),
         ({"url": "http://a /b"}, "url='http://a /b'"),
