@@ -1,4 +1,4 @@
-"""Tokens that a text contains as they are, beside the pieces of a tokenizer, as TensorFlow ops."""
+"""Tokens that a text contains as they are, in addition to the pieces of a tokenizer, as TensorFlow ops."""
 
 import collections
 import re
@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from keras_transformer.checks import check
 
-SEPARATOR = b"\xff"  # no valid UTF-8 contains it
+# Valid UTF-8 does not contain it.
+SEPARATOR = b"\xff"
 # The white space and the characters of words of Unicode, which RE2's `\s` and `\w` do not know.
 _BLANKS = r"[\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]+"
 _LETTER = (
@@ -25,7 +26,7 @@ class AddedToken(NamedTuple):
         special: Whether `detokenize` leaves it out.
         lstrip: Whether it takes the white space before it.
         rstrip: Whether it takes the white space after it.
-        single_word: Whether it is found only where no letter, digit or underscore stands beside it.
+        single_word: Whether it is a token only where no letter, digit or underscore is next to it.
         normalized: Whether it is normalised as texts are, and found in normalised texts. Tokens that are not are found
             first, in texts as they are.
 
@@ -100,7 +101,7 @@ class AddedTokens(tf.Module):
         Returns:
             Strings `(m,)`, the parts of the texts, where a token is an empty string; int32 `(m,)`, the id of the token,
             or -1 for any other part; and int64 `(m,)`, the number of the text in which a part is. A text begins and
-            ends with a part that is no token. Where a token is normalised, parts are.
+            ends with a part that is not a token. Where a token is normalised, parts are.
         """
         number = tf.size(texts, tf.int64)
         ids, rows = tf.fill([number], -1), tf.range(number)
@@ -141,9 +142,8 @@ class _Group(tf.Module):
     def __init__(self, tokens):
         super().__init__()
         self.normalized = next(iter(tokens.values()))[0].normalized
-        contents = sorted(
-            tokens, key=len, reverse=True
-        )  # of two that begin at one place, the longer one is found
+        # Of two tokens that begin at one place, the longer one is taken.
+        contents = sorted(tokens, key=len, reverse=True)
         self._found = f"({'|'.join(map(re.escape, contents))})"
         values = tf.constant([tokens[content][1] for content in contents], tf.int32)
         self._ids = _table(contents, values)
@@ -153,7 +153,7 @@ class _Group(tf.Module):
             self._flags[name] = _table(contents, tf.constant(flags, tf.int32)) if any(flags) else None
 
     def split(self, texts, ids, rows):
-        """Cuts the parts that are no tokens; arguments and results as the results of `AddedTokens.split`."""
+        """Cuts the parts that are not tokens; arguments and results as the results of `AddedTokens.split`."""
         marked = tf.strings.regex_replace(texts, self._found, SEPARATOR + rb"\1" + SEPARATOR)
         parts = tf.strings.split(marked, SEPARATOR)
         texts, sources = parts.flat_values, parts.value_rowids()
@@ -173,14 +173,14 @@ class _Group(tf.Module):
         return self._flags[name].lookup(texts) > 0
 
     def _without_parts_of_words(self, texts, sources, is_token):
-        """Joins the tokens that must be words of their own, and are not, with the texts beside them."""
-        beside = tf.zeros_like(is_token)
+        """Joins the tokens that must be words of their own, and are not, with the texts next to them."""
+        touches = tf.zeros_like(is_token)
         for step, letter in ((1, f"(?s).*{_LETTER}"), (-1, f"(?s){_LETTER}.*")):
             near, far = _shifted(texts, step, ""), _shifted(texts, 2 * step, "")
-            # Without text between two tokens, the character beside one is the other's.
+            # Without text between two tokens, the character next to one belongs to the other.
             far = tf.where(_shifted(sources, 2 * step, -1) == sources, far, "")
-            beside |= tf.strings.regex_full_match(tf.where(near == "", far, near), letter)
-        is_token &= ~(self._flag("single_word", texts) & beside)
+            touches |= tf.strings.regex_full_match(tf.where(near == "", far, near), letter)
+        is_token &= ~(self._flag("single_word", texts) & touches)
         ends = tf.concat([[False], is_token[:-1]], axis=0)
         first = tf.concat([[True], sources[1:] != sources[:-1]], axis=0)[: tf.size(sources)]
         starts = is_token | ends[: tf.size(sources)] | first

@@ -111,7 +111,8 @@ def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID, vocab_size=N
         ids = ids[None]
     if isinstance(ids, tf.Tensor):
         ids = tf.RaggedTensor.from_tensor(ids)
-    if ids.dtype == tf.int64:  # a cast alone would turn an id out of range into another id
+    # A cast alone would turn an id out of range into another id.
+    if ids.dtype == tf.int64:
         ids = _or_unknown(ids, tf.int32.max, unk_id)
     ids = tf.cast(ids, tf.int32)
     equal = [tf.equal(ids, token_id) for token_id in special if token_id is not None]

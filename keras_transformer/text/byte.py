@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, as_ragged, valid_utf8
 
-FIRST_BYTE = 4  # after pad, unk, bos and eos
+# It comes after pad, unk, bos and eos.
+FIRST_BYTE = 4
 
 
 class ByteTokenizer(Tokenizer):
@@ -19,7 +20,8 @@ class ByteTokenizer(Tokenizer):
 
     vocab_size = FIRST_BYTE + 256
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
-    content = b""  # all byte tokenizers are equal, so there is nothing to save
+    # All byte tokenizers are equal, so there is nothing to save.
+    content = b""
     _pieces = (
         "<pad>", "<unk>", "<s>", "</s>",
         *(chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)),

@@ -14,11 +14,14 @@ from keras_transformer.text.byte_patterns import NEW_MARK, PATTERNS
 from keras_transformer.text.normal_forms import normalized
 
 MISSING_BYTES = ("refused", "dropped", "unknown")
-DROPPED = -1  # the id of a byte that is dropped
-NO_RANK = np.iinfo("int32").max  # of two neighbours that no merge joins
+# The id of a byte that is dropped.
+DROPPED = -1
+# The rank of two neighbours that no merge joins.
+NO_RANK = np.iinfo("int32").max
 _NONCHARACTER = "\uffff"
 UNKNOWN_TEXT = "\ufffd".encode()
-FOUND = b"\xfe"  # before an added token; no valid UTF-8 contains it either
+# It stands before an added token. Valid UTF-8 does not contain it either.
+FOUND = b"\xfe"
 
 
 def _byte_characters():
@@ -166,8 +169,8 @@ class BytePairTokenizer(Tokenizer):
         self._byte_ids = tf.constant(byte_ids)
         self._whole = None
         self._prepare_merges(ids, config["merges"])
-        found = {token: AddedToken(token) for token in special} if parse_special else {}
-        found = {**found, **added}
+        tokens = {token: AddedToken(token) for token in special} if parse_special else {}
+        tokens = {**tokens, **added}
         ordinary = [
             piece
             for piece, text in spelled.items()
@@ -176,9 +179,9 @@ class BytePairTokenizer(Tokenizer):
         if not ignore_merges:
             ordinary = self._joined_to_one(ordinary, [texts[piece] for piece in ordinary])
         whole = {texts[piece]: ids[piece] for piece in ordinary}
-        whole |= {FOUND + str(ids[piece]).encode(): ids[piece] for piece in found}
+        whole |= {FOUND + str(ids[piece]).encode(): ids[piece] for piece in tokens}
         self._whole = _table(list(whole), list(whole.values()), -1)
-        self._added = AddedTokens(found.values(), ids, self._in_nfc if nfc else None)
+        self._added = AddedTokens(tokens.values(), ids, self._in_nfc if nfc else None)
         self._prefix_space = config["prefix_space"]
 
     def _prepare_merges(self, ids, merges):
@@ -250,7 +253,8 @@ class BytePairTokenizer(Tokenizer):
         """
         whole = None if self._whole is None else self._whole.lookup(words)
         if whole is not None:
-            words = tf.where(whole >= 0, "\0", words)  # one byte, whose id is replaced below
+            # One byte stands for the word. Its id is replaced below.
+            words = tf.where(whole >= 0, "\0", words)
         lengths = tf.strings.length(words)
         real = tf.where(lengths > 0)[:, 0]
         ends = tf.cumsum(tf.gather(lengths, real))

@@ -2,12 +2,14 @@
 
 import numpy as np
 
-MOST_UNITS = 2**20  # of the array; those of SentencePiece's own maps are about 60,000
-LONGEST_KEY = 1024  # bytes of a text that the map replaces at once
-LONGEST_FORM = 1024  # bytes that it writes instead
-MOST_PREFIXES = (
-    31  # keys that begin one another; SentencePiece keeps 32 of them, and reads as many as it found
-)
+# Number of units of the array. SentencePiece's own maps have about 60,000.
+MOST_UNITS = 2**20
+# Number of bytes of a text that the map replaces at once.
+LONGEST_KEY = 1024
+# Number of bytes that the map writes instead.
+LONGEST_FORM = 1024
+# Number of keys that begin one another. SentencePiece keeps 32 of them, but reads as many as there are.
+MOST_PREFIXES = 31
 
 
 def check_character_map(content):
@@ -63,7 +65,8 @@ def _keys_are_bounded(units, labels, bases, is_form):
         bases: The bases to which the units lead.
         is_form: Whether the value at an index is the start of a normal form.
     """
-    steps = np.flatnonzero(labels < 256)  # the units that a byte leads to
+    # The units that a byte leads to.
+    steps = np.flatnonzero(labels < 256)
     steps = steps[np.argsort(steps ^ labels[steps], kind="stable")]
     before, after, leaves = steps ^ labels[steps], bases[steps], (units[steps] >> 8) & 1
     first = np.searchsorted(before, np.arange(len(units) + 1))

@@ -33,5 +33,5 @@ def normalized(texts, form):
         return tf.strings.reduce_join(parts, axis=-1)
 
     # Few texts have a long run, and splitting takes longer than the rest.
-    found = tf.cond(tf.reduce_any(cut != flat), in_parts, lambda: tf_text.normalize_utf8(flat, form))
-    return tf.ensure_shape(tf.reshape(found, tf.shape(texts)), texts.shape)
+    normal = tf.cond(tf.reduce_any(cut != flat), in_parts, lambda: tf_text.normalize_utf8(flat, form))
+    return tf.ensure_shape(tf.reshape(normal, tf.shape(texts)), texts.shape)

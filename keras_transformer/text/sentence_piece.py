@@ -30,11 +30,14 @@ from keras_transformer.text.base import (
 from keras_transformer.text.character_map import check_character_map
 from keras_transformer.untrusted import read_small
 
-BLANK = "\u2581"  # SentencePiece writes it instead of a space
+# SentencePiece writes it instead of a space.
+BLANK = "\u2581"
 SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}
 LONGEST_PIECE = 4096  # characters
-LEAST_LIMIT = 10  # SentencePiece refuses a lower `max_sentence_length`
-UNKNOWN_TEXT = " \u2047 "  # what SentencePiece writes for an unknown id
+# SentencePiece refuses a lower `max_sentence_length`.
+LEAST_LIMIT = 10
+# SentencePiece writes it for an unknown id.
+UNKNOWN_TEXT = " \u2047 "
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
 SYMBOL = re.compile(r"<extra_id_\d+>|>>.+<<")
 # SentencePiece drops a sentence with its mark of unknown characters, and refuses a half of a surrogate pair.
@@ -105,7 +108,8 @@ class SentencePieceTokenizer(Tokenizer):
         if short := [
             piece for piece in proto.pieces if piece.type == piece.CONTROL and len(piece.piece) == 1
         ]:
-            for piece in short:  # SentencePiece would fail at a text with this character
+            # SentencePiece would fail at a text with this character.
+            for piece in short:
                 piece.piece = f"<{piece.piece}>"
             processor.LoadFromSerializedProto(proto.SerializeToString())
         self._prepare_added_tokens(proto)

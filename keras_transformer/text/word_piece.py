@@ -16,8 +16,10 @@ from keras_transformer.text.normal_forms import normalized
 from keras_transformer.untrusted import read_text
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST_WORD = 100  # characters; a longer word is unknown
-LONGEST_PIECE = 256  # bytes without `##`, the limit of tensorflow-text's operation
+# Number of characters. A longer word is unknown.
+LONGEST_WORD = 100
+# Number of bytes without `##`, the limit of tensorflow-text's operation.
+LONGEST_PIECE = 256
 SENTENCES_AT_ONCE = 4096
 
 # Characters that are words of their own: Chinese ideographs, and punctuation with the signs of ASCII.
@@ -27,9 +29,11 @@ _IDEOGRAPH = (
 )
 _BLANK = r"[\s\p{Z}]"
 _SIGN = r"[!-/:-@\[-`{-~\p{P}]"
-_NO_TEXT = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\t\n\r]|\x{FFFD}"  # control characters and invalid UTF-8
+# Control characters and invalid UTF-8.
+_NO_TEXT = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\t\n\r]|\x{FFFD}"
 _LONG_WORD = f"[^ ]{{{LONGEST_WORD + 1},}}"
-_UNKNOWN = "\ue000"  # a private-use character: `_NO_TEXT` has removed it from every text, so no piece has it
+# A private-use character. `_NO_TEXT` has removed it from every text, so no piece has it.
+_UNKNOWN = "\ue000"
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -262,7 +266,8 @@ def _spaced_words(texts):
 def _read_lines(path):
     """Reads the lines of a vocab.txt; only a newline ends a line. `data` reads lines too, but `text` may not use it."""
     try:
-        text = read_text(path).removeprefix("\ufeff").removesuffix("\n")  # without a byte order mark
+        # A byte order mark is not text.
+        text = read_text(path).removeprefix("\ufeff").removesuffix("\n")
         return [line.removesuffix("\r") for line in text.split("\n")] if text else []
     except (OSError, ValueError) as error:
         raise ValueError(f"`vocabulary` cannot be read: {error}") from None
@@ -279,7 +284,8 @@ def _check_pieces(pieces, special):
         raise ValueError(f"`vocabulary` must have {', '.join(special)}. Received: {missing[0]} is missing.")
     for piece, count in collections.Counter(pieces).items():
         bare = piece.removeprefix("##") or piece if isinstance(piece, str) else ""
-        is_text = bare.encode(errors="replace").decode() == bare  # not half of a pair of surrogates
+        # Half of a pair of surrogates is not text.
+        is_text = bare.encode(errors="replace").decode() == bare
         if count > 1 or not bare or not is_text or " " in bare or len(bare.encode()) > LONGEST_PIECE:
             raise ValueError(
                 f"`vocabulary` must hold different pieces of 1 to {LONGEST_PIECE} bytes, without spaces. "
