@@ -35,7 +35,7 @@ class Batches:
             warning; "error" raises.
         num_buckets: Largest number of shapes.
         seed: Int, the seed of the order and of `sampling`.
-        sampling: Float, the `alpha` of `tokenizer.sampled`: draws the subwords of each sentence anew in each epoch. A
+        sampling: Float, the `alpha` of `tokenizer.sampled`: draws other subwords of each sentence in each epoch. A
             draw that is too long for its batch is replaced by the most likely subwords. None uses the most likely
             subwords always.
         pad_id: The id of padding.
@@ -117,11 +117,12 @@ class Batches:
         stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
         self.unknown = dict(zip(("source", "target"), map(UnknownTokens, self._tokenizers), strict=True))
         count = -(-len(pairs) // corpus.SENTENCES_AT_ONCE)
+        # The bar appears only where it takes long, and only on a terminal.
         shown = {
             "delay": 3,
             "leave": False,
             "disable": None,
-        }  # only where it takes long, and only on a terminal
+        }
         for texts in tqdm.tqdm(slices(pairs), "tokenizing", count, **shown):
             for pair in texts:
                 if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:
@@ -184,14 +185,14 @@ class Batches:
             for shorter, bound in zip([0, *bounds[:-1]], bounds, strict=True)
         ]
         longest = np.array([room[bucket].max(axis=0) for bucket in self._buckets])
-        if self.sampling is not None:  # `_resorted` needs that a pair that fits a bucket fits all later ones
+        # `_resorted` needs that a pair that fits a bucket fits all later ones.
+        if self.sampling is not None:
             longest = np.maximum.accumulate(longest)
         self.shapes, counts = [], []
         for bound, bucket, lengths in zip(bounds, self._buckets, longest, strict=True):
             count = -(-len(bucket) // max(1, batch_tokens // bound))
-            rows = -(
-                -len(bucket) // count
-            )  # the fewest that need no further batch: the least padding in the last one
+            # The fewest rows that need no further batch, so that the last batch has the least padding.
+            rows = -(-len(bucket) // count)
             self.shapes.append((int(rows), *map(int, lengths)))
             counts.append(int(count))
         self.steps = sum(counts)
@@ -227,7 +228,8 @@ class Batches:
         always enough of them: the pairs that were in this bucket and in those before it in epoch 0 all fit.
         """
         lengths = np.maximum(pairs.lengths(), self._likeliest_lengths).max(axis=1)
-        remaining = rng.permutation(len(pairs))  # a random order among equal lengths
+        # A random order among equal lengths.
+        remaining = rng.permutation(len(pairs))
         remaining = remaining[np.argsort(lengths[remaining], kind="stable")]
         buckets = []
         for (_, *room), bucket in zip(self.shapes, self._buckets, strict=True):
@@ -248,7 +250,8 @@ class Batches:
         """
         if self.sampling is None:
             return self._pairs
-        rng = np.random.default_rng([self.seed, epoch, 1])  # another stream than that of `plan`
+        # It is another stream of random numbers than that of `plan`.
+        rng = np.random.default_rng([self.seed, epoch, 1])
         stores = [IdStore(tokenizer.vocab_size) for tokenizer in self._tokenizers]
         for numbers in slices(range(self.kept)):
             pairs = [self._pairs[i] for i in numbers]
@@ -308,7 +311,7 @@ class Batches:
         return table, lengths + added
 
     def arrays(self, epoch, first_step=0):
-        """Yields the batches of one epoch, as `dataset` has them, but as arrays: any backend takes these.
+        """Yields the batches of one epoch as NumPy arrays, in the order of `dataset`.
 
         Args:
             epoch: Number of the epoch, from 0.

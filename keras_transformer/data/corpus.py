@@ -13,11 +13,16 @@ import numpy as np
 from keras_transformer.checks import check
 from keras_transformer.data.files import UNREADABLE
 
-AT_ONCE = 2**24  # bytes of a file that are looked through at once
-LONGEST = 2**24  # bytes of a line, so that a file without line ends does not fill the memory
-LARGEST_UNPACKED = 2**35  # bytes of an unpacked .gz, so that a small file does not fill the disk
-IN_MEMORY = 2**26  # bytes of ids that stay in memory; more go to a temporary file
-SENTENCES_AT_ONCE = 4096  # that are read or tokenized together
+# Number of bytes of a file that are looked through at once.
+AT_ONCE = 2**24
+# Number of bytes of a line, so that a file without line ends does not fill the memory.
+LONGEST = 2**24
+# Number of bytes of an unpacked .gz, so that a small file does not fill the disk.
+LARGEST_UNPACKED = 2**35
+# Number of bytes of ids that stay in memory. More of them go to a temporary file.
+IN_MEMORY = 2**26
+# Number of sentences that are read or tokenized together.
+SENTENCES_AT_ONCE = 4096
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -80,7 +85,8 @@ class Lines(Sequence):
             starts.append(position + ends)
             position, count = position + len(block), count + len(ends)
         self._check_utf8(rest, count)
-        if rest:  # the last line has no newline
+        # The last line has no newline.
+        if rest:
             starts.append(np.array([position + 1]))
         return np.concatenate(starts)
 
@@ -279,7 +285,8 @@ class IdStore:
         """Returns a `FlatIds` of all rows."""
         lengths = np.concatenate([np.zeros(0, "int32"), *self._lengths])
         size = int(lengths.sum(dtype="int64")) * self._dtype.itemsize
-        with self._file as file:  # a mapped file stays readable after it is closed
+        # A mapped file stays readable after it is closed.
+        with self._file as file:
             file.seek(0)
             if size <= IN_MEMORY:
                 return FlatIds(np.frombuffer(file.read(), self._dtype), lengths)

@@ -5,8 +5,10 @@ import io
 import zlib
 from pathlib import Path
 
-LONGEST_LINE = 2**20  # bytes; no model reads that much of one sentence
-UNREADABLE = (OSError, EOFError, zlib.error)  # a damaged .gz raises the last two
+# Number of bytes. No model reads that much of one sentence.
+LONGEST_LINE = 2**20
+# A damaged .gz raises the last two.
+UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 def iterate_lines(file, longest=None, from_start=True):

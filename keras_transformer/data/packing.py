@@ -15,7 +15,7 @@ class PackedTexts:
 
     Each text goes into one row. The texts are placed from the longest to the shortest, each into the row where it
     leaves the least room (best-fit decreasing). `segment_ids` number the texts of a row, so that the model lets no
-    text attend to another and starts its positions anew (Krell et al., 2021, "Efficient Sequence Packing without
+    text attend to another and starts its positions at 0 (Krell et al., 2021, "Efficient Sequence Packing without
     Cross-contamination"). The inputs of a text are `bos` and its ids; the targets are its ids and `eos`. The target of
     padding is `target_pad_id`, which the loss ignores.
 
@@ -197,8 +197,10 @@ def best_fit_decreasing(sizes, length):
     [[2, 1], [0, 3]]
     """
     rows = []
-    rows_with_room = {}  # from a number of free tokens to the rows that have it
-    rooms = []  # the keys of `rows_with_room` in ascending order
+    # A dict from a number of free tokens to the rows that have it.
+    rows_with_room = {}
+    # The keys of `rows_with_room` in ascending order.
+    rooms = []
     for i in np.argsort(-np.asarray(sizes), kind="stable").tolist():
         index = bisect.bisect_left(rooms, sizes[i])
         if index == len(rooms):

@@ -54,10 +54,10 @@ class UnknownTokens:
         if not hasattr(self._tokenizer, "is_unknown"):
             return
         self.tokens += int(ids.flat_values.shape[0])
-        found = self.rows(ids)
-        self.count += int(found.sum())
-        self.texts += int((found > 0).sum())
-        for row in np.flatnonzero(found):
+        unknown_counts = self.rows(ids)
+        self.count += int(unknown_counts.sum())
+        self.texts += int((unknown_counts > 0).sum())
+        for row in np.flatnonzero(unknown_counts):
             if len(self.examples) >= EXAMPLES:
                 return
             text = texts[row]
@@ -82,8 +82,8 @@ class UnknownTokens:
 
     def rows(self, ids):
         """Returns the number of unknown tokens of each row of ragged ids, int `(batch,)`."""
-        found = np.asarray(self._tokenizer.is_unknown(ids.flat_values), bool)
-        ends = np.concatenate([[0], np.cumsum(found)])[ids.row_splits.numpy()]
+        unknown = np.asarray(self._tokenizer.is_unknown(ids.flat_values), bool)
+        ends = np.concatenate([[0], np.cumsum(unknown)])[ids.row_splits.numpy()]
         return np.diff(ends)
 
     @property
