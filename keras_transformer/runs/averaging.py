@@ -25,7 +25,8 @@ def average(folder, last=None, say=print):
             in it.
     """
     folder = RunFolder(folder)
-    _checked_number(folder, last)  # before the lock, which writes a file: another folder stays unchanged
+    # Checked before the lock, which writes a file: another folder stays unchanged.
+    _checked_number(folder, last)
     with locked(folder.path):
         average_in_locked_folder(folder, last, say)
 

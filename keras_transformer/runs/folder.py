@@ -15,11 +15,12 @@ from keras_transformer.training.adapters import holds_state, restore_state
 from keras_transformer.untrusted import read_json
 
 DESCRIPTION = "run.json"
-TRANSLATOR = "translator"  # the entry of the description with the options of the translator
+# The entry of the description with the tokenizers and the arguments of the translator.
+TRANSLATOR = "translator"
 
 
 class RunFolder:
-    """The folder of a run. Each method reads the folder anew.
+    """The folder of a run. Each method reads the folder again.
 
     A description is the content of `run.json`, a dict: the recipe, fingerprints of the pairs, versions.
 

@@ -13,7 +13,7 @@ from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedul
 from keras_transformer.training import Adam, AdamW, Muon
 from keras_transformer.training.adapters import add_adapters
 
-# For muon: the learning rate of the weights that are no kernels, as a share of that of the kernels; and the number of
+# For muon: the learning rate of the weights that are not kernels, as a share of that of the kernels; and the number of
 # Newton-Schulz steps, one less than Keras's.
 MUON_ADAM_SHARE = 0.5
 MUON_STEPS = 4
@@ -63,7 +63,8 @@ def make_model(recipe, tokenizers, steps, initial=None):
 def _schedule(recipe, d_model, steps):
     peak = recipe.learning_rate
     if peak is None:
-        peak = (d_model * recipe.warmup_steps) ** -0.5  # "Attention Is All You Need", equation 3
+        # "Attention Is All You Need", equation 3.
+        peak = (d_model * recipe.warmup_steps) ** -0.5
     if recipe.schedule == "inverse_sqrt":
         return InverseSquareRootSchedule(peak, recipe.warmup_steps)
     updates = recipe.updates(steps)
@@ -77,7 +78,8 @@ def _schedule(recipe, d_model, steps):
 
 
 def _optimizer(recipe, schedule):
-    betas = {"beta_1": 0.9, "beta_2": 0.98}  # "Attention Is All You Need", section 5.3
+    # "Attention Is All You Need", section 5.3.
+    betas = {"beta_1": 0.9, "beta_2": 0.98}
     options = {"epsilon": recipe.adam_epsilon, "global_clipnorm": recipe.clip_norm}
     if recipe.accumulation > 1:
         options["gradient_accumulation_steps"] = recipe.accumulation

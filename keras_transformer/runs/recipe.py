@@ -113,7 +113,7 @@ class Recipe:
     warmup_steps: int = _option(4000, "number of steps until the highest learning rate")
     optimizer: str = _option(
         "adam",
-        "the paper's Adam, Adam with weight decay, or Muon for the kernels beside Adam for the other weights",
+        "the paper's Adam, Adam with weight decay, or Muon for the kernels and Adam for the other weights",
         choices=("adam", "adamw", "muon"),
     )
     adam_epsilon: float = _option(1e-9, "epsilon of Adam")

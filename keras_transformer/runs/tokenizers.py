@@ -142,7 +142,7 @@ def matches(pattern, sentences):
         sentences: Iterable of str.
 
     Raises:
-        ValueError: If it is no regular expression, matches an empty text, or has more than 1000 different matches.
+        ValueError: If it is not a regular expression, matches an empty text, or has more than 1000 different matches.
     """
     try:
         compiled = re.compile(pattern)
@@ -150,8 +150,8 @@ def matches(pattern, sentences):
         raise ValueError(
             f"`keep` must be a regular expression: {error}. Received: keep={pattern!r}."
         ) from None
-    found = dict.fromkeys(match[0] for sentence in sentences for match in compiled.finditer(sentence))
-    check("" not in found, "`keep` must not match an empty text.", keep=pattern)
+    matches = dict.fromkeys(match[0] for sentence in sentences for match in compiled.finditer(sentence))
+    check("" not in matches, "`keep` must not match an empty text.", keep=pattern)
     rule = f"`keep` must have at most {MOST_SYMBOLS} different matches: each is an id of the vocabulary."
-    check(len(found) <= MOST_SYMBOLS, rule, keep=pattern, matches=len(found))
-    return list(found)
+    check(len(matches) <= MOST_SYMBOLS, rule, keep=pattern, matches=len(matches))
+    return list(matches)

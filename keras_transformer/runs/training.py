@@ -84,19 +84,18 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         )
     folder = RunFolder(folder)
     description = _describe(recipe, pairs, val_pairs)
-    folder.check(
-        recipe, description
-    )  # before the lock, which writes a file: a folder of other files stays unchanged
+    # Checked before the lock, which writes a file: a folder of other files stays unchanged.
+    folder.check(recipe, description)
     with locked(folder.path):
-        folder.check(recipe, description)  # again: another process may have begun a run before the lock
+        # Another process may have begun a run before the lock.
+        folder.check(recipe, description)
         remove_temporaries(folder.path)
         folder.update_description(description)
         if folder.is_finished(recipe) and not folder.lacks_average(recipe):
             say(f"{folder}: nothing to do, {folder.epochs_done} epochs are done.")
         _train_epochs(recipe, pairs, val_pairs, folder, description, say)
-        if folder.lacks_average(
-            recipe
-        ):  # also if an earlier call stopped between its last epoch and the mean
+        # An earlier call may have stopped between its last epoch and the mean.
+        if folder.lacks_average(recipe):
             _average_last(recipe, folder, say)
         log.info("trained", extra={"folder": str(folder), "epochs": folder.epochs_done})
         return Translator.load(folder.path)
@@ -116,7 +115,8 @@ def _train_epochs(recipe, pairs, val_pairs, folder, description, say):
 
 def _train_once(recipe, pairs, val_pairs, folder, description, termination, say):
     """Trains to the last epoch; or, if the newest checkpoint is within an epoch, to the end of that epoch."""
-    keras.utils.set_random_seed(recipe.seed)  # each layer draws its own seed from this one
+    # Each layer draws its own seed from this one.
+    keras.utils.set_random_seed(recipe.seed)
     if folder.checkpoints():
         model, saved = _restore(folder, say)
         translator = folder.translator(model)
@@ -127,7 +127,8 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
         saved = SavedState(None)
         translator, batches, val_batches = _begin(recipe, pairs, val_pairs, say)
         model = translator.model
-        folder.begin(description, translator)  # after all that can refuse a wrong recipe
+        # Whatever can refuse a wrong recipe has run by now.
+        folder.begin(description, translator)
         _report(recipe, translator, batches, say)
     progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say)
     callbacks = _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress)
@@ -233,7 +234,8 @@ def _report(recipe, translator, batches, say):
         trained = sum(weight.shape.num_elements() for weight in model.trainable_variables)
         say(f"adapters of rank {recipe.lora}: {trained:,} parameters are trained")
     for side, unknown in batches.unknown.items():
-        if 0 < unknown.share <= SMALL_SHARE:  # above, the batches have warned
+        # Above this share, the batches have warned.
+        if 0 < unknown.share <= SMALL_SHARE:
             say(f"{side}: {unknown}")
     updates = recipe.updates(batches.steps)
     if updates <= recipe.warmup_steps:

@@ -12,7 +12,8 @@ from keras_transformer.models import EncoderDecoder
 from keras_transformer.runs.tokenizers import NAMES, ids_and_sizes
 from keras_transformer.serving.translator import FRAME
 
-BLANK = "\u2581"  # what SentencePiece writes for a blank
+# SentencePiece writes it for a blank.
+BLANK = "\u2581"
 SIDES = ("source", "target")
 
 
@@ -80,7 +81,8 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
     check(not shared or new[0] is new[1], rule, source=type(new[0]).__name__, target=type(new[1]).__name__)
     ids, sizes = ids_and_sizes(*new)
     for name in ("pad_id", "eos_id"):
-        if model.bos_id == getattr(model, name):  # T5's targets begin with padding, BART's with the end
+        # T5's targets begin with padding, BART's with the end.
+        if model.bos_id == getattr(model, name):
             ids["bos_id"] = ids[name]
     config = model.get_config()
     of_sizes = {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1], "vocab_size": sizes[0]}
@@ -184,7 +186,8 @@ def _taken(value, rows, axis):
 def _with_new_ids(constraint, old, new, model, ids):
     """Returns a constraint of the translations with the new ids of its pieces."""
     name = type(constraint).__name__
-    if isinstance(constraint, SuppressTokens):  # or `ExcludeTokens`, which is one
+    # An `ExcludeTokens` is one, too.
+    if isinstance(constraint, SuppressTokens):
         return dataclasses.replace(
             constraint, token_ids=_moved(name, constraint.token_ids, old, new, model, ids)
         )
@@ -202,7 +205,7 @@ def _moved(name, token_ids, old, new, model, ids):
     moved = []
     for token_id in token_ids:
         piece = old.pieces([token_id])[0] if token_id < old.vocab_size else None
-        found = special.get(token_id, known.get(piece, new.unk_id if token_id == old.unk_id else None))
-        check(found is not None, f"The new tokenizers must have the pieces of `{name}`.", piece=piece)
-        moved.append(found)
+        new_id = special.get(token_id, known.get(piece, new.unk_id if token_id == old.unk_id else None))
+        check(new_id is not None, f"The new tokenizers must have the pieces of `{name}`.", piece=piece)
+        moved.append(new_id)
     return tuple(moved)
