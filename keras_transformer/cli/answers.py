@@ -67,7 +67,7 @@ def standard_input():
 def write_answers(text):
     """Writes lines to standard output at once. On a terminal, control characters are written as escapes."""
     if sys.stdout.isatty():
-        text = re.sub(OBEYED, lambda found: printable(found[0]), text)
+        text = re.sub(OBEYED, lambda match: printable(match[0]), text)
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 

@@ -8,7 +8,8 @@ import os
 
 # Of an option that is not among the parsed options unless it was given.
 OPTIONAL = {"default": argparse.SUPPRESS}
-NO_DEFAULT = {"argument_default": argparse.SUPPRESS}  # of a group, whose options are all optional
+# For a group whose options are all optional.
+NO_DEFAULT = {"argument_default": argparse.SUPPRESS}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -24,7 +25,7 @@ class CommandParser(argparse.ArgumentParser):
         return options, unknown
 
     def refuse(self, unknown):
-        """Ends with an error for words that are no options, and names the options that are spelt alike."""
+        """Ends with an error for unknown options, and names the options that are spelt alike."""
         message = f"unrecognized arguments: {' '.join(unknown)}"
         for word in unknown:
             name = word.partition("=")[0].replace("_", "-")

@@ -104,7 +104,8 @@ def ensemble(options):
     check_local(options.output)
     if len(options.runs) < 2:
         raise ValueError(f"Give at least two folders. Received: {options.runs[0]}.")
-    if os.path.lexists(options.output):  # before the models are loaded, which takes longer
+    # Refused before the models are loaded, which takes longer.
+    if os.path.lexists(options.output):
         raise ValueError(f"`output` must not exist yet. Received: output={options.output!r}.")
     translators = [Translator.load(folder) for folder in options.runs]
     pairs = [RunFolder(folder).pairs for folder in options.runs]
@@ -233,7 +234,8 @@ def evaluate(options):
     from keras_transformer.serving import Translator
     from keras_transformer.training.scores import check_tokenize, corpus_scores
 
-    check_tokenize(options.tokenize)  # before the long work of translating
+    # Refused before the long work of translating.
+    check_tokenize(options.tokenize)
     sources, references = zip(*_read_pairs(options), strict=True)
     translator = _load_servable(options, Translator.load)
     empty = sum(
@@ -259,7 +261,8 @@ def export(options):
     from keras_transformer import serving
     from keras_transformer.serving.export import path_of_new_version
 
-    path_of_new_version(options.folder, options.version)  # before the model is loaded, which takes longer
+    # Refused before the model is loaded, which takes longer.
+    path_of_new_version(options.folder, options.version)
     details = options_among(options, "precision", "signatures", "batch_sizes", "source_lengths", "warmup")
     servable = _load_servable(options, serving.load)
     verbose = sys.stderr.isatty()
@@ -322,12 +325,12 @@ def verify(options):
 
     for path in verify(options.folder):
         _print_export(path)
-        found = time_of_request(path)
-        if found is not None:
+        timed = time_of_request(path)
+        if timed is not None:
             progress.info(
                 "%s: %s takes %.1f ms for its first warm-up request (rows: %d)",
                 path,
-                found.signature,
-                found.milliseconds,
-                found.rows,
+                timed.signature,
+                timed.milliseconds,
+                timed.rows,
             )

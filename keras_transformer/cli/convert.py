@@ -33,7 +33,8 @@ from keras_transformer.text.word_piece import SPECIAL
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LENGTH = 256  # of a source, in tokens
+# Number of tokens of a source.
+DEFAULT_LENGTH = 256
 
 
 def convert(
@@ -76,7 +77,7 @@ def convert(
         is a Hugging Face folder.
 
     Raises:
-        ValueError: If `source` is no such folder, `target` exists, or `from_huggingface` or `to_huggingface` refuses
+        ValueError: If `source` is not such a folder, `target` exists, or `from_huggingface` or `to_huggingface` refuses
             the model or its tokenizers.
     """
     source, target = Path(source), Path(target)
@@ -134,7 +135,7 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
         options |= search_options(source, model)
         excluded = {i for each in options["constraints"] for i in getattr(each, "token_ids", ())}
         if isinstance(model, Transformer) and model.pad_id not in excluded:
-            # A Marian model starts its output with padding, and never learned that padding is no answer.
+            # A Marian model starts its output with padding, and never learned that padding is not an answer.
             options["constraints"].append(ExcludeTokens([model.pad_id]))
         longest = model.max_positions
         options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)

@@ -1,9 +1,14 @@
 """The exit codes of the command line. docs/serving.md has a table of them."""
 
 DONE = 0
-INPUT = 2  # the user's input cannot be used
-DIVERGED = 3  # the loss or a weight is NaN or infinite
-SOME_FAILED = 4  # the command is done, but some lines or requests failed
-UNREACHABLE = 5  # no server answered in time
+# The user's input cannot be used.
+INPUT = 2
+# The loss or a weight is NaN or infinite.
+DIVERGED = 3
+# The command is done, but some lines or requests failed.
+SOME_FAILED = 4
+# No server answered in time.
+UNREACHABLE = 5
 INTERRUPTED = 130  # Ctrl-C
-TERMINATED = 143  # SIGTERM, after the state was saved
+# SIGTERM ended the command after the state was saved.
+TERMINATED = 143

@@ -12,7 +12,8 @@ from keras_transformer.cli.server_options import client_arguments
 from keras_transformer.client import Client, load_test
 
 log = logging.getLogger(__name__)
-MOST_LINES = 100_000  # that are read from standard input, so that its size does not limit the test
+# Number of lines that are read from standard input, so that its size does not limit the test.
+MOST_LINES = 100_000
 
 
 def run(options):

@@ -59,7 +59,8 @@ def log_to_stderr():
         try:
             yield configure
         finally:
-            stack.close()  # logs the rest of the last line
+            # It logs the rest of the last line.
+            stack.close()
             logger.removeHandler(handler)
             logger.propagate = propagate
             for each, before in levels:

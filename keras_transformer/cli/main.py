@@ -15,14 +15,15 @@ from keras_transformer.cli.tensorflow_import import import_tensorflow
 
 log = logging.getLogger("keras_transformer.cli")
 
-LONGEST_ERROR = 3000  # characters: a package below may quote a whole file in its error
+# Number of characters. A package below may quote a whole file in its error.
+LONGEST_ERROR = 3000
 
 
 def main(arguments=None):
     """Runs one command.
 
     Args:
-        arguments: The words of the command line after `keras-transformer`, a list of str. None for `sys.argv`.
+        arguments: The arguments of the command line after `keras-transformer`, a list of str. None for `sys.argv`.
 
     Returns:
         The exit code, one of `cli.exit_codes`.
@@ -34,7 +35,8 @@ def main(arguments=None):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with (
-        open(os.devnull, "w") as null,  # for a stream that was closed before the start
+        # It replaces a stream that was closed before the start.
+        open(os.devnull, "w") as null,
         contextlib.redirect_stdout(sys.stdout or null),
         contextlib.redirect_stderr(_Messages(sys.stderr or null)),
         log_to_stderr() as configure_log,
@@ -42,7 +44,8 @@ def main(arguments=None):
         command, started = None, time.monotonic()
         try:
             options, unknown = make_parser().parse_known_args(arguments)
-            if unknown:  # the command's own parser reports them, because it prints the usage of the command
+            # The command's own parser reports them, because it prints the usage of the command.
+            if unknown:
                 options.parser.refuse(unknown)
             configure_log(getattr(options, "log_level", None), options.log_format)
             warnings.showwarning = lambda message, *_: log.warning("%s", message)
@@ -101,7 +104,8 @@ def _failed(error, code):
 def _reader_has_left(stream):
     """Returns whether the reader of a stream has closed it. If so, the rest of the output is discarded."""
     try:
-        stream.flush()  # what was not written is still in the buffer
+        # What was not written is still in the buffer.
+        stream.flush()
     except BrokenPipeError:
         _discard(stream)
         return True

@@ -38,7 +38,7 @@ def make_parser():
         "ensemble",
         commands.ensemble,
         _fill_ensemble,
-        "Join translators into one: the probability of each token is the mean of theirs.",
+        "Join translators into one: the probability of each token is the mean of their probabilities.",
     )
     _add_command(
         subparsers,
@@ -325,7 +325,8 @@ def _add_fields(group, recipe_class):
             kind = next(each for each in kind.__args__ if each is not type(None))
         if "otherwise" in field.metadata:
             explanation += f" (default: {field.metadata['otherwise']})"
-        if kind is bool:  # `bool | None`: with neither --option nor --no-option, the field stays None
+        # With neither --option nor --no-option, a field of `bool | None` stays None.
+        if kind is bool:
             group.add_argument(option, action=argparse.BooleanOptionalAction, help=explanation, **OPTIONAL)
             continue
         if field.default is None and "(" not in explanation:

@@ -19,7 +19,8 @@ CONSTRAINT_OPTIONS = {
     "no_repeat_ngram": "NoRepeatNgram",
     "suppress": "SuppressTokens",
 }
-NORMALIZATIONS = ("wu", "length")  # those of `Beam`, whose module imports Keras
+# Those of `Beam`, whose module imports Keras.
+NORMALIZATIONS = ("wu", "length")
 SEARCH_OPTIONS = (*BEAM_OPTIONS, *SAMPLE_OPTIONS, *CONSTRAINT_OPTIONS)
 
 
@@ -121,7 +122,8 @@ def constraints_of(servable, given):
         if option in given:
             value = given[option]
             made.append(CONSTRAINTS[name](_ids(servable, value) if option == "suppress" else value))
-    kinds = {type(each) for each in made}  # by class: `ExcludeTokens` is a `SuppressTokens`, too
+    # By class: an `ExcludeTokens` is a `SuppressTokens`, too.
+    kinds = {type(each) for each in made}
     return [*(each for each in servable.constraints if type(each) not in kinds), *made]
 
 

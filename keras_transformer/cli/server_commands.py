@@ -51,7 +51,8 @@ def ask(options):
         return [" ".join(joined(line, translations).splitlines()) for line in parts]
 
     lines, done = iterate_lines(standard_input(), LONGEST_LINE), 0
-    hidden = options.stream or not sys.stderr.isatty()  # the bar would be in the line that grows
+    # The bar would be in the line that grows.
+    hidden = options.stream or not sys.stderr.isatty()
     with client, tqdm.tqdm(unit="line", disable=hidden, leave=False) as bar:
         while batch := list(itertools.islice(lines, client.batch_size)):
             begun = False

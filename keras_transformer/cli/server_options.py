@@ -100,7 +100,7 @@ def fill_ask(parser):
     options = parser.add_argument_group(
         "options of the search", "Without any of them, the export's own strategy answers.", **NO_DEFAULT
     )
-    options.add_argument("--prefix", metavar="TEXT", help="begin of every answer")
+    options.add_argument("--prefix", metavar="TEXT", help="text that every answer begins with")
     options.add_argument("--max-length", type=int, help="largest number of tokens in an answer")
     options.add_argument("--min-length", type=int, help="smallest number of tokens in an answer")
     options.add_argument("--temperature", type=float, help="0 for greedy search; above 0, tokens are drawn")

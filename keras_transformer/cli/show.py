@@ -8,7 +8,8 @@ from keras_transformer.checks import check
 from keras_transformer.cli.command_parser import OPTIONAL, InputPath
 from keras_transformer.untrusted import read_small
 
-MOST_PIXELS = 2**26  # of an image file; a small file can hold many
+# Number of pixels of an image file. A small file can hold many.
+MOST_PIXELS = 2**26
 # The first bytes of PNG, JPEG, BMP and GIF files. TensorFlow reads other kinds too, whose size would not be checked.
 BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"GIF8")
 
@@ -33,7 +34,7 @@ def add_options(parser):
         **OPTIONAL,
     )
     parser.add_argument(
-        "--language", choices=("en", "ko"), default="en", help="language of the page's own words"
+        "--language", choices=("en", "ko"), default="en", help="language of the page's own texts"
     )
 
 
@@ -57,7 +58,8 @@ def read_image(path, channels):
     rule = f"{path} must be a PNG, JPEG, BMP or GIF file."
     check(content.startswith(BEGINNINGS), rule, first_bytes=content[:12])
     try:
-        size = (1, 1)  # TensorFlow itself refuses a large BMP or GIF
+        # TensorFlow itself refuses a large BMP or GIF.
+        size = (1, 1)
         if content.startswith(b"\x89PNG"):
             size = np.frombuffer(content[16:24].ljust(8, b"\0"), ">u4").tolist()
         elif content.startswith(b"\xff\xd8\xff"):
