@@ -18,7 +18,7 @@ def schedule(schedules, steps=20_000, xlabel="step", ylabel="learning rate"):
         schedules: A `keras.optimizers.schedules.LearningRateSchedule`, or a dict from a label to one.
         steps: Number of steps to draw.
         xlabel: The text below the steps, str.
-        ylabel: The text beside the rates, str.
+        ylabel: The text to the left of the rates, str.
 
     Returns:
         A `matplotlib.figure.Figure`.

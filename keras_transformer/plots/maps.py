@@ -28,7 +28,7 @@ def masks(masks, queries, keys=None, scores=None, xlabel="key: attended to", yla
         scores: `(target_len, source_len)`: attention scores to write into the cells in place of 1. A hidden cell
             gets −∞.
         xlabel: The text below the columns, str.
-        ylabel: The text beside the rows, str.
+        ylabel: The text to the left of the rows, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -49,8 +49,8 @@ def masks(masks, queries, keys=None, scores=None, xlabel="key: attended to", yla
         scores = np.asarray(scores)
         if scores.shape != shape:
             raise ValueError(f"`scores` must have the shape {shape}. Received: {scores.shape}.")
-    beside, below = (0.12 * _longest(tokens) for tokens in (queries, keys))
-    size = (1 + len(tables) * (0.5 * len(keys) + 0.6 + beside), 1.3 + below + 0.42 * len(queries))
+    left, below = (0.12 * _longest(tokens) for tokens in (queries, keys))
+    size = (1 + len(tables) * (0.5 * len(keys) + 0.6 + left), 1.3 + below + 0.42 * len(queries))
     figure = new_figure(*size, *queries, *keys, *tables, xlabel, ylabel)
     from matplotlib.colors import ListedColormap
 
@@ -77,7 +77,7 @@ def positions(layer=None, length=50, d_model=128, title=None, xlabel="channel", 
         d_model: Number of channels.
         title: Title of the figure, str; in English the layer and what to see if None.
         xlabel: The text below the channels, str.
-        ylabel: The text beside the positions, str.
+        ylabel: The text to the left of the positions, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -122,7 +122,7 @@ def attention_weights(
         heads: List of the heads to draw, numbers from 1; all if None. "mean" draws the mean of all heads.
         panel: Title of each map, str, in which `{layer}` and `{head}` become the numbers of its layer and head; in
             English if None.
-        label: The text beside the colours, str.
+        label: The text to the right of the colours, str.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -144,8 +144,8 @@ def attention_weights(
     panel = PANEL if panel is None else panel
     layers = _numbers(len(tables), layers=layers)
     heads = _numbers(min(map(len, tables)), heads=heads)
-    beside, below = (0.1 * _longest(tokens) for tokens in (queries, keys))
-    width = max(0.1 * _longest(title.split("\n")), 1 + beside + len(heads) * max(1.6, 0.3 * len(keys)))
+    left, below = (0.1 * _longest(tokens) for tokens in (queries, keys))
+    width = max(0.1 * _longest(title.split("\n")), 1 + left + len(heads) * max(1.6, 0.3 * len(keys)))
     height = 0.9 + len(layers) * (0.55 + below + 0.26 * len(queries))
     figure = new_figure(width, height, title, *queries, *keys, panel, label)
     figure.suptitle(title, fontsize=13)
@@ -182,7 +182,7 @@ def translation_attention(
         title: The line of the title below the two texts, str; in English what the rows read if None.
         panel: Title of each map, str, in which `{layer}` and `{head}` become the numbers of its layer and head; in
             English if None.
-        label: The text beside the colours, str.
+        label: The text to the right of the colours, str.
 
     Returns:
         A `matplotlib.figure.Figure`. A row is the token that is about to be written, or in the encoder the token that
@@ -233,12 +233,12 @@ def _label(axes, rows, columns, **style):
 
 
 def _longest(tokens):
-    """The length of the longest token in Latin letters; a letter of Hangul is as wide and high as two."""
+    """Returns the length of the longest token in Latin letters; a letter of Hangul is as wide and high as two."""
     return max(sum(2 if is_wide(letter) else 1 for letter in token) for token in tokens)
 
 
 def _numbers(count, **given):
-    """The numbers from 1 to `count` that are asked for; all for None."""
+    """Returns the requested numbers, or all from 1 to `count`."""
     ((name, numbers),) = given.items()
     numbers = list(range(1, count + 1)) if numbers is None else list(numbers)
     for number in numbers:

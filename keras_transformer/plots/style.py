@@ -41,7 +41,8 @@ def styled(function):
                 label, side = axes.yaxis.label, axes.yaxis.get_label_position()
                 if changed := upright(label.get_text()):
                     label.set(**changed, va="center", ha="left" if side == "right" else "right")
-            figure.draw_without_rendering()  # matplotlib makes ticks late, by the settings of that moment
+            # matplotlib makes ticks late, by the settings of that moment.
+            figure.draw_without_rendering()
         return figure
 
     return draw

@@ -16,8 +16,10 @@ from keras_transformer.plots.viewer_live import PRECISIONS, CannotRunError, desc
 from keras_transformer.plots.viewer_records import record_encoding, record_image, record_translation
 
 SCRIPTS = ("viewer_tokenizer.js", "viewer_transformer.js", "viewer_data.js", "viewer_drawing.js", "viewer.js")
-FRAME_HEIGHT = 1000  # pixels of a page in a notebook
-LANGUAGES = ("en", "ko")  # each but English has a file of its words
+# Number of pixels of a page in a notebook.
+FRAME_HEIGHT = 1000
+# Each but English has a file of the page's texts.
+LANGUAGES = ("en", "ko")
 TITLES = {
     EncoderDecoder: "What a translator attends to",
     EncoderModel: "What an encoder attends to",
@@ -84,7 +86,7 @@ def attention(servable, inputs, *, live=True, precision=None, language="en"):
         live: False for a page that shows the given inputs only.
         precision: How a page that runs the model stores matrices: "float16", or "int8" with a scale for each output
             channel. None for "float16", or for "int8" where that makes the page too large.
-        language: Language of the page's own words, "en" or "ko".
+        language: Language of the page's own texts, "en" or "ko".
 
     Returns:
         An `AttentionPage`. A notebook shows it; `save` writes it to a file.
@@ -196,9 +198,8 @@ def _record_images(servable, inputs):
     images = [np.asarray(image) for image in (inputs if is_list else [inputs])]
     if not images:
         raise ValueError("`inputs` must hold an image. Received: none.")
-    answers = [
-        servable.classify(image[None])[0] for image in images
-    ]  # refuses images of another shape or dtype
+    # It refuses images of another shape or dtype.
+    answers = [servable.classify(image[None])[0] for image in images]
     records = []
     for i, (image, (label, probability)) in enumerate(zip(images, answers, strict=True), 1):
         prepared = image[None].astype("float32")

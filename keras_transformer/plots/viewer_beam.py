@@ -60,9 +60,8 @@ def record_search(translator, source):
         for ids, score in hypotheses(ended):
             add(ids, score, score / float(beam.divisor(len(ids))))
         for ids, score in hypotheses(beams):
-            if ids[-1] != model.eos_id and len(ids) < int(
-                limits[0]
-            ):  # otherwise it ended too late to be a result
+            # Another hypothesis ended too late to be a result.
+            if ids[-1] != model.eos_id and len(ids) < int(limits[0]):
                 add(ids, score)
     return found, nodes
 

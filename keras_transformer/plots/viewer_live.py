@@ -25,7 +25,8 @@ from keras_transformer.layers.feed_forward import gelu_tanh
 from keras_transformer.layers.numbers import first_difference, numbers
 from keras_transformer.models import EncoderDecoder, Transformer
 
-LARGEST_PAGE = 20e6  # bytes of weights in base64; a browser reads more, but slowly
+# Number of bytes of weights in base64. A browser reads more, but slowly.
+LARGEST_PAGE = 20e6
 PRECISIONS = ("float16", "int8")
 # The activations that viewer_transformer.js has.
 ACTIVATIONS = {
@@ -284,7 +285,8 @@ def _describe_search(translator):
     _require(not translator.constraints, "its search has constraints")
     plain = {"source_start": [], "source_end": [translator.model.eos_id], "target_start": []}
     _require(translator.frame == plain, "it puts other ids than eos around its texts")
-    beam = strategy if isinstance(strategy, Beam) else Beam()  # a reader of the page may ask for a beam
+    # A reader of the page may ask for a beam.
+    beam = strategy if isinstance(strategy, Beam) else Beam()
     return {
         "search": {
             "width": strategy.width,

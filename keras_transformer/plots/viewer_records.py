@@ -11,9 +11,12 @@ from keras_transformer.decoding import Beam
 from keras_transformer.plots.viewer_beam import record_search
 from keras_transformer.plots.viewer_live import CannotRunError, check_plain
 
-BLANK, OPEN_BOX = "\u2581", "\u2423"  # SentencePiece's sign for a space, and the sign that people know
-BLANK_BYTE = "<0x20>"  # a space, as tokenizers of bytes write it
-LARGEST_SIDE = 384  # pixels of a picture in a page
+# SentencePiece's sign for a space, and the sign that people know.
+BLANK, OPEN_BOX = "\u2581", "\u2423"
+# A space, as tokenizers of bytes write it.
+BLANK_BYTE = "<0x20>"
+# Number of pixels of a picture in a page.
+LARGEST_SIDE = 384
 
 
 def labels_of(tokenizer, ids):
@@ -71,7 +74,8 @@ def record_translation(translator, text):
         "text": text,
         "translation": tokenizer.detokenize([written[len(start) :]])[0].numpy().decode("utf-8", "replace"),
         "score": float(found.scores[0, 0]),
-        "groups": [group for group in groups if group["layers"]],  # a recurrent encoder has no attention
+        # A recurrent encoder has no attention.
+        "groups": [group for group in groups if group["layers"]],
         "beam": nodes,
     }
 
