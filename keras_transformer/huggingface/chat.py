@@ -60,7 +60,7 @@ class ChatTemplate:
 
         Args:
             messages: The messages, a list of dicts such as `{"role": "user", "content": "Hello"}`.
-            add_generation_prompt: Whether the text ends with the begin of the model's answer.
+            add_generation_prompt: Whether the text ends with the start of the model's answer.
             **variables: Further variables of the template, such as `tools`, a list of dicts.
 
         Returns:

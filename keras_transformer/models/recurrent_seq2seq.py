@@ -141,7 +141,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
             target: int `(batch, target_len)`, or `(batch, width, target_len)`, the tokens of several hypotheses for
                 each source.
             memory: The `RecurrentMemory` of every source.
-            cache: The state that the call before gave, for targets of the same rank; None at the begin of a target,
+            cache: The state that the call before gave, for targets of the same rank; None at the start of a target,
                 which starts from `memory.last`.
             target_mask: bool `(batch, target_len)`, False where a token leaves the state as it is; None for none.
             training: Whether to drop.

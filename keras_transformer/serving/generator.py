@@ -80,8 +80,8 @@ class TextGeneratorSignatures(SearcherSignatures):
 
         Args:
             text: string `(batch,)`.
-            prefix: The begin of each continuation, string `(batch,)`. It is read as a part of the prompt, so it counts
-                neither for the lengths nor for the score.
+            prefix: The text that each continuation begins with, string `(batch,)`. It is read as a part of the prompt,
+                so it counts neither for the lengths nor for the score.
             max_length: Largest number of tokens of each continuation, eos included, int32 `(batch,)`, up to the limit
                 of the row; 0 for that limit. It is the generator's `max_length`; without one, twice the tokens of the
                 prompt plus 16.

@@ -82,8 +82,8 @@ class TermTranslator(Translator):
 
     A text with terms is searched with a `PhraseBeam` that is wide enough for them, whatever the strategy of the
     translator; any other text as the translator searches it. A search holds each term as a word of its own, unless all
-    terms of a text together are longer than its translation may be, a constraint forbids one of their tokens, or a letter
-    of several tokens follows. A warning has the number of texts without one of their terms. The grammar of a
+    terms of a text together are longer than its translation may be, a constraint forbids one of their tokens, or a
+    letter of several tokens follows. A warning has the number of texts without one of their terms. The grammar of a
     translation is the model's: a term is not inflected.
 
     It works in Python, and not in an export.

@@ -143,7 +143,7 @@ class TranslatorSignatures(SearcherSignatures):
 
         Args:
             text: string `(batch,)`.
-            prefix: The begin of each translation, string `(batch,)`.
+            prefix: The text that each translation begins with, string `(batch,)`.
             max_length: Largest number of tokens of each translation, prefix and eos included, int32 `(batch,)`, up to
                 the limit of the row; 0 for that limit. It is the translator's `max_length`; without one, twice the
                 tokens of the text plus 16, plus those of the prefix.
