@@ -15,7 +15,7 @@ OTHER_CPU := tests/test_losses.py tests/layers tests/models/test_quantization.py
 	tests/models/test_model_contract.py tests/models/test_generation.py
 # The contract of each layer, a decoder, and a model that writes: `make test` runs it on the JAX backend.
 CONTRACTS := tests/test_masks.py tests/test_losses.py tests/layers/test_contracts.py::test_layer_keeps_the_contract \
-	tests/layers/test_stacks.py::test_chunk_by_chunk_is_all_at_once \
+	tests/layers/test_stacks.py::test_decoding_in_chunks_equals_one_pass \
 	tests/models/test_transformer.py::test_logits_agree_with_numpy \
 	tests/models/test_model_contract.py::test_generate_is_greedy_search_by_full_passes
 # All tests of the core.

@@ -148,7 +148,7 @@ def test_wide_beam_finds_what_brute_force_finds(normalization, penalty):
         assert_found(found, row, best_of(logits[row], 11, penalty, normalization))
 
 
-def test_all_hypotheses_there_are_come_out_when_asked_for():
+def test_n_best_may_be_the_number_of_all_hypotheses():
     logits = table(7, length=2)
     found = found_by(Beam(60, n_best=60), logits)
     expected = best_of(logits[0], 60, 0.6, "wu", length=2)

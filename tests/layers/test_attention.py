@@ -69,7 +69,7 @@ def illustrated(query_weights):
 
 
 @pytest.mark.parametrize("factor", [1.0, 3**0.5], ids=["scaled", "as_illustrated"])
-def test_three_tokens_and_one_head(factor):
+def test_attention_of_three_tokens_worked_by_hand(factor):
     """The illustration leaves out the scaling by 1/sqrt(3): queries sqrt(3) times as long undo it."""
     layer = illustrated(QUERY * np.float32(factor))
     memory = layer.project_memory(INPUTS)
@@ -108,7 +108,7 @@ def test_eight_heads_of_512_channels_have_64_each():
     assert tuple(layer.output_dense.kernel.shape) == (8, 64, 512)
 
 
-def test_order_of_the_tokens_has_no_meaning_without_positions():
+def test_shuffled_tokens_give_shuffled_outputs_without_positions():
     """{home, go, I} is {I, go, home}."""
     x = normal(1, 3, FEATURES)
     layer = built(x, x)

@@ -43,7 +43,7 @@ def test_states_agree_with_the_equations_and_padding_keeps_them(side):
 
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("masked", [False, True])
-def test_chunk_by_chunk_is_all_at_once(chunk, masked):
+def test_decoding_in_chunks_equals_one_pass(chunk, masked):
     layer, x = stack(), normal(BATCH, LENGTH, FEATURES)
     mask = RIGHT[:, ::-1] if masked else np.ones((BATCH, LENGTH), bool)
     expected, last = layer(x, mask=mask if masked else None)

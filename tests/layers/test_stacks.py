@@ -71,7 +71,7 @@ def built(kind, **arguments):
         (DecoderLayer, True, [[4, 3], [1, 3]]),
     ],
 )
-def test_layer_of_two_tokens(layer_class, normalize_first, expected):
+def test_encoder_layer_of_two_tokens_worked_by_hand(layer_class, normalize_first, expected):
     """Tokens (3, 1), (1, 3). Attention is the mean of what is seen, the network gives 3 max(0, first) in the second."""
     layer = layer_class(1, 2, dropout=0.0, normalize_first=normalize_first)
     x = np.array([[[3, 1], [1, 3]]], "float32")
@@ -101,7 +101,7 @@ def test_agrees_with_numpy(kind, masked, normalize_first):
     assert_close(made(*inputs, **masks), expected, 3e-5)
 
 
-def test_the_first_layer_may_leave_its_input_as_it_is():
+def test_attention_norm_false_leaves_the_input_without_a_norm():
     made = built(EncoderLayer, normalize_first=True, attention_norm=False)
     assert len(made.weights) == len(built(EncoderLayer, normalize_first=True).weights) - 2
     attended = X + as_numpy(made.self_attention(X, X))
@@ -188,7 +188,7 @@ def test_attention_scores_are_distributions_over_visible_tokens(kind):
 @pytest.mark.parametrize("chunk", [1, 3])
 @DECODING
 @pytest.mark.sampled
-def test_chunk_by_chunk_is_all_at_once(kind, chunk, padded, normalize_first):
+def test_decoding_in_chunks_equals_one_pass(kind, chunk, padded, normalize_first):
     made, slots = built(kind, normalize_first=normalize_first), 7
     real = np.array([[True] * slots, [False, True, False] + [True] * (slots - 3)]) if padded else None
     options = {"memory_padding_mask": MEMORY_REAL if padded else None}
@@ -204,7 +204,7 @@ def test_chunk_by_chunk_is_all_at_once(kind, chunk, padded, normalize_first):
 
 
 @DECODING
-def test_projected_memory_is_the_memory(kind):
+def test_projected_memory_gives_the_output_of_the_memory(kind):
     made = built(kind)
     expected = made(X, MEMORY, memory_padding_mask=MEMORY_REAL)
     assert_close(made(X, made.project_memory(MEMORY), memory_padding_mask=MEMORY_REAL), expected, 1e-6)
@@ -253,7 +253,7 @@ def test_sequential_functional_and_subclassed_models_mask_alike(kind):
 @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "activation_dropout"])
 @EACH
 @pytest.mark.sampled
-def test_dropouts_act_in_training_alone_or_where_a_subclass_asks(kind, dropout):
+def test_dropout_follows_the_training_argument(kind, dropout):
     """As in Gal and Ghahramani, 2016, "Dropout as a Bayesian Approximation": `training=True` reaches each dropout."""
 
     class AlwaysDropping(kind):
@@ -268,7 +268,7 @@ def test_dropouts_act_in_training_alone_or_where_a_subclass_asks(kind, dropout):
     assert np.any(as_numpy(always(X)) != as_numpy(always(X)))
 
 
-def test_layers_of_a_stack_start_apart():
+def test_layers_of_a_stack_have_different_initial_weights():
     made = Encoder(LAYERS, HEADS, D_FF)
     made.build(X.shape)
     first, second = (part.self_attention.query_dense.kernel for part in made.layers)
@@ -281,7 +281,7 @@ def test_output_shapes_follow_from_those_of_the_inputs():
     assert Decoder(2, 3, 8).compute_output_shape((None, 5, 6), (None, 4, 11)) == (None, 5, 6)
 
 
-def test_ints_are_numbers_too():
+def test_int_inputs_are_accepted():
     made = built(EncoderLayer)
     numbers = np.arange(BATCH * LENGTH * D_MODEL).reshape(X.shape) % 5
     assert_close(made(numbers), made(numbers.astype("float32")))
@@ -375,7 +375,7 @@ def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
 
 
 @pytest.mark.parametrize("value", [False, True])
-def test_a_decoder_has_no_choice_of_causality(value):
+def test_decoders_refuse_use_causal_mask(value):
     for kind, sizes in ((DecoderLayer, (2, 16)), (Decoder, (1, 2, 16))):
         with pytest.raises(ValueError, match=f"always causal.* Received: use_causal_mask={value}"):
             kind(*sizes, use_causal_mask=value)
@@ -410,7 +410,7 @@ class _Shallow(EncoderLayer):
 
 
 @BOTH_NORMS
-def test_a_residual_of_ones_own_reads_attributes_of_the_subclass(normalize_first):
+def test_make_residual_reads_attributes_of_the_subclass(normalize_first):
     stack = Encoder([_Shallow(2, 8, epsilon=0.5, normalize_first=normalize_first)])
     stack(X[:, :, :4])
     layer = Encoder.from_config(stack.get_config()).layers[0]

@@ -213,7 +213,7 @@ def steps(model, source, targets, chunk):
 @pytest.mark.sampled
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize("name", PAIRS)
-def test_chunk_by_chunk_is_all_at_once(name, chunk):
+def test_decoding_in_chunks_equals_one_pass(name, chunk):
     """In a recurrent model each hypothesis may read a target of its own from the first step on."""
     source, target = CASES[name].inputs.values()
     model, _ = shared(name)

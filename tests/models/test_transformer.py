@@ -62,7 +62,7 @@ def test_preset_arguments_can_be_overridden():
     assert (config["d_model"], config["target_vocab_size"], model.name) == (128, 5, "mine")
 
 
-def test_each_word_follows_from_the_words_before():
+def test_greedy_search_writes_i_am_a_student():
     """I am a student: the input of the decoder is the output, shifted right, and each word gives the next."""
     bos, eos, student, am, i, a = 2, 3, 4, 5, 6, 7
     after = {bos: i, i: am, am: a, a: student, student: eos}
@@ -107,7 +107,7 @@ def test_one_vocabulary_has_one_embedding():
 
 
 @pytest.mark.slow
-def test_embeddings_are_scaled_as_asked():
+def test_embedding_scale_multiplies_the_embeddings():
     model, expected = small(embedding_scale=1.0), small()
     for side in ("source_embedding", "target_embedding"):
         table = as_numpy(getattr(expected, side).embeddings)
@@ -213,7 +213,7 @@ def test_weights_changed_after_generate_are_seen_by_the_next(jit_compile):
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_a_fresh_model_can_be_exported(tmp_path):
+def test_an_untrained_model_can_be_exported(tmp_path):
     import tensorflow as tf
 
     model = small()
@@ -382,7 +382,7 @@ def test_unknown_preset_is_refused():
         Transformer.from_preset("huge", 7)
 
 
-def test_inputs_that_are_no_pair_are_refused():
+def test_inputs_without_source_and_target_are_refused():
     model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     for wrong in (np.ones((1, 2), "int32"), {"source": np.ones((1, 2), "int32")}):
         with pytest.raises(ValueError, match="`inputs` must be a dict with `source` and `target`"):
@@ -391,7 +391,7 @@ def test_inputs_that_are_no_pair_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [[[5, -1]], [[5, 99]], [[5.9, 4.2]]])
-def test_targets_that_are_no_ids_are_refused_by_score(target):
+def test_score_refuses_targets_that_are_not_ids(target):
     with pytest.raises(ValueError, match=r"`target` must hold ids"):
         small_model().score([[5, 7]], target)
 

@@ -6,6 +6,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from mirrors import names
 
 from keras_transformer import files
@@ -38,7 +39,26 @@ def alone(translator, sources):
 # Texts in, texts out.
 
 
-def test_sentences_of_the_training_are_translated_as_there(translator, pairs):
+HI = ByteTokenizer().tokenize(["hi!"])[0].numpy()
+
+
+class AlwaysHi(Transformer):
+    """A model that writes "hi!" whatever it reads: each token gives the next one."""
+
+    def decode(self, target, memory, **options):
+        results = super().decode(target, memory, **options)
+        following = np.full(260, self.eos_id)
+        following[[self.bos_id, *HI[:-1]]] = HI
+        logits = 100.0 * ops.one_hot(ops.take(following, target, axis=0), 260)
+        return (logits, *results[1:]) if isinstance(results, tuple) else logits
+
+
+def test_a_translation_is_what_the_model_writes_as_text():
+    model = AlwaysHi(260, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    assert Translator(model, ByteTokenizer()).translate(["안녕!", "", "hello"]) == ["hi!", "", "hi!"]
+
+
+def test_most_training_sentences_are_translated_exactly(translator, pairs):
     sources, targets = zip(*pairs[:13], strict=True)
     translations = translator.translate(sources)
     assert sum(found == target for found, target in zip(translations, targets, strict=True)) > 6
@@ -46,7 +66,7 @@ def test_sentences_of_the_training_are_translated_as_there(translator, pairs):
 
 
 @pytest.mark.parametrize("batch_size", [3, 64])
-def test_translations_are_those_of_each_text_alone_in_its_place(translator, sources, alone, batch_size):
+def test_neighbours_in_a_batch_change_no_translation(translator, sources, alone, batch_size):
     """Beside blank and odd texts, and after bytes that are no UTF-8."""
     order = [(i * 5) % len(sources) for i in range(len(sources))]
     others = [*BLANK, *ODD]
@@ -88,7 +108,7 @@ def test_a_translation_stops_at_its_limit(translator, sources):
         assert whole.startswith(text) and text != whole
 
 
-def test_ids_around_texts_are_read():
+def test_frame_ids_stand_around_the_source_and_start_the_target():
     frame = {"source_start": (7,), "source_end": (3, 8), "target_start": [9]}
     translator = Translator(small_model(), ByteTokenizer(), max_source_length=6, **frame)
     ids, truncated = translator.signatures([4])._source_ids(["ab", "", "abcd"])
@@ -99,13 +119,13 @@ def test_ids_around_texts_are_read():
     assert translator.signatures([4])._starts(ids).numpy().tolist() == [[9], [0], [9]]
 
 
-def test_unknown_share_is_that_of_each_text(translator, sources):
+def test_unknown_shares_are_of_each_text(translator, sources):
     shares = translator.unknown_shares(["", "\N{PARTY POPPER}", sources[0]])
     assert shares[0] == shares[2] == 0.0 and 0.3 < shares[1] <= 1.0
 
 
 @pytest.mark.slow
-def test_a_layer_that_a_servable_traced_has_no_wrong_gradient():
+def test_gradients_are_right_after_a_servable_traced_a_layer():
     import tensorflow as tf
 
     model = small_model()
