@@ -12,7 +12,8 @@ from keras_transformer.checks import check, check_positive
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.untrusted import open_arrays, read_array, read_entry
 
-STATE = "adapters.npz"  # a checkpoint of a model with adapters holds this file beside Keras's own
+# A checkpoint of a model with adapters holds this file in addition to Keras's own.
+STATE = "adapters.npz"
 DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
 
 
@@ -100,7 +101,8 @@ def restore_state(model, path):
         rank = read_array(values, "rank", path)
         # The adapters of rank 1 have this many numbers of four bytes.
         width = sum(math.prod(layer.kernel.shape[:-1]) + layer.kernel.shape[-1] for layer in _dense(model))
-        most = os.path.getsize(path) // (4 * max(width, 1))  # a model may have no dense layer
+        # A model may have no dense layer.
+        most = os.path.getsize(path) // (4 * max(width, 1))
         is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most
         check(is_rank, f"The rank in {path} must be an integer from 1 to {most}, for its size.", rank=rank)
         add_adapters(model, int(rank))
@@ -111,7 +113,8 @@ def restore_state(model, path):
 def assign_stored(variables, values, path):
     """Gives variables the values of an archive of NumPy, where each has its place as its name."""
     for i, variable in enumerate(variables):
-        value = read_array(values, str(i), path)  # an archive reads a value each time it is asked for it
+        # An archive reads a value each time it is asked for it.
+        value = read_array(values, str(i), path)
         rule = f"{path} must hold the values of {variable.path}, of shape {tuple(variable.shape)}."
         check(value.shape == tuple(variable.shape), rule, shape=value.shape)
         variable.assign(value)

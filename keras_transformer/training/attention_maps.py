@@ -6,7 +6,8 @@ import numpy as np
 
 from keras_transformer.fonts import font_families
 
-DPI = 128  # a power of two, so that pixels / DPI * DPI gives whole pixels again
+# A power of two, so that pixels / DPI * DPI gives whole pixels again.
+DPI = 128
 CELL, GAP, TITLE, MARGIN = 20, 12, 24, 6  # pixels
 
 
@@ -38,10 +39,10 @@ class AttentionMaps:
         style = {"fontsize": 7, "family": font_families(*rows, *columns)}
         head_width, head_height = CELL * len(columns), CELL * len(rows)
         # An upper bound of the space that the labels take: the border without ink is cut off below.
-        beside, below = (20 + 15 * max(map(len, tokens)) for tokens in (rows, columns))
-        width, height = beside + num_heads * (head_width + GAP), TITLE + head_height + below
+        label_width, below = (20 + 15 * max(map(len, tokens)) for tokens in (rows, columns))
+        width, height = label_width + num_heads * (head_width + GAP), TITLE + head_height + below
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-        lefts = [beside + head * (head_width + GAP) for head in range(num_heads)]
+        lefts = [label_width + head * (head_width + GAP) for head in range(num_heads)]
         for head, left in enumerate(lefts):
             rectangle = (left / width, below / height, head_width / width, head_height / height)
             axes = figure.add_axes(rectangle, xlim=(0, len(columns)), ylim=(len(rows), 0))

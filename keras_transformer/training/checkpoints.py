@@ -15,7 +15,8 @@ from keras_transformer.training.adapters import adapter_rank, assign_stored, wri
 from keras_transformer.training.divergence import check_finite
 from keras_transformer.untrusted import open_arrays
 
-METRICS = "metrics.npz"  # a checkpoint within an epoch holds this file beside Keras's own
+# A checkpoint within an epoch holds this file in addition to Keras's own.
+METRICS = "metrics.npz"
 
 
 class SavedState(NamedTuple):
@@ -95,7 +96,8 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if batch + 1 == self.params.get("steps"):
-            return  # the last step of an epoch: `on_epoch_end` saves
+            # After the last step of an epoch `on_epoch_end` saves.
+            return
         steps = self.first_step + batch + 1
         if self._must_stop or (self.every is not None and steps % self.every == 0):
             path = self.folder / f"checkpoint-{self.epoch:04d}-{steps:08d}.keras"

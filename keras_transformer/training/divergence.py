@@ -5,7 +5,8 @@ import math
 import keras
 import numpy as np
 
-MAX_NAMES = 5  # names of weights in a message
+# Number of names of weights in a message.
+MAX_NAMES = 5
 ADVICE = (
     "A lower learning rate, a longer warm-up or clipped gradients may help. A target that is not an id of the "
     "vocabulary also makes the loss NaN."

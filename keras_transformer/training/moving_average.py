@@ -26,7 +26,8 @@ def assign_average(model, optimizer):
     # numbers on TensorFlow.
     averages = [v for v in unwrapped(optimizer).variables if v.name.endswith("_average")]
     for weight, average in zip(model.trainable_variables, averages, strict=True):
-        weight.assign(ops.copy(average))  # on JAX they would share one array, which a step frees
+        # On JAX they would share one array, which a step frees.
+        weight.assign(ops.copy(average))
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ import time
 import keras
 import tqdm
 
-SILENCE = 60  # seconds after which a file that is no terminal gets a line within an epoch
+# Seconds after which a file that is not a terminal gets a line within an epoch.
+SILENCE = 60
 
 
 class Progress(keras.callbacks.Callback):
     """Shows one progress bar for the whole training, and writes one line after each epoch.
 
-    The bar shows the loss and metrics, target tokens a second, and the time left. A file that is no terminal gets
+    The bar shows the loss and metrics, target tokens a second, and the time left. A file that is not a terminal gets
     the lines only, and in a long epoch further lines: after one minute, after two more, after four more, and so on.
 
     Args:
@@ -52,11 +53,13 @@ class Progress(keras.callbacks.Callback):
                 unit="step",
                 smoothing=0.05,
                 file=self.file,
-                disable=None,  # no bar where there is no terminal
+                # Without a terminal there is no bar.
+                disable=None,
                 leave=False,
             )
         self.start_time = time.perf_counter()
-        self.next_line = SILENCE  # seconds since the start of the epoch
+        # Seconds since the start of the epoch.
+        self.next_line = SILENCE
         self.training_seconds = None
 
     def on_train_batch_end(self, batch, logs=None):
@@ -82,9 +85,8 @@ class Progress(keras.callbacks.Callback):
             f"epoch {epoch + 1}/{self.epochs}  {_format(logs or {})}  "
             f"{self.tokens * self.epoch_steps / self.steps / seconds:,.0f} tokens/s  {total_seconds:.0f} s"
         )
-        with tqdm.tqdm.external_write_mode(
-            self.file
-        ):  # without the bar, which is drawn again behind the line
+        # It removes the bar, and draws it again after the line.
+        with tqdm.tqdm.external_write_mode(self.file):
             (self.say or self._write)(line)
 
     def _write(self, line):

@@ -21,7 +21,8 @@ class _Reductions:
             # would wait for other workers.
             return tf.nest.map_structure(lambda part: local_results(part)[0], value)
         if axis == 0 and local_results(value)[0].shape.rank == 0:
-            axis = None  # a scalar that a step logs has no axis: take the mean over the replicas
+            # A scalar that a step logs has no axis: take the mean over the replicas.
+            axis = None
         return super().reduce(reduce_op, value, axis)
 
 

@@ -21,10 +21,10 @@ from keras_transformer.training.attention_maps import AttentionMaps
 from keras_transformer.training.moving_average import average_in_place
 from keras_transformer.training.scores import corpus_scores
 
-MAX_EMBEDDINGS = (
-    2000  # ids of a vocabulary, the first and most frequent: the browser computes with all of them
-)
-MAX_TOKENS = 40  # tokens of a sentence in an attention map
+# Number of ids of a vocabulary, the first and most frequent. The browser computes with all of them.
+MAX_EMBEDDINGS = 2000
+# Number of tokens of a sentence in an attention map.
+MAX_TOKENS = 40
 
 
 class TensorBoard(keras.callbacks.Callback):
@@ -109,16 +109,16 @@ class TensorBoard(keras.callbacks.Callback):
         )
         model.train_step = functools.partial(self._measured_step, model.train_step)
         model.make_train_function(force=True)
-        del model.train_step  # the train function has it already
+        # The train function has it already.
+        del model.train_step
 
     def _measured_step(self, train_step, data):
         """Runs the model's own step, and counts padding and tokens in the same graph."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         pad_id = self.model.pad_id
         for ids in (x["source"], y):
-            self._padding.update_state(
-                ops.ravel(ops.equal(ids, pad_id))
-            )  # flat: the mean is over ids, not over rows
+            # Flat: the mean is over ids, not over rows.
+            self._padding.update_state(ops.ravel(ops.equal(ids, pad_id)))
         self._tokens.update_state(ops.not_equal(y, pad_id))
         return train_step(data)
 
@@ -130,7 +130,8 @@ class TensorBoard(keras.callbacks.Callback):
         now = time.perf_counter()
         self._seconds += now - self._clock
         self._clock = now
-        self._steps += batch - self._batch  # more than one with `steps_per_execution`
+        # It is more than one with `steps_per_execution`.
+        self._steps += batch - self._batch
         self._batch = batch
         if self._steps >= self.update_freq:
             self._write_point(logs)
@@ -156,7 +157,8 @@ class TensorBoard(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self._stop_watching()
-        self.model.train_function = None  # so that the next training runs a step that measures nothing
+        # The next training then runs a step that measures nothing.
+        self.model.train_function = None
         for writer in self._writers.values():
             writer.close()
 
