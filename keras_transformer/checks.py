@@ -8,10 +8,14 @@ import unicodedata
 
 import numpy as np
 
-LONGEST = 200  # characters of a received value in a message
-SMALL_MODEL = 10**7  # numbers that a model may have whatever is stored
-MOST_LAYERS = 1000  # that a stored model may have
-LONGEST_MESSAGE = 1900  # characters of a message, whose rule may name keys of a file
+# Number of characters of a received value in a message.
+LONGEST = 200
+# A model may have this many numbers, whatever is stored.
+SMALL_MODEL = 10**7
+# A stored model may have this many layers.
+MOST_LAYERS = 1000
+# Number of characters of a message, whose rule may name keys of a file.
+LONGEST_MESSAGE = 1900
 
 
 def check(holds, rule, /, **received):
@@ -58,7 +62,8 @@ def check_range(low, high=math.inf, *, above=False, **values):
         **values: The numbers by their names.
     """
     for name, value in values.items():
-        largest = min(high, sys.float_info.max)  # of an integer of any size, no float may be made
+        # An integer of any size may be too large for a float.
+        largest = min(high, sys.float_info.max)
         fits = _is_real(value) and low <= value <= largest
         fits = fits and not (above and value == low)
         _check(fits, name, value, f"a number {'above' if above else 'at least'} {low}{_at_most(high)}")

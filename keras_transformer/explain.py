@@ -29,8 +29,8 @@ class Importances(NamedTuple):
     written: List of str, the tokens that a translator writes; for a classifier a list with the label.
     values: float32 NumPy `(len(written), len(read))`.
 
-    >>> found = Importances(["a", "dog"], ["ein", "Hund"], np.array([[0.9, 0.1], [0.2, 0.8]]))
-    >>> [found.read[i] for i in found.values.argmax(axis=1)]
+    >>> importances = Importances(["a", "dog"], ["ein", "Hund"], np.array([[0.9, 0.1], [0.2, 0.8]]))
+    >>> [importances.read[i] for i in importances.values.argmax(axis=1)]
     ['a', 'dog']
     """
 
@@ -53,14 +53,14 @@ def explain_text(servable, text, target=None, method="leave_one_out", steps=32):
         `Importances`.
 
     Raises:
-        ValueError: If the servable is of another kind, `text` is empty, `target` is no label of a classifier, or
+        ValueError: If the servable is of another kind, `text` is empty, `target` is not a label of the classifier, or
             `method` is unknown.
 
     >>> from keras_transformer import models, serving, text
     >>> tokenizer = text.SentencePieceTokenizer.train(["a man runs", "a dog runs"] * 9, vocab_size=20)
     >>> model = models.Transformer(tokenizer.vocab_size, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    >>> found = explain_text(serving.Translator(model, tokenizer), "a dog runs", target="a man runs")
-    >>> found.values.shape == (len(found.written), len(found.read))
+    >>> importances = explain_text(serving.Translator(model, tokenizer), "a dog runs", target="a man runs")
+    >>> importances.values.shape == (len(importances.written), len(importances.read))
     True
     """
     if not isinstance(text, str) or not text.strip():
@@ -186,7 +186,8 @@ def _attention(model, source, target, method):
         encoder, layers = scores["encoder"], scores["cross"]
     else:
         _, encoder = model.encode(source, training=False, return_attention_scores=True)
-        layers = [layer[:, :, :1] for layer in encoder]  # the head reads the first token
+        # The head reads the first token.
+        layers = [layer[:, :, :1] for layer in encoder]
     if method == "rollout" and not encoder:
         raise ValueError("`method='rollout'` needs an encoder with attention. Received: a recurrent one.")
     means = [ops.convert_to_numpy(layer).mean(axis=1) for layer in layers]
@@ -200,11 +201,12 @@ def _attention(model, source, target, method):
 def _left_out(model, source, target, method, steps):
     """Hides one token after another from the model. Returns the losses, `(1, outputs, source_len)`."""
     length = source.shape[1]
-    hidden = np.where(np.eye(length + 1, length, dtype=bool), model.pad_id, source)  # the last row hides none
-    found = np.concatenate(
+    # The last row hides no token.
+    hidden = np.where(np.eye(length + 1, length, dtype=bool), model.pad_id, source)
+    scores = np.concatenate(
         [ops.convert_to_numpy(_log_probs(model, rows, target)) for (rows,) in _slices(hidden)]
     )
-    return (found[-1] - found[:-1]).T[None]
+    return (scores[-1] - scores[:-1]).T[None]
 
 
 def _gradients(model, source, target, method, steps):
@@ -217,8 +219,8 @@ def _gradients(model, source, target, method, steps):
     for output, share in _slices(np.tile(np.arange(outputs), len(shares)), np.repeat(shares, outputs)):
 
         def total(rows, output=output):
-            found = _log_probs(model, np.repeat(source, len(output), axis=0), target, rows)
-            return ops.sum(ops.take_along_axis(found, output[:, None], axis=1))
+            log_probs = _log_probs(model, np.repeat(source, len(output), axis=0), target, rows)
+            return ops.sum(ops.take_along_axis(log_probs, output[:, None], axis=1))
 
         rows = ops.convert_to_tensor(share[:, None, None].astype(vectors.dtype) * vectors)
         np.add.at(sums, output, ops.convert_to_numpy(native.gradient_of(total)(rows)))

@@ -73,7 +73,8 @@ def check_local(path):
         path: A path. `pathlib` makes one slash of the two in a URL.
     """
     path = Path(path)
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):  # a single letter is a drive of Windows
+    # A single letter is a drive of Windows.
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
         received = str(path).replace(":/", "://", 1)
         raise ValueError(
             f"The path must be on a disk of this machine, or on one that is mounted. Received: {received}."
@@ -161,9 +162,11 @@ def locked(folder, private=False):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(in_use) from None
-            except OSError:  # some clusters have file systems without locks
+            except OSError:
+                # Some clusters have file systems without locks.
                 pass
-            if not os.fstat(file.fileno()).st_nlink:  # its owner removed the folder in between
+            # The owner of the lock removed the folder in between.
+            if not os.fstat(file.fileno()).st_nlink:
                 raise ValueError(in_use)
         try:
             yield
@@ -188,7 +191,7 @@ def temporaries(folder, name="*"):
 
 
 def temporary_path(path):
-    """Returns a new path beside `path`, which `temporaries` lists, a `Path`."""
+    """Returns a new path in the folder of `path`, which `temporaries` lists, a `Path`."""
     return Path(path).with_name(f"{TEMPORARY}{secrets.token_hex(4)}-{Path(path).name}")
 
 

@@ -18,7 +18,8 @@ PREFERRED = (
     "Apple SD Gothic Neo",
     "Arial Unicode MS",
 )
-PACKAGED = "koreanize_matplotlib"  # the package whose NanumGothic the extra `plots` installs
+# The extra `plots` installs this package for its NanumGothic.
+PACKAGED = "koreanize_matplotlib"
 
 
 def font_families(*texts):
@@ -82,10 +83,12 @@ def _searched():
     known = {font.fname for font in font_manager.fontManager.ttflist}
     files = set(font_manager.findSystemFonts())
     package = importlib.util.find_spec(PACKAGED)
-    if package is not None:  # its import would change matplotlib's settings for the whole program
+    # Its import would change matplotlib's settings for the whole program.
+    if package is not None:
         files |= set(map(str, Path(package.origin).parent.glob("fonts/NanumGothic.ttf")))
     for file in sorted(files - known):
-        with contextlib.suppress(OSError, RuntimeError):  # a file that matplotlib cannot read
+        # matplotlib may be unable to read a file.
+        with contextlib.suppress(OSError, RuntimeError):
             font_manager.fontManager.addfont(file)
     return _known()
 

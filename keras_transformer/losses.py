@@ -88,7 +88,7 @@ def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
         y_true: int `(batch, target_len)` or `(batch, target_len, 1)`.
         y_pred: float `(batch, target_len, vocab_size)`.
         sample_weight: None, or weights `(batch,)`, `(batch, 1)`, `(batch, target_len)` or `(batch, target_len, 1)`.
-        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
+        pad_id: int, the target id that does not count; it need not be an id of the vocabulary.
 
     Returns:
         targets: int32 `(batch, target_len)`, 0 where the weight is 0.
@@ -114,7 +114,8 @@ def targets_and_weights(y_true, y_pred, sample_weight=None, pad_id=0):
         sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), weights.dtype)
         weights = weights * _per_token(sample_weight, "sample_weight", tokens, shapes)
     _check_targets(targets, weights, logits.shape[-1], pad_id)
-    return ops.where(weights == 0, 0, targets), weights  # padding may be no id
+    # Padding need not be an id of the vocabulary.
+    return ops.where(weights == 0, 0, targets), weights
 
 
 def weighted(values, weights):
@@ -230,7 +231,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     Args:
         label_smoothing: Share of probability that is spread over the vocabulary, in `[0, 1)`; the paper uses 0.1.
-        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
+        pad_id: int, the target id that does not count; it need not be an id of the vocabulary.
         name: Name of the loss.
         **kwargs: Arguments of `keras.losses.Loss`. With `reduction="sum"` the loss is the weighted sum, with "none"
             the weighted cross-entropy of each token, `(batch, target_len)`.

@@ -66,7 +66,7 @@ class MaskedAccuracy(_TokenMean):
     False; else it is 1, or the sample weight. In a graph, a target that counts and is not in the vocabulary gives NaN.
 
     Args:
-        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
+        pad_id: int, the target id that does not count; it need not be an id of the vocabulary.
         name: Name of the metric.
         **kwargs: Arguments of `keras.metrics.Metric`.
 
@@ -103,7 +103,7 @@ class Perplexity(_TokenMean):
     False; else it is 1, or the sample weight. In a graph, a target that counts and is not in the vocabulary gives NaN.
 
     Args:
-        pad_id: int, the target id that does not count; it may be no id of the vocabulary.
+        pad_id: int, the target id that does not count; it need not be an id of the vocabulary.
         name: Name of the metric.
         **kwargs: Arguments of `keras.metrics.Metric`.
 

@@ -153,7 +153,8 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
         matrix = gradient + self.momentum * m if self.nesterov else m
         rows, columns = self._matrices[weight_index(self, variable)]
         matrix = ops.reshape(matrix, (rows, columns))
-        if self.ns_dtype is not None:  # of norm 1, so that no number is out of the dtype's range
+        # Of norm 1, so that no number is out of the dtype's range.
+        if self.ns_dtype is not None:
             matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.ns_dtype)
         matrix = ops.cast(self.zeropower_via_newtonschulz5(matrix, self.ns_steps), variable.dtype)
         # Keras's `lr_adjust` computes in float32 alone.

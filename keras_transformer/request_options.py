@@ -57,7 +57,7 @@ def columns(size, **values):
         A dict from the name of each option to its NumPy array `(size,)`.
 
     Raises:
-        ValueError: If an option is unknown, is no such value, or has not one value for each row.
+        ValueError: If an option is unknown, its value is out of range, or it has not one value for each row.
     """
     unknown = sorted(values.keys() - OPTIONS.keys())
     if unknown:

@@ -28,7 +28,7 @@ class SentenceSplitter:
             general rules.
 
     Raises:
-        ValueError: If `language` is no code of a language.
+        ValueError: If `language` is not the code of a language.
         ImportError: If sentencex is not installed.
     """
 

@@ -11,8 +11,10 @@ import zlib
 
 import numpy as np
 
-SMALL = 2**26  # bytes of a file that is read whole; the largest tokenizer.json known has 35 MB
-LONGEST_NAME = 255  # characters of the name of a file
+# Number of bytes of a file that is read whole. The largest tokenizer.json known has 35 MB.
+SMALL = 2**26
+# Number of characters of the name of a file.
+LONGEST_NAME = 255
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # Windows has none
 
 
@@ -33,7 +35,8 @@ def read_small(path, limit=SMALL):
 
 def open_regular(path, limit=None):
     """Opens a regular file to read bytes. Raises `ValueError` for another one, or for more bytes than the limit."""
-    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)  # a pipe would wait for its writer
+    # Without it, a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or (limit is not None and status.st_size > limit):
         os.close(descriptor)
@@ -102,7 +105,8 @@ def read_array(arrays, name, path):
     """Reads an array of an `NpzFile`. Raises `ValueError`, with the path of the file, if there is none."""
     try:
         array = arrays[name]
-    except Exception as error:  # NumPy raises errors of many classes
+    except Exception as error:
+        # NumPy raises errors of many classes.
         raise ValueError(f"{path} must hold the array {name!r}. Received: {error!r:.200}.") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind in "cOSU":
         raise ValueError(f"{path} must hold numbers as {name!r}. Received: {array!r:.200}.")

@@ -5,12 +5,14 @@ import configparser
 import functools
 import importlib
 import inspect
+import io
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import textwrap
+import tokenize
 import types
 
 import pytest
@@ -226,6 +228,24 @@ def too_long(file, tree):
 
 def test_files_are_short():
     assert offenders(too_long) == {}
+
+
+# Folders whose comments are not yet as `long_comments` wants them.
+WITH_LONG_COMMENTS = {"decoding", "execution", "huggingface", "layers", "models"}
+
+
+def long_comments(file, tree):
+    """Yields each comment of more than four words behind a statement: it stands above, or it splits the statement."""
+    text = file.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        words = token.string.removeprefix("#").split()
+        is_behind = token.line[: token.start[1]].strip()
+        if token.type == tokenize.COMMENT and is_behind and len(words) > 4 and words[0] != "noqa:":
+            yield f"line {token.start[0]}: {token.string}"
+
+
+def test_long_comments_stand_above_their_statements():
+    assert offenders(long_comments, [file for file in FILES if part_of(file) not in WITH_LONG_COMMENTS]) == {}
 
 
 def is_private(name):

@@ -47,7 +47,7 @@ def record_search(translator, source):
         eos_ids=(model.eos_id,),
         pad_id=model.pad_id,
     )
-    found = decode(step, cache, beam, prompt, search, constraints=translator.constraints)
+    result = decode(step, cache, beam, prompt, search, constraints=translator.constraints)
     places = {(): 0}
     nodes = [{"token": model.bos_id, "parent": -1, "sum": 0.0, "rank": None}]
 
@@ -63,11 +63,11 @@ def record_search(translator, source):
             # Another hypothesis ended too late to be a result.
             if ids[-1] != model.eos_id and len(ids) < int(limits[0]):
                 add(ids, score)
-    return found, nodes
+    return result, nodes
 
 
-def hypotheses(found):
+def hypotheses(beams):
     """Yields the ids and the score of each possible hypothesis of the first row of `Beams` or `Hypotheses`."""
-    for row, length, score in zip(*(np.array(part)[0] for part in found[:3]), strict=True):
+    for row, length, score in zip(*(np.array(part)[0] for part in beams[:3]), strict=True):
         if score > -np.inf:
             yield tuple(row[:length].tolist()), float(score)

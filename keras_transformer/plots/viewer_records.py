@@ -42,19 +42,19 @@ def record_translation(translator, text):
     source = np.array([[*translator.source_start, *ids, *translator.source_end]], "int32")
     nodes = None
     if type(translator.strategy) is Beam and not start:
-        found, nodes = record_search(translator, source)
+        hypotheses, nodes = record_search(translator, source)
         labels = labels_of(tokenizer, [node.pop("token") for node in nodes])
         nodes = [{**node, "label": label} for node, label in zip(nodes, labels, strict=True)]
     else:
-        found = model.generate(
+        hypotheses = model.generate(
             source,
             translator.strategy,
             translator.max_length,
             constraints=translator.constraints,
             prefix=np.array([start], "int32") if start else None,
         )
-    length = int(found.lengths[0, 0])
-    written = ops.convert_to_numpy(found.tokens)[0, 0, :length].tolist()
+    length = int(hypotheses.lengths[0, 0])
+    written = ops.convert_to_numpy(hypotheses.tokens)[0, 0, :length].tolist()
     past = [model.bos_id, *written[:-1]]
     stacks = {
         "encoder": (model.encoder, "self_attention"),
@@ -73,7 +73,7 @@ def record_translation(translator, text):
     return {
         "text": text,
         "translation": tokenizer.detokenize([written[len(start) :]])[0].numpy().decode("utf-8", "replace"),
-        "score": float(found.scores[0, 0]),
+        "score": float(hypotheses.scores[0, 0]),
         # A recurrent encoder has no attention.
         "groups": [group for group in groups if group["layers"]],
         "beam": nodes,
@@ -140,7 +140,7 @@ def recorded_vectors(attentions):
         A dict that has, after the run, for each group whose layers all have the paper's attention, the queries, keys
         and values, a triple of float NumPy `(num_layers, length, num_heads * dim)`.
     """
-    calls, found = {}, {}
+    calls, vectors = {}, {}
 
     def recording(attention, call):
         def recorded(query, value, *args, **kwargs):
@@ -156,11 +156,11 @@ def recorded_vectors(attentions):
                     check_plain(attention)
                     recorded = recording(attention, attention.call)
                     stack.enter_context(mock.patch.object(attention, "call", recorded))
-        yield found
+        yield vectors
     for name, layers in attentions.items():
         if layers and all(id(attention) in calls for attention in layers):
             rows = [_projected(attention, *calls[id(attention)]) for attention in layers]
-            found[name] = [np.stack(part) for part in zip(*rows, strict=True)]
+            vectors[name] = [np.stack(part) for part in zip(*rows, strict=True)]
 
 
 def _projected(attention, query, value):
