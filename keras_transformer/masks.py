@@ -44,6 +44,7 @@ def lengths_of(token_ids, pad_id=0):
     >>> lengths_of([[5, 7, 0], [0, 0, 0]]).numpy().tolist()
     [2, 0]
     """
+    token_ids = ops.convert_to_tensor(token_ids)
     places = ops.arange(1, ops.shape(token_ids)[-1] + 1, dtype="int32")
     return ops.max(ops.where(ops.not_equal(token_ids, pad_id), places, 0), axis=-1)
 
