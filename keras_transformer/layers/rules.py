@@ -37,8 +37,8 @@ def keeping_rules(init, rules):
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
         arguments = signature.bind_partial(self, *args, **kwargs).arguments
-        for name in ruled.keys() & arguments.keys():
-            if not (arguments[name] is None and ruled[name] is None):
+        for name, default in ruled.items():
+            if name in arguments and not (arguments[name] is None and default is None):
                 rules[name](**{name: arguments[name]})
         init(self, *args, **kwargs)
 
