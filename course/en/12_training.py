@@ -428,7 +428,7 @@ def step_of_table(tokens, cache, index):
 
 found = {}
 for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=0.0)}.items():
-    hypotheses = kt.decoding.decode(step_of_table, (), strategy, prompt=[2], max_length=5)
+    hypotheses = kt.decoding.decode(step_of_table, (), strategy, [2], kt.decoding.Search(limits=5))
     ids = np.array(hypotheses.tokens)[0, 0]
     found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
     print(f"{name:6}  {found[name][0]}, {found[name][1]:.2f}")
