@@ -23,7 +23,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.decoding import Greedy
-from keras_transformer.execution.compiled import compiles
+from keras_transformer.execution import native
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
@@ -157,7 +157,7 @@ def model_of(settings, vocab_size, precision):
         Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, global_clipnorm=5.0),
         kt.MaskedCrossentropy(settings["smoothing"]),
         metrics=[kt.Perplexity()],
-        jit_compile=compiles(None),
+        jit_compile=native.compiles(None),
     )
     return model
 

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.checks import check_positive
 from keras_transformer.execution import native
 from keras_transformer.models import ClassificationHead, EncoderDecoder, EncoderModel
-from keras_transformer.models.ids import log_probs_of
+from keras_transformer.models.generation import log_probs_of
 
 ROWS_AT_ONCE = 256
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.execution.inference import inference
 from keras_transformer.execution.int8 import OneProduct
 from keras_transformer.keras_internals import sublayers
@@ -186,7 +186,7 @@ def check_summary(layer, tensors):
 
 
 def check_compiled(layer, tensors, expected, jit_compile=STEP_IN_XLA):
-    assert_close(compiled(layer, layer, jit_compile)(*tensors), expected, 1e-4)
+    assert_close(native.compiled(layer, layer, jit_compile)(*tensors), expected, 1e-4)
 
 
 def check_mask_passes(layer, tensors, mask):
@@ -205,7 +205,7 @@ def check_mask_passes(layer, tensors, mask):
 
 def check_compiled_with_mask(layer, tensors, mask, jit_compile=STEP_IN_XLA):
     expected = layer(with_mask(tensors[0], mask), *tensors[1:])
-    masked = compiled(lambda x, *rest: layer(with_mask(x, mask), *rest), layer, jit_compile)
+    masked = native.compiled(lambda x, *rest: layer(with_mask(x, mask), *rest), layer, jit_compile)
     assert_close(masked(*tensors), expected, 1e-4)
 
 
@@ -220,7 +220,7 @@ def check_under_xla(make_layer, make_inputs, mask):
 
 def in_one_piece(layer):
     """The layer, on JAX compiled: eagerly it compiles each operation for each shape and dtype."""
-    return compiled(layer, layer, True) if keras.backend.backend() == "jax" else layer
+    return native.compiled(layer, layer, True) if keras.backend.backend() == "jax" else layer
 
 
 def compilations():

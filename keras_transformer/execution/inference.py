@@ -1,13 +1,81 @@
-"""`with inference(model):` reads the weights of a model once for all calls inside."""
+"""Computations of many steps and calls: weights are read and functions compiled once, caches grow, batches are cut."""
 
 import contextlib
+import contextvars
+import functools
+import operator
+import threading
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import OneProduct
-from keras_transformer.execution.modes import holding, inference_graph
+from keras_transformer.execution import native, ops
+from keras_transformer.execution.int8 import OneProduct, kernel_product
 from keras_transformer.keras_internals import sublayers
+
+# `held()` gives what `inference` computed of the weights: a mapping from a layer to the `Operands` of its product.
+_HELD = contextvars.ContextVar("held", default=MappingProxyType({}))
+held = _HELD.get
+
+# Largest number of tokens in a part of a batch of an int8 encoder, unless the part is one row. A batch of fewer than
+# half as many tokens stays whole. docs/decisions.md has the measurement.
+PART = 512
+
+# Number of hypotheses from which on an int8 model searches the halves of a batch side by side.
+LARGE_BATCH = 32
+
+# The state has room for this many steps first, then for twice as many each time. Attention reads all slots of a cache,
+# used or not.
+FIRST_STEPS = 64
+
+# Number of compiled functions that a model keeps.
+KEPT_FUNCTIONS = 32
+
+
+class Operands(NamedTuple):
+    """The weights of a product, in the form that the product reads.
+
+    kernel: `(k, n)`, floats or int8; `(n, k)` where `transposed`.
+    scale: float32 `(n,)`, the factor that each column of an int8 kernel was multiplied with; None for floats.
+    bias: `(n,)`, or None.
+    transposed: Whether the axes of the kernel are exchanged; for int8 alone.
+    multiply: Function that multiplies rows by the int8 kernel, without a gradient; None for a product with one.
+    sums: float32 `(n,)`, the sum of each column of an int8 kernel, for the backend's own product; None where it cannot
+        multiply by this kernel.
+    parts: In how many int8 parts the rows are rounded, for an int8 kernel: 1 or 2.
+    lora: Function of the rows that computes what LoRA adds to the product by an int8 kernel; or None.
+    """
+
+    kernel: Any
+    scale: Any = None
+    bias: Any = None
+    transposed: bool = False
+    multiply: Any = None
+    sums: Any = None
+    parts: int = 1
+    lora: Any = None
+
+    def without_gradient(self):
+        """Returns operands whose product has no gradient."""
+        return self if self.scale is None else self._replace(multiply=kernel_product(self))
+
+    def joined(self, others):
+        """Returns the operands of one product for this one and others of the same input, or None if they differ."""
+        every = (self, *others)
+        kinds = {
+            (each.scale is None, each.bias is None, each.sums is None, each.parts, each.kernel.shape[0])
+            for each in every
+        }
+        if len(kinds) > 1 or any(each.lora is not None for each in every):
+            return None
+        vectors = {"scale": self.scale, "bias": self.bias, "sums": self.sums}
+        joined = {
+            name: ops.concatenate([getattr(each, name) for each in every])
+            for name, vector in vectors.items()
+            if vector is not None
+        }
+        return self._replace(kernel=ops.concatenate([each.kernel for each in every], axis=1), **joined)
 
 
 @contextlib.contextmanager
@@ -32,14 +100,23 @@ def inference(model, join=True):
         if first is not None and None not in others:
             plan[layer] = first.joined(others)
     plan = {layer: operands.without_gradient() for layer, operands in plan.items() if operands is not None}
-    with holding(plan), _HeldWeights(weights):
-        yield
+    token = _HELD.set(plan)
+    try:
+        with _HeldWeights(weights):
+            yield
+    finally:
+        _HELD.reset(token)
 
 
 def predict_graph(model):
     """Lets the graph of `predict` treat int8 weights as constants, and leave out gradients that nobody may take."""
     # A layer of a user's class may take a gradient.
-    return inference_graph(differentiable=any(map(is_user_defined, [model, *sublayers(model)])))
+    return native.inference_graph(differentiable=any(map(is_user_defined, [model, *sublayers(model)])))
+
+
+def has_int8_weights(model):
+    """Returns whether a model is quantized to int8, at least in part."""
+    return any(weight.dtype == "int8" for weight in model.weights)
 
 
 def is_user_defined(layer):
@@ -82,3 +159,189 @@ class _HeldWeights(keras.StatelessScope):
             self.original_scope.add_update(update)
         else:
             variable._direct_assign(value)
+
+
+def run_growing(run, unfinished, state, room, grown, result, limit):
+    """Runs a loop whose state grows: a cache that is too large makes each of its steps slower.
+
+    It has more and more room, until it is finished or has taken `limit` steps.
+
+    Args:
+        run: `run(state)` takes steps until the loop is finished or the room is used up, and returns the state.
+        unfinished: `unfinished(state)`, bool scalar.
+        state: A nest of tensors.
+        room: `room(state)`, the number of steps that the state has room for, an int or int32 scalar.
+        grown: `grown(state, steps)` returns the state with room for `steps` steps.
+        result: `result(state)`, the nest to return; its shapes do not depend on the room.
+        limit: The largest number of steps, an int or int32 scalar.
+
+    Returns:
+        What `result` returns for the last state.
+    """
+
+    def run_sizes(state, steps):
+        """Runs with room for `steps` steps; where it is unfinished then, with twice the room, up to `limit`."""
+        state = run(grown(state, steps))
+        if not isinstance(steps, int) or steps == limit:
+            return result(state)
+        more = min(2 * steps, limit)
+        return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result(state))
+
+    if isinstance(limit, int):  # a loop for each size, with static shapes
+        return run_sizes(state, min(max(FIRST_STEPS, room(state)), limit))
+    if native.in_xla():  # XLA needs one shape, and the size is unknown
+        return run_sizes(state, limit)
+    # A loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`.
+    state = grown(state, ops.minimum(FIRST_STEPS // 2, limit))
+    (state,) = ops.while_loop(
+        unfinished, lambda state: (run(grown(state, ops.minimum(2 * room(state), limit))),), (state,)
+    )
+    return result(state)
+
+
+def encode_rows(encoder, x, masks, training=None):
+    """Calls an encoder, in which no row sees another; in int8 on parts of a large batch side by side.
+
+    Args:
+        encoder: A layer, called as `encoder(x, training=training, **masks)`.
+        x: `(batch, length, features)`.
+        masks: A dict of masks, bool `(batch, length)` each.
+        training: False or None: the encoder does not drop.
+
+    Returns:
+        `(batch, length, features)`.
+    """
+    batch, length = ops.shape(x)[:2]
+    one_row = isinstance(batch, int) and batch < 2
+    if one_row or not _encodes_parts(encoder):
+        return encoder(x, training=training, **masks)
+    half, tokens = -(-batch // 2), batch * length
+    if isinstance(tokens, int):
+        size = batch if 2 * tokens < PART else max(1, min(PART // length, half))
+    else:
+        size = ops.maximum(1, ops.minimum(PART // ops.maximum(length, 1), half))
+        size = ops.where(2 * tokens < PART, batch, size)
+    with inference(encoder, join=False):
+        results = [(x.shape[1:], encoder.compute_dtype)]
+
+        def encode(rows):
+            x, masks = rows
+            return (encoder(x, training=training, **masks),)
+
+        return in_parts(encode, (x, masks), results, size)[0]
+
+
+def _encodes_parts(encoder):
+    """Returns whether parts of a batch are computed side by side: in int8, by layers that see no other row."""
+    if not (native.makes_inference_graph() and has_int8_weights(encoder)):
+        return False
+    # A user's layer may look at the whole batch, and layers of another precision return another dtype.
+    layers = encoder, *sublayers(encoder)
+    return len({layer.compute_dtype for layer in layers}) == 1 and not any(map(is_user_defined, layers))
+
+
+def search_rows(search, model, rows, width, results):
+    """Searches rows of a batch, of which none sees another; an int8 model the halves of a large batch side by side.
+
+    Args:
+        search: Takes a nest like `rows` with some of the rows, and returns a tuple of tensors `(rows, ...)`.
+        model: The model that searches.
+        rows: A nest of tensors `(batch, ...)`, and of numbers, scalar tensors and None, which are those of every row.
+            The first is a tensor `(batch, ...)`.
+        width: Number of hypotheses of each row.
+        results: For each tensor of the tuple its shape without the batch, and its dtype.
+
+    Returns:
+        What `search` returns for all rows.
+    """
+    # Products of floats gain nothing from two halves.
+    if not (has_int8_weights(model) and native.makes_inference_graph()):
+        return search(rows)
+    batch = ops.shape(keras.tree.flatten(rows)[0])[0]
+    half, least = -(-batch // 2), max(2, LARGE_BATCH // width)
+    small = batch < least
+    size = (batch if small else half) if isinstance(batch, int) else ops.where(small, batch, half)
+    return in_parts(search, rows, results, size)
+
+
+def in_parts(function, rows, results, size):
+    """Applies a function to parts of a batch, two at a time, in a graph for inference.
+
+    A second core hardly speeds up an operation on a few rows. Two parts use two cores, and what an operation writes
+    stays in the core's cache for the next one.
+
+    Args:
+        function: Takes a nest like `rows` with some of the rows, and returns a tuple of tensors `(rows, ...)`.
+        rows: A nest of tensors `(batch, ...)`, and of numbers, scalar tensors and None, which are those of every row.
+            The first is a tensor `(batch, ...)`.
+        results: For each tensor of the tuple its shape without the batch, and its dtype.
+        size: Rows of a part, at most those of the batch, an int or an int scalar tensor.
+
+    Returns:
+        What `function` returns for all rows.
+    """
+    leaves = keras.tree.flatten(rows)
+    given = [x for x in leaves if _is_cut(x)]
+    batch = ops.shape(given[0])[0]
+    size = max(size, 1) if isinstance(size, int) else ops.maximum(size, 1)
+    parts = -(-batch // size)
+    if isinstance(parts, int) and parts <= 1:
+        return function(rows)
+    # The last row fills the last part up.
+    members = ops.minimum(ops.arange(parts * size, dtype="int32"), batch - 1)
+
+    def apply(part):
+        left = iter(part)
+        return tuple(
+            function(keras.tree.pack_sequence_as(rows, [next(left) if _is_cut(x) else x for x in leaves]))
+        )
+
+    cut = [ops.take(x, members, axis=0) for x in given]
+    cut = [ops.reshape(x, (parts, size, *ops.shape(x)[1:])) for x in cut]
+    known = size if isinstance(size, int) else None
+    found = native.side_by_side(apply, cut, [((known, *shape), dtype) for shape, dtype in results])
+    every = [ops.reshape(x, (parts * size, *ops.shape(x)[2:])) for x in found]
+    return tuple(ops.reshape(x[:batch], (batch, *ops.shape(x)[1:])) for x in every)
+
+
+def _is_cut(x):
+    """Returns whether a leaf of a nest has an axis of rows."""
+    return len(getattr(x, "shape", ())) > 0
+
+
+class CompiledFunctions:
+    """Keeps compiled functions of a model as long as it has the variables that they were made with.
+
+    `enable_lora`, `quantize` and new layers change the variables of a model. New values of int8 variables need new
+    functions too. A change of another attribute is not seen: `compile` forgets all functions.
+    """
+
+    def __init__(self):
+        self.variables, self.functions = [], {}
+        self.unchanged = lambda: True
+        self.lock = threading.Lock()
+
+    def get(self, key, variables, make):
+        """Returns the function of a key, and makes it if there is none for these variables."""
+        with self.lock:
+            same = len(variables) == len(self.variables) and all(map(operator.is_, variables, self.variables))
+            if not (same and self.unchanged()):
+                self.variables, self.functions = list(variables), {}
+                self.unchanged = native.unchanged(variables)
+            function = self.functions.pop(key, None) or make()
+            if len(self.functions) == KEPT_FUNCTIONS:
+                del self.functions[next(iter(self.functions))]  # the one that was not used for longest
+            self.functions[key] = function
+            return function
+
+    def clear(self):
+        """Forgets all functions."""
+        self.functions = {}
+
+
+class KeepsFunctions:
+    """Mixin of a class whose objects keep compiled functions."""
+
+    @functools.cached_property
+    def _functions(self):
+        return CompiledFunctions()

@@ -201,12 +201,3 @@ def set_quantization_config(layer, config):
     """Gives a configuration to a layer that is quantized already, as a layer from a file is."""
     layer.quantization_config = config
     layer.inputs_quantizer = config.activation_quantizer
-
-
-# Whether an int8 product can be computed, and exported, here.
-can_multiply_int8 = native.has_int8_product
-
-
-def has_int8_weights(model):
-    """Returns whether a model is quantized to int8, at least in part."""
-    return any(weight.dtype == "int8" for weight in model.weights)

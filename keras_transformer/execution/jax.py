@@ -31,6 +31,11 @@ def in_xla():
     return jax is not None
 
 
+def without_gradient():
+    """Returns False: any function may be differentiated."""
+    return False
+
+
 def makes_inference_graph():
     """Returns whether a graph without a gradient and without XLA is being made."""
     return False
@@ -58,6 +63,11 @@ def compiled(function, model, jit_compile, differentiable=False):
             return function(*args)
 
     return lambda *args: stateless([v.value for v in model.variables], *args)
+
+
+def inference_graph(differentiable=False):
+    """Returns a context that changes nothing: no graph is made for inference."""
+    return contextlib.nullcontext()
 
 
 def optimized_quickly(passes=1):

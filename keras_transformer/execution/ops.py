@@ -11,7 +11,6 @@ from keras import ops
 from keras.ops import *  # noqa: F403 (this module stands in for it; `min`, `all` and such are Keras's below)
 
 from keras_transformer.execution import native
-from keras_transformer.execution.modes import current
 
 # Largest number of rows for which TensorFlow's usual product and softmax take longer to start than to compute.
 FEW_ROWS = 4
@@ -104,7 +103,7 @@ def transpose(x, axes):
         # A reshape would need a computed shape, and tf2onnx joins such a reshape wrongly to one before it.
         ones = [axis for axis in range(len(axes)) if axis not in moving]
         return ops.expand_dims(ops.squeeze(x, ones), [axes.index(axis) for axis in ones])
-    return native.transpose(x, axes) if current().without_gradient else ops.transpose(x, axes)
+    return native.transpose(x, axes) if native.without_gradient() else ops.transpose(x, axes)
 
 
 def matmul(x, y, transpose_y=False):
@@ -212,7 +211,7 @@ def custom_gradient(function):
     Args:
         function: Function of tensors to a value and a gradient function.
     """
-    if native.GAINS_BY_WRITTEN_GRADIENTS and not current().without_gradient:
+    if native.GAINS_BY_WRITTEN_GRADIENTS and not native.without_gradient():
         return ops.custom_gradient(function)
     return lambda *tensors: function(*tensors)[0]
 

@@ -1,6 +1,7 @@
 """The backend's own operations on TensorFlow. `jax.py` has the same names."""
 
 import contextlib
+import contextvars
 import functools
 from copy import copy as copy_options
 
@@ -17,11 +18,15 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-from keras_transformer.execution.modes import current, inference_graph, mode
-
 # Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 30 microseconds.
 COPIED_ONCE = 2**22
 
+# Facts about the graph that is being made: whether `compiled` traces it for XLA, whether nobody takes a gradient of it,
+# and whether int8 weights keep their values as long as it exists.
+_XLA, _WITHOUT_GRADIENT, _CONSTANT_WEIGHTS = (
+    contextvars.ContextVar(name, default=False) for name in ("xla", "without_gradient", "constant_weights")
+)
+without_gradient = _WITHOUT_GRADIENT.get
 
 # TensorFlow keeps fewer tensors and computes fewer passes where a gradient is written out.
 GAINS_BY_WRITTEN_GRADIENTS = True
@@ -42,14 +47,38 @@ def has_accelerator():
 def in_xla():
     """Returns whether XLA runs the code at hand."""
     # The second is a function of the user, `tf.function(jit_compile=True)`, or Keras's of `compile(jit_compile=True)`.
-    return current().xla or (
+    return _XLA.get() or (
         not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     )
 
 
 def makes_inference_graph():
     """Returns whether a graph without a gradient and without XLA is being made."""
-    return current().without_gradient and not tf.executing_eagerly() and not in_xla()
+    return without_gradient() and not tf.executing_eagerly() and not in_xla()
+
+
+@contextlib.contextmanager
+def _set(*facts):
+    """Gives context variables other values for the code inside: pairs of a variable and its value."""
+    tokens = [(variable, variable.set(value)) for variable, value in facts]
+    try:
+        yield
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)
+
+
+def inference_graph(differentiable=False):
+    """Lets graphs that are made inside treat int8 weights as constants, and leave out gradients.
+
+    Such a graph has faster operations without a gradient, and no gradients that are written out: TensorFlow keeps each
+    of these until the process ends, and with it the graph that it belongs to. TensorFlow raises where a gradient is
+    taken all the same.
+
+    Args:
+        differentiable: Whether somebody may take a gradient of them.
+    """
+    return _set((_CONSTANT_WEIGHTS, True), (_WITHOUT_GRADIENT, not differentiable))
 
 
 def compiled(function, model, jit_compile, differentiable=False):
@@ -68,7 +97,7 @@ def compiled(function, model, jit_compile, differentiable=False):
     """
 
     def traced(*args):
-        with mode(xla=jit_compile), inference_graph(differentiable):
+        with _set((_XLA, jit_compile)), inference_graph(differentiable):
             return function(*args)
 
     # A partial has no code object. TensorFlow counts traces for each code object, and would warn of retracing as
@@ -197,7 +226,7 @@ def product_of_few_rows(x, y, transpose_y=False):
     """
     one = x.shape[-2] == 1
     # The gradient of several rows, vector by vector, would need as many copies of `y`.
-    if x.dtype != tf.float32 or in_xla() or not (one or current().without_gradient):
+    if x.dtype != tf.float32 or in_xla() or not (one or without_gradient()):
         return tf.matmul(x, y, transpose_b=transpose_y)
     if one:
         return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y)
@@ -238,7 +267,7 @@ def int8_column_sums(kernel, axes, largest):
     with tf.init_scope():  # the kernel's values, in a graph too
         if tf.reduce_max(tf.abs(tf.cast(kernel.value, tf.int16))) > largest:
             return None
-        sums = _column_sums(kernel.value, axes).numpy() if current().constant_weights else None
+        sums = _column_sums(kernel.value, axes).numpy() if _CONSTANT_WEIGHTS.get() else None
     return _column_sums(kernel.value, axes) if sums is None else sums
 
 
@@ -279,7 +308,7 @@ def int8_product(kernel, scale, sums, steps, transposed=False):
         A function. It takes float32 rows `(m, k)` of numbers from `-steps` to `steps`, rounds them to whole numbers and
         returns `rows @ kernel / (127 * scale)`, float32 `(m, n)`.
     """
-    constant, kernel = current().constant_weights, tf.convert_to_tensor(kernel)
+    constant, kernel = _CONSTANT_WEIGHTS.get(), tf.convert_to_tensor(kernel)
     reach = 127.0 / tf.cast(scale, tf.float32)  # the largest number of each column
     bias = sums * (-steps / 127.0**2) * reach
     node = functools.partial(_int8_node, transposed=transposed, constant=constant)

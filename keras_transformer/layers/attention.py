@@ -6,7 +6,6 @@ import keras
 
 from keras_transformer.checks import check, check_choice
 from keras_transformer.execution import ops
-from keras_transformer.execution.operands import joint_product
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.axes import FoldedAxes, attended_axes, check_lengths
@@ -20,7 +19,7 @@ from keras_transformer.layers.dot_product import (
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.layers.keras_attention import SWAPPED, KerasAttention
 from keras_transformer.layers.positions import AttentionPositions
-from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.projection import Projection, joint_product
 from keras_transformer.layers.residual import NORMS, Dropout
 from keras_transformer.masks import as_attention_mask, as_token_mask, combine, look_ahead_mask
 

@@ -6,12 +6,12 @@ import keras
 
 from keras_transformer.checks import check, check_dense
 from keras_transformer.execution import ops
+from keras_transformer.execution.inference import Operands, held
 from keras_transformer.execution.int8 import OneProduct, column_sums, narrow_weights, parts_of
-from keras_transformer.execution.modes import held
-from keras_transformer.execution.operands import Operands
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
 from keras_transformer.layers.base import Configured
+from keras_transformer.layers.projection import product_of
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -103,7 +103,7 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         states = ops.cast(states, self.compute_dtype)
         states = states if self.output_scale == 1.0 else states * self.output_scale
         rows = ops.reshape(states, (-1, self.output_dim))
-        logits = operands.product(rows)
+        logits = product_of(rows, operands)
         logits = self._finished(logits if operands.scale is None else self._with_lora(logits, rows))
         return ops.reshape(logits, (*ops.shape(states)[:-1], self.input_dim))
 

@@ -8,9 +8,8 @@ import keras
 
 from keras_transformer.checks import check_dense
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import OneProduct, column_sums
-from keras_transformer.execution.modes import held
-from keras_transformer.execution.operands import Operands
+from keras_transformer.execution.inference import Operands, held
+from keras_transformer.execution.int8 import OneProduct, column_sums, int8_product
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -96,7 +95,7 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         is_matrix = len(inputs.shape) == 2 and self.contracted == 1
         inner = math.prod(inputs.shape[len(inputs.shape) - self.contracted :])
         rows = inputs if is_matrix else ops.reshape(inputs, (-1, inner))
-        x = self._with_axes(operands.product(rows), inputs)
+        x = self._with_axes(product_of(rows, operands), inputs)
         return x if self.activation is None else self.activation(x)
 
     def _lora(self, k):
@@ -142,3 +141,30 @@ def _contracted_axes(equation):
     free, new = inputs.removesuffix(contracted), kernel.removeprefix(contracted)
     computable = (free + contracted, contracted + new, free + new) == (inputs, kernel, output)
     return len(contracted) if computable else 0
+
+
+def product_of(rows, operands):
+    """Multiplies rows `(m, k)` by the kernel of `Operands` and adds the bias: `(m, n)`, of the dtype of the rows."""
+    x = ops.matmul(rows, operands.kernel) if operands.scale is None else int8_product(operands, rows)
+    x = x if operands.lora is None else x + operands.lora(rows)
+    return x if operands.bias is None else x + operands.bias
+
+
+def joint_product(layer, x):
+    """Computes all of a layer's `joint_products` of one input as one product.
+
+    Args:
+        layer: The layer.
+        x: `(batch, ..., features)`.
+
+    Returns:
+        The list of their outputs; None where `inference` holds no joint product for this layer.
+    """
+    operands = held().get(layer)
+    if operands is None:
+        return None
+    free = ops.shape(x)[:-1]
+    product = product_of(ops.reshape(x, (-1, x.shape[-1])), operands)
+    outers = [part.outer_shape for part in layer.joint_products]
+    parts = ops.split(product, list(map(math.prod, outers)), axis=-1)
+    return [ops.reshape(part, (*free, *outer)) for part, outer in zip(parts, outers, strict=True)]

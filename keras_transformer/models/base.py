@@ -6,10 +6,8 @@ from types import MappingProxyType
 import keras
 
 from keras_transformer.checks import check
-from keras_transformer.execution.compiled import unchanged
-from keras_transformer.execution.inference import predict_graph
-from keras_transformer.execution.int8 import has_int8_weights
-from keras_transformer.execution.parts import encode_rows
+from keras_transformer.execution import native
+from keras_transformer.execution.inference import encode_rows, has_int8_weights, predict_graph
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Decoder, Encoder
 from keras_transformer.layers.base import Configured, check_part, ensure_built
@@ -161,7 +159,7 @@ class BaseModel(Configured, keras.Model):
         """Traces `predict` again if int8 weights changed: the traced function keeps a packed copy."""
         force = force or self.predict_function is None or not self._unchanged()
         if force:
-            self._unchanged = unchanged(self.variables)
+            self._unchanged = native.unchanged(self.variables)
         return super().make_predict_function(force)
 
     def predict_step(self, *args):

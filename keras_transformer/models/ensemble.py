@@ -8,7 +8,7 @@ import keras
 from keras_transformer.checks import check
 from keras_transformer.decoding.loop import with_methods
 from keras_transformer.execution import ops
-from keras_transformer.execution.int8 import has_int8_weights
+from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation, Scores

@@ -14,8 +14,7 @@ from keras_transformer.layers.cache import START
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.masks import lengths_of, segment_mask
 from keras_transformer.models.base import BaseModel
-from keras_transformer.models.generation import Generation, Scores, tree_step
-from keras_transformer.models.ids import left_padded, log_probs_of
+from keras_transformer.models.generation import Generation, Scores, left_padded, log_probs_of, tree_step
 from keras_transformer.models.r_drop import RDrop
 
 

@@ -3,7 +3,7 @@
 import keras
 
 from keras_transformer.checks import check
-from keras_transformer.execution.int8 import has_int8_weights
+from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.models import T5, Transformer
 from keras_transformer.runs.recipe import RATES

@@ -1,7 +1,7 @@
 """The compiled model of a recipe."""
 
 from keras_transformer.checks import check
-from keras_transformer.execution.compiled import compiles
+from keras_transformer.execution import native
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer
@@ -54,7 +54,7 @@ def make_model(recipe, tokenizers, steps, initial=None):
         optimizer=_optimizer(recipe, _schedule(recipe, model.d_model, steps)),
         loss=MaskedCrossentropy(recipe.label_smoothing, pad_id=model.pad_id),
         metrics=[MaskedAccuracy(pad_id=model.pad_id), Perplexity(pad_id=model.pad_id)],
-        jit_compile=compiles(recipe.xla),
+        jit_compile=native.compiles(recipe.xla),
         r_drop=recipe.r_drop,
     )
     return model

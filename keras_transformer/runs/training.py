@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_transformer.checks import check
 from keras_transformer.data import Batches
 from keras_transformer.data.unknown import SMALL_SHARE
-from keras_transformer.execution.compiled import compiles
+from keras_transformer.execution import native
 from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.models import Ensemble
 from keras_transformer.runs.averaging import average_in_locked_folder
@@ -220,7 +220,7 @@ def _report(recipe, translator, batches, say):
     say(
         f"{model.count_params():,} parameters, {sizes[0]} source and {sizes[1]} target ids; "
         f"{batches.kept:,} pairs, {batches.steps} steps an epoch, "
-        f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if compiles(recipe.xla) else 'off'}; "
+        f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if native.compiles(recipe.xla) else 'off'}; "
         f"on {device}"
     )
     read = batches.kept + batches.skipped

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.decoding import ForcedFirstToken, SuppressTokens
-from keras_transformer.execution.int8 import has_int8_weights
+from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.runs.tokenizers import NAMES, ids_and_sizes
 from keras_transformer.serving.translator import FRAME

@@ -12,8 +12,8 @@ import tensorflow as tf
 import tqdm
 
 from keras_transformer.checks import check_positive
-from keras_transformer.execution.int8 import can_multiply_int8, has_int8_weights
-from keras_transformer.execution.modes import inference_graph
+from keras_transformer.execution import native
+from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
 from keras_transformer.serving.graph.saved_model import write_saved_model
 from keras_transformer.serving.graph.server_graph import write_server_config
@@ -95,7 +95,7 @@ def export(
         raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
     if precision == "int8" and xla:
         raise ValueError("XLA has no fast int8 product for CPUs. Received: precision='int8', xla=True.")
-    if precision == "int8" and not can_multiply_int8():
+    if precision == "int8" and not native.has_int8_product():
         raise ValueError(
             "`precision='int8'` must be exported by TensorFlow for Linux on x86-64, where no GPU is visible "
             f"(CUDA_VISIBLE_DEVICES=-1). Received: devices={keras.distribution.list_devices()}."
@@ -134,7 +134,7 @@ def export(
         # Those of an export that was killed.
         remove_temporaries(folder)
         functions = {}
-        with inference_graph():
+        with native.inference_graph():
             for name in list(makers):
                 bar.set_description(f"tracing {name}")
                 # Concrete functions, or `save` would trace each function once more.

@@ -11,8 +11,8 @@ import tqdm
 
 from keras_transformer.checks import check_positive
 from keras_transformer.data.unknown import WARNING, UnknownTokens
-from keras_transformer.execution.compiled import KeepsFunctions, compiles, optimized_quickly
-from keras_transformer.execution.modes import inference_graph
+from keras_transformer.execution import native
+from keras_transformer.execution.inference import KeepsFunctions
 from keras_transformer.layers.base import arguments_by_name
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.serving.export import export
@@ -198,8 +198,8 @@ class Servable(KeepsFunctions, Saving):
         Returns:
             A dict from an output's name to its NumPy array `(batch, ...)`.
         """
-        function = self._default_function(compiles(jit_compile), signature)
-        with optimized_quickly():
+        function = self._default_function(native.compiles(jit_compile), signature)
+        with native.optimized_quickly():
             outputs = function(*map(tf.constant, inputs))
         return {name: value.numpy() for name, value in outputs.items()}
 
@@ -212,7 +212,7 @@ class Servable(KeepsFunctions, Saving):
         if not xla or self.max_source_length is None:
             function = self.signatures([tf.int32.max]).functions()[signature]
             # `CompiledFunctions` makes a new function for new int8 weights.
-            with inference_graph():
+            with native.inference_graph():
                 function.get_concrete_function()  # traces it
             return function
         # XLA compiles each shape, which takes seconds. So there are few shapes.

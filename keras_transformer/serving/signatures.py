@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.masks import lengths_of
 from keras_transformer.text.base import valid_utf8
 
@@ -75,7 +75,7 @@ class Signatures:
         """
         if not self._source_lengths:
             return function
-        compiled_function = compiled(function, self._model, jit_compile=True)
+        compiled_function = native.compiled(function, self._model, jit_compile=True)
 
         def padded_step(*inputs):
             rows = tf.shape(inputs[0])[0]

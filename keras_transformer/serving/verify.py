@@ -16,7 +16,7 @@ import tensorflow_text  # noqa: F401  # the operations of the tokenizers, which 
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from keras_transformer.checks import LONGEST, printable
-from keras_transformer.execution.compiled import optimized_quickly
+from keras_transformer.execution import native
 from keras_transformer.serving.graph.server_graph import leave_signature, session_config
 from keras_transformer.serving.server.server_files import DESCRIPTION, description_of, models_in, versions_of
 from keras_transformer.serving.warmup import first_warmup_request
@@ -242,7 +242,7 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
     """
     requests, answers = list(requests), []
     # To optimize a function takes longer than to run it once.
-    with optimized_quickly(passes=0):
+    with native.optimized_quickly(passes=0):
         for name, inputs in requests:
             function = functions[name]
             outputs = function(**{key: tf.constant(value) for key, value in inputs.items()})

@@ -30,7 +30,7 @@ from keras_transformer.decoding import (
     SuppressTokens,
     decode,
 )
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 
 PAD, UNKNOWN, BOS, EOS, A, B, C, VOCAB = 0, 1, 2, 3, 4, 5, 6, 7
 JUNK = C  # stands left of where a prompt starts, and must not be seen
@@ -384,7 +384,7 @@ def test_compiled_search_is_the_eager_one_and_takes_lengths_as_tensors(strategy)
                 return decode(step, cache, strategy, prompt, settings, starts=starts, **rest)
 
             tensors = cache, prompt, search.limits, search.source_lengths, starts
-            run_compiled = compiled(of_tensors, keras.layers.Layer(), jit_compile)
+            run_compiled = native.compiled(of_tensors, keras.layers.Layer(), jit_compile)
             return run_compiled(*map(ops.convert_to_tensor, tensors))
 
         found, scores = search(tables, run=run, **keywords)

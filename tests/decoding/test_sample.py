@@ -23,7 +23,7 @@ from keras_transformer.decoding import (
     row_keys,
 )
 from keras_transformer.decoding.sample import _draw
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 
 BOS, EOS, VOCAB, ROWS, DRAWS = 2, 3, 11, 41, 53
 LOGITS = np.array([0.3, -1.0, 0.2, 1.5, 0.9, -0.4, 0.0, 2.0, -2.5, 1.1, 0.5], "float32")
@@ -219,7 +219,7 @@ def test_forbidden_tokens_are_never_drawn():
     logits[:, ::2] = -np.inf
     uniform = rng.uniform(size=(200, 8, 1)).astype("float32")
     for jit_compile in compilations():
-        run = compiled(lambda u: _draw(ops.convert_to_tensor(logits), u), layers.Layer(), jit_compile)
+        run = native.compiled(lambda u: _draw(ops.convert_to_tensor(logits), u), layers.Layer(), jit_compile)
         for numbers in uniform:
             assert np.all(as_numpy(run(ops.convert_to_tensor(numbers))) % 2 == 1)
 

@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, compilations, normal
 from keras import ops
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.layers import Decoder, DecoderLayer, KVCache, empty_cache
 
 BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM = 2, 3, 7, 5, 4
@@ -53,7 +53,7 @@ def test_write_takes_an_index_of_any_integer_dtype_in_and_outside_a_graph(index)
     given = ops.convert_to_tensor(2, index) if isinstance(index, str) else index
     np.testing.assert_array_equal(as_numpy(filled().write(new(3), given).value), expected)
     for jit_compile in compilations() if index == "int32" else ():
-        write = compiled(lambda i: filled().write(new(3), i), keras.layers.Layer(), jit_compile)
+        write = native.compiled(lambda i: filled().write(new(3), i), keras.layers.Layer(), jit_compile)
         np.testing.assert_array_equal(as_numpy(write(given).value), expected)
 
 

@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, assert_close, compilations
 from keras import ops
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.layers import ImagePreprocessing
 
 
@@ -41,7 +41,9 @@ def test_files_precision_and_graphs(size, dtype, tmp_path):
     keras.Model(inputs, outputs).save(tmp_path / "model.keras")
     assert_close(keras.models.load_model(tmp_path / "model.keras")(images), expected, 1e-6)
     for jit_compile in compilations():
-        assert_close(compiled(layer, layer, jit_compile)(ops.convert_to_tensor(images)), expected, 1e-5)
+        assert_close(
+            native.compiled(layer, layer, jit_compile)(ops.convert_to_tensor(images)), expected, 1e-5
+        )
 
 
 @pytest.mark.tensorflow  # JAX knows every size when it compiles

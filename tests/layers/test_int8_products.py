@@ -13,7 +13,6 @@ from keras import ops
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import inference
 from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, STEPS, TwoPartQuantizer
-from keras_transformer.execution.modes import inference_graph
 from keras_transformer.layers import Encoder
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import Projection
@@ -65,7 +64,7 @@ def test_all_calls_for_a_large_kernel_share_one_copy(size, operations, monkeypat
 
     @tf.function(autograph=False)
     def call_in_a_loop_and_outside(x):
-        with inference_graph(), inference(keras.Sequential([layer])):
+        with native.inference_graph(), inference(keras.Sequential([layer])):
             (looped,) = ops.while_loop(
                 lambda y: ops.sum(y) < 0, lambda y: (layer(x),), (-ops.ones((4, 1, 3, 5)),)
             )
@@ -295,8 +294,8 @@ def test_a_layer_in_the_scope_of_a_strategy_computes_the_same():
 
 SUMS = """
 import numpy as np, tensorflow as tf
+from keras_transformer.execution import native
 from keras_transformer.execution.int8 import STEPS, MAX_INT8_WEIGHT
-from keras_transformer.execution.modes import inference_graph
 from keras_transformer.execution.tensorflow import int8_product
 rng = np.random.default_rng(0)
 for parts, steps in STEPS.items():
@@ -305,7 +304,7 @@ for parts, steps in STEPS.items():
     kernel = rng.choice([-weight, weight], (512, 48)).astype("int8")
     kernel[:, 0], rows[0] = weight, steps
     kernel[:, 1] = -weight
-    with inference_graph():
+    with native.inference_graph():
         for transposed in (False, True):
             given = kernel.T.copy() if transposed else kernel
             operands = tf.constant(given), tf.ones(48), kernel.sum(axis=0).astype("float32"), steps

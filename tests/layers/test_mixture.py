@@ -15,7 +15,7 @@ from contracts import (
 from keras import ops
 from reference import feed_forward, gated_feed_forward, imbalance, mixture, routing, weights_of
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
 from keras_transformer.layers.mixture import MixtureOfExperts
 
@@ -233,7 +233,7 @@ def test_routing_is_float32_under_mixed_precision():
 @pytest.mark.parametrize("jit_compile", portable_first())
 def test_one_compiled_function_serves_every_length(jit_compile):
     layer = built()
-    function = compiled(lambda x: layer(x), layer, jit_compile)
+    function = native.compiled(lambda x: layer(x), layer, jit_compile)
     for length in (LENGTH, 1, 3):
         assert_close(function(ops.convert_to_tensor(X[:, :length])), layer(X[:, :length]))
 

@@ -9,7 +9,7 @@ from contracts import as_numpy, assert_close, compilations, normal, randomized
 from keras import ops
 
 from keras_transformer import layers
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 
 BATCH, LENGTH, D_MODEL, HEADS, DIM = 2, 7, 12, 6, 4
 
@@ -337,7 +337,7 @@ def test_compiled_steps_at_an_index_tensor_are_all_at_once(kind, positions):
     stack, x = decoder(kind, positions, num_layers=2), normal(BATCH, LENGTH, D_MODEL)
     expected = as_numpy(stack(x))
     for jit_compile in compilations()[:1]:
-        step = compiled(lambda x, cache, index: stack(x, cache=cache, index=index), stack, jit_compile)
+        step = native.compiled(lambda x, cache, index: stack(x, cache=cache, index=index), stack, jit_compile)
         cache = stack.empty_cache(BATCH, LENGTH + 1)
         for i in range(LENGTH):
             y, cache = step(ops.convert_to_tensor(x[:, i : i + 1]), cache, ops.convert_to_tensor(i, "int32"))

@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, assert_close, check_config, compilations, needs_bfloat16, normal, randomized
 from keras import ops
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.layers import PatchEmbedding
 
 
@@ -48,7 +48,9 @@ def test_files_and_graphs(tmp_path):
     keras.Model(inputs, outputs).save(tmp_path / "model.keras")
     assert_close(keras.models.load_model(tmp_path / "model.keras")(images), layer(images), 1e-6)
     for jit_compile in compilations():
-        assert_close(compiled(layer, layer, jit_compile)(ops.convert_to_tensor(images)), layer(images), 1e-5)
+        assert_close(
+            native.compiled(layer, layer, jit_compile)(ops.convert_to_tensor(images)), layer(images), 1e-5
+        )
 
 
 @needs_bfloat16

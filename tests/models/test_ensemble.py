@@ -20,7 +20,7 @@ from contracts import as_numpy, assert_close
 from reference import log_softmax
 
 from keras_transformer.decoding import Beam, Greedy
-from keras_transformer.execution.int8 import has_int8_weights
+from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.layers import LearnedPositions
 from keras_transformer.models import Ensemble, Transformer
 

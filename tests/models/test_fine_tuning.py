@@ -8,7 +8,7 @@ import pytest
 from contracts import STEP_IN_XLA, as_numpy, assert_close, randomized
 
 from keras_transformer.decoding import Beam, Greedy, Sample
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.layers import Projection
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import Transformer
@@ -145,7 +145,7 @@ def test_ordinary_use_of_generate_gives_no_warning():
         for length in (1, 2, 3, 4, 5):
             model.generate(SOURCE[:2, :length], Greedy(), 2, jit_compile=False)
         for _ in range(3):
-            compiled(small().encode, model, False)(SOURCE)
+            native.compiled(small().encode, model, False)(SOURCE)
     finally:
         logger.removeHandler(handler)
     assert not messages

@@ -47,9 +47,8 @@ from keras_transformer.decoding import (
     SuppressTokens,
     decode,
 )
-from keras_transformer.execution import compiled as execution_compiled
-from keras_transformer.execution import growth, parts
-from keras_transformer.execution.modes import inference_graph
+from keras_transformer.execution import inference as execution_inference
+from keras_transformer.execution import native
 from keras_transformer.layers import TreeCache
 from keras_transformer.models import EncoderDecoder, Transformer
 
@@ -100,7 +99,7 @@ def test_the_cache_grows_without_a_trace(model, strategy, mode, monkeypatch):
     """Room for 2, 4, 8, 16 steps gives what room for all gives."""
     endless = (SuppressTokens((EOS,)),)
     expected = written(model, strategy, endless, PREFIX, "eager")
-    monkeypatch.setattr(growth, "FIRST_STEPS", 2)
+    monkeypatch.setattr(execution_inference, "FIRST_STEPS", 2)
     fresh = writer()
     assert_same(written(fresh, strategy, endless, PREFIX, mode), expected)
     assert np.max(expected[1]) == 2 * 5 + 16 + 1  # the longest source, and its prefix
@@ -149,8 +148,8 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(strategy, known, 
 
     found = []
     for least in (10**6, strategy.width):  # 3 rows are then two halves of 2, one of which is there twice
-        monkeypatch.setattr(parts, "LARGE_BATCH", least)
-        with inference_graph():
+        monkeypatch.setattr(execution_inference, "LARGE_BATCH", least)
+        with native.inference_graph():
             spec = tf.TensorSpec((3 if known else None, 5), "int32")
             found.append(
                 as_numpy(tf.function(search).get_concrete_function(spec)(ops.convert_to_tensor(SOURCE)))
@@ -167,7 +166,7 @@ def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
     model = Transformer(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32, dropout=0.1)
     if mode == "int8":
         model.quantize("int8")
-    with inference_graph():
+    with native.inference_graph():
         graph = tf.function(lambda x: model.search(x, Beam(2), MAX_LENGTH)).get_concrete_function(
             tf.TensorSpec((None, 5), "int32")
         )
@@ -195,7 +194,7 @@ def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_le
     """Attention of few queries is much faster where the graph knows that they are few, as an export's does."""
     model = NotesShapes(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32)
     model.shapes = []
-    with inference_graph():
+    with native.inference_graph():
         search = tf.function(lambda x: model.search(x, strategy, max_length))
         graph = search.get_concrete_function(tf.TensorSpec((None, None), "int32")).graph.as_graph_def()
     assert {*model.shapes} == {(None, strategy.width)}
@@ -384,15 +383,15 @@ def test_a_search_that_is_forgotten_leaves_no_graph():
 
 
 def test_the_function_that_was_not_used_for_longest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(execution_compiled, "KEPT_FUNCTIONS", 2)
-    functions, made = execution_compiled.CompiledFunctions(), []
+    monkeypatch.setattr(execution_inference, "KEPT_FUNCTIONS", 2)
+    functions, made = execution_inference.CompiledFunctions(), []
     for key in "abacab":
         functions.get(key, [], lambda key=key: made.append(key) or key)
     assert made == ["a", "b", "c", "b"]
 
 
 def test_threads_share_one_compiled_function():
-    functions, made = execution_compiled.CompiledFunctions(), []
+    functions, made = execution_inference.CompiledFunctions(), []
 
     def make():
         time.sleep(0.05)  # long enough for the other threads to ask

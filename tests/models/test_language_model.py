@@ -18,7 +18,7 @@ from reference import imbalance, log_softmax, under, weights_of
 
 from keras_transformer import layers
 from keras_transformer.decoding import Beam, Greedy, MinLength
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.models import LanguageModel
 
@@ -82,12 +82,12 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
 def test_in_a_graph_each_row_ends_with_its_last_position():
     decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
     model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(8)), seed=5)
-    search = compiled(
+    search = native.compiled(
         lambda source: model.search(source, Greedy(), 20, constraints=(MinLength(20),)), model, False
     )
     found = search(ops.convert_to_tensor(PROMPTS))
     assert as_numpy(found.lengths)[:, 0].tolist() == [4, 7, 8, 8]
-    default = compiled(lambda source: model.search(source, Greedy()), model, False)
+    default = native.compiled(lambda source: model.search(source, Greedy()), model, False)
     assert as_numpy(default(ops.convert_to_tensor(PROMPTS)).lengths).max() <= 8
 
 

@@ -32,7 +32,7 @@ from keras_transformer.decoding import (
     RepetitionPenalty,
     SuppressTokens,
 )
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
 from keras_transformer.models import T5, LanguageModel, RecurrentSeq2Seq, Transformer
@@ -91,7 +91,7 @@ def test_saved_model_is_the_same(name, tmp_path):
 def test_compiled_is_eager(name, jit_compile):
     case = CASES[name]
     model, expected = shared(name)
-    assert_close(compiled(model, model, jit_compile)(tensors_of(case.inputs)), expected, 1e-4)
+    assert_close(native.compiled(model, model, jit_compile)(tensors_of(case.inputs)), expected, 1e-4)
 
 
 @pytest.mark.slow

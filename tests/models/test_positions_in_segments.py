@@ -5,7 +5,7 @@ import pytest
 from contracts import as_numpy, compilations
 from keras import ops
 
-from keras_transformer.execution.compiled import compiled
+from keras_transformer.execution import native
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models.language_model import positions_in_segments
 
@@ -23,7 +23,7 @@ def test_positions_in_many_contiguous_texts():
     expected = [[int((row[:i] == row[i]).sum()) for i in range(97)] for row in segment_ids]
     assert as_numpy(positions_in_segments(segment_ids)).tolist() == expected
     for jit_compile in compilations():
-        function = compiled(positions_in_segments, PositionalEncoding(), jit_compile)
+        function = native.compiled(positions_in_segments, PositionalEncoding(), jit_compile)
         assert as_numpy(function(ops.convert_to_tensor(segment_ids))).tolist() == expected
 
 

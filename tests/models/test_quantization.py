@@ -8,9 +8,8 @@ from contracts import as_numpy, assert_close, normal
 from keras import ops
 
 from keras_transformer.decoding import Greedy, SuppressTokens
-from keras_transformer.execution import parts
+from keras_transformer.execution import inference, native
 from keras_transformer.execution.int8 import OneProduct, TwoPartQuantizer
-from keras_transformer.execution.modes import inference_graph
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Decoder, Encoder, EncoderLayer, LearnedPositions
 from keras_transformer.layers.projection import Projection
@@ -107,9 +106,9 @@ def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known
     if name == "EncoderModel":
         for row in range(6):
             inputs[row, 11 - row :] = 0
-    sizes, in_parts = [], parts.in_parts
+    sizes, in_parts = [], inference.in_parts
     monkeypatch.setattr(
-        parts, "in_parts", lambda *arguments: sizes.append(arguments[-1]) or in_parts(*arguments)
+        inference, "in_parts", lambda *arguments: sizes.append(arguments[-1]) or in_parts(*arguments)
     )
 
     def encode(x):
@@ -120,8 +119,8 @@ def test_the_parts_of_a_large_batch_are_encoded_as_the_whole(name, tokens, known
     spec = tf.TensorSpec((7 if known else None, *inputs.shape[1:]), inputs.dtype)
     # One part; two; four of two rows; one for each row. The last row fills up the last part of four or of two rows.
     for part, size in ((14 * tokens + 1, 7), (14 * tokens, 4), (2 * tokens, 2), (1, 1)):
-        monkeypatch.setattr(parts, "PART", part)
-        with inference_graph():
+        monkeypatch.setattr(inference, "PART", part)
+        with native.inference_graph():
             graph = tf.function(encode, autograph=False).get_concrete_function(spec)
         found, used = graph(ops.convert_to_tensor(inputs))
         # Floats of fewer rows may round otherwise on some CPU, and then a rounded input takes the next int8.
@@ -135,12 +134,12 @@ def test_an_encoder_with_layers_of_another_kind_is_computed_as_one(monkeypatch):
     class OfAUser(EncoderLayer):
         """May look at the whole batch, as far as the library can know."""
 
-    monkeypatch.setattr(parts, "PART", 1)
-    monkeypatch.setattr(parts, "in_parts", lambda *arguments: pytest.fail("computed in parts"))
+    monkeypatch.setattr(inference, "PART", 1)
+    monkeypatch.setattr(inference, "in_parts", lambda *arguments: pytest.fail("computed in parts"))
     for layer in OfAUser(HEADS, D_FF), EncoderLayer(HEADS, D_FF, dtype="mixed_bfloat16"):
         model = EncoderModel(VOCAB, D_MODEL, Encoder([layer]))
         model.quantize("int8")
-        with inference_graph():
+        with native.inference_graph():
             graph = tf.function(lambda x, model=model: model(x, training=False), autograph=False)
             traced = graph.get_concrete_function(tf.TensorSpec(IDS.shape, "int32"))
         assert traced.structured_outputs.shape == (*IDS.shape, D_MODEL)

@@ -14,7 +14,7 @@ from google.protobuf import empty_pb2, unknown_fields
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer.execution.compiled import optimized_quickly
+from keras_transformer.execution import native
 from keras_transformer.files import LOCK
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
@@ -116,7 +116,7 @@ def test_compiled_export_holds_compiled_functions_of_its_lengths(compiled_export
 
 def test_score_of_an_empty_target_is_that_of_its_end(loaded, translator, sources):
     texts, targets = [sources[0], sources[0], ""], ["", "I am", ""]
-    with optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
+    with native.optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
         found = loaded.signatures["score"](text=tf.constant(texts), target=tf.constant(targets))["score"]
     ids = [*translator.source_tokenizer.tokenize(sources[0]).numpy(), 3]
     expected = translator.model.score([ids], [[3]], jit_compile=False)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from alone import answers
 
 from keras_transformer.decoding import Greedy, MinLength, Sample
-from keras_transformer.execution.compiled import optimized_quickly
+from keras_transformer.execution import native
 from keras_transformer.request_options import OPTIONS, columns
 
 # Rows that differ in one option or in all of them; the last asks for nothing.
@@ -29,7 +29,7 @@ def inputs_of(rows, text):
 
 
 def call(function, **inputs):
-    with optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
+    with native.optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
         return {name: value.numpy() for name, value in function(**inputs).items()}
 
 

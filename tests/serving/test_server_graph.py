@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager import context
 
-from keras_transformer.execution.compiled import optimized_quickly
+from keras_transformer.execution import native
 from keras_transformer.serving.graph.loop_invariants import hold_invariants
 from keras_transformer.serving.graph.server_graph import leave_signature, write_out_signatures
 
@@ -283,13 +283,13 @@ def test_optimizer_options_are_restored_and_of_one_thread():
         return ConfigProto.FromString(call.config_proto_serialized).graph_options.rewrite_options
 
     before, of_another_thread = options(), []
-    with optimized_quickly(passes=0):
+    with native.optimized_quickly(passes=0):
         assert options().disable_meta_optimizer
         thread = threading.Thread(target=lambda: of_another_thread.append(options()))
         thread.start()
         thread.join()
     assert of_another_thread == [before]
-    with pytest.raises(ZeroDivisionError), optimized_quickly():
+    with pytest.raises(ZeroDivisionError), native.optimized_quickly():
         assert options().meta_optimizer_iterations == 1 and not options().disable_meta_optimizer
         raise ZeroDivisionError
     assert options() == before

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.decoding import Beam, MinLength, Sample
-from keras_transformer.execution.compiled import compiled, optimized_quickly
+from keras_transformer.execution import native
 from keras_transformer.models import Transformer
-from keras_transformer.serving import Translator, signatures
+from keras_transformer.serving import Translator
 from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN
 from keras_transformer.serving.translator import TranslatorSignatures
 from keras_transformer.text import ByteTokenizer
@@ -50,7 +50,7 @@ def alone(beam, texts):
 
 
 def call(function, **inputs):
-    with optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
+    with native.optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
         return {name: value.numpy() for name, value in function(**inputs).items()}
 
 
@@ -210,7 +210,7 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
         small_model(), ByteTokenizer(), max_source_length=24, max_length=9, constraints=constraints
     )
     texts = ["a", "bc", "", "d" * 11, "e" * 40, "f g"]
-    shapes = set()
+    shapes, compiled = set(), native.compiled
 
     def recorded(function, model, jit_compile):
         run = compiled(function, model, jit_compile)
@@ -223,7 +223,7 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
 
     plain = TranslatorSignatures(translator, [3]).functions()["serving_default"]
     expected = call(plain, text=texts)
-    monkeypatch.setattr(signatures, "compiled", recorded)
+    monkeypatch.setattr(native, "compiled", recorded)
     few = TranslatorSignatures(translator, [1, 3], [4, 24]).functions()["serving_default"]
     for rows in (texts, texts[:1], texts[1:3], texts[3:5]):
         found = call(few, text=rows)
