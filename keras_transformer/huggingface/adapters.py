@@ -26,7 +26,8 @@ ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PICKLED = "adapter_model.bin"
 BEGINNING = "base_model.model."
 LOW, HIGH = re.compile(r"\.lora_(embedding_)?A(\.weight)?$"), re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
-INITIALISED = (True, False, "gaussian", "eva", "orthogonal")  # the ways that leave the base model as it is
+# The ways that leave the base model as it is.
+INITIALISED = (True, False, "gaussian", "eva", "orthogonal")
 # Keys that ask for another computation, with the values without effect.
 NEUTRAL = {
     "use_dora": False,
@@ -50,7 +51,8 @@ PIECE = re.compile(
     r"(?P<anything>\.\*)|(?P<digits>\\d\+|\[0-9\]\+)|\((?P<either>[\w.\\|-]+)\)|(?P<text>(?:[\w-]|\\\.|\.(?!\*))+)",
     re.ASCII,
 )
-MOST_WILDCARDS, MOST_NAMES = 100, 10_000  # names with and without a wildcard, of all patterns together
+# The number of names with and without a wildcard, of all patterns together.
+MOST_WILDCARDS, MOST_NAMES = 100, 10_000
 MOST_PIECES = 20  # of a name
 LARGEST_ALPHA = 10**6
 OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
@@ -117,7 +119,7 @@ def joined(folder, base=None):
         base: A path of the adapter's base model; None for the path in adapter_config.json.
 
     Raises:
-        ValueError: If there is no such folder, `folder` is no adapter and `base` is given, or `folder` holds the
+        ValueError: If there is no such folder, `folder` is not an adapter and `base` is given, or `folder` holds the
             weights of a whole model and those of an adapter.
     """
     if isinstance(folder, Joined):
@@ -221,7 +223,8 @@ def with_adapter(stored, folder, tensors, family):
         return full if full in by_name else bare
 
     found = {own(each.name): each for each in stored}
-    if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS"):  # the head of the base model is not read
+    # The head of the base model is not read.
+    if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS"):
         found = {name: each for name, each in found.items() if name in by_name}
     lows, highs, saved = {}, {}, {}
     for each in tensors_of(folder / ADAPTER):
@@ -309,7 +312,8 @@ def _names_of(pattern, key):
 
 def _matches(pieces, text):
     """Returns whether pieces of a pattern match a whole text. Each piece looks at each character once."""
-    ends = {0}  # the places where the pieces so far can end
+    # The places where the pieces so far can end.
+    ends = {0}
     for kind, value in pieces:
         if kind == "anything":
             ends = {*range(min(ends), len(text) + 1)}

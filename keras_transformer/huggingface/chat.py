@@ -22,7 +22,8 @@ TOKENIZER = "tokenizer.json"
 LARGEST_FACTOR = 10_000  # in a template
 WIDEST = 80  # blanks before a line
 WIDENING = ("center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes")
-LARGEST_WIDTH = 1000  # of a number or a text that a format widens
+# The width to which a format may widen a number or a text.
+LARGEST_WIDTH = 1000
 PERCENT = re.compile(r"%(?:\([^)]*\))?[#0 +-]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
 
@@ -40,7 +41,7 @@ class ChatTemplate:
         lowercased: Those that the tokenizer finds in a text in small letters, a sequence of str.
 
     Raises:
-        ValueError: If `source` is no template, or a special token is not a str.
+        ValueError: If `source` is not a template, or a special token is not a str.
         ImportError: If Jinja is not installed.
 
     >>> template = ChatTemplate("{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}")
@@ -67,7 +68,7 @@ class ChatTemplate:
             A str.
 
         Raises:
-            ValueError: If a value is no plain data, or the template refuses the messages.
+            ValueError: If a value is not plain data, or the template refuses the messages.
         """
         listed = isinstance(messages, (list, tuple)) and all(isinstance(each, dict) for each in messages)
         check(listed, "`messages` must be a list of dicts.", messages=messages)
@@ -87,7 +88,7 @@ class ChatTemplate:
     def prompt(self, messages, **variables):
         """Makes the prompt of a chat for a `TextGenerator` of `keras-transformer convert --chat`.
 
-        It is the text of `render` without the `bos_token` at its begin, which the generator puts there itself.
+        It is the text of `render` without the `bos_token` at its start, which the generator puts there itself.
 
         Args:
             messages: The messages, as in `render`.
@@ -248,7 +249,7 @@ def _compiled(source):
         raise ImportError("Chat templates are rendered with Jinja: pip install jinja2") from error
 
     class Generation(jinja2.ext.Extension):
-        """The tag `generation` around the model's own words, which changes no text."""
+        """The tag `generation` around the model's own answer, which changes no text."""
 
         tags = frozenset({"generation"})
 
@@ -291,7 +292,8 @@ def _compiled(source):
     def with_bounded_size(function):
         most = 100 if function.__name__ == "do_round" else LARGEST_FACTOR
 
-        @functools.wraps(function)  # keeps what Jinja marked, such as a filter that gets the environment
+        # It keeps the marks of Jinja, such as that a filter gets the environment.
+        @functools.wraps(function)
         def filtered(*args, **kwargs):
             sizes = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, (int, float))]
             bounded(*sizes, most=most)
@@ -331,7 +333,8 @@ def _compiled(source):
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     for name, taken in (("globals", "lipsum"), ("filters", "center")):
-        del getattr(environment, name)[taken]  # a few characters of them ask for gigabytes
+        # A few characters of them ask for gigabytes.
+        del getattr(environment, name)[taken]
     environment.filters["format"] = lambda text, *args, **kwargs: percent(str(text), kwargs or args)
     for name in ("batch", "slice", "round"):
         environment.filters[name] = with_bounded_size(environment.filters[name])

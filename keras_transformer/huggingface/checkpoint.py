@@ -175,7 +175,8 @@ def _check_sizes(config, family, stored):
         family: The `Family` of the model.
         stored: List of `StoredTensor`.
     """
-    shapes = [tensor.shape for tensor in stored if 0 not in tensor.shape]  # an empty tensor takes no bytes
+    # An empty tensor takes no bytes.
+    shapes = [tensor.shape for tensor in stored if 0 not in tensor.shape]
     largest, layers = (
         max(1000, *(size for shape in shapes for size in shape), 0),
         min(MOST_LAYERS, max(100, len(shapes) // 4)),

@@ -189,16 +189,17 @@ def labels_of(config, problem_types=()):
 
     Args:
         config: The config.json, a dict.
-        problem_types: Values that `problem_type` may have where there are several classes, besides `SINGLE_LABEL`.
+        problem_types: Values that `problem_type` may have where there are several classes, in addition to `SINGLE_LABEL`.
 
     Raises:
-        ValueError: If `id2label` does not number the names from 0 on, if a name is no str, or if `problem_type` has
+        ValueError: If `id2label` does not number the names from 0 on, if a name is not a str, or if `problem_type` has
             another value.
     """
     names = config.get("id2label")
     if names is None:
         count = config.get("num_labels")
-        count = 2 if count is None else count  # transformers' default, which it does not write
+        # transformers does not write its default.
+        count = 2 if count is None else count
         _check_problem_type(config, count, problem_types)
         return count, None
     names = {str(key): label for key, label in names.items()}

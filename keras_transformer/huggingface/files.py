@@ -186,7 +186,8 @@ def _open(path):
     """Opens a safetensors file, for a `with` statement."""
     from safetensors import SafetensorError, safe_open
 
-    if not Path(path).is_file():  # a pipe would wait for its writer
+    # A pipe would wait for its writer.
+    if not Path(path).is_file():
         raise ValueError(f"Cannot read {path}: it is not a file.")
     try:
         return safe_open(path, framework="numpy")
@@ -220,7 +221,8 @@ def read_generation_config(folder):
     if (Path(folder) / GENERATION_CONFIG).is_file():
         return read_json(Path(folder) / GENERATION_CONFIG)
     config = read_if_there(folder, CONFIG)
-    if config.get("force_bos_token_to_be_generated"):  # the key of BART's first checkpoints
+    # The first checkpoints of BART have this key.
+    if config.get("force_bos_token_to_be_generated"):
         return {**config, "forced_bos_token_id": config.get("bos_token_id")}
     return config
 

@@ -104,7 +104,8 @@ def search_options(folder, model):
             f"{rule} Remove the key to search without it.",
             **{key: config.get(key)},
         )
-    continues = not hasattr(model, "encoder")  # a prompt, whose tokens transformers counts
+    # A language model continues a prompt, whose tokens transformers counts.
+    continues = not hasattr(model, "encoder")
     try:
         notes = [
             f"{printable(key, LONGEST)} is not known"
@@ -126,7 +127,7 @@ def search_options(folder, model):
 
 
 def _check_ends(config, continues, strategy, notes):
-    """Raises `ValueError` for a forced last token that is no end, and adds what else is different to the notes."""
+    """Raises `ValueError` for a forced last token that ends no output, and notes what else is different."""
     ends, forced = _ids(config.get("eos_token_id")), _ids(config.get("forced_eos_token_id"))
     if not ends:
         notes.append("eos_token_id is missing, so transformers writes up to the limit; here an output ends")
@@ -193,7 +194,8 @@ def _constraints(config, strategy, start_id, notes):
     check(
         all(len(word) == 1 for word in words), "`bad_words_ids` must be single tokens.", bad_words_ids=words
     )
-    ends = _ids(config.get("eos_token_id"))  # transformers leaves them out
+    # transformers leaves the ids of an end out.
+    ends = _ids(config.get("eos_token_id"))
     words = [word[0] for word in words if word[0] not in ends]
     if config.get("renormalize_logits"):
         if found or config.get("suppress_tokens"):
@@ -202,7 +204,8 @@ def _constraints(config, strategy, start_id, notes):
         words = []
     words = [*words, *(config.get("suppress_tokens") or ())]
     if size == 1 and not continues:
-        words.append(start_id)  # transformers counts it as the first token of an output
+        # transformers counts the start token as the first of an output.
+        words.append(start_id)
     return [*found, SuppressTokens(words)] if words else found
 
 
@@ -213,9 +216,11 @@ def _max_length(config, continues, positions, notes):
         if new is None and longest is not None:
             notes.append("max_length counts the prompt there, and is not read; set max_new_tokens")
     elif new is None and longest is not None:
-        new = longest - 1  # the start token counts there
+        # In transformers the start token counts.
+        new = longest - 1
     if new is None:
         return None
     if config.get("forced_eos_token_id") is not None:
-        new = max(1, new - 1)  # the last token is the end
+        # The last token is the end.
+        new = max(1, new - 1)
     return new if continues or positions is None else min(new, positions)

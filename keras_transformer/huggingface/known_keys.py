@@ -194,7 +194,8 @@ def check_tokenizer_files(folder):
         if name == "tokenizer.json":
             check_keys(config, known, name)
             continue
-        check_config(config, name, fix_mistral_regex=False)  # it replaces the expression that splits texts
+        # The key replaces the expression that splits texts.
+        check_config(config, name, fix_mistral_regex=False)
         unknown = [
             key
             for key, value in config.items()

@@ -111,7 +111,8 @@ def translator_options(folder, source_tokenizer, source_language=None, target_la
     if target_language is None and (target_start or starts_with_language):
         return ids, options
     target_id = _language_id(source_tokenizer, "target_language", target_language, pattern)
-    if kind == "MBartTokenizer":  # its decoder reads the language where others read eos
+    # Its decoder reads the language where others read eos.
+    if kind == "MBartTokenizer":
         return {"bos_id": target_id}, {**options, "target_start": ()}
     return ids, {**options, "target_start": (target_id,)}
 

@@ -13,9 +13,9 @@ LARGEST = 2**31 - 1  # of an id or a size
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words and as a function that returns whether it is so."""
+    """What a value must be: a description, and a function that returns whether it holds."""
 
-    words: str
+    description: str
     holds: Callable
 
 
@@ -28,10 +28,10 @@ def integer(low, high=LARGEST):
     return Rule(f"an integer from {low} to {high}", lambda value: _is_int(value, low, high))
 
 
-def listed(kind, words):
+def listed(kind, description):
     """Returns the rule for a list of values of a class."""
     return Rule(
-        words, lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
+        description, lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
     )
 
 
@@ -75,7 +75,7 @@ TOKENIZER_OPTIONS = {
     "extra_ids": integer(0, 100_000),
     "added_tokens_decoder": OBJECT,
 }
-# By the name of the file, or by the words that `known_keys.IGNORED` has for it.
+# By the name of the file, or by the name that `known_keys.IGNORED` has for it.
 SCHEMAS = {
     "config.json": {
         **SEARCH,
@@ -122,4 +122,4 @@ def check_schema(config, file, name):
     for key, rule in SCHEMAS.get(name, {}).items():
         value = config.get(key)
         if value is not None:
-            check(rule.holds(value), f"`{key}` of {file} must be {rule.words}.", **{key: value})
+            check(rule.holds(value), f"`{key}` of {file} must be {rule.description}.", **{key: value})

@@ -58,7 +58,8 @@ def warn_of_activation(config):
     Args:
         config: The config.json, a dict.
     """
-    newer = config.get("sentence_transformers")  # it counts before the key of older versions
+    # This key counts before that of older versions.
+    newer = config.get("sentence_transformers")
     name = newer.get("activation_fn") if isinstance(newer, dict) else None
     name = name or config.get("sbert_ce_default_activation_function")
     if name is not None and str(name).rpartition(".")[2] != "Identity":

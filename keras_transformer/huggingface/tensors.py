@@ -11,7 +11,8 @@ from keras import ops
 from keras_transformer.layers import GatedFeedForward, RMSNormalization
 
 MAX_LISTED_PROBLEMS = 10
-TABLE_TOLERANCE = 5e-3  # a little more than bfloat16 rounds values up to 1
+# bfloat16 rounds values up to 1 by a little less.
+TABLE_TOLERANCE = 5e-3
 
 
 class Tensor(NamedTuple):

@@ -17,7 +17,7 @@ from keras_transformer.models import (
 
 DROPOUT = ("classifier_dropout", "hidden_dropout_prob")
 PREDICTIONS = "cls.predictions"
-# Published checkpoints keep parts of their pretraining beside a head that does not read them.
+# Published checkpoints keep parts of their pretraining, which their head does not read.
 IGNORED = (
     COUNTED,
     re.compile(r"^([a-z]+\.)?pooler\.dense\.(weight|bias)$"),

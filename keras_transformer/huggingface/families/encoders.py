@@ -228,10 +228,10 @@ class EncoderFamily(Family):
             return None
         if names.kind is MaskedLanguageHead:
             check_config(config, tie_word_embeddings=True)
-            words = read_rows(config, {"activation": self.rows["activation"], **names.rows})
-            words |= {} if names.activation is None else {"activation": names.activation}
+            own = read_rows(config, {"activation": self.rows["activation"], **names.rows})
+            own |= {} if names.activation is None else {"activation": names.activation}
             norm = {"norm": norm_kind(arguments), "layer_norm_epsilon": arguments["layer_norm_epsilon"]}
-            return MaskedLanguageHead(width=other_width(arguments), **norm, **words, **options)
+            return MaskedLanguageHead(width=other_width(arguments), **norm, **own, **options)
         dropout = self._head_dropout(config, names)
         if names.kind in (MultipleChoiceHead, SpanHead):
             return names.kind(dropout, **options)

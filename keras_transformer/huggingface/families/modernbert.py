@@ -18,8 +18,8 @@ from keras_transformer.huggingface.tokenizers.byte_pair import MODERNBERT_BYTE_P
 from keras_transformer.layers import Encoder, EncoderLayer
 from keras_transformer.models import ClassificationHead, MaskedLanguageHead, MultipleChoiceHead
 
-WORDS = {"activation": ("classifier_activation", "gelu"), "use_bias": ("classifier_bias", False)}
-CLASSES = {**WORDS, "pooling": ("classifier_pooling", "cls")}
+MASKED = {"activation": ("classifier_activation", "gelu"), "use_bias": ("classifier_bias", False)}
+CLASSES = {**MASKED, "pooling": ("classifier_pooling", "cls")}
 THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 # A window of n sees tokens up to n // 2 away.
 WINDOW = 128
@@ -61,7 +61,7 @@ MODERNBERT_PLACES = {
 }
 LAYER = LayerNames(("attn.Wqkv", "attn.Wo"), ("attn_norm", "mlp_norm"), ("mlp.Wi",), "mlp.Wo")
 POOLED = {"pooler": "head.dense", "norm": "head.norm", "rows": CLASSES, "dropout": ("classifier_dropout",)}
-SCORES = {"norm": "head.norm", "rows": WORDS, "biases": ("decoder.bias",), "output": "decoder.weight"}
+SCORES = {"norm": "head.norm", "rows": MASKED, "biases": ("decoder.bias",), "output": "decoder.weight"}
 HEADS = {
     "ModernBertModel": HeadNames(),
     "ModernBertForMaskedLM": HeadNames(MaskedLanguageHead, "head.dense", **SCORES),

@@ -27,7 +27,8 @@ from keras_transformer.huggingface.tokenizers.post_processor import check_ends
 log = logging.getLogger(__name__)
 
 FILE = "tokenizer.json"
-TOKENS = ("pad", "unk", "bos", "eos")  # the special tokens that `BytePairTokenizer` has names for
+# The special tokens that `BytePairTokenizer` has names for.
+TOKENS = ("pad", "unk", "bos", "eos")
 
 # The regular expressions of tokenizer.json, by the names that `BytePairTokenizer` gives them.
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -53,7 +54,7 @@ PRE_TOKENIZERS = {
         for name, regex in REGEXES.items()
     },
 }
-# What `BytePairTokenizer` does, in the words of tokenizer.json.
+# The options of `BytePairTokenizer`, as tokenizer.json names them.
 EXPECTED_MODEL = {"type": "BPE", "byte_fallback": False}
 EXPECTED_DECODER = {"type": "ByteLevel"}
 # The patterns of transformers' classes that do not take it from tokenizer.json, and the usual ones of families.
@@ -133,9 +134,8 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
     special += [token.content for token in found if token.special]
     pattern, prefix_space = _pattern(parts.get("pre_tokenizer"))
     own = _own_pattern(folder)
-    if (
-        own == "qwen2" and normalizer is None and has_one_class(folder)
-    ):  # a Qwen 2 that DeepSeek trained further
+    # A Qwen 2 that DeepSeek trained further.
+    if own == "qwen2" and normalizer is None and has_one_class(folder):
         normalizer = {"type": "NFC"}
         log.warning("transformers takes %s in place of the missing `normalizer` of %s", normalizer, FILE)
     if not takes_file(folder) and config.get("add_prefix_space") is not None:
@@ -208,7 +208,7 @@ def _pattern(pre_tokenizer):
 
 
 def _without_offsets(part):
-    """Returns a part of tokenizer.json without the option that changes no id, and with the default of another."""
+    """Removes `trim_offsets`, and sets `use_regex` of ByteLevel to its default, True."""
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Sequence":

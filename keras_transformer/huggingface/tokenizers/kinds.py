@@ -9,7 +9,8 @@ from keras_transformer.huggingface.files import read_if_there, write_json
 from keras_transformer.huggingface.tokenizers.classes import TOKENIZER_CONFIG, takes_file
 from keras_transformer.huggingface.tokenizers.post_processor import FILE, ids_around, puts_first
 
-NO_LIMIT = 10**9  # transformers writes 10**30 for no limit
+# transformers writes 10**30 for no limit.
+NO_LIMIT = 10**9
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
 WORD_PIECE_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SENTENCE_PIECE_TOKENS = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}

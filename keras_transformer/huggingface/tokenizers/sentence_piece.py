@@ -29,9 +29,11 @@ from keras_transformer.huggingface.tokenizers.sentence_piece_json import BLANK, 
 from keras_transformer.huggingface.tokenizers.sentence_piece_json import FILE as JSON
 
 FILE = "sentencepiece.bpe.model"
-PEGASUS_OFFSET = 103  # of the ids of pieces, before which are those of the pretraining
+# The ids of pieces begin there, after those of the pretraining.
+PEGASUS_OFFSET = 103
 START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids
-FAIRSEQ = ("<unk>", "<s>", "</s>")  # those of its SentencePiece models
+# The first ids of fairseq's SentencePiece models.
+FAIRSEQ = ("<unk>", "<s>", "</s>")
 CAMEMBERT_START = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 PADDED = ("<pad>", "</s>", "<unk>")  # those of T5's and PEGASUS's
 
@@ -75,7 +77,8 @@ def with_added_tokens(folder, model, pieces=None, blank=None, finds_special=True
     if pieces is not None:
         return sentence_piece(model, every, found, blank)
     for piece in every[len(own) :]:
-        proto.pieces.add(piece=piece, type=CONTROL)  # SentencePiece itself finds none of them in a text
+        # SentencePiece itself finds none of them in a text.
+        proto.pieces.add(piece=piece, type=CONTROL)
     return sentence_piece(model if every == own else proto.SerializeToString(), None, found, blank)
 
 

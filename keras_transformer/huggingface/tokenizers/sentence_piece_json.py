@@ -11,7 +11,8 @@ from keras_transformer.huggingface.files import read_if_there, read_json
 from keras_transformer.huggingface.tokenizers.classes import TOKENIZER_CONFIG, takes_file
 
 FILE = "tokenizer.json"
-BLANK = "\u2581"  # SentencePiece writes it instead of a space
+# SentencePiece writes it instead of a space.
+BLANK = "\u2581"
 KINDS = {"Unigram": 1, "BPE": 2}  # SentencePiece's numbers
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # of pieces, likewise
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
@@ -31,7 +32,8 @@ PARTS = (
 )
 UNREAD = ("split", "invert", "str_rep", "add_prefix_space")
 LONGEST_PIECE = 256  # characters
-LONGEST_WAY = 10  # pieces that a merge may be moved over, on average
+# The number of pieces that a merge may be moved over, on average.
+LONGEST_WAY = 10
 
 
 def read_pieces(folder, first=(), own=None):
@@ -71,7 +73,8 @@ def _model(parts, config, first, own):
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         check_config({key: stored.get(key) or None}, FILE, **{key: None})
     check_config(stored, FILE, ignore_merges=False)
-    if kind == "BPE" and not fallback:  # SentencePiece writes one unknown piece for several characters
+    # SentencePiece writes one unknown piece for several characters.
+    if kind == "BPE" and not fallback:
         check_config({"fuse_unk": stored.get("fuse_unk")}, FILE, fuse_unk=True)
     model = sentencepiece_model_pb2.ModelProto()
     normalizer = model.normalizer_spec
@@ -171,7 +174,8 @@ def _type(piece, added, unknown, fallback):
         return UNKNOWN
     if fallback and piece in BYTES:
         return BYTE
-    if piece not in added or BLANK in piece:  # text has blanks there, so it is found by merges
+    # A text has blanks there, so merges make the piece.
+    if piece not in added or BLANK in piece:
         return NORMAL
     return CONTROL  # `AddedTokens` finds it
 

@@ -22,7 +22,7 @@ from keras_transformer.huggingface.tokenizers.post_processor import check_ends
 log = logging.getLogger(__name__)
 
 MPNET_TOKENS = {"pad": "<pad>", "unk": "[UNK]", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
-# What `WordPieceTokenizer` does, in the words of tokenizer_config.json.
+# The options of `WordPieceTokenizer`, as tokenizer_config.json names them.
 EXPECTED_CONFIG = {"do_basic_tokenize": True}
 # Options of tokenizer_config.json, the same in tokenizer.json, and transformers' defaults.
 OPTIONS = {
@@ -30,7 +30,7 @@ OPTIONS = {
     "strip_accents": ("strip_accents", None),
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
-# The same in the words of tokenizer.json.
+# The same, as tokenizer.json names them.
 EXPECTED_PARTS = {
     "normalizer": {"type": "BertNormalizer", "clean_text": True},
     "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -61,7 +61,8 @@ def read_word_piece(folder, tokens=WORD_PIECE_TOKENS, separators=1):
 
     config = read_if_there(folder, TOKENIZER_CONFIG)
     for key, value in config.items():
-        if isinstance(value, dict) and "content" in value:  # a token with options of its own
+        # A token may have options of its own.
+        if isinstance(value, dict) and "content" in value:
             config[key] = value["content"]
     check_config(
         config,
