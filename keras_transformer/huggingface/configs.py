@@ -189,7 +189,7 @@ def labels_of(config, problem_types=()):
 
     Args:
         config: The config.json, a dict.
-        problem_types: Values that `problem_type` may have where there are several classes, in addition to `SINGLE_LABEL`.
+        problem_types: Values that `problem_type` may have where there are several classes, with `SINGLE_LABEL`.
 
     Raises:
         ValueError: If `id2label` does not number the names from 0 on, if a name is not a str, or if `problem_type` has
