@@ -173,7 +173,7 @@ class Unfinished:
             ) from None
         names = [*self._job, *(name for name in before if name not in self._job)]
         changed = [
-            f"{name}: {before.get(name)}, now {self._job.get(name)}"
+            f"{name}: {_shown(before.get(name))}, now {_shown(self._job.get(name))}"
             for name in names
             if before.get(name) != self._job.get(name)
         ]
@@ -205,3 +205,13 @@ def _count_lines(path, size):
     except FileNotFoundError:
         return None
     return count if last == b"\n" else None
+
+
+def _shown(value):
+    """Returns a value of a job as a reader knows it: a strategy or a constraint as its constructor call."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, dict) and value.keys() == {"class_name", "config"}:
+        options = (f"{name}={_shown(each)}" for name, each in value["config"].items())
+        return f"{value['class_name']}({', '.join(options)})"
+    return str(value)
