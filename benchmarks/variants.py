@@ -27,6 +27,7 @@ from keras_transformer.execution import native
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
+    Embeddings,
     Encoder,
     EncoderLayer,
     LearnedPositions,
@@ -142,14 +143,19 @@ def model_of(settings, vocab_size, precision):
         "learned": lambda dtype: LearnedPositions(512, dtype=dtype),
     }
     make_positions = positions.get(settings["positions"])
-    model = EncoderDecoder(
+    embeddings = Embeddings(
         vocab_size,
-        None,
         settings["d_model"],
-        stack(Encoder, EncoderLayer if skip else EncoderLayerWithoutSkips, cross=False),
-        stack(Decoder, DecoderLayer if skip else DecoderLayerWithoutSkips, cross=True),
         make_positions and make_positions(dtype=precision),
+        scale=settings["d_model"] ** 0.5,
         dropout=settings["dropout"],
+        dtype=precision,
+    )
+    model = EncoderDecoder(
+        embeddings,
+        stack(Encoder, EncoderLayer if skip else EncoderLayerWithoutSkips, cross=False),
+        embeddings,
+        stack(Decoder, DecoderLayer if skip else DecoderLayerWithoutSkips, cross=True),
         dtype=precision,
     )
     schedule = (InverseSquareRootSchedule if settings["warmup"] else WithoutWarmup)(RATE, WARMUP_STEPS)

@@ -68,7 +68,7 @@ def build():
         )
 
     decoder = layers.Decoder([layer() for _ in range(LAYERS)])
-    return LanguageModel(ByteTokenizer.vocab_size, D_MODEL, decoder, dropout=DROPOUT)
+    return LanguageModel(layers.Embeddings(ByteTokenizer.vocab_size, D_MODEL, dropout=DROPOUT), decoder)
 
 
 def train(lines, held_out, epochs):

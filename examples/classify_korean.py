@@ -23,7 +23,7 @@ import tensorflow as tf
 from encoders import compare
 
 from keras_transformer.data import hold_out, read_table
-from keras_transformer.layers import Encoder, LearnedPositions, TokenEmbedding
+from keras_transformer.layers import Embeddings, Encoder, LayerNormalization, LearnedPositions, TokenEmbedding
 from keras_transformer.models import ClassificationHead, EncoderModel
 from keras_transformer.schedules import CosineSchedule
 from keras_transformer.serving import Classifier
@@ -52,12 +52,14 @@ TEXTS = (
 def build(vocab_size, labels):
     """An encoder over subwords with a head for the labels."""
     return EncoderModel(
-        vocab_size,
-        D_MODEL,
+        Embeddings(
+            vocab_size,
+            D_MODEL,
+            LearnedPositions(MAX_LENGTH),
+            norm=LayerNormalization(epsilon=1e-12),
+            dropout=DROPOUT,
+        ),
         Encoder(LAYERS, HEADS, D_FF, dropout=DROPOUT, activation="gelu", normalize_first=True),
-        LearnedPositions(MAX_LENGTH),
-        num_segments=0,
-        dropout=DROPOUT,
         head=ClassificationHead(len(labels), DROPOUT, labels),
     )
 

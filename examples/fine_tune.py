@@ -28,7 +28,13 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.data import Masking, hold_out, read_table
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
-from keras_transformer.layers import Encoder, LayerNormalization, LearnedPositions
+from keras_transformer.layers import (
+    Embeddings,
+    Encoder,
+    LayerNormalization,
+    LearnedPositions,
+    SegmentEmbedding,
+)
 from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead, Pooler
 from keras_transformer.schedules import LinearSchedule
 from keras_transformer.serving import Classifier
@@ -56,8 +62,14 @@ def build(tokenizer):
     """A very small BERT that guesses masked words."""
     eps = 1e-12  # BERT's
     return EncoderModel(
-        tokenizer.vocab_size,
-        SMALL["d_model"],
+        Embeddings(
+            tokenizer.vocab_size,
+            SMALL["d_model"],
+            LearnedPositions(SMALL["max_length"]),
+            segments=SegmentEmbedding(2),
+            norm=LayerNormalization(epsilon=eps),
+            output_bias=True,
+        ),
         Encoder(
             SMALL["num_layers"],
             SMALL["num_heads"],
@@ -65,8 +77,6 @@ def build(tokenizer):
             activation="gelu",
             layer_norm_epsilon=eps,
         ),
-        LearnedPositions(SMALL["max_length"]),
-        norm=LayerNormalization(epsilon=eps),
         head=MaskedLanguageHead(layer_norm_epsilon=eps),
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
@@ -118,9 +128,9 @@ def family_of(folder):
 
 def add_lora(model, rank):
     """Freezes the encoder and the embeddings, and adds matrices of a rank to the projections of queries and values."""
-    for layer in (model.token_embedding, model.positions, model.segments, model.norm, model.encoder.norm):
-        if layer is not None:
-            layer.trainable = False
+    model.embeddings.trainable = False
+    if model.encoder.norm is not None:
+        model.encoder.norm.trainable = False
     for layer in model.encoder.layers:
         attention = layer.self_attention
         for part in (attention.key_dense, attention.output_dense, layer.feed_forward):
@@ -133,7 +143,7 @@ def add_lora(model, rank):
 
 def train(model, tokenizer, rows, held_out, epochs, learning_rate):
     """Trains on rows of text and label, and shows the accuracy on the held-out rows after each epoch."""
-    max_length = min(MAX_LENGTH, model.positions.max_length)
+    max_length = min(MAX_LENGTH, model.embeddings.max_length)
 
     def arrays(rows):
         texts, names = zip(*rows, strict=True)

@@ -121,8 +121,9 @@ def importances(model, source, target, method="leave_one_out", steps=32):
         ValueError: If the model is of another class, a shape does not fit, `method` is unknown, `steps` is not
             positive, or attention is asked of a model without attention scores.
 
-    >>> from keras_transformer.layers import Encoder
-    >>> model = EncoderModel(11, 4, Encoder(1, num_heads=2, d_ff=8), head=ClassificationHead(2))
+    >>> from keras_transformer.layers import Embeddings, Encoder
+    >>> encoder = Encoder(1, num_heads=2, d_ff=8)
+    >>> model = EncoderModel(Embeddings(11, 4), encoder, head=ClassificationHead(2))
     >>> importances(model, np.array([[2, 5, 7, 3]]), np.array([1])).shape
     (1, 4)
     """
@@ -211,8 +212,8 @@ def _left_out(model, source, target, method, steps):
 
 def _gradients(model, source, target, method, steps):
     """Multiplies embeddings with their gradients. Returns `(1, outputs, source_len)`."""
-    embedding = model.source_embedding if isinstance(model, EncoderDecoder) else model.token_embedding
-    vectors = ops.convert_to_numpy(embedding(source))
+    embeddings = model.source if isinstance(model, EncoderDecoder) else model.embeddings
+    vectors = ops.convert_to_numpy(embeddings.tokens(source))
     shares = [1.0] if method == "gradient_x_input" else (np.arange(steps) + 0.5) / steps
     outputs = target.shape[1] if target.ndim == 2 else 1
     sums = np.zeros((outputs, *vectors.shape[1:]), vectors.dtype)

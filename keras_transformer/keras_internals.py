@@ -53,8 +53,14 @@ def take_own_policies(layers):
             layer._dtype_policy = policy[layer.path] if layer.path else policy.default_policy
 
 
-# Inside it a description makes one layer of a layer that it holds several times, as Keras's `load_model` does.
-sharing = ObjectSharingScope
+def is_sharing():
+    """Returns whether Keras notes which objects it has described or made, as inside `save` and `load_model`."""
+    return global_state.get_global_attribute("shared_objects/id_to_obj_map") is not None
+
+
+def sharing():
+    """Opens a context in which a description makes one layer of a layer that it holds several times."""
+    return contextlib.nullcontext() if is_sharing() else ObjectSharingScope()
 
 
 @contextlib.contextmanager

@@ -200,8 +200,8 @@ def lstm(weights, x, hidden, cell):
 
 def transformer(weights, source, target, num_layers, normalize_first=False, pad_id=0):
     """Logits `(batch, target_len, target_vocab_size)` for ids."""
-    target_table = weights["target_embedding/embeddings"]
-    source_table = weights.get("source_embedding/embeddings", target_table)
+    target_table = weights["target/tokens/embeddings"]
+    source_table = weights.get("source/tokens/embeddings", target_table)
     d_model = target_table.shape[1]
 
     def embed(table, ids):

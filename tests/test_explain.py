@@ -29,13 +29,15 @@ def recurrent():
 def classifier():
     keras.utils.set_random_seed(11)
     encoder = layers.Encoder(2, num_heads=2, d_ff=8)
+    parts = {"segments": layers.SegmentEmbedding(), "norm": layers.LayerNormalization(epsilon=1e-12)}
+    embeddings = layers.Embeddings(13, 4, layers.LearnedPositions(6), **parts)
     model = models.EncoderModel(
-        13, 4, encoder, layers.LearnedPositions(6), head=models.ClassificationHead(2), pooler=models.Pooler()
+        embeddings, encoder, head=models.ClassificationHead(2), pooler=models.Pooler()
     )
     for dense in (model.head.dense, model.pooler.dense):  # a fresh head hardly tells texts apart
         dense.kernel.assign(50 * dense.kernel)
     # Positions as large as tokens: else the norm turns sharply where the tokens' embeddings shrink to zeros.
-    model.positions.embeddings.assign(40 * model.positions.embeddings)
+    embeddings.positions.embeddings.assign(40 * embeddings.positions.embeddings)
     return model
 
 
@@ -77,7 +79,7 @@ def test_leaving_a_token_out_costs_the_log_probability_that_score_says(translato
 def test_integrated_gradients_are_complete(name, request):
     """Their sum is the log probability less that of embeddings of zeros (Sundararajan et al., proposition 1)."""
     model, target = request.getfixturevalue(name), {"classifier": CLASSES, "translator": TARGET}[name][:1]
-    vectors = (model.token_embedding if name == "classifier" else model.source_embedding)(SOURCE[:1])
+    vectors = (model.embeddings.tokens if name == "classifier" else model.source.tokens)(SOURCE[:1])
     values = explain.importances(model, SOURCE[:1], target, "integrated_gradients", steps=100)
     ends = (explain._log_probs(model, SOURCE[:1], target, share * vectors) for share in (1.0, 0.0))
     expected = np.subtract(*map(ops.convert_to_numpy, ends)).ravel()
@@ -89,7 +91,7 @@ def test_integrated_gradients_are_complete(name, request):
 def test_gradient_times_input_is_the_slope_of_a_scale(classifier):
     """All embeddings times `1 + h` change the log probability by `h` times the sum of the values."""
     values = explain.importances(classifier, SOURCE[:1], CLASSES[:1], "gradient_x_input")
-    vectors, h = classifier.token_embedding(SOURCE[:1]), 1e-2
+    vectors, h = classifier.embeddings.tokens(SOURCE[:1]), 1e-2
     more, less = (
         explain._log_probs(classifier, SOURCE[:1], CLASSES[:1], (1 + step) * vectors) for step in (h, -h)
     )
@@ -164,7 +166,7 @@ def test_texts_are_explained_with_their_pieces():
 
     encoder = layers.Encoder(1, num_heads=2, d_ff=8)
     model = models.EncoderModel(
-        tokenizer.vocab_size, 4, encoder, layers.LearnedPositions(20),
+        layers.Embeddings(tokenizer.vocab_size, 4, layers.LearnedPositions(20)), encoder,
         head=models.ClassificationHead(2, labels=["good", "bad"]),
     )  # fmt: skip
     classifier = serving.Classifier(model, tokenizer)

@@ -131,12 +131,13 @@ n, d_model = len(ids), model.d_model
 # ## Step 2: ids become vectors, with positions
 #
 # Each id picks a row of the embedding, times $\sqrt{d_{model}}$. Then the position of each piece is added (chapter 8).
+# One layer of the model, `model.source`, holds both parts.
 
 # %%
-x = model.source_embedding(source)
-table = model.source_embedding.embeddings.numpy()
+x = model.source.tokens(source)
+table = model.source.tokens.embeddings.numpy()
 np.testing.assert_allclose(x[0], table[ids] * np.sqrt(d_model), rtol=1e-5)
-x = model.positions(x)
+x = model.source.positions(x)
 print("embeddings with positions", tuple(x.shape))
 assert x.shape == (1, n, d_model)
 
@@ -166,7 +167,7 @@ np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 # %%
 encoded = model.encode(source)
 target = np.array([[model.bos_id]], "int32")
-y = model.positions(model.target_embedding(target))
+y = model.target.positions(model.target.tokens(target))
 for i, layer in enumerate(model.decoder.layers):
     y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
     print(f"decoder layer {i + 1}: {tuple(y.shape)}, cross-attention {tuple(cross.shape)}")

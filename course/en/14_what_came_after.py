@@ -108,13 +108,20 @@ assert segment_ids[0].tolist() == [0] * 6 + [1] * 5
 def small_bert(**options):
     """BERT with two small layers."""
     layers = kt.layers.Encoder(2, num_heads=2, d_ff=32, activation="gelu", layer_norm_epsilon=1e-12)
-    return kt.models.EncoderModel(len(pieces), 16, layers, kt.layers.LearnedPositions(32), **options)
+    embeddings = kt.layers.Embeddings(
+        len(pieces),
+        16,
+        kt.layers.LearnedPositions(32),
+        segments=kt.layers.SegmentEmbedding(2),
+        norm=kt.layers.LayerNormalization(epsilon=1e-12),
+    )
+    return kt.models.EncoderModel(embeddings, layers, **options)
 
 
 bert = small_bert()
-token_table = bert.token_embedding.get_weights()[0]
-segment_table = bert.segments.get_weights()[0]
-position_table = bert.positions.get_weights()[0]
+token_table = bert.embeddings.tokens.get_weights()[0]
+segment_table = bert.embeddings.segments.get_weights()[0]
+position_table = bert.embeddings.positions.get_weights()[0]
 
 parts = {
     "token": token_table[token_ids[0]],
@@ -202,7 +209,8 @@ texts = np.array([[2, *(number[word] for word in line), 3] for line in lines], "
 print(len(lines), len(held_out), " ".join(lines[0]))
 
 gpt = kt.models.LanguageModel(
-    len(words), 32, kt.layers.Decoder(2, num_heads=4, d_ff=64, dropout=0.0), kt.layers.LearnedPositions(16)
+    kt.layers.Embeddings(len(words), 32, kt.layers.LearnedPositions(16), dropout=0.0),
+    kt.layers.Decoder(2, num_heads=4, d_ff=64, dropout=0.0),
 )
 gpt.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy())
 # The label of each token is the next token.

@@ -335,7 +335,7 @@ from keras_transformer.fonts import font_families
 
 def copy_weights(plain, other):
     """Copies the weights of the listing's model into a `kt.Transformer` of the same sizes."""
-    pairs = [(plain.embedding, other.source_embedding)]
+    pairs = [(plain.embedding, other.source.tokens)]
     other_layers = [*other.encoder.layers, *other.decoder.layers]
     for layer, other_layer in zip([*plain.encoder, *plain.decoder], other_layers, strict=True):
         for name in ("self_attention", "cross_attention", "feed_forward"):

@@ -132,13 +132,14 @@ n, d_model = len(ids), model.d_model
 # %% [markdown]
 # ## 2단계: ID를 벡터로 바꾸고 위치를 더합니다
 #
-# ID마다 임베딩에서 행을 하나 고르고 $\sqrt{d_{model}}$을 곱합니다. 그다음 조각의 위치를 더합니다(8장).
+# ID마다 임베딩에서 행을 하나 고르고 $\sqrt{d_{model}}$을 곱합니다. 그다음 조각의 위치를 더합니다(8장). 모델의 층
+# `model.source`에 이 두 부분이 들어 있습니다.
 
 # %%
-x = model.source_embedding(source)
-table = model.source_embedding.embeddings.numpy()
+x = model.source.tokens(source)
+table = model.source.tokens.embeddings.numpy()
 np.testing.assert_allclose(x[0], table[ids] * np.sqrt(d_model), rtol=1e-5)
-x = model.positions(x)
+x = model.source.positions(x)
 print("위치를 더한 임베딩", tuple(x.shape))
 assert x.shape == (1, n, d_model)
 
@@ -168,7 +169,7 @@ np.testing.assert_allclose(memory, model.encode(source).states, atol=1e-5)
 # %%
 encoded = model.encode(source)
 target = np.array([[model.bos_id]], "int32")
-y = model.positions(model.target_embedding(target))
+y = model.target.positions(model.target.tokens(target))
 for i, layer in enumerate(model.decoder.layers):
     y, (own, cross) = layer(y, encoded.states, return_attention_scores=True)
     print(f"디코더 층 {i + 1}: {tuple(y.shape)}, 교차 어텐션 {tuple(cross.shape)}")

@@ -88,15 +88,15 @@ print(len(sentences), "문장. 예:", " ".join(sentences[0][0]))
 
 # %%
 encoder = kt.layers.Encoder(1, num_heads=4, d_ff=64, dropout=0.0)
-guesser = kt.models.EncoderModel(
+embeddings = kt.layers.Embeddings(
     len(vocabulary),
     32,
-    encoder,
     kt.layers.LearnedPositions(longest),
-    num_segments=0,  # 세그먼트는 14장에서 설명합니다
+    norm=kt.layers.LayerNormalization(epsilon=1e-12),
     dropout=0.0,
-    head=kt.models.MaskedLanguageHead(),
+    output_bias=True,  # 단어마다 로짓에 더하는 수
 )
+guesser = kt.models.EncoderModel(embeddings, encoder, head=kt.models.MaskedLanguageHead())
 guesser.compile(keras.optimizers.Adam(3e-3), kt.MaskedCrossentropy(), metrics=[kt.MaskedAccuracy()])
 guesser.fit(ids[:800], answers[:800], batch_size=32, epochs=10, verbose=0)
 _, accuracy = guesser.evaluate(ids[800:], answers[800:], verbose=0)

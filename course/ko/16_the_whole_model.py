@@ -331,7 +331,7 @@ from keras_transformer.fonts import font_families
 
 def copy_weights(plain, other):
     """위에서 쓴 모델의 파라미터를 크기가 같은 `kt.Transformer`에 복사합니다."""
-    pairs = [(plain.embedding, other.source_embedding)]
+    pairs = [(plain.embedding, other.source.tokens)]
     other_layers = [*other.encoder.layers, *other.decoder.layers]
     for layer, other_layer in zip([*plain.encoder, *plain.decoder], other_layers, strict=True):
         for name in ("self_attention", "cross_attention", "feed_forward"):

@@ -115,7 +115,7 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
         model, tokenizer = _read_encoder(source, kwargs)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
-        options, longest = embedder_options(source), getattr(model.positions, "max_length", None)
+        options, longest = embedder_options(source), model.embeddings.max_length
         limits = (
             [config.get("max_position_embeddings"), tokenizer_limit(source)] if longest is None else [longest]
         )

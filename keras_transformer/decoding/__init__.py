@@ -15,7 +15,7 @@ from keras_transformer.decoding.diverse import DiverseBeam
 from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Search, Strategy
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.phrases import PhraseBeam
-from keras_transformer.decoding.sample import Sample, row_keys
+from keras_transformer.decoding.sample import Sample, feature_keys, row_keys
 
 
 def _by_name(*classes):
@@ -47,5 +47,6 @@ __all__ = [
     "Strategy",
     "SuppressTokens",
     "decode",
+    "feature_keys",
     "row_keys",
 ]

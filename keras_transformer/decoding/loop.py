@@ -249,7 +249,7 @@ class Limits:
 
         Args:
             source_lengths: int32 `(batch,)`. A source of padding alone gets its prefix alone, because it only fills up
-                a batch; in a language model it is an empty prompt.
+                a batch; in a language model it is an empty prompt. None for a source without a length.
             prefix_lengths: int32 `(batch,)`, or 0.
 
         Returns:
@@ -259,7 +259,8 @@ class Limits:
         if limits is None:
             limits = self._default(source_lengths, prefix_lengths)
         limits = at_most(limits, self.room(source_lengths))
-        return limits if self.shares_positions else ops.where(source_lengths > 0, limits, prefix_lengths)
+        whole = self.shares_positions or source_lengths is None
+        return limits if whole else ops.where(source_lengths > 0, limits, prefix_lengths)
 
     def room(self, source_lengths):
         """Returns the number of output tokens that the model has positions for, or None for any number."""

@@ -247,6 +247,33 @@ def row_keys(token_ids, pad_id):
     return ops.sum(mixed, axis=1)
 
 
+def feature_keys(features):
+    """Returns a number for each row of a nest of tensors that depends on its values and on their places.
+
+    Values of 0 count for nothing, so a row has the same key in a batch that is filled up with zeros.
+
+    Args:
+        features: A nest of tensors `(batch, ...)` of numbers.
+
+    Returns:
+        uint32 `(batch,)`, for `Search(keys=)`.
+
+    >>> keys = feature_keys(np.array([[0.5, 0.0], [0.5, 0.7]]))
+    >>> bool(keys[0] == feature_keys(np.array([[0.5]]))[0]), bool(keys[0] == keys[1])
+    (True, False)
+    """
+    keys = 0
+    for x in keras.tree.flatten(features):
+        x = ops.convert_to_tensor(x)
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        bits = ops.view(ops.cast(x, "float32"), "uint32") if "float" in dtype else ops.cast(x, "uint32")
+        bits = ops.reshape(bits, (ops.shape(bits)[0], -1))
+        places = _mix(ops.cast(ops.arange(ops.shape(bits)[1], dtype="int32"), "uint32"))
+        mixed = ops.where(ops.equal(bits, 0), ops.zeros_like(bits), _mix(ops.bitwise_xor(places, bits)))
+        keys = _mix(keys + ops.sum(mixed, axis=1))
+    return keys
+
+
 def _mix(x):
     """Hashes uint32 numbers with the finalizer of MurmurHash3 (Appleby), after adding an offset so that 0 changes."""
     x = x + np.uint32(0x9E3779B9)

@@ -18,7 +18,7 @@ MATRICES = {
 # Names of these layers in the library's layers and models.
 NAMES = (
     *("query", "key", "value", "gate", "attention_output", "inner", "outer", "dense", "widen", "projection"),
-    *("token_embedding", "target_embedding", "output_embedding"),
+    *("tokens", "output_embedding"),
 )
 PRECISIONS = ("float32", "int8")
 ROWS = 8192  # of an embedding at once

@@ -139,11 +139,11 @@ def with_dense_modules(model, folder):
         name="pooler",
     )
     model = model.with_head(None, pooler)
-    quantized = model.token_embedding.quantization_mode
+    quantized = model.embeddings.tokens.quantization_mode
     for layer, tensors in zip(pooler.layers, stored, strict=True):
         fill_weights(dense("linear", layer), tensors)
         if quantized:
-            layer.quantize(quantized, config=model.token_embedding.quantization_config)
+            layer.quantize(quantized, config=model.embeddings.tokens.quantization_config)
     return model
 
 

@@ -5,6 +5,7 @@ from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.cache import KVCache, Place, TreeCache, empty_cache
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.embedding import (
+    Embeddings,
     LearnedPositions,
     PositionalEncoding,
     SegmentEmbedding,
@@ -40,6 +41,7 @@ __all__ = [
     "Decoder",
     "DecoderLayer",
     "Dropout",
+    "Embeddings",
     "Encoder",
     "EncoderLayer",
     "FeedForward",

@@ -1,5 +1,6 @@
 """What all layers with sublayers share: their configuration and their sublayers."""
 
+import collections
 import inspect
 import re
 import threading
@@ -8,10 +9,19 @@ import keras
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.execution.int8 import set_quantization_config
-from keras_transformer.keras_internals import DirectSublayers, sublayers, take_own_policies
+from keras_transformer.keras_internals import (
+    DirectSublayers,
+    is_sharing,
+    sharing,
+    sublayers,
+    take_own_policies,
+)
 from keras_transformer.layers.rules import RULES, keeping_rules
 
 KERAS_ARGUMENTS = ("name", "dtype", "trainable")
+SHARED_ID = "shared_object_id"  # Keras's name
+# Its `is_part` says whether the configuration at hand is a part of another one.
+_DESCRIBED = threading.local()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -60,7 +70,8 @@ class Configured:
     def from_config(cls, config):
         config = dict(config)
         frozen, quantized = (config.pop(name, ()) for name in ("frozen", "quantization_configs"))
-        layer = cls.of_arguments(**{name: _from_config(value) for name, value in config.items()})
+        with sharing():
+            layer = cls.of_arguments(**{name: _from_config(value) for name, value in config.items()})
         layer.saved_frozen, layer.saved_quantization_configs = frozen, quantized
         if layer.built:
             layer.restore_sublayers()
@@ -106,8 +117,13 @@ class Configured:
     def get_config(self):
         # Keras's own classes would read attributes.
         config = keras.layers.Layer.get_config(self)
-        with _Serialized():
+        is_part = getattr(_DESCRIBED, "is_part", False)
+        _DESCRIBED.is_part = True
+        try:
             config |= {name: to_config(value) for name, value in self._arguments.items()}
+        finally:
+            _DESCRIBED.is_part = is_part
+        config = config if is_part or is_sharing() else _with_small_ids(config)
         policy_map = keras.dtype_policies.DTypePolicyMap
         policy, outside = self.dtype_policy, len((self.path or "").rpartition("/")[0])
         quantized, frozen, configs = {}, [], []
@@ -175,10 +191,7 @@ def arguments_by_name(cls, args, kwargs):
 def to_config(value):
     """Serialises an argument of a constructor: a layer, another object of Keras, a function, a list or a dict of them.
 
-    Raises:
-        ValueError: If the same layer was serialised before in the configuration at hand and has weights, outside of
-            saving. Keras keeps such sharing in a file. `clone_model` and a lone `get_config` cannot: each copy would
-            have weights of its own.
+    A layer with weights has an id, by which a layer that stands in several places is made once.
     """
     if isinstance(value, (list, tuple)):
         return [to_config(each) for each in value]
@@ -188,45 +201,39 @@ def to_config(value):
         return keras.activations.serialize(value) if callable(value) else value
     config = keras.saving.serialize_keras_object(value)
     if isinstance(value, keras.layers.Layer) and value.weights:
-        if _is_saving():
-            config["shared_object_id"] = id(value)  # Keras would note it from the second description on
-        else:
-            check(
-                _Serialized.is_new(value),
-                "A configuration alone cannot express that a layer is used in several places, and a clone would have "
-                "more weights. Save the model and load it instead of cloning it.",
-                layer=value.name,
-            )
+        config[SHARED_ID] = id(value)  # Keras would note it from the second description on
     return config
 
 
-def _is_saving():
-    """Returns whether Keras saves a model: only then does the second description of an object carry an id."""
-    policy = keras.dtype_policies.DTypePolicy("float32")
-    return "shared_object_id" in [keras.saving.serialize_keras_object(policy) for _ in range(2)][1]
+def _with_small_ids(config):
+    """Returns a configuration whose layers in several places are numbered from 1 on; no other layer has an id.
 
+    So one layer has the same configuration in every process.
+    """
+    found, numbers = collections.Counter(), {}
 
-class _Serialized:
-    """A context that knows the layers that the outermost `get_config` of this thread has serialised."""
+    def walk(value, visit):
+        if isinstance(value, list):
+            return [walk(each, visit) for each in value]
+        return (
+            {name: walk(each, visit) for name, each in visit(value).items()}
+            if isinstance(value, dict)
+            else value
+        )
 
-    thread = threading.local()
+    def note(value):
+        found[value.get(SHARED_ID)] += 1
+        return value
 
-    def __enter__(self):
-        self.outermost = not hasattr(self.thread, "layers")
-        if self.outermost:
-            self.thread.layers = {}
+    def number(value):
+        given = value.get(SHARED_ID)
+        value = {name: each for name, each in value.items() if name != SHARED_ID}
+        if given is None or found[given] == 1:
+            return value
+        return {**value, SHARED_ID: numbers.setdefault(given, len(numbers) + 1)}
 
-    def __exit__(self, *error):
-        if self.outermost:
-            del self.thread.layers
-
-    @classmethod
-    def is_new(cls, layer):
-        """Notes a layer, and returns whether it was not noted before."""
-        layers = getattr(cls.thread, "layers", {})
-        new = id(layer) not in layers
-        layers[id(layer)] = layer
-        return new
+    walk(config, note)
+    return walk(config, number)
 
 
 def _from_config(value):

@@ -4,14 +4,17 @@ import math
 
 import keras
 
-from keras_transformer.checks import check, check_dense
+from keras_transformer.checks import check, check_dense, check_positive
 from keras_transformer.execution import ops
 from keras_transformer.execution.inference import Operands, held
 from keras_transformer.execution.int8 import OneProduct, column_sums, narrow_weights, parts_of
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
-from keras_transformer.layers.base import Configured
+from keras_transformer.layers.base import Configured, check_part, ensure_built, pop_keras_arguments
+from keras_transformer.layers.cache import Place
+from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.layers.projection import product_of
+from keras_transformer.layers.residual import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -29,6 +32,7 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         output_bias: Whether each id has a bias in the output projection.
         tie_weights: Whether the output projection is the embedding's matrix; else it has a matrix of its own.
         embeddings_initializer: Initializer of the matrices; normal with deviation `1 / sqrt(d_model)` when None.
+        logit_soft_cap: Bound of the logits, by `logit_soft_cap * tanh(logits / logit_soft_cap)`; None for none.
         **kwargs: The other arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
@@ -58,6 +62,7 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         output_bias=False,
         tie_weights=True,
         embeddings_initializer=None,
+        logit_soft_cap=None,
         **kwargs,
     ):
         check(
@@ -68,7 +73,7 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         if embeddings_initializer is None:
             embeddings_initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         super().__init__(vocab_size, d_model, tie_weights, embeddings_initializer, **kwargs)
-        self.soft_cap, self.logit_soft_cap = self.logit_soft_cap, None  # Keras caps before the bias
+        self.soft_cap = logit_soft_cap  # Keras would cap before the bias
         self.reverse_dtype = at_least_float32(self.compute_dtype)  # of quantized logits on Keras 3.16
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if scale is None else scale
@@ -375,3 +380,122 @@ class SegmentEmbedding(_Added):
             return self._sum(x, self.embeddings[0])
         segment_ids = ops.clip(ops.cast(segment_ids, "int32"), 0, self.num_segments - 1)
         return self._sum(x, ops.take(self.embeddings, segment_ids, axis=0))
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Embeddings(Configured, keras.layers.Layer):
+    """What goes into a stack that reads ids: vectors of the tokens, and of their segments and positions.
+
+    The sum is normalised, then dropped ("Attention Is All You Need", section 5.4; Devlin et al., 2019, "BERT", section
+    3). A model takes such a layer as its `source`, `target` or `embeddings`.
+
+    Args:
+        input_dim: Number of ids.
+        output_dim: Width of the output, the model's `d_model`.
+        positions: A layer that adds positions, such as `PositionalEncoding()` or `LearnedPositions(512)`; None where
+            the attention knows them.
+        tokens: A `TokenEmbedding` in place of `input_dim` and `output_dim`. Two `Embeddings` may be given one.
+        segments: A layer that adds segments, such as `SegmentEmbedding(2)`; None for none.
+        norm: Norm of the sum, such as `LayerNormalization(epsilon=1e-12)`; None for none.
+        dropout: Share of the normalised sum dropped in training.
+        embedding_dim: Width of the sum; a dense layer makes vectors of `output_dim` of it (Clark et al., 2020,
+            "ELECTRA", section 3.1). None for `output_dim`, without that layer.
+        **kwargs: The other arguments of `TokenEmbedding`, such as `pad_id`; `scale` is 1 unless it is given. With
+            `PositionalEncoding` the paper has `scale=d_model**0.5`. And Keras's `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: int `(batch, length)`, ids.
+        index: Position of the first token, an int or an int scalar tensor; or a `Place`; 0 when None.
+        segment_ids: int `(batch, length)`, the segment of each token; all 0 when None.
+        vectors: `(batch, length, embedding_dim or output_dim)`, to take the place of the tokens' vectors; None for
+            these.
+        training: Whether to drop.
+
+    Returns:
+        `(batch, length, output_dim)`.
+
+    Raises:
+        ValueError: If an argument is out of range, both `tokens` and its arguments are given, or `positions` act inside
+            attention.
+
+    >>> Embeddings(11, 4, PositionalEncoding())(np.array([[5, 7, 0]])).shape
+    TensorShape([1, 3, 4])
+    """
+
+    decided_by = ("tokens", "segments", "positions", "norm", "widen")
+
+    def __init__(
+        self,
+        input_dim=None,
+        output_dim=None,
+        positions=None,
+        *,
+        tokens=None,
+        segments=None,
+        norm=None,
+        dropout=0.1,
+        embedding_dim=None,
+        **kwargs,
+    ):
+        super().__init__(**pop_keras_arguments(kwargs))
+        policy, width = self.dtype_policy, output_dim if embedding_dim is None else embedding_dim
+        if tokens is None:
+            check_positive(input_dim=input_dim, output_dim=output_dim)
+            tokens = TokenEmbedding(input_dim, width, **{"scale": 1.0, **kwargs}, dtype=policy, name="tokens")
+        else:
+            sizes = {"input_dim": input_dim, "output_dim": output_dim, "embedding_dim": embedding_dim}
+            given = kwargs | {name: size for name, size in sizes.items() if size is not None}
+            check(not given, f"Pass either `tokens` or {[*given]}, not both.", tokens=tokens)
+            rule = "`tokens` must not be made by other `Embeddings`, whose file makes them again: hand one to both."
+            check(not getattr(tokens, "is_made", False), rule, tokens=tokens)
+        kind = type(positions).__name__
+        check(
+            not isinstance(positions, AttentionPositions),
+            "`positions` of `Embeddings` must be a layer that adds positions to them, such as `LearnedPositions`. "
+            f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
+            "the layers of the encoder or decoder.",
+            positions=positions,
+        )
+        self.tokens = check_part(tokens, "tokens", TokenEmbedding)
+        self.tokens.is_made = input_dim is not None
+        self.segments = check_part(segments, "segments")
+        self.positions = check_part(positions, "positions")
+        self.norm = check_part(norm, "norm")
+        self.drop = Dropout(dropout, dtype=policy, name="drop")
+        self.widen = None
+        if embedding_dim is not None:
+            self.widen = keras.layers.Dense(output_dim, dtype=policy, name="widen")
+        self.dropout = dropout
+        self.embedding_dim = embedding_dim
+        self.input_dim = self.tokens.input_dim
+        self.output_dim = self.tokens.output_dim if self.widen is None else output_dim
+
+    @property
+    def max_length(self):
+        """Number of positions, an int; None for any number."""
+        return getattr(self.positions, "max_length", None)
+
+    def build(self, inputs_shape=None):
+        ensure_built(self.tokens, (None, None))
+        for layer in filter(None, (self.segments, self.positions, self.norm, self.widen)):
+            ensure_built(layer, (None, None, self.tokens.output_dim))
+
+    def call(self, inputs, index=None, segment_ids=None, vectors=None, training=None):
+        x = self.tokens(inputs) if vectors is None else vectors
+        x = x if self.segments is None else self.segments(x, segment_ids)
+        if self.positions is not None:
+            place = None if index is None else Place.of(index)
+            options = {} if place is None else {"start_index": place.slot, "positions": place.positions}
+            x = self.positions(x, **options)
+        x = x if self.norm is None else self.norm(x)
+        x = self.drop(x, training=training)
+        return x if self.widen is None else self.widen(x)
+
+    def compute_mask(self, inputs, mask=None):
+        return self.tokens.compute_mask(inputs, mask)
+
+    def compute_output_shape(self, inputs_shape, **more_shapes):
+        return (*inputs_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs, *args, **kwargs):
+        return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)

@@ -8,7 +8,7 @@ from keras_transformer.checks import check_count, check_positive, check_range, c
 
 _SHARES = ("dropout", "attention_dropout", "activation_dropout")
 _SIZES = (
-    "vocab_size", "source_vocab_size", "d_model", "embedding_dim",
+    "vocab_size", "source_vocab_size", "target_vocab_size", "input_dim", "output_dim", "d_model", "embedding_dim",
     "num_layers", "num_decoder_layers", "num_heads", "num_key_value_heads", "key_dim", "value_dim", "d_ff", "width",
     "units", "max_length", "num_segments", "num_separators", "num_buckets", "max_distance", "num_classes", "channels",
 )  # fmt: skip

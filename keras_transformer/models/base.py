@@ -9,9 +9,8 @@ from keras_transformer.checks import check
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import encode_rows, has_int8_weights, predict_graph
 from keras_transformer.keras_internals import sublayers
-from keras_transformer.layers import Decoder, Encoder
+from keras_transformer.layers import Decoder, Embeddings, Encoder, TokenEmbedding
 from keras_transformer.layers.base import Configured, check_part, ensure_built
-from keras_transformer.layers.positions import AttentionPositions
 from keras_transformer.models.layouts import layout_map
 
 
@@ -68,17 +67,28 @@ class BaseModel(Configured, keras.Model):
         )
         return self.built_part(value, "encoder", shape)
 
-    def built_positions(self, value, name, shape):
-        """Like `built_part`, for a layer that adds positions to embeddings: refuses positions inside attention."""
-        kind = type(value).__name__
+    def built_embeddings(self, name, value, output=None):
+        """Returns `Embeddings` that the constructor was given, built, and the `TokenEmbedding` that scores their ids.
+
+        Args:
+            name: Name of the argument.
+            value: `Embeddings`.
+            output: A `TokenEmbedding`; None for that of the embeddings.
+
+        Raises:
+            ValueError: If a layer has another class, or the output another size.
+        """
+        check(isinstance(value, Embeddings), f"`{name}` must be `Embeddings`.", **{name: value})
+        ensure_built(value, (None, None))
+        output = value.tokens if output is None else output
+        check(isinstance(output, TokenEmbedding), "`output` must be a `TokenEmbedding`.", output=output)
+        sizes = value.input_dim, value.output_dim
+        rule = f"`output` must have the sizes of `{name}`, {sizes[0]} ids and a width of {sizes[1]}."
         check(
-            not isinstance(value, AttentionPositions),
-            "`positions` of a model must be a layer that adds positions to embeddings, such as `LearnedPositions`. "
-            f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
-            "the layers of the encoder or decoder.",
-            **{name: value},
+            (output.input_dim, output.output_dim) == sizes, rule, output=(output.input_dim, output.output_dim)
         )
-        return self.built_part(value, name, shape)
+        ensure_built(output, (None, None))
+        return value, output
 
     def run_encoder(self, x, padding_mask=None, training=None, return_attention_scores=False):
         """Calls `self.encoder`.
@@ -215,3 +225,20 @@ def _named_specs(inputs):
         if keras.utils.is_keras_tensor(inputs)
         else keras.tree.map_structure(spec, inputs)
     )
+
+
+def signature_of(layer):
+    """Returns the symbolic inputs of a built layer: a nest of `keras.KerasTensor` of any batch.
+
+    Raises:
+        ValueError: If the layer was not built.
+    """
+    if getattr(layer, "inputs", None):  # a functional or a `Sequential` model
+        inputs = layer.inputs[0] if isinstance(layer, keras.Sequential) else layer.input
+        return keras.tree.map_structure(lambda x: keras.KerasTensor((None, *x.shape[1:]), x.dtype), inputs)
+    config = layer.get_build_config() or {}
+    shapes = config.get("input_shape") or next(iter((config.get("shapes_dict") or {}).values()), None)
+    check(layer.built and shapes is not None, "`source` must be built: call it once.", source=layer)
+    if isinstance(shapes, dict):
+        return {name: keras.KerasTensor((None, *shape[1:])) for name, shape in shapes.items()}
+    return keras.KerasTensor((None, *shapes[1:]))

@@ -1,18 +1,15 @@
 """The encoder alone: states of all tokens, and heads that read them."""
 
-import functools
-
 import keras
 
-from keras_transformer.checks import check, check_choice, check_count, check_ids, check_positive, check_share
+from keras_transformer.checks import check, check_choice, check_ids
 from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import set_quantization_config, two_parts
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import sublayers
-from keras_transformer.layers import Dropout, LayerNormalization, SegmentEmbedding, TokenEmbedding
+from keras_transformer.layers import Embeddings, TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built, takes_argument
-from keras_transformer.layers.rules import RULES
 from keras_transformer.models.base import BaseModel
 from keras_transformer.models.heads import POOLINGS, PROJECTED, Head, ProjectedPooler, pooled_states
 
@@ -28,18 +25,8 @@ class EncoderModel(BaseModel):
     kernel_initializer=TruncatedNormal(stddev=0.02))`.
 
     Args:
-        vocab_size: Number of ids.
-        d_model: Width of the model.
+        embeddings: `Embeddings`. A head that scores ids needs their `output_bias=True`.
         encoder: An `Encoder`.
-        positions: A layer that adds positions to the embeddings, such as `LearnedPositions(512)`; None where the
-            attention knows them.
-        embedding_dim: Width of the embeddings; a dense layer makes vectors of `d_model` of their normalised sum (Clark
-            et al., 2020, "ELECTRA", section 3.1). None for `d_model`, without that layer.
-        embedding_scale: Factor of the tokens' embeddings, such as `sqrt(d_model)` in Gemma.
-        num_segments: Number of segments; 0 for none.
-        norm: The norm of the embeddings' sum; `LayerNormalization(epsilon=1e-12)` when None. `keras.layers.Identity()`
-            for no norm.
-        dropout: Share of that norm's output dropped in training.
         pooler: A layer that makes the vector of a text, such as `Pooler()`, or None.
         head: A `Head`, or None for the states themselves.
         pad_id: The id that fills rows up; no token attends to it.
@@ -61,29 +48,24 @@ class EncoderModel(BaseModel):
         after `batch` where there are any. Then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, or a part has another class, such as a
-            `Decoder` or positions that act inside attention.
+        ValueError: If an id is not in the vocabulary, a part has another class, such as a `Decoder`, or the head scores
+            ids and the embeddings have no `output_bias`.
 
-    >>> model = EncoderModel(11, 4, Encoder(1, num_heads=2, d_ff=8))
+    >>> model = EncoderModel(Embeddings(11, 4), Encoder(1, num_heads=2, d_ff=8))
     >>> model(np.array([[5, 7, 0]])).shape
     TensorShape([1, 3, 4])
     """
 
-    # 0 is for no segments.
-    rules = RULES | {"num_segments": functools.partial(check_count, 0)}
+    decided_by = (
+        *("embeddings", "encoder", "pooler", "head"),
+        *("pad_id", "cls_id", "sep_id", "num_separators", "starts_with_cls"),
+    )
 
     def __init__(
         self,
-        vocab_size,
-        d_model,
+        embeddings,
         encoder,
-        positions=None,
         *,
-        embedding_dim=None,
-        embedding_scale=1.0,
-        num_segments=2,
-        norm=None,
-        dropout=0.1,
         pooler=None,
         head=None,
         pad_id=0,
@@ -95,51 +77,23 @@ class EncoderModel(BaseModel):
     ):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
-        check_positive(vocab_size=vocab_size, d_model=d_model)
+        check(isinstance(embeddings, Embeddings), "`embeddings` must be `Embeddings`.", embeddings=embeddings)
+        ensure_built(embeddings, (None, None))
+        self.embeddings = embeddings
+        self.vocab_size, self.d_model = embeddings.input_dim, embeddings.output_dim
         marks = {"cls_id": cls_id, "sep_id": sep_id}
-        check_ids(vocab_size, pad_id=pad_id, **{name: i for name, i in marks.items() if i is not None})
-        check_share(dropout=dropout)
-        width = d_model if embedding_dim is None else embedding_dim
-        check_positive(embedding_dim=width, num_separators=num_separators)
-        self.vocab_size = vocab_size
-        self.d_model = d_model
-        self.embedding_dim = embedding_dim
-        self.embedding_scale = embedding_scale
-        self.num_segments = num_segments
-        self.dropout = dropout
+        check_ids(self.vocab_size, pad_id=pad_id, **{name: i for name, i in marks.items() if i is not None})
         self.pad_id = pad_id
         self.cls_id = cls_id
         self.sep_id = sep_id
         self.num_separators = num_separators
         self.starts_with_cls = starts_with_cls
-        policy = self.dtype_policy
-        embedded, shape = (None, None, width), (None, None, d_model)
+        shape = (None, None, self.d_model)
         self.pooler = self.built_part(pooler, "pooler", shape, Head)
         self.head = self.built_part(head, "head", shape, Head)
-        scores_ids = self.head is not None and self.head.scores_ids
-        self.token_embedding = TokenEmbedding(
-            vocab_size,
-            width,
-            scale=embedding_scale,
-            output_bias=scores_ids,
-            dtype=policy,
-            name="token_embedding",
-        )
-        self.positions = self.built_positions(positions, "positions", embedded)
-        self.segments = None
-        if num_segments:
-            self.segments = SegmentEmbedding(num_segments, dtype=policy, name="segments")
-        if norm is None:
-            norm = LayerNormalization(epsilon=1e-12, dtype=policy, name="norm")
-        self.norm = self.built_part(norm, "norm", embedded)
-        self.drop = Dropout(dropout, dtype=policy, name="drop")
-        self.widen = None
-        if embedding_dim is not None:
-            self.widen = keras.layers.Dense(d_model, dtype=policy, name="widen")
+        rule = "`head` scores ids, and each id needs a bias: make the embeddings with `output_bias=True`."
+        check(head is None or not head.scores_ids or embeddings.tokens.output_bias, rule, head=head)
         self.encoder = self.built_encoder(encoder, shape)
-        ensure_built(self.token_embedding, (None, None))
-        for layer in filter(None, (self.segments, self.widen)):
-            ensure_built(layer, embedded)
         self.built = True
 
     def int8_config(self):
@@ -160,19 +114,15 @@ class EncoderModel(BaseModel):
             inputs: The inputs of a call.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
-            vectors: `(rows, length, embedding_dim or d_model)`, to take the place of the tokens' embeddings; None for
+            vectors: `(rows, length, embedding_dim or d_model)`, to take the place of the tokens' vectors; None for
                 these.
 
         Returns:
             `(rows, length, d_model)`, one text a row; then the scores, where asked for.
         """
         token_ids, segment_ids, _ = _read(inputs)
-        x = self.token_embedding(token_ids) if vectors is None else vectors
-        x = x if self.segments is None else self.segments(x, segment_ids)
-        x = x if self.positions is None else self.positions(x)
-        x = self.drop(self.norm(x), training=training)
         return self.run_encoder(
-            x if self.widen is None else self.widen(x),
+            self.embeddings(token_ids, segment_ids=segment_ids, vectors=vectors, training=training),
             ops.not_equal(token_ids, self.pad_id),
             training=training,
             return_attention_scores=return_attention_scores,
@@ -190,7 +140,7 @@ class EncoderModel(BaseModel):
             return states
         pooled = None if self.pooler is None else self._pooled(states, padding_mask)
         y = self.head(states, pooled, training=training)
-        return self.token_embedding(y, reverse=True) if self.head.scores_ids else y
+        return self.embeddings.tokens(y, reverse=True) if self.head.scores_ids else y
 
     def call(self, inputs, training=None, return_attention_scores=False):
         results = self.encode(inputs, training, return_attention_scores)
@@ -275,9 +225,12 @@ class EncoderModel(BaseModel):
         }
         config["head"] = head
         config["pooler"] = config["pooler"] if pooler is None else pooler
+        tokens = config["embeddings"]["config"]
+        tokens = tokens["tokens"]["config"] if tokens["tokens"] else tokens
+        tokens["output_bias"] = head is not None and head.scores_ids
         model = type(self).from_config(config)
         own_pooler = ["pooler"] if pooler is None else []
-        for name in ("token_embedding", "positions", "segments", "norm", "widen", "encoder", *own_pooler):
+        for name in ("embeddings", "encoder", *own_pooler):
             part, copy = getattr(self, name), getattr(model, name)
             if part is not None:
                 _copy(part, copy)
@@ -293,12 +246,14 @@ def _copy(part, copy):
         other.trainable = layer.trainable
         if getattr(layer, "quantization_config", None) is not None:
             set_quantization_config(other, layer.quantization_config)
-    if not isinstance(part, TokenEmbedding):
-        return copy.set_weights(part.get_weights())
-    copies = {weight.name: weight for weight in copy.weights}
-    for weight in part.weights:
-        if weight.name != "bias":
-            copies[weight.name].assign(weight)
+    for weight, other in zip(_without_output_bias(part), _without_output_bias(copy), strict=True):
+        other.assign(weight)
+
+
+def _without_output_bias(part):
+    """Returns the weights of a layer but for the bias that each id has in an output projection."""
+    biases = [id(layer.bias) for layer in sublayers(part) if isinstance(layer, TokenEmbedding)]
+    return [weight for weight in part.weights if id(weight) not in biases]
 
 
 def _read(inputs):

@@ -14,7 +14,7 @@ from keras_transformer.models.base import BaseModel
 from keras_transformer.models.generation import Generation, Scores
 from keras_transformer.models.transformer import EncoderDecoder
 
-SHARED = ("source_vocab_size", "target_vocab_size", "pad_id", "bos_id", "eos_id", "stop_ids")
+SHARED = ("source_vocab_size", "target_vocab_size", "pad_id", "bos_id", "eos_id", "stop_ids", "reads_ids")
 
 
 class _JointCache(NamedTuple):

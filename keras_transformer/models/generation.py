@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_transformer.checks import check
-from keras_transformer.decoding import Greedy, Hypotheses, Search, Strategy, decode, row_keys
+from keras_transformer.decoding import Greedy, Hypotheses, Search, Strategy, decode, feature_keys, row_keys
 from keras_transformer.decoding.hypotheses import tensors_of, with_tensors
 from keras_transformer.decoding.loop import Limits, at_most
 from keras_transformer.execution import native, ops
@@ -38,14 +38,15 @@ class Scores(NamedTuple):
 class Generation(KeepsFunctions):
     """Adds `generate`, `score` and `search` to a model.
 
-    The model has `pad_id`, `bos_id`, `eos_id`, `source_vocab_size` and `target_vocab_size`, and defines `start` and
-    `score_all`. `max_positions` is the number of positions of a model that learned them, else None. `stop_ids` are ids
-    that end an output as `eos_id` does.
+    The model has `pad_id`, `bos_id`, `eos_id`, `target_vocab_size` and `source_vocab_size`, which is None where its
+    source has no ids. It defines `start` and `score_all`. `max_positions` is the number of positions of a model that
+    learned them, else None. `stop_ids` are ids that end an output as `eos_id` does.
     """
 
     max_positions = None
     max_source_positions = None
     shares_positions = False  # whether an output continues its source in the same positions
+    reads_ids = True  # whether the source has ids: only they have a length, and so a default of `max_length`
     stop_ids = ()
 
     def limits(self, max_length=None, constraints=()):
@@ -57,8 +58,20 @@ class Generation(KeepsFunctions):
         """
         return Limits(max_length, constraints, self.max_positions, self.shares_positions)
 
+    def _source_lengths(self, source):
+        """Returns the number of tokens of each row of a source, int32 `(batch,)`; None for a source without ids."""
+        return lengths_of(source, self.pad_id) if self.reads_ids else None
+
+    def _source_len(self, source, max_length):
+        """Returns the length of the longest row of a source, which gives the default of `max_length`."""
+        rule = "`max_length` must be given: only a source of ids has a length that could give a default."
+        check(self.reads_ids or max_length is not None, rule, max_length=max_length)
+        return ops.shape(source)[1] if self.reads_ids else None
+
     def _checked_source(self, source):
-        """Returns `source` as int32: ids of the vocabulary, within the positions of the source."""
+        """Returns `source` as int32: ids of the vocabulary, within the positions of the source. Or as tensors."""
+        if not self.reads_ids:
+            return features_of(source, "source")
         source = matrix_of_ids(source, "source", "(batch, source_len)", self.source_vocab_size)
         if self.max_source_positions is not None:
             longest = int(ops.max(lengths_of(source, self.pad_id)))
@@ -80,11 +93,12 @@ class Generation(KeepsFunctions):
 
         Args:
             source: int `(batch, source_len)`, sources or prompts of any lengths, padded on the right. A source of
-                padding alone gets an empty target; a prompt of padding alone begins with `bos_id`.
+                padding alone gets an empty target; a prompt of padding alone begins with `bos_id`. For a source
+                without ids a tensor or a nest of tensors, batch first.
             strategy: How to choose tokens: `Greedy()`, `Beam()`, `DiverseBeam()`, `PhraseBeam()`, `Sample()`.
             max_length: Longest output, `eos_id` included. None for twice the length of each source plus 16 plus the
-                length of its prefix, or for the minimum length if that is larger. An output never passes the last
-                position of a model that learned its positions.
+                length of its prefix, or for the minimum length if that is larger; a source without ids has no such
+                default. An output never passes the last position of a model that learned its positions.
             jit_compile: True to compile with XLA (each new shape compiles once), False for the portable
                 graph, None for XLA where there is an accelerator.
             constraints: List of constraints that every output must satisfy, such as `[MinLength(5), NoRepeatNgram(3)]`.
@@ -102,14 +116,14 @@ class Generation(KeepsFunctions):
                 phrases that the model cannot write; or the constraints contradict one another.
         """
         source = self._checked_source(source)
-        batch_size, source_len = source.shape
+        batch_size, source_len = rows_of(source), self._source_len(source, max_length)
         check(
             isinstance(strategy, Strategy),
             "`strategy` must be a strategy such as `Greedy()`.",
             strategy=strategy,
         )
         limits = self.limits(max_length, constraints)
-        longest = limits.longest(lengths_of(source, self.pad_id))
+        longest = limits.longest(self._source_lengths(source))
         prefix_len, inputs = 0, {"source": source}
         if prefix is not None:
             inputs["prefix"] = self._checked_prefix(prefix, batch_size, longest)
@@ -121,7 +135,7 @@ class Generation(KeepsFunctions):
             rule = f"`{name}` must be one value, or have a value for each row of `source`."
             check(x.shape[:1] in ((), (batch_size,)), rule, shape=tuple(x.shape), batch_size=batch_size)
         jit_compile = native.compiles(jit_compile)
-        if jit_compile:
+        if jit_compile and self.reads_ids:
             padded = at_most(source_len + -source_len % SOURCE_LENGTH_STEP, self.max_source_positions)
             missing = max(padded - source_len, 0)
             inputs["source"] = ops.pad(source, ((0, 0), (0, missing)), constant_values=self.pad_id)
@@ -139,7 +153,7 @@ class Generation(KeepsFunctions):
         """Computes `generate` inside a graph: tensors in, tensors out.
 
         Args:
-            source: int32 `(batch, source_len)`.
+            source: int32 `(batch, source_len)`; for a source without ids a tensor or a nest of tensors, batch first.
             strategy: How to choose tokens.
             max_length: Longest output, an int for all rows or int32 `(batch,)`; None as in `generate`. A row ends at
                 the last position that the model has.
@@ -155,8 +169,9 @@ class Generation(KeepsFunctions):
             ValueError: If a `Sample` has no seed, or the constraints contradict one another.
         """
         limits = self.limits(max_length, constraints)
+        source_len = self._source_len(source, max_length)
         if target_len is None:
-            target_len = limits.of(ops.shape(source)[1], 0 if prefix is None else ops.shape(prefix)[1])
+            target_len = limits.of(source_len, 0 if prefix is None else ops.shape(prefix)[1])
         objects = strategy, *limits.constraints
 
         def search_given(rows):
@@ -164,12 +179,15 @@ class Generation(KeepsFunctions):
             source, prefix, max_length, tensors = rows
             strategy, *constraints = with_tensors(objects, tensors)
             limits = self.limits(max_length, constraints)
-            lengths = lengths_of(source, self.pad_id)
+            lengths = self._source_lengths(source)
             prefix_lengths = 0 if prefix is None else lengths_of(prefix, self.pad_id)
+            keys = None
+            if hasattr(strategy, "seed"):
+                keys = row_keys(source, self.pad_id) if self.reads_ids else feature_keys(source)
             search = Search(
                 limits.of_rows(lengths, prefix_lengths),
                 lengths,
-                row_keys(source, self.pad_id) if hasattr(strategy, "seed") else None,
+                keys,
                 (self.eos_id, *self.stop_ids),
                 self.pad_id,
             )
@@ -211,7 +229,7 @@ class Generation(KeepsFunctions):
         """Scores given targets, or for a language model given continuations: one pass, no search.
 
         Args:
-            source: int `(batch, source_len)`, sources or prompts, padded on the right.
+            source: int `(batch, source_len)`, sources or prompts, padded on the right; or what another source reads.
             target: int `(batch, target_len)`, or `(batch, n, target_len)` for several targets of each source, such as
                 the tokens of `Hypotheses`; without `bos_id`, with `eos_id` where it counts, padded on the right. An
                 empty target scores 0.
@@ -231,11 +249,12 @@ class Generation(KeepsFunctions):
             "`target` must have shape `(batch, target_len)` or `(batch, n, target_len)`, without an empty axis, "
             "and the batch of `source`."
         )
-        fits = len(target.shape) in (2, 3) and 0 not in target.shape and target.shape[0] == source.shape[0]
-        check(fits, rule, shape=tuple(target.shape), batch_size=source.shape[0])
+        batch_size = rows_of(source)
+        fits = len(target.shape) in (2, 3) and 0 not in target.shape and target.shape[0] == batch_size
+        check(fits, rule, shape=tuple(target.shape), batch_size=batch_size)
         target = ids_of(target, "target", self.target_vocab_size)
         several = target if len(target.shape) == 3 else target[:, None]
-        room = self.limits().room(lengths_of(source, self.pad_id))
+        room = self.limits().room(self._source_lengths(source))
         lengths = ops.max(lengths_of(several, self.pad_id), axis=1)
         rule = f"`source` and `target` must be within the model's {self.max_positions} positions."
         fits = room is None or not ops.any(lengths > room)
@@ -371,13 +390,45 @@ def ids_of(x, name, vocab_size):
     """
     dtype = keras.backend.standardize_dtype(x.dtype)
     check("int" in dtype, f"`{name}` must hold ids, ints.", dtype=dtype)
+    values = values_of(x, name)
+    lowest, highest = int(values.min()), int(values.max())
+    rule = f"`{name}` must hold ids from 0 to {vocab_size - 1}."
+    check(lowest >= 0 and highest < vocab_size, rule, lowest=lowest, highest=highest)
+    return ops.cast(x, "int32")
+
+
+def values_of(x, name):
+    """Returns the values of a tensor, a NumPy array.
+
+    Raises:
+        ValueError: If it is a tensor of a graph, which has no values yet.
+    """
     try:
         values = ops.convert_to_numpy(x)
     except (AttributeError, NotImplementedError, TypeError, ValueError):  # as the backend tells it
         values = None
     rule = f"`{name}` must have values: `generate` and `score` do not run inside a graph. Use `model.search` there."
     check(values is not None, rule, **{name: x})
-    lowest, highest = int(values.min()), int(values.max())
-    rule = f"`{name}` must hold ids from 0 to {vocab_size - 1}."
-    check(lowest >= 0 and highest < vocab_size, rule, lowest=lowest, highest=highest)
-    return ops.cast(x, "int32")
+    return values
+
+
+def features_of(x, name):
+    """Returns what a source layer reads: a nest of tensors of one batch size, from a nest of arrays.
+
+    Raises:
+        ValueError: If it holds no tensor, one of them has no batch or an empty one, the batch sizes differ, or it is a
+            tensor of a graph.
+    """
+    x = keras.tree.map_structure(ops.convert_to_tensor, x)
+    shapes = [tuple(each.shape) for each in keras.tree.flatten(x)]
+    rule = f"`{name}` must be a tensor or a nest of tensors, batch first, with one batch size that is not 0."
+    sizes = {shape[:1] for shape in shapes}
+    check(len(sizes) == 1 and not sizes & {(), (0,)}, rule, shapes=shapes)
+    for each in keras.tree.flatten(x):
+        values_of(each, name)
+    return x
+
+
+def rows_of(source):
+    """Returns the batch size of a nest of tensors, an int or an int32 scalar."""
+    return ops.shape(keras.tree.flatten(source)[0])[0]

@@ -4,13 +4,11 @@ import functools
 
 import keras
 
-from keras_transformer.checks import check, check_ids, check_positive, check_share
+from keras_transformer.checks import check, check_ids
 from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import two_parts
-from keras_transformer.layers import Decoder, Dropout, Place, TokenEmbedding
+from keras_transformer.layers import Decoder, Place
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.base import ensure_built
-from keras_transformer.layers.cache import START
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.masks import lengths_of, segment_mask
 from keras_transformer.models.base import BaseModel
@@ -26,15 +24,9 @@ class LanguageModel(RDrop, Generation, BaseModel):
     handed in and used as they are (docs/parts.md).
 
     Args:
-        vocab_size: Number of ids.
-        d_model: Width of the model.
+        embeddings: `Embeddings`.
         decoder: A `Decoder`.
-        positions: A layer that adds positions to the embeddings, such as `LearnedPositions(1024)`; None where the
-            attention knows them.
-        dropout: Share of the embeddings dropped in training.
-        tie_embeddings: Whether the output projection is the embedding's.
-        embedding_scale: Factor of the embeddings.
-        logit_soft_cap: Bound of the logits, by `logit_soft_cap * tanh(logits / logit_soft_cap)`; None for none.
+        output: A `TokenEmbedding`, which scores the ids; None for that of the embeddings.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a text where a prompt has no token.
         eos_id: The id that ends a text.
@@ -53,63 +45,37 @@ class LanguageModel(RDrop, Generation, BaseModel):
         Logits, float32 `(batch, length, vocab_size)`; then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, or a part has another class.
+        ValueError: If a part has another class or width, or an id is not in the vocabulary.
 
-    >>> model = LanguageModel(11, 4, Decoder(1, num_heads=2, d_ff=8))
+    >>> from keras_transformer.layers import Embeddings
+    >>> model = LanguageModel(Embeddings(11, 4), Decoder(1, num_heads=2, d_ff=8))
     >>> model(np.array([[5, 7, 0]])).shape
     TensorShape([1, 3, 11])
     """
 
     shares_positions = True
 
+    decided_by = ("embeddings", "decoder", "output_embedding", "pad_id", "bos_id", "eos_id", "stop_ids")
+
     def __init__(
-        self,
-        vocab_size,
-        d_model,
-        decoder,
-        positions=None,
-        *,
-        dropout=0.0,
-        tie_embeddings=True,
-        embedding_scale=1.0,
-        logit_soft_cap=None,
-        pad_id=0,
-        bos_id=2,
-        eos_id=3,
-        stop_ids=(),
-        **kwargs,
+        self, embeddings, decoder, *, output=None, pad_id=0, bos_id=2, eos_id=3, stop_ids=(), **kwargs
     ):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype
-        check_positive(vocab_size=vocab_size, d_model=d_model)
-        check_ids(vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        self.embeddings, self.output_embedding = self.built_embeddings("embeddings", embeddings, output)
+        self.vocab_size = self.source_vocab_size = self.target_vocab_size = self.embeddings.input_dim
+        self.d_model = self.embeddings.output_dim
+        check_ids(self.vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         check(isinstance(stop_ids, (list, tuple)), "`stop_ids` must be a list of ids.", stop_ids=stop_ids)
         for stop_id in stop_ids:
-            check_ids(vocab_size, stop_ids=stop_id)
-        check_share(dropout=dropout)
-        self.vocab_size = self.source_vocab_size = self.target_vocab_size = vocab_size
-        self.d_model = d_model
-        self.dropout = dropout
-        self.tie_embeddings = tie_embeddings
-        self.embedding_scale = embedding_scale
-        self.logit_soft_cap = logit_soft_cap
+            check_ids(self.vocab_size, stop_ids=stop_id)
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id
         self.stop_ids = tuple(stop_ids)
-        arguments = {"scale": embedding_scale, "logit_soft_cap": logit_soft_cap, "dtype": self.dtype_policy}
-        self.token_embedding = TokenEmbedding(vocab_size, d_model, name="token_embedding", **arguments)
-        self.output_embedding = self.token_embedding
-        if not tie_embeddings:
-            self.output_embedding = TokenEmbedding(vocab_size, d_model, name="output_embedding", **arguments)
-        for embedding in (self.token_embedding, self.output_embedding):
-            ensure_built(embedding, (None, None))
-        shape = (None, None, d_model)
-        self.positions = self.built_positions(positions, "positions", shape)
-        self.max_positions = self.max_source_positions = getattr(self.positions, "max_length", None)
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.max_positions = self.max_source_positions = self.embeddings.max_length
         check(isinstance(decoder, Decoder), "`decoder` must be a `Decoder`.", decoder=decoder)
-        self.decoder = self.built_part(decoder, "decoder", shape)
+        self.decoder = self.built_part(decoder, "decoder", (None, None, self.d_model))
         self.built = True
 
     def int8_config(self):
@@ -140,14 +106,10 @@ class LanguageModel(RDrop, Generation, BaseModel):
         Returns:
             `(batch, length, d_model)`; then the scores, then the new cache, where asked for or given.
         """
-        x = self.token_embedding(token_ids)
-        if self.positions is not None:
-            place = START if index is None else Place.of(index)
-            x = self.positions(x, start_index=place.slot, positions=place.positions)
         if token_mask is None and cache is None:
             token_mask = ops.not_equal(token_ids, self.pad_id)
         results = self.decoder(
-            self.drop(x, training=training),
+            self.embeddings(token_ids, index=index, training=training),
             training=training,
             return_attention_scores=return_attention_scores,
             cache=cache,

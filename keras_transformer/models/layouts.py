@@ -4,6 +4,9 @@ import re
 
 import keras
 
+from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers import TokenEmbedding
+
 # The axis of a weight that is split: heads, the inner width of a feed-forward network, the vocabulary (Shoeybi et al.,
 # 2019, "Megatron-LM", section 3). A split weight and the one after it need one sum of their products, no more.
 SPLIT_AXIS = {
@@ -19,13 +22,9 @@ SPLIT_AXIS = {
     "gate/kernel": 1,
     "gate/bias": 0,
     "outer/kernel": 0,
-    # Tables of tokens are split; tables of positions stay whole.
-    **{
-        f"{tokens}_embedding/{weight}": 0
-        for tokens in ("token", "source", "target", "output")
-        for weight in ("embeddings", "bias")
-    },
 }
+# The same of a `TokenEmbedding`, whatever its name; tables of positions stay whole.
+TOKEN_AXIS = {"embeddings": 0, "bias": 0, "reverse_embeddings": 1}
 
 
 def layout_map(model, mesh, axis="model"):
@@ -48,10 +47,13 @@ def layout_map(model, mesh, axis="model"):
     if axis not in mesh.axis_names:
         raise ValueError(f"`mesh` must have the axis {axis!r}. Received: axes {list(mesh.axis_names)}.")
     size = mesh.shape[list(mesh.axis_names).index(axis)]
+    tables = [layer for layer in sublayers(model) if isinstance(layer, TokenEmbedding)]
+    of_tokens = {id(weight): TOKEN_AXIS.get(weight.name) for layer in tables for weight in layer.weights}
     axes_of = {}
     for weight in model.weights:
         axes = [None] * len(weight.shape)
         split = next((i for end, i in SPLIT_AXIS.items() if f"/{weight.path}".endswith(f"/{end}")), None)
+        split = of_tokens.get(id(weight), split)
         if split is not None and weight.shape[split] % size == 0:
             axes[split] = axis
         path = weight.path.removeprefix(f"{model.name}/")

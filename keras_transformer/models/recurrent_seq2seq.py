@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_transformer.execution import ops
-from keras_transformer.layers import LSTMStack, LuongAttention
+from keras_transformer.layers import Dropout, LSTMStack, LuongAttention
 from keras_transformer.layers.attention import pack
-from keras_transformer.masks import padding_mask
-from keras_transformer.models.transformer import EncoderDecoder
+from keras_transformer.models.transformer import EncoderDecoder, embeddings_of
 
 
 class RecurrentMemory(NamedTuple):
@@ -91,15 +90,16 @@ class RecurrentSeq2Seq(EncoderDecoder):
         policy = keras.dtype_policies.get(kwargs.get("dtype"))
         self.num_layers = num_layers
         self.attention = LuongAttention(dtype=policy, name="attention")
+        self.drop = Dropout(dropout, dtype=policy, name="drop")
+        options = {"output_dim": d_model, "scale": d_model**0.5, "dropout": dropout, "dtype": policy}
+        source, target = embeddings_of(
+            source_vocab_size, target_vocab_size, share_embeddings, output_bias, **options
+        )
         super().__init__(
-            source_vocab_size,
-            target_vocab_size,
-            d_model,
+            source,
             LSTMStack(num_layers, d_model, dropout, dtype=policy, name="encoder"),
+            target,
             LSTMStack(num_layers, d_model, dropout, dtype=policy, name="decoder"),
-            dropout=dropout,
-            share_embeddings=share_embeddings,
-            output_bias=output_bias,
             pad_id=pad_id,
             bos_id=bos_id,
             eos_id=eos_id,
@@ -119,9 +119,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         Returns:
             A `RecurrentMemory`; then the empty list, where asked for.
         """
-        mask = padding_mask(source, self.pad_id)
-        x = self.source_embedding(source) if vectors is None else vectors
-        x = self.drop(x, training=training)
+        x, mask = self._embedded(source, training, vectors)
         states, last = self.encoder(x, mask=mask[:, 0, 0], training=training)
         return pack(RecurrentMemory(states, mask, last), [] if return_attention_scores else None)
 
@@ -153,8 +151,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         """
         state = memory.last if cache is None else cache
         shape, rest = ops.shape(target), ops.shape(memory.last)[1:]
-        x = self.target_embedding(ops.reshape(target, (-1, shape[-1])))
-        x = self.drop(x, training=training)
+        x = self.target(ops.reshape(target, (-1, shape[-1])), training=training)
         x, state = self.decoder(x, ops.reshape(state, (-1, *rest)), mask=target_mask, training=training)
         x = ops.reshape(
             x, (shape[0], math.prod(shape[1:]), self.d_model)

@@ -5,6 +5,7 @@ import keras
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
+    Embeddings,
     Encoder,
     EncoderLayer,
     FeedForward,
@@ -150,15 +151,25 @@ class T5(EncoderDecoder):
                 layers.append(layer)
             return stack_class(layers, dtype=policy, name=name)
 
-        super().__init__(
-            vocab_size,
+        # Its vectors are as large as the outputs of the norms: no positions are added, and nothing scales them.
+        table = {"output_scale": self.output_scale, "dtype": policy}
+        embeddings = Embeddings(
             vocab_size,
             d_model,
-            stack(Encoder, EncoderLayer, num_layers, "encoder"),
-            stack(Decoder, DecoderLayer, num_decoder_layers, "decoder"),
             dropout=dropout,
-            share_embeddings=True,
-            embedding_scale=1.0,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
+            **table,
+            name="embeddings",
+        )
+        output = (
+            None if tie_embeddings else TokenEmbedding(vocab_size, d_model, **table, name="output_embedding")
+        )
+        super().__init__(
+            embeddings,
+            stack(Encoder, EncoderLayer, num_layers, "encoder"),
+            embeddings,
+            stack(Decoder, DecoderLayer, num_decoder_layers, "decoder"),
+            output=output,
             pad_id=pad_id,
             bos_id=bos_id,
             eos_id=eos_id,
@@ -168,20 +179,3 @@ class T5(EncoderDecoder):
             for own in (layer.self_attention, getattr(layer, "cross_attention", None)):
                 if own is not None and own.query_dense.quantization_mode is None:
                     own.query_dense.kernel.assign(own.query_dense.kernel * key_dim**-0.5)
-
-    def make_embeddings(self):
-        # The embedding is as large as the outputs of the norms: no positions are added to it, and its logits are scaled
-        # by `output_scale` alone.
-        initializer = keras.initializers.RandomNormal(stddev=1.0)
-        arguments = {"scale": 1.0, "output_scale": self.output_scale, "dtype": self.dtype_policy}
-        embedding = TokenEmbedding(
-            self.source_vocab_size,
-            self.d_model,
-            embeddings_initializer=initializer,
-            name="token_embedding",
-            **arguments,
-        )
-        if self.tie_embeddings:
-            return embedding, embedding, embedding
-        output = TokenEmbedding(self.target_vocab_size, self.d_model, name="output_embedding", **arguments)
-        return embedding, embedding, output

@@ -5,15 +5,22 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_transformer.checks import check, check_choice, check_ids, check_positive, check_share
+from keras_transformer.checks import check, check_choice, check_ids
 from keras_transformer.execution import ops
-from keras_transformer.layers import Decoder, Dropout, Encoder, Place, PositionalEncoding, TokenEmbedding
+from keras_transformer.keras_internals import implicit_mask
+from keras_transformer.layers import Decoder, Embeddings, Encoder, PositionalEncoding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built, pop_keras_arguments
-from keras_transformer.layers.cache import START
 from keras_transformer.masks import lengths_of, padding_mask
-from keras_transformer.models.base import BaseModel
-from keras_transformer.models.generation import Generation, Scores, left_padded, log_probs_of, tree_step
+from keras_transformer.models.base import BaseModel, signature_of
+from keras_transformer.models.generation import (
+    Generation,
+    Scores,
+    left_padded,
+    log_probs_of,
+    rows_of,
+    tree_step,
+)
 from keras_transformer.models.r_drop import RDrop
 
 PRESETS = {
@@ -27,7 +34,7 @@ class Memory(NamedTuple):
     """An encoded source.
 
     states: `(batch, source_len, d_model)`, or the result of the decoder's `project_memory`.
-    mask: bool `(batch, 1, 1, source_len)`, True where a token is real.
+    mask: bool `(batch, 1, 1, source_len)`, True where a token is real; None where all are.
     """
 
     states: Any
@@ -36,34 +43,27 @@ class Memory(NamedTuple):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderDecoder(RDrop, Generation, BaseModel):
-    """An encoder over an embedding and a decoder over another: ids in, logits out. `Transformer` and `T5` are such
-    models.
+    """An encoder over a source and a decoder over ids: logits out. `Transformer` and `T5` are such models.
 
-    One forward pass serves training, prefill and single steps: `decode` with a cache or without.
+    One forward pass serves training, prefill and single steps: `decode` with a cache or without. The parts are handed
+    in and used as they are (docs/parts.md).
 
     Args:
-        source_vocab_size: Number of source ids.
-        target_vocab_size: Number of target ids; None for one vocabulary and one embedding for both.
-        d_model: Width of the model.
-        encoder: An `Encoder`, which is used as it is.
-        decoder: A `Decoder`, which is used as it is.
-        positions: A layer that adds positions to embeddings, such as `PositionalEncoding()`; None where the attention
-            knows them.
-        dropout: Share of the embeddings dropped in training.
-        share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
-        embedding_scale: Factor of the embeddings; `sqrt(d_model)` when None.
-        output_bias: Whether each id has a bias in the output projection.
-        target_positions: A layer that adds positions to the target's embeddings; `positions` serves both when None.
-        source_norm: Norm of the source's embeddings with their positions, as in BART; None for none.
-        target_norm: Norm of the target's embeddings with their positions; None for none.
+        source: A layer that gives `(batch, source_len, d_model)`: `Embeddings` of ids; or any other, such as
+            convolutions over a spectrogram or a pretrained model. What it reads is a tensor or a nest of tensors, batch
+            first. Its padding is what its mask says, as Keras computes it; without one there is none.
+        encoder: An `Encoder`.
+        target: `Embeddings`; may be `source` too.
+        decoder: A `Decoder`.
+        output: A `TokenEmbedding`, which scores the ids; None for that of `target` (section 3.4 of the paper).
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
         **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
-            right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
+        inputs: A dict: `source`, int `(batch, source_len)` or what another layer reads; `target`, int `(batch,
+            target_len)`, shifted right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
         training: Whether to drop.
         return_attention_scores: Whether to return the attention scores too: a dict of `encoder`, `decoder` and
             `cross`, lists with `(batch, num_heads, length, length)` for each layer.
@@ -72,81 +72,45 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, `eos_id` is `pad_id`, embeddings are
-            shared between vocabularies of different sizes, a stack has another class, or `positions` act inside
-            attention.
+        ValueError: If a part has another class or width, an id is not in the vocabulary, or `eos_id` is `pad_id`.
 
-    >>> model = EncoderDecoder(11, None, 4, Encoder(1, 2, 8), Decoder(2, 2, 8), PositionalEncoding())
+    >>> source, target = (Embeddings(11, 4, PositionalEncoding(), scale=2.0) for _ in range(2))
+    >>> model = EncoderDecoder(source, Encoder(1, 2, 8), target, Decoder(2, 2, 8))
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
     TensorShape([2, 3, 11])
     """
 
     encoder_class, decoder_class = Encoder, Decoder
-    decided_by = (
-        *("source_embedding", "target_embedding", "output_embedding", "positions", "target_positions"),
-        *("source_norm", "target_norm", "encoder", "decoder", "pad_id", "bos_id", "eos_id"),
-    )
+    decided_by = ("source", "encoder", "target", "decoder", "output_embedding", "pad_id", "bos_id", "eos_id")
 
     def __init__(
-        self,
-        source_vocab_size,
-        target_vocab_size,
-        d_model,
-        encoder,
-        decoder,
-        positions=None,
-        *,
-        dropout=0.1,
-        share_embeddings=False,
-        embedding_scale=None,
-        output_bias=False,
-        target_positions=None,
-        source_norm=None,
-        target_norm=None,
-        pad_id=0,
-        bos_id=2,
-        eos_id=3,
-        **kwargs,
+        self, source, encoder, target, decoder, *, output=None, pad_id=0, bos_id=2, eos_id=3, **kwargs
     ):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
-        share_embeddings = share_embeddings or target_vocab_size is None
-        target_vocab_size = source_vocab_size if target_vocab_size is None else target_vocab_size
-        check_positive(
-            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, d_model=d_model
-        )
-        check_ids(min(source_vocab_size, target_vocab_size), pad_id=pad_id)
-        check_ids(target_vocab_size, bos_id=bos_id, eos_id=eos_id)
+        rule = "`source` must be a layer that gives `(batch, source_len, d_model)`, such as `Embeddings`."
+        check(isinstance(source, keras.layers.Layer), rule, source=source)
+        self.source, self.source_vocab_size = source, None
+        self.reads_ids = isinstance(source, Embeddings)
+        if self.reads_ids:
+            self.source_vocab_size = source.input_dim
+            ensure_built(source, (None, None))
+        self.target, self.output_embedding = self.built_embeddings("target", target, output)
+        self.target_vocab_size, self.d_model = self.target.input_dim, self.target.output_dim
+        smallest = min(filter(None, (self.source_vocab_size, self.target_vocab_size)))
+        check_ids(smallest, pad_id=pad_id)
+        check_ids(self.target_vocab_size, bos_id=bos_id, eos_id=eos_id)
         rule = "`eos_id` must not be `pad_id`: it would be masked, and no output would learn to end."
         check(pad_id != eos_id, rule, pad_id=pad_id, eos_id=eos_id)
-        check_share(dropout=dropout)
-        check(
-            not share_embeddings or source_vocab_size == target_vocab_size,
-            "`share_embeddings=True` needs one vocabulary.",
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-        )
-        self.source_vocab_size = source_vocab_size
-        self.target_vocab_size = target_vocab_size
-        self.d_model = d_model
-        self.dropout = dropout
-        self.share_embeddings = share_embeddings
-        self.embedding_scale = embedding_scale
-        self.output_bias = output_bias
+        width = source.output_dim if self.reads_ids else self.d_model
+        rule = "`source` and `target` must have one `output_dim`."
+        check(width == self.d_model, rule, source=width, target=self.d_model)
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id
-        self.source_embedding, self.target_embedding, self.output_embedding = self.make_embeddings()
-        for embedding in (self.target_embedding, self.source_embedding, self.output_embedding):
-            ensure_built(embedding, (None, None))
-        shape = (None, None, d_model)
-        self.positions = self.built_positions(positions, "positions", shape)
-        self.target_positions = self.built_positions(target_positions, "target_positions", shape)
-        self.source_norm = self.built_part(source_norm, "source_norm", shape)
-        self.target_norm = self.built_part(target_norm, "target_norm", shape)
-        self.max_positions = getattr(self._target_positions, "max_length", None)
-        self.max_source_positions = getattr(self.positions, "max_length", None)
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.max_positions = self.target.max_length
+        self.max_source_positions = source.max_length if self.reads_ids else None
+        shape = (None, None, self.d_model)
         self.encoder = self.built_encoder(encoder, shape, self.encoder_class)
         kind = self.decoder_class
         check(isinstance(decoder, kind), f"`decoder` must be of class `{kind.__name__}`.", decoder=decoder)
@@ -154,47 +118,38 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         ensure_built(self.decoder, shape, shape)
         self.built = True
 
-    @property
-    def _target_positions(self):
-        return self.positions if self.target_positions is None else self.target_positions
-
-    def make_embeddings(self):
-        """Makes the embedding of the source, that of the target, and the one that gives the logits; all may be one."""
-        arguments = {"scale": self.embedding_scale, "dtype": self.dtype_policy}
-        target = TokenEmbedding(
-            self.target_vocab_size,
-            self.d_model,
-            output_bias=self.output_bias,
-            name="target_embedding",
-            **arguments,
+    def _embedded(self, source, training, vectors=None):
+        """Returns the encoder's input, and its padding mask: bool `(batch, 1, 1, source_len)`, or None for none."""
+        if self.reads_ids:
+            mask = padding_mask(source, self.pad_id)
+            return self.source(source, vectors=vectors, training=training), mask
+        check(vectors is None, "`vectors` need a source of ids.", source=self.source)
+        x = self.source(source, training=training)
+        rule = "`source` must give `(batch, source_len, d_model)`."
+        check(
+            len(x.shape) == 3 and x.shape[-1] == self.d_model,
+            rule,
+            shape=tuple(x.shape),
+            d_model=self.d_model,
         )
-        if self.share_embeddings:
-            return target, target, target
-        source = TokenEmbedding(self.source_vocab_size, self.d_model, name="source_embedding", **arguments)
-        return source, target, target
+        mask = implicit_mask(x)
+        return x, None if mask is None else ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
     def encode(self, source, training=None, return_attention_scores=False, vectors=None):
         """Encodes sources.
 
         Args:
-            source: int `(batch, source_len)`.
+            source: int `(batch, source_len)`, or what another source layer reads.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
-            vectors: `(batch, source_len, d_model)`, to take the place of the source's embeddings; None for these.
+            vectors: `(batch, source_len, width)`, to take the place of the vectors of ids; None for these.
 
         Returns:
             A `Memory`; then the scores, where asked for.
         """
-        mask = padding_mask(source, self.pad_id)
-        x = self.source_embedding(source) if vectors is None else vectors
-        if self.positions is not None:
-            x = self.positions(x)
-        x = x if self.source_norm is None else self.source_norm(x)
+        x, mask = self._embedded(source, training, vectors)
         results = self.encoder(
-            self.drop(x, training=training),
-            padding_mask=mask,
-            training=training,
-            return_attention_scores=return_attention_scores,
+            x, padding_mask=mask, training=training, return_attention_scores=return_attention_scores
         )
         x, scores, _ = unpack(results, return_attention_scores)
         return pack(Memory(x, mask), scores)
@@ -223,13 +178,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
             Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
             asked for or given.
         """
-        x = self.target_embedding(target)
-        if self._target_positions is not None:
-            place = START if index is None else Place.of(index)
-            x = self._target_positions(x, start_index=place.slot, positions=place.positions)
-        x = x if self.target_norm is None else self.target_norm(x)
         results = self.decoder(
-            self.drop(x, training=training),
+            self.target(target, index=index, training=training),
             memory=memory.states,
             memory_padding_mask=memory.mask,
             training=training,
@@ -244,7 +194,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
     def call(self, inputs, training=None, return_attention_scores=False):
         if not isinstance(inputs, dict) or not {"source", "target"} <= inputs.keys():
             check(False, "`inputs` must be a dict with `source` and `target`.", inputs=inputs)
-        source, target = ops.cast(inputs["source"], "int32"), ops.cast(inputs["target"], "int32")
+        source, target = inputs["source"], ops.cast(inputs["target"], "int32")
+        source = ops.cast(source, "int32") if self.reads_ids else source
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), training=training)
         memory, encoder = self.encode(source, training, return_attention_scores=True)
@@ -254,7 +205,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
 
     def input_signature(self):
         ids = keras.KerasTensor((None, None), "int32")
-        return [{"source": ids, "target": ids}]
+        return [{"source": ids if self.reads_ids else signature_of(self.source), "target": ids}]
 
     def start(self, source, width=1, prefix=None):
         prompt, starts = self._prompt(source, prefix)
@@ -262,11 +213,11 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         memory = memory._replace(states=self.decoder.project_memory(memory.states))
         decode = functools.partial(self.decode, memory=memory, training=False)
         trunk = ops.shape(prompt)[1] - 1
-        return *tree_step(decode, self.decoder, ops.shape(source)[0], width, trunk, starts), prompt, starts
+        return *tree_step(decode, self.decoder, rows_of(source), width, trunk, starts), prompt, starts
 
     def _prompt(self, source, prefix):
         """Returns `bos_id` and the prefix of each row, moved to the right end, and the slots where they start."""
-        prompt = ops.full((ops.shape(source)[0], 1), self.bos_id, "int32")
+        prompt = ops.full((rows_of(source), 1), self.bos_id, "int32")
         if prefix is None:
             return prompt, None
         prompt = ops.concatenate([prompt, prefix], axis=1)
@@ -275,7 +226,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
     def score_all(self, source, target):
         batch_size, n, target_len = ops.shape(target)
         memory = self.encode(source, training=False)
-        memory = type(memory)(*(ops.repeat(part, n, axis=0) for part in memory))
+        memory = type(memory)(*(part if part is None else ops.repeat(part, n, axis=0) for part in memory))
         flat = ops.reshape(target, (batch_size * n, target_len))
         shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
@@ -284,9 +235,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         alignments = ops.where(ops.expand_dims(real, -1), ops.mean(cross, axis=1), 0.0)
         shape = (batch_size, n, target_len)
         log_probs = ops.reshape(log_probs, shape)
-        return Scores(
-            ops.sum(log_probs, axis=-1), log_probs, ops.reshape(alignments, (*shape, ops.shape(source)[1]))
-        )
+        alignments = ops.reshape(alignments, (*shape, ops.shape(memory.states)[1]))
+        return Scores(ops.sum(log_probs, axis=-1), log_probs, alignments)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -360,17 +310,22 @@ class Transformer(EncoderDecoder):
         policy = keras.dtype_policies.get(keras_arguments.get("dtype"))
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
-        super().__init__(
+        options = {"scale": d_model**0.5 if embedding_scale is None else embedding_scale, "dropout": dropout}
+        source, target = embeddings_of(
             source_vocab_size,
             target_vocab_size,
-            d_model,
+            share_embeddings,
+            output_bias,
+            output_dim=d_model,
+            positions=PositionalEncoding(dtype=policy, name="positions") if positions is None else positions,
+            **options,
+            dtype=policy,
+        )
+        super().__init__(
+            source,
             Encoder(num_layers, **stack, dtype=policy, name="encoder"),
+            target,
             Decoder(num_decoder_layers, **stack, dtype=policy, name="decoder"),
-            PositionalEncoding(dtype=policy, name="positions") if positions is None else positions,
-            dropout=dropout,
-            share_embeddings=share_embeddings,
-            embedding_scale=embedding_scale,
-            output_bias=output_bias,
             pad_id=pad_id,
             bos_id=bos_id,
             eos_id=eos_id,
@@ -393,3 +348,25 @@ class Transformer(EncoderDecoder):
         """
         check_choice(sorted(PRESETS), preset=preset)
         return cls(source_vocab_size, target_vocab_size, **{**PRESETS[preset], **kwargs})
+
+
+def embeddings_of(source_vocab_size, target_vocab_size, shared, output_bias, **options):
+    """Makes the `Embeddings` of the source and of the target, which are one where the vocabularies are.
+
+    Args:
+        source_vocab_size: Number of source ids.
+        target_vocab_size: Number of target ids; None for one vocabulary and one layer for both.
+        shared: Whether one layer serves both; the vocabularies must then be one.
+        output_bias: Whether each target id has a bias in the output projection.
+        **options: The arguments of `Embeddings` for both.
+    """
+    size = source_vocab_size if target_vocab_size is None else target_vocab_size
+    check(
+        not shared or source_vocab_size == size,
+        "`share_embeddings=True` needs one vocabulary.",
+        source_vocab_size=source_vocab_size,
+        target_vocab_size=target_vocab_size,
+    )
+    one = shared or target_vocab_size is None
+    target = Embeddings(size, output_bias=output_bias, **options, name="target")
+    return target if one else Embeddings(source_vocab_size, **options, name="source"), target

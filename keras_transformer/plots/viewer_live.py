@@ -10,6 +10,7 @@ from keras_transformer.decoding import Beam, Greedy
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
+    Embeddings,
     Encoder,
     EncoderLayer,
     FeedForward,
@@ -144,13 +145,18 @@ def _describe_model(model):
     """Returns the sizes and variants of a model, or raises `CannotRunError`."""
     _require(type(model) in (Transformer, EncoderDecoder), f"it is a {type(model).__name__}")
     _require(model.compute_dtype == "float32", f"it computes in {model.compute_dtype}")
-    _exactly(model.positions, PositionalEncoding, LearnedPositions)
+    source, target = model.source, model.target
+    for embeddings in (source, target):
+        _exactly(embeddings, Embeddings)
+        _exactly(embeddings.tokens, TokenEmbedding)
+        parts = embeddings.segments, embeddings.norm, embeddings.widen
+        _require(parts == (None,) * 3, "its embeddings have segments, a norm or another width")
+    _require(source.positions is target.positions, "source and target have positions of their own")
+    _exactly(source.positions, PositionalEncoding, LearnedPositions)
     _exactly(model.encoder, Encoder)
     _exactly(model.decoder, Decoder)
-    for embedding in (model.source_embedding, model.target_embedding):
-        _exactly(embedding, TokenEmbedding)
     output = model.output_embedding
-    plain = output is model.target_embedding and output.tie_weights and output.output_scale == 1.0
+    plain = output is target.tokens and output.tie_weights and output.output_scale == 1.0
     _require(plain and output.soft_cap is None, "its output projection is not the tied one")
     layers = [*model.encoder.layers, *model.decoder.layers]
     config, norms = None, {}
@@ -171,11 +177,11 @@ def _describe_model(model):
         "parameters": model.count_params(),
         "norms": norms,
         "positions": {
-            key: getattr(model.positions, key)
+            key: getattr(source.positions, key)
             for key in ("interleaved", "max_wavelength", "max_length")
-            if hasattr(model.positions, key)
+            if hasattr(source.positions, key)
         },
-        "scales": {"source": model.source_embedding.scale, "target": model.target_embedding.scale},
+        "scales": {"source": source.tokens.scale, "target": target.tokens.scale},
         "bos_id": model.bos_id,
         "eos_id": model.eos_id,
         "max_positions": model.max_positions,
@@ -252,12 +258,13 @@ def named_weights(model):
         add(f"{name}/kernel", dense.kernel, (inputs, -1))
         add(f"{name}/bias", dense.bias, (-1,))
 
-    add("target_embedding/embeddings", model.target_embedding.embeddings)
-    if model.source_embedding is not model.target_embedding:
-        add("source_embedding/embeddings", model.source_embedding.embeddings)
-    add("target_embedding/bias", model.target_embedding.bias)
-    if isinstance(model.positions, LearnedPositions):
-        add("positions/embeddings", model.positions.embeddings)
+    source, target = model.source, model.target
+    add("target_embedding/embeddings", target.tokens.embeddings)
+    if source.tokens is not target.tokens:
+        add("source_embedding/embeddings", source.tokens.embeddings)
+    add("target_embedding/bias", target.tokens.bias)
+    if isinstance(source.positions, LearnedPositions):
+        add("positions/embeddings", source.positions.embeddings)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for i, layer in enumerate(stack.layers):
             prefix = f"{side}/{i}"

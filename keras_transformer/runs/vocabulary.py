@@ -76,7 +76,7 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
     check(
         not has_int8_weights(model), "The model must have weights of floats, not of int8.", model=model.name
     )
-    shared = model.source_embedding is model.target_embedding
+    shared = model.source.tokens is model.target.tokens
     rule = "`source_tokenizer` and `target_tokenizer` must be one object: the model has one embedding for both sides."
     check(not shared or new[0] is new[1], rule, source=type(new[0]).__name__, target=type(new[1]).__name__)
     ids, sizes = ids_and_sizes(*new)
@@ -87,6 +87,8 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
     config = model.get_config()
     of_sizes = {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1], "vocab_size": sizes[0]}
     changes = {name: value for name, value in {**of_sizes, **ids}.items() if config.get(name) is not None}
+    parts = {"source": sizes[0], "target": sizes[1], "output": sizes[1]}
+    changes |= {name: _resized(config[name], size) for name, size in parts.items() if config.get(name)}
     other = type(model).from_config({**config, **changes})
     maps, reports = [], []
     for i, side in enumerate(SIDES):
@@ -96,8 +98,8 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
         maps.append(rows)
         reports.append(VocabularyChange(side, before, after, kept, composed, after - kept - composed))
     embeddings = [
-        model.source_embedding.weights,
-        [*model.target_embedding.weights, *model.output_embedding.weights],
+        model.source.tokens.weights,
+        [*model.target.tokens.weights, *model.output_embedding.weights],
     ]
     sides = {id(weight): i for i, weights in enumerate(embeddings) for weight in weights}
     check(len(model.weights) == len(other.weights), "The model must have no adapters.", model=model.name)
@@ -173,6 +175,16 @@ def _split(old, new, ids):
         unknown = old.is_unknown(np.array(row, "int32")).numpy() if row else []
         split.append([] if any(unknown) else row)
     return split
+
+
+def _resized(part, size):
+    """Returns the description of `Embeddings` or of a `TokenEmbedding` with another number of ids."""
+    config = part["config"]
+    if config.get("tokens"):
+        change = {"tokens": _resized(config["tokens"], size)}
+    else:
+        change = {"input_dim" if "input_dim" in config else "vocab_size": size}
+    return {**part, "config": {**config, **change}}
 
 
 def _taken(value, rows, axis):

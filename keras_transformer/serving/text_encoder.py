@@ -138,7 +138,7 @@ class TextEncoder(Servable):
                 raise ValueError(
                     f"`tokenizer` must have the model's `{name}`. Received: {received}, the model's is {expected}."
                 )
-        longest = getattr(model.positions, "max_length", math.inf)
+        longest = model.embeddings.max_length or math.inf
         max_source_length = min(DEFAULT_LENGTH, longest) if max_source_length is None else max_source_length
         check_count(3 if pairs else 2, longest, max_source_length=max_source_length)
         self.tokenizer = tokenizer

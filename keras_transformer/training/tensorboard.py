@@ -240,9 +240,9 @@ class TensorBoard(keras.callbacks.Callback):
         """Writes the files that the projector reads. They replace those of an earlier epoch."""
         folder = self.log_dir / "train"
         model, translator = self.model, self.translator
-        tables = {"target": (model.target_embedding, translator.target_tokenizer)}
-        if not model.share_embeddings:
-            tables["source"] = model.source_embedding, translator.source_tokenizer
+        tables = {"target": (model.target.tokens, translator.target_tokenizer)}
+        if model.source is not model.target:
+            tables["source"] = model.source.tokens, translator.source_tokenizer
         config = projector.ProjectorConfig()
         for side, (embedding, tokenizer) in tables.items():
             tokens = tokenizer.pieces(range(min(tokenizer.vocab_size, MAX_EMBEDDINGS)))

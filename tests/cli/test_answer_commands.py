@@ -7,7 +7,14 @@ import pytest
 from commands import assert_refused, run
 from contracts import randomized
 
-from keras_transformer.layers import Decoder, Encoder, LearnedPositions
+from keras_transformer.layers import (
+    Decoder,
+    Embeddings,
+    Encoder,
+    LayerNormalization,
+    LearnedPositions,
+    SegmentEmbedding,
+)
 from keras_transformer.models import EncoderModel, LanguageModel
 from keras_transformer.models.heads import ClassificationHead, Pooler
 from keras_transformer.serving import Classifier, Embedder, TextGenerator
@@ -18,10 +25,10 @@ STDIN = "".join(f"{line}\n" for line in LINES).encode()
 
 
 def encoder_model(head=None):
+    parts = {"segments": SegmentEmbedding(), "norm": LayerNormalization(epsilon=1e-12)}
+    embeddings = Embeddings(260, 8, LearnedPositions(40), **parts)
     encoder = Encoder(1, 2, 16, dropout=0.0)
-    return randomized(
-        EncoderModel(260, 8, encoder, LearnedPositions(40), head=head, pooler=Pooler()), scale=0.3
-    )
+    return randomized(EncoderModel(embeddings, encoder, head=head, pooler=Pooler()), scale=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def classifier():
 def folders(classifier, tmp_path_factory):
     """The folder of each saved servable, by name."""
     base = tmp_path_factory.mktemp("saved")
-    model = LanguageModel(260, 8, Decoder(1, 2, 16, dropout=0.0), LearnedPositions(64))
+    model = LanguageModel(Embeddings(260, 8, LearnedPositions(64)), Decoder(1, 2, 16, dropout=0.0))
     servables = {
         "classifier": classifier,
         "pairs": Classifier(classifier.model, ByteTokenizer(), pairs=True),

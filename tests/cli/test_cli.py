@@ -136,7 +136,7 @@ def test_train_reads_a_compressed_tsv_and_keeps_vocabularies_apart(files, tmp_pa
     korean = translator.target_tokenizer.tokenize("저는 학생입니다").numpy().tolist()
     assert 1 in korean  # the English side has never seen Korean
     assert 1 not in translator.source_tokenizer.tokenize("저는").numpy().tolist()
-    assert not translator.model.share_embeddings
+    assert translator.model.source is not translator.model.target
 
 
 def test_translate_writes_a_line_for_a_line_in_order(tiny_run, traced, pairs):

@@ -13,7 +13,13 @@ from keras_transformer.cli import main
 from keras_transformer.cli.convert import convert
 from keras_transformer.decoding import Beam
 from keras_transformer.huggingface import from_huggingface, to_huggingface
-from keras_transformer.layers import Encoder, LearnedPositions
+from keras_transformer.layers import (
+    Embeddings,
+    Encoder,
+    LayerNormalization,
+    LearnedPositions,
+    SegmentEmbedding,
+)
 from keras_transformer.models import T5, ClassificationHead, EncoderModel, Pooler
 from keras_transformer.serving import Classifier, Translator, load
 from keras_transformer.text import WordPieceTokenizer
@@ -30,10 +36,14 @@ def bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert") / "checkpoint"
     tokenizer = WordPieceTokenizer.train(["One two three, four five."] * 9, 60)
     model = EncoderModel(
-        tokenizer.vocab_size,
-        8,
+        Embeddings(
+            tokenizer.vocab_size,
+            8,
+            LearnedPositions(40),
+            segments=SegmentEmbedding(),
+            norm=LayerNormalization(epsilon=1e-12),
+        ),
         Encoder(1, 2, 16, dropout=0.0, activation="gelu", layer_norm_epsilon=1e-12),
-        LearnedPositions(40),
         pooler=Pooler(),
         head=ClassificationHead(2, labels=["sad", "glad"]),
         pad_id=tokenizer.pad_id,

@@ -123,9 +123,10 @@ def test_a_model_learns_to_fill_in_the_words_of_a_tiny_corpus():
     ids = pack(tokenizer, tf.constant(texts))
     dataset = tf.data.Dataset.from_tensors(ids).repeat(60).apply(Masking(tokenizer, seed=3))
     keras.utils.set_random_seed(0)
-    encoder, positions = layers.Encoder(1, 4, 64, dropout=0.0, activation="gelu"), layers.LearnedPositions(16)
-    options = {"dropout": 0.0, "head": MaskedLanguageHead()}
-    model = EncoderModel(tokenizer.vocab_size, 32, encoder, positions, **options)
+    options = {"norm": layers.LayerNormalization(epsilon=1e-12), "dropout": 0.0, "output_bias": True}
+    embeddings = layers.Embeddings(tokenizer.vocab_size, 32, layers.LearnedPositions(16), **options)
+    encoder = layers.Encoder(1, 4, 64, dropout=0.0, activation="gelu")
+    model = EncoderModel(embeddings, encoder, head=MaskedLanguageHead())
     model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), jit_compile=False)
     losses = []
     each = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: losses.append(logs["loss"]))

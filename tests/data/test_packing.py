@@ -140,7 +140,8 @@ def test_the_loss_of_packed_texts_is_that_of_each_alone():
     documents = some_texts(12)
     keras.utils.set_random_seed(0)
     attention = layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions())
-    model = LanguageModel(50, 12, layers.Decoder([layers.DecoderLayer(attention=attention, d_ff=17)]))
+    layer = layers.DecoderLayer(attention=attention, d_ff=17)
+    model = LanguageModel(layers.Embeddings(50, 12, dropout=0.0), layers.Decoder([layer]))
     loss, count = 0.0, 0
     for d in documents:
         inputs, targets = np.array([[BOS, *d]], "int32"), np.array([[*d, EOS]], "int32")

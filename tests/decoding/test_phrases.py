@@ -20,7 +20,7 @@ from test_beam import (
 )
 
 from keras_transformer.decoding import Beam, PhraseBeam, Search, SuppressTokens, decode
-from keras_transformer.layers import Decoder
+from keras_transformer.layers import Decoder, Embeddings
 from keras_transformer.models import LanguageModel, Transformer
 
 
@@ -211,7 +211,7 @@ def test_a_model_writes_phrases_in_every_mode():
         assert holds(found.tokens[0, 0], (20, 21)) and holds(found.tokens[0, 0], (30,))
         assert holds(found.tokens[1, 0], (31, 32, 33))
     np.testing.assert_array_equal(runs[0].tokens[:, 0, :20], runs[1].tokens[:, 0, :20])
-    continuing = LanguageModel(40, 8, Decoder(1, 2, 16))
+    continuing = LanguageModel(Embeddings(40, 8), Decoder(1, 2, 16))
     found = as_numpy(continuing.generate(source, strategy, jit_compile=False))
     assert holds(found.tokens[0, 0], (20, 21)) and holds(found.tokens[1, 0], (31, 32, 33))
 

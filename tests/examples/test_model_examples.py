@@ -14,7 +14,13 @@ import vision_shapes
 
 from keras_transformer.data import read_table
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
-from keras_transformer.layers import Encoder, LayerNormalization, LearnedPositions
+from keras_transformer.layers import (
+    Embeddings,
+    Encoder,
+    LayerNormalization,
+    LearnedPositions,
+    SegmentEmbedding,
+)
 from keras_transformer.models import EncoderModel, Pooler
 from keras_transformer.serving import load
 from keras_transformer.text import WordPieceTokenizer
@@ -103,11 +109,14 @@ def checkpoint(table, tmp_path_factory):
     keras.utils.set_random_seed(0)
     tokenizer = WordPieceTokenizer.train([text for text, _ in read_table(table, "Q", "A")], 200)
     model = EncoderModel(
-        tokenizer.vocab_size,
-        32,
+        Embeddings(
+            tokenizer.vocab_size,
+            32,
+            LearnedPositions(24),
+            segments=SegmentEmbedding(),
+            norm=LayerNormalization(epsilon=1e-12),
+        ),
         Encoder(1, 2, 64, dropout=0.1, activation="gelu", layer_norm_epsilon=1e-12),
-        LearnedPositions(24),
-        norm=LayerNormalization(epsilon=1e-12),
         pooler=Pooler(),
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,

@@ -369,13 +369,14 @@ def inputs_of(model, seed=0):
         return images, {"pixel_values": images.transpose(0, 3, 1, 2)}, None
     if isinstance(model, EncoderModel):
         ids, real = rows_of(seed, model.pad_id)
-        segments = np.random.default_rng(seed).integers(0, max(model.num_segments, 1), ids.shape)
+        own = model.embeddings.segments
+        segments = np.random.default_rng(seed).integers(0, own.num_segments if own else 1, ids.shape)
         parts = ids, np.sort(segments) * real, real
         if type(model.head) is MultipleChoiceHead:
             parts = tuple(np.stack([x, x[::-1]], axis=1) for x in parts)
         ids, segments, real = parts
         there = {"input_ids": ids, "attention_mask": real.astype("int64")}
-        if model.num_segments:
+        if own:
             there["token_type_ids"] = segments
         return {"token_ids": ids, "segment_ids": segments}, there, real
     ids, real = rows_of(seed, model.pad_id, lowest=2, end=EOS)

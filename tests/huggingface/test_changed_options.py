@@ -34,10 +34,9 @@ ROTARY, BIASES = layers.RotaryPositions(500.0), layers.RelativePositionBias(3)
 # Another value of each option that is neither a number nor a bool; of several, the first one that fits is taken.
 OTHERS = {
     "positions": (layers.LearnedPositions(30), layers.PositionalEncoding(), ROTARY, layers.ALiBi(), None),
-    "target_positions": (layers.LearnedPositions(30), layers.PositionalEncoding(7.0)),
+    "segments": (layers.SegmentEmbedding(5), None),
     "scaling": (layers.LinearScaling(3.0),),
-    **dict.fromkeys(("source_norm", "target_norm"), (layers.LayerNormalization(), None)),
-    "norm": ("rms", "layer", "layer_without_bias", layers.RMSNormalization()),
+    "norm": ("rms", "layer", "layer_without_bias", layers.RMSNormalization(), None),
     "activation": ("elu", "relu"),
     "query_key_norm": ("rms", "layer"),
     "pooling": ("mean", "first"),
@@ -53,6 +52,7 @@ OTHERS = {
     **dict.fromkeys(("attention", "cross_attention", "feed_forward", "num_heads", "d_ff"), ()),
     **dict.fromkeys(("num_layers", "num_classes", "target_vocab_size", "attention_axes"), ()),
     **dict.fromkeys(("encoder", "decoder", "axis", "quantization_config", "labels"), ()),
+    **dict.fromkeys(("embeddings", "source", "target", "tokens", "output", "input_dim", "output_dim"), ()),
     **dict.fromkeys(("flash_attention", "attention_dropout", "activation_dropout"), ()),
     "image_size": ([12, 10],),
     "patch_size": ([3, 5],),
@@ -170,8 +170,8 @@ def test_the_options_of_all_parts_are_changed():
     layer = ("config", "decoder", "config", "num_layers", 0)
     attention = (*layer, "config", "attention", "config")
     expected = {
-        ("config", "tie_embeddings"),
-        ("config", "positions", "config", "offset"),
+        ("config", "output"),
+        ("config", "embeddings", "config", "positions", "config", "offset"),
         (*layer, "config", "sandwich_norm"),
         (*attention, "soft_cap"),
         (*attention, "use_gate"),

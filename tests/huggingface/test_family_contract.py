@@ -127,18 +127,17 @@ def test_own_model_is_read_back_unchanged(case, tmp_path):
 
 def plain_gpt2():
     decoder = layers.Decoder(2, 3, 7, dropout=0.0, activation="gelu", normalize_first=True)
-    positions = layers.LearnedPositions(13)
+    embeddings = layers.Embeddings(31, 12, layers.LearnedPositions(13), dropout=0.0)
     ids = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
-    return LanguageModel(31, 12, decoder, positions, tie_embeddings=False, **ids)
+    return LanguageModel(embeddings, decoder, output=layers.TokenEmbedding(31, 12), **ids)
 
 
 def plain_bert():
     encoder = layers.Encoder(2, 3, 7, dropout=0.2, activation="gelu", layer_norm_epsilon=1e-6)
     parts = {"pooler": Pooler(), "head": ClassificationHead(3, labels=["a", "b", "c"])}
-    norm = layers.LayerNormalization()
-    return EncoderModel(
-        31, 12, encoder, layers.LearnedPositions(13), norm=norm, dropout=0.2, cls_id=5, sep_id=6, **parts
-    )
+    sums = {"segments": layers.SegmentEmbedding(), "norm": layers.LayerNormalization(), "dropout": 0.2}
+    embeddings = layers.Embeddings(31, 12, layers.LearnedPositions(13), **sums)
+    return EncoderModel(embeddings, encoder, cls_id=5, sep_id=6, **parts)
 
 
 def plain_vit():
@@ -162,7 +161,11 @@ def test_model_of_plain_arguments_is_written(make, case, described, tmp_path, ca
     again = from_huggingface(tmp_path / "new")
     assert_same_tensors(family, again, model)
     if case.startswith("bert"):
-        assert (again.dropout, again.head.labels, again.head.dropout) == (0.2, ["a", "b", "c"], 0.1)
+        assert (again.embeddings.dropout, again.head.labels, again.head.dropout) == (
+            0.2,
+            ["a", "b", "c"],
+            0.1,
+        )
         assert (again.pad_id, again.cls_id, again.sep_id) == (0, 5, 6)
     pytest.importorskip("torch")
     there = loaded_without_warnings(tmp_path / "new", CONFIGS[case], caplog)

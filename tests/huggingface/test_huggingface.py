@@ -158,7 +158,11 @@ def test_dropout_is_read_and_written(tmp_path):
     (layer,) = model.decoder.layers
     residuals = (layer.self_attention_residual, layer.feed_forward_residual)
     assert [r.dropout for r in residuals] == [0.2, 0.2]
-    assert (model.dropout, layer.self_attention.dropout, layer.feed_forward.dropout) == (0.3, 0.4, 0.0)
+    assert (model.embeddings.dropout, layer.self_attention.dropout, layer.feed_forward.dropout) == (
+        0.3,
+        0.4,
+        0.0,
+    )
     to_huggingface(model, tmp_path / "gpt2")
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text()).items() >= config.items()
     model = made({**LLAMA, "attention_dropout": 0.3})

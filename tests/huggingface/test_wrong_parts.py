@@ -46,7 +46,8 @@ def made(kind, options, cross_attention=None):
 def gpt2_like(layer=layers.DecoderLayer, decoder=layers.Decoder, embedded=layers.LearnedPositions, **changes):
     """A model of GPT-2's parts, but for those given."""
     options = {"feed_forward": PLAIN, "normalize_first": True, **changes}
-    return LanguageModel(11, 12, decoder(made(layer, options)), embedded and embedded(5))
+    embeddings = layers.Embeddings(11, 12, embedded and embedded(5), dropout=0.0)
+    return LanguageModel(embeddings, decoder(made(layer, options)))
 
 
 def llama_like(embedded=None, **changes):
@@ -68,7 +69,8 @@ def stacks_like(cross_attention=None, **changes):
     encoder = layers.Encoder(made(layers.EncoderLayer, options))
     decoder = layers.Decoder(made(layers.DecoderLayer, options, cross_attention or {}))
     positions = layers.PositionalEncoding(interleaved=False)
-    return EncoderDecoder(11, None, 12, encoder, decoder, positions, output_bias=True)
+    embeddings = layers.Embeddings(11, 12, positions, output_bias=True)
+    return EncoderDecoder(embeddings, encoder, embeddings, decoder)
 
 
 def t5_like(kind=T5, **changes):
@@ -78,14 +80,13 @@ def t5_like(kind=T5, **changes):
 
 def bert_like(**changes):
     """A model of BERT's parts, but for those given."""
-    arguments = {
-        "positions": changes.pop("embedded", layers.LearnedPositions(5)),
-        "norm": layers.LayerNormalization(epsilon=1e-6),
-        "head": MaskedLanguageHead("relu", 1e-6),
-    }
-    arguments |= {key: changes.pop(key) for key in ("norm", "head", "num_segments") if key in changes}
+    norm = changes.pop("norm", layers.LayerNormalization(epsilon=1e-6))
+    head = changes.pop("head", MaskedLanguageHead("relu", 1e-6))
+    embeddings = layers.Embeddings(
+        11, 12, layers.LearnedPositions(5), segments=layers.SegmentEmbedding(), norm=norm, output_bias=True
+    )
     encoder = layers.Encoder(made(layers.EncoderLayer, {"feed_forward": PLAIN, **changes}))
-    return EncoderModel(11, 12, encoder, **arguments)
+    return EncoderModel(embeddings, encoder, head=head)
 
 
 def vit_like(pooler=None, num_classes=None, **changes):
@@ -144,7 +145,7 @@ WRONG_PARTS = [
     (llama_like, {"sliding_window": [3, 5]}, "sliding_window=3"),
     # Encoder-decoders.
     (marian_like, {"positions": layers.PositionalEncoding(100.0, False)},
-     "`positions.max_wavelength` of a 'marian' model must be 10000.0"),
+     "`source.positions.max_wavelength` of a 'marian' model must be 10000.0"),
     (stacks_like, {"cross_attention": {"num_heads": 4, "key_dim": 3}}, "cross_attention.num_heads` of a"),
     (t5_like, {"activation": "gelu", "gated": True},
      "must not be the exact GELU. Received: activation='gelu'"),
@@ -240,11 +241,11 @@ def test_quantized_model_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("family", "case", "expected"),
     [
-        ("mistral", "gemma2", "embedding_scale"),
+        ("mistral", "gemma2", "`embeddings.tokens.scale` of a"),
         ("bart", "mbart", "normalize_first"),
         ("m2m_100", "mbart", "output_bias"),
         ("bird", "roberta-Model", "`family` must be one of "),
-        ("bert", "roberta-Model", "`positions.max_length` of a"),
+        ("bert", "roberta-Model", "`embeddings.positions.max_length` of a"),
     ],
 )
 def test_model_of_another_family_is_refused(family, case, expected, tmp_path):

@@ -180,9 +180,19 @@ def test_layer_is_the_same_under_xla(case):
     check_under_xla(*CASES[case], MASK)
 
 
-def test_embedding_keeps_the_contract(tmp_path):
+def embeddings(**kwargs):
+    """All parts of what goes in, each with an option of its own."""
+    positions, segments = layers.LearnedPositions(7, offset=1, **kwargs), layers.SegmentEmbedding(**kwargs)
+    parts = {"segments": segments, "norm": layers.RMSNormalization(**kwargs), "embedding_dim": 4}
+    return layers.Embeddings(VOCAB, D_MODEL, positions, **parts, dropout=0.0, pad_id=0, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **kwargs: layers.TokenEmbedding(VOCAB, D_MODEL, pad_id=0, **kwargs), embeddings]
+)
+def test_embedding_keeps_the_contract(make, tmp_path):
     check_layer_contract(
-        lambda **kwargs: layers.TokenEmbedding(VOCAB, D_MODEL, pad_id=0, **kwargs),
+        make,
         lambda: [np.array([[3, 12, 5, 1, 7], [4, 2, 9, 0, 0]], "int32")],
         tmp_path,
     )
@@ -272,7 +282,7 @@ def test_every_public_layer_is_in_the_contract():
         for value in vars(layers).values()
         if isinstance(value, type) and issubclass(value, keras.layers.Layer)
     }
-    checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding}
+    checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding, layers.Embeddings}
     parts_of_attention = {layers.ALiBi, layers.AttentionPositions, layers.RelativePositionBias}
     of_images = {layers.ImagePreprocessing, layers.PatchEmbedding}  # test_images.py, test_patches.py
     assert checked == public - parts_of_attention - of_images

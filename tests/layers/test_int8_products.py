@@ -13,7 +13,7 @@ from keras import ops
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import inference
 from keras_transformer.execution.int8 import MAX_INT8_WEIGHT, STEPS, TwoPartQuantizer
-from keras_transformer.layers import Encoder
+from keras_transformer.layers import Embeddings, Encoder
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.projection import Projection
 from keras_transformer.models import EncoderModel, Transformer
@@ -191,7 +191,7 @@ def test_new_weights_are_used_however_they_came(how, tmp_path):
 
 def test_predict_follows_new_weights():
     """The function of `predict` keeps an ordered copy of each kernel."""
-    model, other = (EncoderModel(VOCAB, 16, Encoder(1, 2, 32), dropout=0.0) for _ in range(2))
+    model, other = (EncoderModel(Embeddings(VOCAB, 16), Encoder(1, 2, 32)) for _ in range(2))
     for each in (model, other):
         each.quantize("int8")
         each.compile(jit_compile=False)
@@ -205,7 +205,7 @@ def test_predict_follows_new_weights():
 @pytest.mark.slow
 def test_predict_follows_weights_that_the_fast_product_cannot_hold(tmp_path):
     """CPUs without VNNI add up such products wrongly; the run with AVX2 would see that."""
-    model, other = (EncoderModel(VOCAB, 16, Encoder(1, 2, 32), dropout=0.0) for _ in range(2))
+    model, other = (EncoderModel(Embeddings(VOCAB, 16), Encoder(1, 2, 32)) for _ in range(2))
     for each in (model, other):
         each.quantize("int8")
     for weight in other.weights:

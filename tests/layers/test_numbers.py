@@ -120,8 +120,9 @@ def test_a_shared_layer_with_weights_is_told_from_several():
 def test_a_transformer_has_the_numbers_of_its_parts():
     made = Transformer(11, num_layers=2, d_model=12, num_heads=3, d_ff=7)
     encoder, decoder = layers.Encoder(2, 3, 7), layers.Decoder(2, 3, 7)
-    parts = EncoderDecoder(11, None, 12, encoder, decoder, layers.PositionalEncoding())
+    embeddings = layers.Embeddings(11, 12, layers.PositionalEncoding(), scale=12**0.5)
+    parts = EncoderDecoder(embeddings, encoder, embeddings, decoder)
     assert first_difference(numbers(made.numbers()), numbers(parts.numbers())) is None
     t5 = T5(11, num_layers=1, d_model=12, num_heads=3, key_dim=5, d_ff=7)
     other = T5(11, num_layers=1, d_model=12, num_heads=3, key_dim=5, d_ff=7, output_scale=0.5)
-    assert difference(other, t5)[0] == "source_embedding.output_scale"
+    assert difference(other, t5)[0] == "source.tokens.output_scale"

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 from contracts import as_numpy, normal
 
-from keras_transformer.layers import Decoder, Encoder, EncoderLayer, FeedForward, LayerNormalization
+from keras_transformer.layers import (
+    Decoder,
+    Embeddings,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LayerNormalization,
+)
 from keras_transformer.models import EncoderDecoder, LanguageModel
 
 IDS = np.array([[5, 7, 3]])
@@ -65,7 +72,7 @@ def test_frozen_inner_layer_stays_frozen_in_any_model(tmp_path):
 )
 def test_loaded_model_quantizes_weights_alone_as_the_saved_one(config, tmp_path):
     """Weights alone are quantized here, not what goes into the products."""
-    model = LanguageModel(11, 8, Decoder(1, 2, 16))
+    model = LanguageModel(Embeddings(11, 8), Decoder(1, 2, 16))
     model.quantize(config=config(activation_quantizer=None))
     again = reloaded(model, tmp_path)
     np.testing.assert_allclose(as_numpy(again(IDS)), as_numpy(model(IDS)), atol=1e-6)
@@ -81,20 +88,22 @@ def test_a_quantized_functional_model_from_a_file_is_saved_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_layer_in_several_places_of_one_stack_is_not_cloned_but_saved(tmp_path):
+def test_a_layer_in_several_places_of_one_stack_is_cloned_and_saved(tmp_path):
     layer, inputs = EncoderLayer(2, 8), keras.Input((3, 4))
     model = keras.Model(inputs, Encoder([layer, layer, layer])(inputs))
-    with pytest.raises(ValueError, match=r"is used in several places"):
-        keras.models.clone_model(model)
+    assert len(keras.models.clone_model(model).weights) == len(model.weights)
     assert len(reloaded(model, tmp_path).weights) == len(model.weights) == 16
 
 
-def test_one_norm_for_two_arguments_is_not_cloned():
+def test_a_layer_in_several_places_is_one_layer_of_a_clone():
     norm = LayerNormalization()
-    stacks = (Encoder(1, 2, 8), Decoder(1, 2, 8))
-    model = EncoderDecoder(11, None, 4, *stacks, source_norm=norm, target_norm=norm)
-    with pytest.raises(ValueError, match=r"is used in several places"):
-        model.get_config()
+    source, target = (Embeddings(11, 4, norm=norm, name=name) for name in ("source", "target"))
+    model = EncoderDecoder(source, Encoder(1, 2, 8), target, Decoder(1, 2, 8))
+    clone = keras.models.clone_model(model)
+    assert clone.source.norm is clone.target.norm and clone.source.tokens is not clone.target.tokens
+    assert len(clone.weights) == len(model.weights)
+    again = EncoderDecoder(source, Encoder(1, 2, 8), source, Decoder(1, 2, 8))
+    assert str(again.get_config()).count("'shared_object_id': 1}") == 2  # in every process
 
 
 @pytest.mark.slow
@@ -102,7 +111,7 @@ def test_a_replaced_model_does_not_count():
     """A cell of a notebook that makes a model with a given encoder may run twice."""
     encoder, decoder = Encoder(1, 2, 8), Decoder(1, 2, 8)
     for _ in range(2):
-        model = EncoderDecoder(11, None, 4, encoder, decoder)
+        model = EncoderDecoder(Embeddings(11, 4), encoder, Embeddings(11, 4), decoder)
     assert EncoderDecoder.from_config(model.get_config()).count_params() == model.count_params()
 
 

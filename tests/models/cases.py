@@ -73,7 +73,8 @@ PROMPTS = np.array([[5, 7, 11, 4, 9], [8, 6, 0, 0, 0], [13, 0, 0, 0, 0], [0, 0, 
 def gpt2(**kwargs):
     """Learned positions, plain heads, pre-norm, tied embeddings."""
     decoder = layers.Decoder(2, 3, 17, dropout=0.0, activation="gelu", normalize_first=True)
-    return randomized(LanguageModel(LM_VOCAB, 12, decoder, layers.LearnedPositions(64), **kwargs), seed=5)
+    embeddings = layers.Embeddings(LM_VOCAB, 12, layers.LearnedPositions(64), dropout=0.0, **kwargs)
+    return randomized(LanguageModel(embeddings, decoder), seed=5)
 
 
 def llama(**kwargs):
@@ -88,7 +89,9 @@ def llama(**kwargs):
         for _ in range(2)
     ]
     decoder = layers.Decoder(stack)
-    return randomized(LanguageModel(LM_VOCAB, 12, decoder, tie_embeddings=False, **kwargs), seed=5)
+    output = layers.TokenEmbedding(LM_VOCAB, 12, name="output_embedding")
+    embeddings = layers.Embeddings(LM_VOCAB, 12, dropout=0.0)
+    return randomized(LanguageModel(embeddings, decoder, output=output, **kwargs), seed=5)
 
 
 CLASSES = 5
@@ -113,9 +116,15 @@ ENCODERS = {
 def encoder_model(seed=5, **kwargs):
     """A model of two post-norm layers."""
     encoder = layers.Encoder(2, 3, 17, dropout=0.0, activation="relu", name="encoder")
+    parts = {
+        "segments": layers.SegmentEmbedding(name="segments"),
+        "norm": layers.LayerNormalization(epsilon=1e-12, name="norm"),
+        "output_bias": getattr(kwargs.get("head"), "scores_ids", False),
+    }
+    parts |= {name: kwargs.pop(name) for name in parts if name in kwargs}
     positions = layers.LearnedPositions(9, name="positions")
-    arguments = {"dropout": 0.0, "encoder": encoder, "positions": positions, **kwargs}
-    return randomized(EncoderModel(LM_VOCAB, 12, **arguments), seed)
+    embeddings = layers.Embeddings(LM_VOCAB, 12, positions, dropout=0.0, name="embeddings", **parts)
+    return randomized(EncoderModel(**{"embeddings": embeddings, "encoder": encoder, **kwargs}), seed)
 
 
 SIZE, PATCH, CHANNELS, PATCHES, KINDS = (6, 10), (2, 5), 3, 3 * 2, 7
@@ -176,9 +185,9 @@ def shared(name):
 
 def boosted(model, factor):
     """Makes the end of a text likelier, so that outputs differ in length; the test of greedy search checks it."""
-    table = as_numpy(model.target_embedding.embeddings)
+    table = as_numpy(model.target.tokens.embeddings)
     table[model.eos_id] *= factor
-    model.target_embedding.embeddings.assign(table)
+    model.target.tokens.embeddings.assign(table)
     return model
 
 
@@ -186,7 +195,7 @@ def writer(**arguments):
     """Weights whose greedy outputs end early and late."""
     model = transformer(seed=532, scale=0.7, **arguments)
     # With a large tied embedding each token would only be followed by itself.
-    model.target_embedding.embeddings.assign(0.3 * model.target_embedding.embeddings)
+    model.target.tokens.embeddings.assign(0.3 * model.target.tokens.embeddings)
     return model
 
 

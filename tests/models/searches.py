@@ -59,9 +59,9 @@ def writer(**arguments):
     for weight in model.weights:
         noise = rng.normal(size=weight.shape, scale=0.45)
         weight.assign(noise + 1.0 if weight.path.endswith(("gamma", "scale")) else noise)
-    embeddings = keras.ops.convert_to_numpy(model.target_embedding.embeddings).copy()
+    embeddings = keras.ops.convert_to_numpy(model.target.tokens.embeddings).copy()
     embeddings[EOS] *= 1.8  # so that some rows end early; no two hypotheses are near a tie
-    model.target_embedding.embeddings.assign(embeddings)
+    model.target.tokens.embeddings.assign(embeddings)
     return model
 
 

@@ -1,5 +1,7 @@
 """The encoder model: its states beside NumPy's, its heads, and what padding, pairs and choices change."""
 
+import operator
+
 import keras
 import numpy as np
 import pytest
@@ -39,9 +41,10 @@ EACH_HEAD = pytest.mark.parametrize("head", HEADS)
 def reference_states(model, ids=IDS, segments=SEGMENTS):
     """Section 3 and figure 2 of Devlin et al., 2019."""
     weights = weights_of(model)
-    x = weights["token_embedding/embeddings"][ids]
-    x = x + weights["positions/embeddings"][: ids.shape[1]] + weights["segments/embeddings"][segments]
-    x = reference.layer_norm(under(weights, "norm"), x, 1e-12)
+    x = weights["embeddings/tokens/embeddings"][ids]
+    added = under(weights, "embeddings")
+    x = x + added["positions/embeddings"][: ids.shape[1]] + added["segments/embeddings"][segments]
+    x = reference.layer_norm(under(added, "norm"), x, 1e-12)
     return reference.encoder(under(weights, "encoder"), x, 2, ids != 0)
 
 
@@ -68,7 +71,7 @@ def expected_of(model, head):
         y = reference.layer_norm(
             under(own, "norm"), gelu(reference.dense(under(own, "dense"), states)), 1e-12
         )
-        return y @ weights["token_embedding/embeddings"].T + weights["token_embedding/bias"]
+        return y @ weights["embeddings/tokens/embeddings"].T + weights["embeddings/tokens/bias"]
     logits = reference.dense(under(own, "dense"), first)
     return logits[:, 0] if head == "choice" else logits
 
@@ -86,8 +89,7 @@ def test_segments_may_be_left_out_and_matter():
     assert_close(model(IDS), plain, 0)
     assert_close(plain, model({"token_ids": IDS, "segment_ids": np.zeros_like(IDS)}), 0)
     assert np.abs(as_numpy(plain) - as_numpy(model(TEXTS)))[0].max() > 0.1
-    bare = made(num_segments=0)
-    assert bare.segments is None
+    bare = made(segments=None)
     assert_close(bare(IDS), bare(TEXTS), 0)
 
 
@@ -101,8 +103,8 @@ def test_pre_norm_parts_and_rotary_positions_make_an_encoder_too():
         norm="rms",
     )
     encoder = layers.Encoder([layer])
-    model = EncoderModel(VOCAB, D_MODEL, encoder, num_segments=0, norm=layers.RMSNormalization())
-    assert {type(model.norm), type(model.encoder.norm)} == {layers.RMSNormalization}
+    model = EncoderModel(layers.Embeddings(VOCAB, D_MODEL, norm=layers.RMSNormalization()), encoder)
+    assert {type(model.embeddings.norm), type(model.encoder.norm)} == {layers.RMSNormalization}
     found = as_numpy(randomized(model)(IDS))
     apart = as_numpy(model(IDS[:1, [0, 2, 1, 3, 4, 5]]))
     assert np.abs(found[0, 0] - apart[0, 0]).max() > 1e-3  # the order matters
@@ -172,7 +174,8 @@ def test_a_projected_pooler_refuses_lists_that_do_not_fit(arguments, message):
 
 def test_a_causal_encoder_sees_no_later_token():
     layer = layers.EncoderLayer(2, 7, use_causal_mask=True)
-    model = EncoderModel(VOCAB, D_MODEL, layers.Encoder([layer]), layers.LearnedPositions(8))
+    embeddings = layers.Embeddings(VOCAB, D_MODEL, layers.LearnedPositions(8))
+    model = EncoderModel(embeddings, layers.Encoder([layer]))
     changed = IDS.copy()
     changed[:, 2] = 5
     found, before = as_numpy(model.encode(IDS)), as_numpy(model.encode(changed))
@@ -183,16 +186,6 @@ def test_a_causal_encoder_sees_no_later_token():
 def test_vectors_are_projected_only_with_such_a_pooler():
     with pytest.raises(ValueError, match="needs a model whose pooler is a `ProjectedPooler`"):
         made(pooler=Pooler()).embed(TEXTS, "projected")
-
-
-def test_the_scale_of_embeddings_and_no_norm_leave_the_scaled_embeddings():
-    encoder = layers.Encoder(1, 2, 7, normalize_first=True)
-    parts = {"num_segments": 0, "norm": keras.layers.Identity(), "embedding_scale": 3.0}
-    model = EncoderModel(VOCAB, D_MODEL, encoder, **parts)
-    seen = []
-    model.encoder.call = lambda x, *args, **kwargs: (seen.append(x), x)[1]
-    model.encode(IDS)
-    assert_close(seen[0], 3.0 * as_numpy(model.token_embedding.embeddings)[IDS], 1e-6)
 
 
 @pytest.mark.slow
@@ -287,21 +280,14 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
             "`encoder` must be of class `Encoder`, and no `Decoder`.*Received: encoder=<Decoder",
         ),
         *(
-            (
-                lambda kind=kind: made(positions=kind()),
-                rf"{kind.__name__}` acts inside .*=MultiHeadAttention\(",
-            )
-            for kind in (layers.RotaryPositions, layers.ALiBi)
-        ),
-        *(
             (lambda shape=shape: made()({**TEXTS, "segment_ids": np.zeros(shape)}), "`segment_ids` must have")
             for shape in [(6, 3), (3, 4), (18,)]
         ),
         (lambda: made(pad_id=VOCAB), f"pad_id={VOCAB}"),
         (lambda: made(pad_id=None), "pad_id=None"),
         (lambda: made(cls_id=-1), "cls_id=-1"),
-        (lambda: made(num_segments=-1), "num_segments=-1"),
-        (lambda: EncoderModel(0, 3, layers.Encoder(1, 3, 5)), "vocab_size=0"),
+        (lambda: EncoderModel(11, layers.Encoder(1, 3, 5)), "`embeddings` must be `Embeddings`"),
+        (lambda: made(output_bias=False, head=MaskedLanguageHead()), "with `output_bias=True`"),
         (lambda: made()({"tokens": IDS}), r"Received: inputs=\['tokens'\]"),
         (lambda: made()({**TEXTS, "mask": IDS}), "'mask'"),
         (lambda: made()(np.ones((1, 10), "int32")), "max_length=9"),
@@ -325,14 +311,12 @@ def test_two_classes_may_have_one_name():
 
 def test_embeddings_may_be_narrower_than_the_model():
     model = EncoderModel(
-        VOCAB,
-        D_MODEL,
+        layers.Embeddings(VOCAB, D_MODEL, embedding_dim=5, output_bias=True),
         layers.Encoder(1, 3, 7),
-        embedding_dim=5,
         head=MaskedLanguageHead(width=5),
         num_separators=2,
     )
-    assert model.token_embedding.embeddings.shape == (VOCAB, 5)
+    assert model.embeddings.tokens.embeddings.shape == (VOCAB, 5)
     assert model(TEXTS).shape == (3, 6, VOCAB)
     again = type(model).from_config(model.get_config())
     again.set_weights(model.get_weights())
@@ -341,26 +325,26 @@ def test_embeddings_may_be_narrower_than_the_model():
     assert_close(bare(TEXTS), model.encode(TEXTS), 0)
 
 
-@pytest.mark.parametrize("name", ["encoder", "token_embedding"])
+@pytest.mark.parametrize("name", ["encoder", "embeddings", "embeddings.tokens"])
 def test_another_head_leaves_frozen_what_is_frozen(name):
-    model = EncoderModel(11, 4, layers.Encoder(2, 2, 8))
-    getattr(model, name).trainable = False
+    model = EncoderModel(layers.Embeddings(11, 4, norm=layers.LayerNormalization()), layers.Encoder(2, 2, 8))
+    operator.attrgetter(name)(model).trainable = False
     other = model.with_head(ClassificationHead(2))
-    for part in ("encoder", "token_embedding", "norm"):
-        flags = [[w.trainable for w in getattr(each, part).weights][:2] for each in (model, other)]
-        assert flags[0] == flags[1]
+    for part in ("encoder", "embeddings"):
+        flags = [[w.trainable for w in getattr(each, part).weights] for each in (model, other)]
+        assert flags[0] == flags[1] and all(flags[0]) != name.startswith(part)
     assert all(w.trainable for w in other.head.weights)
 
 
 def test_another_head_has_the_numbers_of_a_quantized_model():
-    model = EncoderModel(11, 4, layers.Encoder(1, 2, 8), dropout=0.0)
+    model = EncoderModel(layers.Embeddings(11, 4), layers.Encoder(1, 2, 8))
     model.quantize("int8")
     ids = np.array([[5, 7, 3]])
     assert_close(model.with_head(ClassificationHead(2)).encode(ids), model.encode(ids))
 
 
 def test_another_head_refuses_lora():
-    model = EncoderModel(11, 4, layers.Encoder(1, 2, 8))
+    model = EncoderModel(layers.Embeddings(11, 4), layers.Encoder(1, 2, 8))
     model.encoder.layers[0].feed_forward.inner.enable_lora(2)
     with pytest.raises(ValueError, match=r"`with_head` cannot copy LoRA's weights"):
         model.with_head(ClassificationHead(2))
@@ -381,7 +365,9 @@ def test_a_rule_about_the_second_text_of_a_pair_is_learnt():
     ids = np.stack([mark - 1, first, mark, second, mark], axis=1)
     inputs = {"token_ids": ids, "segment_ids": np.tile([0, 0, 0, 1, 1], (384, 1))}
     encoder = layers.Encoder(1, 2, 32, dropout=0.0, activation="gelu")
-    model = EncoderModel(9, 16, encoder, dropout=0.0, pooler=Pooler(), head=ClassificationHead(2, 0.0))
+    parts = {"segments": layers.SegmentEmbedding(), "norm": layers.LayerNormalization(epsilon=1e-12)}
+    embeddings = layers.Embeddings(9, 16, dropout=0.0, **parts)
+    model = EncoderModel(embeddings, encoder, pooler=Pooler(), head=ClassificationHead(2, 0.0))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss)
     losses = model.fit(inputs, (second > 6).astype("int32"), batch_size=32, epochs=8, verbose=0).history

@@ -77,7 +77,9 @@ def transformer():
 
 
 def encoder_model():
-    model = models.EncoderModel(VOCAB, D_MODEL, layers.Encoder(2, HEADS, D_FF))
+    model = models.EncoderModel(
+        layers.Embeddings(VOCAB, D_MODEL, segments=layers.SegmentEmbedding()), layers.Encoder(2, HEADS, D_FF)
+    )
     return model, lambda batch, length, _: {
         "token_ids": ids(batch, length),
         "segment_ids": np.zeros((batch, length), "int32"),
@@ -89,7 +91,7 @@ def shared_keys_and_a_window():
         HEADS, 4, num_key_value_heads=1, sliding_window=3, positions=layers.RotaryPositions()
     )
     layer = layers.DecoderLayer(attention=attention, feed_forward=layers.GatedFeedForward(D_FF), norm="rms")
-    model = models.LanguageModel(VOCAB, D_MODEL, layers.Decoder([layer]))
+    model = models.LanguageModel(layers.Embeddings(VOCAB, D_MODEL), layers.Decoder([layer]))
     return model, lambda batch, length, _: ids(batch, length)
 
 
@@ -127,10 +129,12 @@ def test_models_that_a_format_cannot_hold_are_refused(format, tmp_path):
     path = str(tmp_path / "model.tflite")
 
     def encoder(**options):
-        return models.EncoderModel(VOCAB, D_MODEL, layers.Encoder(1, HEADS, D_FF), **options)
+        return models.EncoderModel(
+            layers.Embeddings(VOCAB, D_MODEL), layers.Encoder(1, HEADS, D_FF), **options
+        )
 
     quantized = encoder()
-    quantized.token_embedding.quantize("int8")
+    quantized.embeddings.tokens.quantize("int8")
     with pytest.raises(ValueError, match=f'`format="{format}"` cannot hold weights that Keras quantized'):
         quantized.export(path, format=format)
     with pytest.raises(ValueError, match=f'`format="{format}"` needs a model that computes in float32'):

@@ -97,7 +97,7 @@ def test_generate_follows_every_change_of_the_model():
     scores.append(check_written_is_eager(model))
     fit(model)  # trains the biases, the norms and the adapters
     scores.append(check_written_is_eager(model))
-    model.target_embedding.scale *= 2.0
+    model.target.tokens.scale *= 2.0
     model.compile("sgd", MaskedCrossentropy())
     scores.append(check_written_is_eager(model))
     for old, new in itertools.pairwise(scores):

@@ -221,10 +221,8 @@ class CountsAndDrops(layers.FeedForward):
 def test_a_layer_that_changes_in_a_search_keeps_its_changes(max_length):
     own = CountsAndDrops(32, dropout=0.5)
     decoder = layers.Decoder([layers.DecoderLayer(2, None, 0.0, feed_forward=own)])
-    positions = layers.PositionalEncoding()
-    model = EncoderDecoder(
-        VOCAB, None, 16, layers.Encoder(1, 2, 32, dropout=0.0), decoder, positions, dropout=0.0
-    )
+    embeddings = layers.Embeddings(VOCAB, 16, layers.PositionalEncoding(), dropout=0.0)
+    model = EncoderDecoder(embeddings, layers.Encoder(1, 2, 32, dropout=0.0), embeddings, decoder)
     found = [
         as_numpy(model.generate(SOURCE, Greedy(), max_length, constraints=[MinLength(max_length)])).scores
         for _ in range(3)

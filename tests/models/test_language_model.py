@@ -54,6 +54,10 @@ def test_continuations_score_as_each_would_alone(make, jit_compile):
         np.testing.assert_allclose(as_numpy(found.scores)[row], sum(expected), atol=2e-4)
 
 
+def embeddings(positions=None, **options):
+    return layers.Embeddings(VOCAB, D_MODEL, positions, dropout=0.0, **options)
+
+
 # Positions that end
 
 
@@ -61,7 +65,7 @@ def test_continuations_score_as_each_would_alone(make, jit_compile):
 def test_a_generation_ends_with_the_last_position(jit_compile):
     """Of 16 positions 5 are the first prompt's: 12 tokens, the last of which needs none."""
     decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
-    model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(16)), seed=5)
+    model = randomized(LanguageModel(embeddings(layers.LearnedPositions(16)), decoder), seed=5)
     never_end = [MinLength(12)]
     found = model.generate(PROMPTS[:2], Greedy(), 12, jit_compile, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [12, 12]
@@ -81,7 +85,7 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
 @pytest.mark.slow
 def test_in_a_graph_each_row_ends_with_its_last_position():
     decoder = layers.Decoder(1, 3, 17, dropout=0.0, normalize_first=True)
-    model = randomized(LanguageModel(VOCAB, D_MODEL, decoder, layers.LearnedPositions(8)), seed=5)
+    model = randomized(LanguageModel(embeddings(layers.LearnedPositions(8)), decoder), seed=5)
     search = native.compiled(
         lambda source: model.search(source, Greedy(), 20, constraints=(MinLength(20),)), model, False
     )
@@ -119,7 +123,7 @@ def of_parts(added=None, feed_forward=lambda: layers.GatedFeedForward(17), **arg
         )
         for i in range(2)
     ]
-    return LanguageModel(VOCAB, D_MODEL, layers.Decoder(stack, name="decoder"), added)
+    return LanguageModel(embeddings(added), layers.Decoder(stack, name="decoder"))
 
 
 @pytest.mark.slow
@@ -163,7 +167,10 @@ def test_experts_are_balanced_over_real_tokens(inputs):
     ids = inputs["token_ids"] if packed_ else inputs
     real = inputs["segment_ids"] > 0 if packed_ else ids > 0
     positions = np.array([[0, 1, 2, 3, 0, 0, 1, 2], range(8)]) if packed_ else np.arange(5)[None]
-    x = as_numpy(model.token_embedding.embeddings)[ids] + as_numpy(model.positions.embeddings)[positions]
+    x = (
+        as_numpy(model.embeddings.tokens.embeddings)[ids]
+        + as_numpy(model.embeddings.positions.embeddings)[positions]
+    )
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
     first = model.decoder.layers[0]
     x = x * as_numpy(first.feed_forward_residual.norm.scale)
@@ -180,8 +187,7 @@ def test_a_file_keeps_every_part(parts, tmp_path):
     randomized(model, seed=5)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
-    if parts != "relative":  # layers share a table, which a configuration alone cannot say
-        assert config_of(again) == config_of(model)
+    assert config_of(again) == config_of(model)
     # A layer that a file restores was built before it got its place, so its weights' paths begin later.
     for found, expected in zip(again.weights, model.weights, strict=True):
         assert expected.path.endswith(found.path)
@@ -200,7 +206,7 @@ def test_a_step_is_traced_once():
             traced.append(1)
             return super().call(inputs, **options)
 
-    model = Watched(VOCAB, D_MODEL, layers.Decoder(1, 3, 17))
+    model = Watched(embeddings(), layers.Decoder(1, 3, 17))
     model.compile("adam", MaskedCrossentropy(), jit_compile=STEP_IN_XLA)
     model.fit(PROMPTS[:2], PROMPTS[:2], epochs=3, verbose=0)
     assert len(traced) <= 1 + (keras.backend.backend() == "jax")
@@ -214,14 +220,14 @@ def test_score_follows_an_overridden_decode():
             sevens = 100.0 * keras.ops.one_hot(7, VOCAB)
             return (results[0] + sevens, *results[1:]) if isinstance(results, tuple) else results + sevens
 
-    model = Sevens(VOCAB, 4, layers.Decoder(1, 2, 8))
+    model = Sevens(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8))
     found = model.generate(PROMPTS[:1], Beam(2), max_length=3)
     assert_close(model.score(PROMPTS[:1], found.tokens).scores, found.scores, 1e-4)
 
 
 def test_embeddings_are_used_as_they_are_unless_scaled():
-    expected, scaled = gpt2()(PROMPTS), gpt2(embedding_scale=3.0)
-    assert_close(gpt2(embedding_scale=1.0)(PROMPTS), expected, 0.0)
+    expected, scaled = gpt2()(PROMPTS), gpt2(scale=3.0)
+    assert_close(gpt2(scale=1.0)(PROMPTS), expected, 0.0)
     assert np.abs(as_numpy(scaled(PROMPTS)) - as_numpy(expected)).max() > 0.1
 
 
@@ -230,18 +236,24 @@ def test_prompts_padded_on_the_left_are_refused():
     for ask in (lambda ids: model.generate(ids, max_length=2), lambda ids: model.score(ids, [[5]])):
         with pytest.raises(ValueError, match=r"`source` must be padded on the right"):
             ask(np.array([[0, 0, 5, 7]]))
-    padded_with_eos = LanguageModel(VOCAB, 4, layers.Decoder(1, 2, 8), pad_id=EOS, eos_id=EOS, bos_id=EOS)
+    ids = {"pad_id": EOS, "eos_id": EOS, "bos_id": EOS}
+    padded_with_eos = LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8), **ids)
     padded_with_eos.generate(np.array([[EOS, 5, 7]]), max_length=2)  # GPT-2's texts may begin so
 
 
 def test_the_decoder_and_the_stop_ids_are_checked():
     with pytest.raises(ValueError, match=r"`decoder` must be a `Decoder`"):
-        LanguageModel(VOCAB, 4, None)
+        LanguageModel(layers.Embeddings(VOCAB, 4), None)
+    with pytest.raises(ValueError, match=r"`embeddings` must be `Embeddings`. Received: embeddings=29"):
+        LanguageModel(VOCAB, layers.Decoder(1, 2, 8))
+    for output in (keras.layers.Dense(VOCAB), layers.TokenEmbedding(VOCAB, 5)):
+        with pytest.raises(ValueError, match=r"`output` must (be a `TokenEmbedding`|have the sizes)"):
+            LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8), output=output)
     with pytest.raises(ValueError, match=r"`stop_ids` must be a list of ids"):
-        LanguageModel(VOCAB, 4, layers.Decoder(1, 2, 8), stop_ids=3)
+        LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8), stop_ids=3)
     own = layers.DecoderLayer(attention=keras.layers.MultiHeadAttention(2, 4), d_ff=8)
     with pytest.raises(ValueError, match=r"Decoding needs this library's `MultiHeadAttention`"):
-        LanguageModel(VOCAB, 8, layers.Decoder([own])).generate(PROMPTS, max_length=2)
+        LanguageModel(layers.Embeddings(VOCAB, 8), layers.Decoder([own])).generate(PROMPTS, max_length=2)
 
 
 @pytest.mark.slow
@@ -255,7 +267,8 @@ def test_experts_in_mixed_precision_learn_to_repeat_a_token():
         normalize_first=True,
         dtype=policy,
     )
-    model = LanguageModel(VOCAB, 12, layers.Decoder([layer], dtype=policy), dtype=policy)
+    decoder = layers.Decoder([layer], dtype=policy)
+    model = LanguageModel(embeddings(dtype=policy), decoder, dtype=policy)
     texts = np.random.default_rng(0).integers(4, VOCAB, size=(64, 1)) + np.zeros((1, 6), "int32")
     texts = texts.astype("int32")
     model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), jit_compile=STEP_IN_XLA)

@@ -27,7 +27,7 @@ def test_every_matrix_is_split_and_every_other_weight_has_a_layout():
         axes = layouts[weight.path.removeprefix(f"{model.name}/")]
         assert len(axes) == len(weight.shape)
         assert ("model" in axes) == (tuple(weight.shape) != (12,)), weight.path
-    assert layouts["source_embedding/embeddings"] == ("model", None)
+    assert layouts["source/tokens/embeddings"] == ("model", None)
     assert layouts["encoder/layer_1/self_attention/key/kernel"] == (None, "model", None)
     assert layouts["decoder/layer_0/cross_attention/value/bias"] == ("model", None)
     assert layouts["decoder/layer_1/self_attention/attention_output/kernel"] == ("model", None, None)
@@ -39,8 +39,8 @@ def test_every_matrix_is_split_and_every_other_weight_has_a_layout():
 def test_axes_that_do_not_divide_stay_whole():
     """Over three devices: six heads divide, d_ff=10 and 16 target ids do not, 15 source ids do."""
     layouts = layouts_by_path(Transformer(15, 16, **SIZES), mesh_of(1, 3))
-    assert layouts["source_embedding/embeddings"] == ("model", None)
-    assert layouts["target_embedding/embeddings"] == (None, None)
+    assert layouts["source/tokens/embeddings"] == ("model", None)
+    assert layouts["target/tokens/embeddings"] == (None, None)
     assert layouts["encoder/layer_0/self_attention/query/kernel"] == (None, "model", None)
     assert layouts["encoder/layer_0/feed_forward/inner/kernel"] == (None, None)
 
@@ -49,7 +49,7 @@ def test_axes_that_do_not_divide_stay_whole():
 def test_models_of_one_name_have_layouts_for_all_weights():
     models = [Transformer(15, 16, **{**SIZES, "d_ff": d_ff}, name="transformer") for d_ff in (9, 10)]
     layouts = Ensemble(models).layout_map(mesh_of(1, 3))
-    assert layouts["transformer/source_embedding/embeddings"].axes == ("model", None)
+    assert layouts["transformer/source/tokens/embeddings"].axes == ("model", None)
     assert layouts["transformer/encoder/layer_0/feed_forward/inner/kernel"].axes == (None, None)
 
 
@@ -84,17 +84,18 @@ def language_model(num_key_value_heads=2, **arguments):
         name="layer_0",
     )
     decoder = layers.Decoder([layer], name="decoder")
-    return LanguageModel(14, 12, decoder, layers.LearnedPositions(16), **arguments)
+    embeddings = layers.Embeddings(14, 12, layers.LearnedPositions(16), name="embeddings")
+    return LanguageModel(embeddings, decoder, **arguments)
 
 
 def test_a_language_model_is_split_where_it_has_heads_widths_and_ids():
     """Tables of positions, 16 and 8 rows of them, are no vocabularies; a router is whole, each expert is split."""
-    model = language_model(tie_embeddings=False)
+    model = language_model(output=layers.TokenEmbedding(14, 12, name="scores"))
     layouts = layouts_by_path(model, mesh_of(4, 2))
     layer = "decoder/layer_0"
     split = {
-        "token_embedding/embeddings": ("model", None),
-        "output_embedding/embeddings": ("model", None),
+        "embeddings/tokens/embeddings": ("model", None),
+        "scores/embeddings": ("model", None),
         f"{layer}/self_attention/query/kernel": (None, "model", None),
         f"{layer}/self_attention/query/bias": ("model", None),
         f"{layer}/self_attention/key/kernel": (None, "model", None),
@@ -127,4 +128,4 @@ def test_fewer_heads_of_keys_than_devices_stay_whole():
 
 def test_an_output_bias_goes_with_its_vocabulary():
     layouts = layouts_by_path(Transformer(14, **SIZES, output_bias=True), mesh_of(1, 2))
-    assert layouts["target_embedding/bias"] == ("model",)
+    assert layouts["target/tokens/bias"] == ("model",)

@@ -15,7 +15,10 @@ POLICIES = ["float32", pytest.param("mixed_bfloat16", marks=needs_bfloat16)]
 def language_model(policy, **options):
     feed_forward = layers.GatedFeedForward(16, dtype=policy)
     layer = layers.DecoderLayer(2, feed_forward=feed_forward, dropout=0.0, dtype=policy)
-    return LanguageModel(20, 16, layers.Decoder([layer], dtype=policy), dtype=policy, **options)
+    decoder = layers.Decoder([layer], dtype=policy)
+    return LanguageModel(
+        layers.Embeddings(20, 16, dropout=0.0, dtype=policy), decoder, dtype=policy, **options
+    )
 
 
 def quantized(model):
@@ -72,7 +75,7 @@ def test_a_saved_model_computes_the_same_as_far_as_merged_weights_allow(policy, 
 @pytest.mark.sampled
 def test_the_tied_embedding_takes_both(policy, lora_first):
     model = language_model(policy)
-    embedding = model.token_embedding
+    embedding = model.embeddings.tokens
     if lora_first:
         adapted(embedding)
         quantized(model)

@@ -435,7 +435,7 @@ def test_fit_learns_to_copy(make):
 
 def causal(**arguments):
     return LanguageModel(
-        **{"vocab_size": 29, "d_model": 12, "decoder": layers.Decoder(1, 3, 17), **arguments}
+        **{"embeddings": layers.Embeddings(29, 12), "decoder": layers.Decoder(1, 3, 17), **arguments}
     )
 
 
@@ -458,7 +458,7 @@ def test_wrong_arguments_are_named():
     check_refused(lstm, {"num_layers": 0}, {"d_model": 0}, {"dropout": 1.0}, {"eos_id": 11})
     check_refused(relative, {"key_dim": 0}, {"eos_id": 13}, {"num_buckets": 7}, {"dropout": 1.0})
     decoders = [{"decoder": other} for other in (None, layers.FeedForward(5), layers.Encoder(1, 3, 17))]
-    check_refused(causal, {"vocab_size": 0}, {"pad_id": 29}, {"eos_id": -1}, {"stop_ids": 3}, *decoders)
+    check_refused(causal, {"pad_id": 29}, {"eos_id": -1}, {"stop_ids": 3}, *decoders)
 
 
 @pytest.mark.parametrize(

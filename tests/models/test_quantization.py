@@ -11,7 +11,14 @@ from keras_transformer.decoding import Greedy, SuppressTokens
 from keras_transformer.execution import inference, native
 from keras_transformer.execution.int8 import OneProduct, TwoPartQuantizer
 from keras_transformer.keras_internals import sublayers
-from keras_transformer.layers import Decoder, Encoder, EncoderLayer, LearnedPositions
+from keras_transformer.layers import (
+    Decoder,
+    Embeddings,
+    Encoder,
+    EncoderLayer,
+    LayerNormalization,
+    LearnedPositions,
+)
 from keras_transformer.layers.projection import Projection
 from keras_transformer.models import (
     T5,
@@ -34,15 +41,22 @@ MODELS = {
     "RecurrentSeq2Seq": (lambda: RecurrentSeq2Seq(VOCAB, d_model=D_MODEL, output_bias=True), PAIR),
     "LanguageModel": (
         lambda: LanguageModel(
-            VOCAB, D_MODEL, Decoder(2, HEADS, D_FF, normalize_first=True), LearnedPositions(32)
+            Embeddings(VOCAB, D_MODEL, LearnedPositions(32)), Decoder(2, HEADS, D_FF, normalize_first=True)
         ),
         IDS,
     ),
     "EncoderModel": (
-        lambda: EncoderModel(VOCAB, D_MODEL, Encoder(2, HEADS, D_FF), head=MaskedLanguageHead()),
+        lambda: EncoderModel(
+            Embeddings(VOCAB, D_MODEL, norm=LayerNormalization(), output_bias=True),
+            Encoder(2, HEADS, D_FF),
+            head=MaskedLanguageHead(),
+        ),
         IDS,
     ),
-    "vectors": (lambda: EncoderModel(VOCAB, D_MODEL, Encoder(2, HEADS, D_FF)), IDS),
+    "vectors": (
+        lambda: EncoderModel(Embeddings(VOCAB, D_MODEL, norm=LayerNormalization()), Encoder(2, HEADS, D_FF)),
+        IDS,
+    ),
     "VisionTransformer": (
         lambda: VisionTransformer((8, 12), 4, D_MODEL, Encoder(2, HEADS, D_FF, normalize_first=True), VOCAB),
         normal(3, 8, 12, 3),
@@ -137,7 +151,7 @@ def test_an_encoder_with_layers_of_another_kind_is_computed_as_one(monkeypatch):
     monkeypatch.setattr(inference, "PART", 1)
     monkeypatch.setattr(inference, "in_parts", lambda *arguments: pytest.fail("computed in parts"))
     for layer in OfAUser(HEADS, D_FF), EncoderLayer(HEADS, D_FF, dtype="mixed_bfloat16"):
-        model = EncoderModel(VOCAB, D_MODEL, Encoder([layer]))
+        model = EncoderModel(Embeddings(VOCAB, D_MODEL), Encoder([layer]))
         model.quantize("int8")
         with native.inference_graph():
             graph = tf.function(lambda x, model=model: model(x, training=False), autograph=False)

@@ -6,7 +6,7 @@ import pytest
 from contracts import as_numpy, assert_close
 from keras import ops
 
-from keras_transformer.layers import Decoder, PositionalEncoding
+from keras_transformer.layers import Decoder, Embeddings, PositionalEncoding
 from keras_transformer.losses import MaskedCrossentropy, token_divergence
 from keras_transformer.models import LanguageModel, Transformer
 
@@ -23,7 +23,9 @@ def model_of(dropout, r_drop):
 
 def language_model_of(dropout, r_drop):
     keras.utils.set_random_seed(1)
-    model = LanguageModel(11, 8, Decoder(1, num_heads=2, d_ff=16), PositionalEncoding(), dropout=dropout)
+    model = LanguageModel(
+        Embeddings(11, 8, PositionalEncoding(), dropout=dropout), Decoder(1, num_heads=2, d_ff=16)
+    )
     model.compile("sgd", MaskedCrossentropy(), r_drop=r_drop)
     return model
 

@@ -18,8 +18,8 @@ from keras_transformer.models import RecurrentSeq2Seq
 
 def reference(weights, source, target):
     """The model of one row without padding, from the paper: logits and attention weights."""
-    target_table = weights["target_embedding/embeddings"]
-    tables = weights.get("source_embedding/embeddings", target_table), target_table
+    target_table = weights["target/tokens/embeddings"]
+    tables = weights.get("source/tokens/embeddings", target_table), target_table
     scale = np.sqrt(D_MODEL)
     h, s = (table[ids] * scale for table, ids in zip(tables, (source, target), strict=True))
     for i in range(2):

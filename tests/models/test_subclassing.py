@@ -11,6 +11,7 @@ from keras_transformer.decoding import Greedy
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
+    Embeddings,
     Encoder,
     EncoderLayer,
     MultiHeadAttention,
@@ -102,6 +103,10 @@ TRANSFORMERS = {when: transformer_class(when) for when in ("before", "after")}
 LANGUAGE_MODELS = {when: language_model_class(when) for when in ("before", "after")}
 
 
+def embeddings():
+    return Embeddings(VOCAB, D_MODEL, PositionalEncoding(), dropout=0.0)
+
+
 def extra_weights(model):
     return {weight.path: as_numpy(weight) for weight in model.weights if "extra/" in weight.path}
 
@@ -157,7 +162,7 @@ def test_language_model_with_attention_and_layers_of_the_user(when, tmp_path):
     layer = LAYERS[DecoderLayer, when](
         attention=ATTENTIONS[when](HEADS, 2, name="self_attention"), d_ff=D_FF, dropout=0.0
     )
-    model = LANGUAGE_MODELS[when](VOCAB, D_MODEL, Decoder([layer]), PositionalEncoding())
+    model = LANGUAGE_MODELS[when](embeddings(), Decoder([layer]))
     check(model, 3, tmp_path)
 
 
@@ -169,5 +174,6 @@ def test_model_with_stacks_and_layers_of_the_user(when, tmp_path):
         attention=ATTENTIONS[when](HEADS, 2, name="self_attention"), d_ff=D_FF, dropout=0.0
     )
     decoder = LAYERS[Decoder, when](1, HEADS, D_FF, dropout=0.0)
-    model = EncoderDecoder(VOCAB, None, D_MODEL, Encoder([layer]), decoder, PositionalEncoding(), dropout=0.0)
+    shared = embeddings()
+    model = EncoderDecoder(shared, Encoder([layer]), shared, decoder)
     check(model, 3, tmp_path)

@@ -26,7 +26,7 @@ class Reference:
         self.weights, self.gated = weights_of(model), gated
 
     def logits(self, source, target):
-        embeddings = self.weights["token_embedding/embeddings"]
+        embeddings = self.weights["embeddings/tokens/embeddings"]
         real = (source != PAD)[:, None, None]
         past = np.tril(np.ones((1, 1, target.shape[1], target.shape[1]), bool))
         states = self.stack("encoder", embeddings[source], real)
@@ -102,7 +102,7 @@ def test_the_first_scores_and_logits_are_of_order_one():
     ids = np.random.default_rng(0).integers(2, 97, (4, 16))
     assert 0.3 < as_numpy(model({"source": ids, "target": ids})).std() < 3
     layer = model.encoder.layers[0]
-    h = layer.self_attention_residual.before(model.source_embedding(ids))
+    h = layer.self_attention_residual.before(model.source.tokens(ids))
     query, memory = layer.self_attention.query_dense(h), layer.self_attention.project_memory(h)
     scores = np.einsum("bthd,bhsd->bhts", *map(as_numpy, (query, memory.key)))
     assert 0.3 < scores.std() < 3

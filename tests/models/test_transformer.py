@@ -98,8 +98,7 @@ def test_logits_agree_with_numpy(normalize_first):
 @pytest.mark.slow
 def test_one_vocabulary_has_one_embedding():
     model = small(vocabularies=(SOURCE_VOCAB,))
-    assert model.share_embeddings
-    assert model.source_embedding is model.target_embedding
+    assert model.source is model.target
     assert_close(logits_of(model), transformer(weights_of(model), SOURCE, TARGET, 2), 1e-4)
     twin = small(vocabularies=(SOURCE_VOCAB, SOURCE_VOCAB), share_embeddings=True)
     assert twin.count_params() == model.count_params()
@@ -109,9 +108,9 @@ def test_one_vocabulary_has_one_embedding():
 @pytest.mark.slow
 def test_embedding_scale_multiplies_the_embeddings():
     model, expected = small(embedding_scale=1.0), small()
-    for side in ("source_embedding", "target_embedding"):
-        table = as_numpy(getattr(expected, side).embeddings)
-        getattr(model, side).embeddings.assign(table * D_MODEL**0.5)
+    for side in ("source", "target"):
+        table = as_numpy(getattr(expected, side).tokens.embeddings)
+        getattr(model, side).tokens.embeddings.assign(table * D_MODEL**0.5)
     assert_close(logits_of(model), logits_of(expected) * D_MODEL**0.5, 1e-4)
 
 
@@ -119,8 +118,8 @@ def test_embedding_scale_multiplies_the_embeddings():
 def test_another_pad_id_is_padding():
     model, expected = small(pad_id=1), small()
     renamed = np.select([SOURCE == 0, SOURCE == 1], [1, 0], SOURCE)
-    table = as_numpy(expected.source_embedding.embeddings)
-    model.source_embedding.embeddings.assign(table[[1, 0, *range(2, SOURCE_VOCAB)]])
+    table = as_numpy(expected.source.tokens.embeddings)
+    model.source.tokens.embeddings.assign(table[[1, 0, *range(2, SOURCE_VOCAB)]])
     assert_close(logits_of(model, renamed), logits_of(expected))
 
 
@@ -152,7 +151,7 @@ def test_arguments_reach_every_layer():
     }
     model = small(**arguments, activation="gelu", kernel_initializer="he_normal", dtype="mixed_bfloat16")
     model = Transformer.from_config(model.get_config())
-    assert model.drop.rate == 0.3
+    assert model.source.drop.rate == model.target.drop.rate == 0.3
     for layer in (*model.encoder.layers, *model.decoder.layers):
         attention, feed_forward = layer.self_attention, layer.feed_forward
         assert (attention.dropout, feed_forward.dropout, layer.dropout) == (0.2, 0.4, 0.3)
@@ -189,9 +188,9 @@ def test_a_row_ends_at_any_eos_id():
 def test_default_limit_is_each_rows_own(jit_compile):
     """Twice its real tokens plus 16, whatever its neighbours and its padding; a model that never ends shows it."""
     model = small()
-    table = as_numpy(model.target_embedding.embeddings)
+    table = as_numpy(model.target.tokens.embeddings)
     table[EOS] = 0.0  # a logit of 0 is never the largest
-    model.target_embedding.embeddings.assign(table)
+    model.target.tokens.embeddings.assign(table)
     tokens, lengths, _ = written(model, max_length=None, jit_compile=jit_compile)
     assert lengths.tolist() == [2 * 7 + 16, 2 * 4 + 16, 2 * 2 + 16]
     assert tokens.shape == (3, 2 * 7 + 16)
@@ -225,11 +224,15 @@ def test_an_untrained_model_can_be_exported(tmp_path):
 def test_the_summary_names_the_parts():
     lines = []
     model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    model.summary(print_fn=lines.append)
+    model.summary(print_fn=lines.append, expand_nested=True)
     assert "PositionalEncoding" in "".join(lines)
 
 
 # Parts
+
+
+def embeddings(*sizes):
+    return [layers.Embeddings(size, D_MODEL, PositionalEncoding(), dropout=0.0) for size in sizes]
 
 
 @pytest.mark.slow
@@ -239,7 +242,8 @@ def test_parts_handed_in_are_used_as_they_are():
     first = layers.EncoderLayer(attention=attention, d_ff=5, dropout=0.0)
     encoder = layers.Encoder([first, layers.EncoderLayer(2, 7, dropout=0.0)])
     decoder = layers.Decoder(1, 2, 8, dropout=0.0)
-    model = randomized(EncoderDecoder(SOURCE_VOCAB, TARGET_VOCAB, D_MODEL, encoder, decoder))
+    source, target = embeddings(SOURCE_VOCAB, TARGET_VOCAB)
+    model = randomized(EncoderDecoder(source, encoder, target, decoder))
     assert model.encoder is encoder and model.decoder is decoder
     assert model.encoder.layers[0] is first and first.self_attention is attention
     expected = logits_of(model)
@@ -253,10 +257,8 @@ def of_experts(balance=0.7):
 
     encoder = layers.Encoder([layers.EncoderLayer(HEADS, feed_forward=experts(), dropout=0.0)])
     decoder = layers.Decoder([layers.DecoderLayer(HEADS, feed_forward=experts(), dropout=0.0)])
-    model = EncoderDecoder(
-        SOURCE_VOCAB, TARGET_VOCAB, D_MODEL, encoder, decoder, PositionalEncoding(), dropout=0.0
-    )
-    return randomized(model)
+    source, target = embeddings(SOURCE_VOCAB, TARGET_VOCAB)
+    return randomized(EncoderDecoder(source, encoder, target, decoder))
 
 
 def test_padding_does_not_count_in_the_balance_of_experts():
@@ -301,8 +303,8 @@ def test_weights_keep_their_names(arguments):
     parts = {"self_attention": attention, "self_attention_residual": norm}
     parts |= {"feed_forward": feed_forward, "feed_forward_residual": norm}
     cross = {"cross_attention": attention, "cross_attention_residual": norm}
-    expected = ["target_embedding/embeddings"]
-    expected += [] if arguments else ["source_embedding/embeddings"]
+    expected = ["target/tokens/embeddings"]
+    expected += [] if arguments else ["source/tokens/embeddings"]
     for stack, more in (("encoder", {}), ("decoder", cross)):
         for i in range(2):
             for part, names in {**parts, **more}.items():
@@ -315,10 +317,9 @@ def test_weights_keep_their_names(arguments):
     assert sorted(found) == sorted(expected)
 
 
-def small_model(**arguments):
-    return EncoderDecoder(
-        TARGET_VOCAB, None, 4, layers.Encoder(1, 2, 8), layers.Decoder(1, 2, 8), **arguments
-    )
+def small_model(positions=None, **arguments):
+    shared = layers.Embeddings(TARGET_VOCAB, 4, positions)
+    return EncoderDecoder(shared, layers.Encoder(1, 2, 8), shared, layers.Decoder(1, 2, 8), **arguments)
 
 
 @pytest.mark.slow
@@ -334,8 +335,8 @@ def test_sources_beyond_the_positions_are_refused_after_any_call():
 
 
 def test_padding_for_xla_stays_within_the_positions_of_the_source():
-    tables = (layers.LearnedPositions(10), layers.LearnedPositions(40))
-    model = small_model(positions=tables[0], target_positions=tables[1])
+    source, target = (layers.Embeddings(TARGET_VOCAB, 4, layers.LearnedPositions(size)) for size in (10, 40))
+    model = EncoderDecoder(source, layers.Encoder(1, 2, 8), target, layers.Decoder(1, 2, 8))
     assert model.generate(np.full((1, 5), 5), Greedy(), 1, jit_compile=True).tokens.shape == (1, 1, 1)
 
 
@@ -407,4 +408,22 @@ def test_score_refuses_targets_that_are_not_ids(target):
 )
 def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
     with pytest.raises(ValueError, match=rf"`{wrong}` must be (a|of class) `{wrong.title()}`"):
-        EncoderDecoder(11, None, 4, *(kind and kind(1, 2, 8) for kind in (encoder, decoder)))
+        encoder, decoder = (kind and kind(1, 2, 8) for kind in (encoder, decoder))
+        EncoderDecoder(layers.Embeddings(11, 4), encoder, layers.Embeddings(11, 4), decoder)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (11, layers.Embeddings(11, 4), "`source` must be a layer that gives"),
+        (layers.Embeddings(11, 4), keras.layers.Embedding(11, 4), "`target` must be `Embeddings`"),
+        (
+            layers.Embeddings(11, 6),
+            layers.Embeddings(11, 4),
+            "must have one `output_dim`.*source=6, target=4",
+        ),
+    ],
+)
+def test_embeddings_that_do_not_fit_are_refused(source, target, message):
+    with pytest.raises(ValueError, match=message):
+        EncoderDecoder(source, layers.Encoder(1, 2, 8), target, layers.Decoder(1, 2, 8))

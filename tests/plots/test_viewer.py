@@ -167,9 +167,8 @@ def with_a_subclass(tokenizer):
         """A layer whose call the page does not know."""
 
     encoder = layers.Encoder([Louder(2, 11)])
-    model = models.EncoderDecoder(
-        tokenizer.vocab_size, None, 8, encoder, layers.Decoder(1, 2, 11), layers.PositionalEncoding()
-    )
+    embeddings = layers.Embeddings(tokenizer.vocab_size, 8, layers.PositionalEncoding())
+    model = models.EncoderDecoder(embeddings, encoder, embeddings, layers.Decoder(1, 2, 11))
     return Translator(model, tokenizer, max_length=7)
 
 
@@ -177,9 +176,8 @@ def with_encoder_layer(tokenizer, use_causal_mask=False, **options):
     heads = layers.MultiHeadAttention(2, 4, **options)
     layer = layers.EncoderLayer(d_ff=11, attention=heads, use_causal_mask=use_causal_mask)
     encoder = layers.Encoder([layer])
-    model = models.EncoderDecoder(
-        tokenizer.vocab_size, None, 8, encoder, layers.Decoder(1, 2, 11), layers.PositionalEncoding()
-    )
+    embeddings = layers.Embeddings(tokenizer.vocab_size, 8, layers.PositionalEncoding())
+    model = models.EncoderDecoder(embeddings, encoder, embeddings, layers.Decoder(1, 2, 11))
     return Translator(model, tokenizer, max_length=7)
 
 
@@ -318,7 +316,9 @@ def test_recorded_beam_is_the_search(translator):
 
 def test_encoder_model_is_recorded():
     tokenizer = ByteTokenizer()
-    model = models.EncoderModel(260, 6, layers.Encoder(2, 3, 11), head=models.ClassificationHead(5))
+    model = models.EncoderModel(
+        layers.Embeddings(260, 6), layers.Encoder(2, 3, 11), head=models.ClassificationHead(5)
+    )
     for servable in (Classifier(model, tokenizer, max_source_length=9), Embedder(model, tokenizer)):
         page = attention(servable, "a bear")
         (group,) = page.data["records"][0]["groups"]
@@ -367,7 +367,9 @@ def test_bad_argument_is_refused(translator, inputs, options, message):
 
 
 def test_language_model_is_refused():
-    model = models.LanguageModel(260, 8, layers.Decoder(1, 2, 11), layers.PositionalEncoding())
+    model = models.LanguageModel(
+        layers.Embeddings(260, 8, layers.PositionalEncoding()), layers.Decoder(1, 2, 11)
+    )
     with pytest.raises(ValueError, match="Received: a TextGenerator whose model is of class LanguageModel"):
         attention(TextGenerator(model, ByteTokenizer()), "a")
 

@@ -286,7 +286,9 @@ def test_long_texts_fit_the_window(translator, tmp_path, size):
 
 
 def test_recorded_pages_show_every_kind_of_model(translator, tmp_path):
-    encoder = models.EncoderModel(260, 6, layers.Encoder(2, 3, 11), head=models.ClassificationHead(2))
+    encoder = models.EncoderModel(
+        layers.Embeddings(260, 6), layers.Encoder(2, 3, 11), head=models.ClassificationHead(2)
+    )
     vision = models.VisionTransformer((6, 4), 2, 4, layers.Encoder(1, 2, 8), num_classes=3)
     images = np.random.default_rng(3).normal(size=(2, 6, 4, 3)).astype("float32")
     searching = translator.changed(strategy=Beam(3))

@@ -40,7 +40,7 @@ def test_a_run_takes_a_sentencepiece_model_with_its_ids(model, tmp_path):
     assert translator.source_tokenizer.model == own.model
     made = translator.model
     assert (made.pad_id, made.bos_id, made.eos_id) == (own.vocab_size, 1, 2)
-    assert made.source_vocab_size == own.vocab_size + 1 and made.share_embeddings
+    assert made.source_vocab_size == own.vocab_size + 1 and made.source is made.target
     assert len(translator.translate(["the dog"])) == 1
     source, target = read_tokenizers(tmp_path / "run")
     assert source is target and source.content == own.content

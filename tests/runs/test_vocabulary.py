@@ -1,6 +1,7 @@
 """Translators whose vocabulary changes: known pieces keep their rows, new ones get those of their parts."""
 
 import dataclasses
+import operator
 
 import keras
 import numpy as np
@@ -53,7 +54,7 @@ def expected_row(piece, old, rows):
 def test_new_pieces_get_the_mean_of_their_parts(old, new):
     before = translator_of(old)
     after, (change,) = change_vocabulary(before, new)
-    rows, changed = (rows_of(each.model.source_embedding) for each in (before, after))
+    rows, changed = (rows_of(each.model.source.tokens) for each in (before, after))
     assert changed.shape == (new.vocab_size, 8)
     for i, piece in enumerate(new.pieces(range(new.vocab_size))):
         np.testing.assert_allclose(changed[i], expected_row(piece, old, rows), rtol=1e-5, err_msg=piece)
@@ -97,10 +98,8 @@ def test_each_side_has_a_vocabulary_of_its_own(old, new):
     after, changes = change_vocabulary(before, new, other)
     assert [change.side for change in changes] == ["source", "target"]
     assert changes[1][1:] == (other.vocab_size, other.vocab_size, other.vocab_size, 0, 0)
-    np.testing.assert_array_equal(
-        rows_of(after.model.target_embedding), rows_of(before.model.target_embedding)
-    )
-    assert rows_of(after.model.source_embedding).shape[0] == new.vocab_size
+    np.testing.assert_array_equal(rows_of(after.model.target.tokens), rows_of(before.model.target.tokens))
+    assert rows_of(after.model.source.tokens).shape[0] == new.vocab_size
     assert len(after.translate(["the dogs run {name}"])) == 1
 
 
@@ -112,8 +111,8 @@ def test_other_families_and_matrices_change(old, new):
     pieces = [set(each.pieces(range(4, each.vocab_size))) for each in (old, new)]
     piece = min(pieces[0] & pieces[1])
     i, j = (each.pieces(range(each.vocab_size)).index(piece) for each in (new, old))
-    for name in ("source_embedding", "output_embedding"):
-        one, other = (rows_of(getattr(each.model, name)) for each in (after, t5))
+    for name in ("source.tokens", "output_embedding"):
+        one, other = (rows_of(operator.attrgetter(name)(each.model)) for each in (after, t5))
         np.testing.assert_array_equal(one[i], other[j])
 
 

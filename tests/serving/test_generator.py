@@ -8,7 +8,7 @@ from alone import answers
 from contracts import randomized
 
 from keras_transformer.decoding import Beam, Greedy, NoRepeatNgram
-from keras_transformer.layers import Decoder, LearnedPositions
+from keras_transformer.layers import Decoder, Embeddings, LearnedPositions
 from keras_transformer.models import LanguageModel
 from keras_transformer.request_options import OPTIONS, columns
 from keras_transformer.serving import TextGenerator
@@ -19,7 +19,7 @@ PROMPTS = ["ab", "", "  ", "one two three four", "한국어", "ab"]
 
 def language_model(vocab_size=260, seed=1):
     decoder = Decoder(1, 2, 16, dropout=0.0, normalize_first=True)
-    model = LanguageModel(vocab_size, 8, decoder, LearnedPositions(64))
+    model = LanguageModel(Embeddings(vocab_size, 8, LearnedPositions(64)), decoder)
     return randomized(model, seed, scale=0.3)
 
 
@@ -200,7 +200,7 @@ def test_padding_that_the_tokenizer_does_not_know_is_no_text():
 def test_lengths_follow_from_the_models_positions():
     decoder = Decoder(1, 2, 16)
     for positions, limit in ((LearnedPositions(64), 32), (None, 256), (LearnedPositions(3), 2)):
-        model = LanguageModel(260, 8, decoder, positions)
+        model = LanguageModel(Embeddings(260, 8, positions), decoder)
         assert TextGenerator(model, ByteTokenizer()).max_source_length == limit
     with pytest.raises(ValueError, match="within the model's 64 positions"):
         TextGenerator(language_model(), ByteTokenizer(), max_source_length=60, max_length=9)
@@ -212,7 +212,7 @@ def test_the_end_of_a_turn_is_no_text():
     """With ids at which a continuation ends beside eos."""
     tokenizer = ByteTokenizer()
     stop = tokenizer.tokenize(["!"])[0].numpy().item()
-    model = LanguageModel(260, 8, Decoder(1, num_heads=2, d_ff=8), stop_ids=[stop])
+    model = LanguageModel(Embeddings(260, 8), Decoder(1, num_heads=2, d_ff=8), stop_ids=[stop])
     signatures = TextGenerator(model, tokenizer).signatures([4])
     source, _ = signatures._source_ids(["a!"])
     tokens = tf.constant([[[*tokenizer.tokenize(["b"])[0].numpy(), stop, 0]]])

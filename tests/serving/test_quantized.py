@@ -88,7 +88,7 @@ def test_quantizing_a_used_translator_takes_effect(tiny_run, texts, translations
     translator.translate(texts)
     translator.model.quantize("int8")
     assert translator.translate(texts) == translations
-    kernel = translator.model.target_embedding.embeddings
+    kernel = translator.model.target.tokens.embeddings
     kernel.assign(-kernel.numpy())
     assert translator.translate(texts) != translations
 

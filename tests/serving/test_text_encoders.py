@@ -7,7 +7,13 @@ import pytest
 from alone import answers
 from contracts import randomized, slow_but
 
-from keras_transformer.layers import Encoder, LearnedPositions
+from keras_transformer.layers import (
+    Embeddings,
+    Encoder,
+    LayerNormalization,
+    LearnedPositions,
+    SegmentEmbedding,
+)
 from keras_transformer.models import EncoderModel
 from keras_transformer.models.heads import (
     ClassificationHead,
@@ -25,15 +31,16 @@ HOSTILE = [b"\xff\xfe\x00", b"\x00", b"a" * 100_000, "🎉".encode() * 50]
 
 
 def encoder_model(head=None, vocab_size=260, **kwargs):
-    model = EncoderModel(
+    embeddings = Embeddings(
         vocab_size,
         8,
-        Encoder(1, 2, 16, dropout=0.0),
         LearnedPositions(40),
-        head=head,
-        pooler=Pooler(),
-        **kwargs,
+        segments=SegmentEmbedding(),
+        norm=LayerNormalization(epsilon=1e-12),
+        output_bias=getattr(head, "scores_ids", False),
     )
+    encoder = Encoder(1, 2, 16, dropout=0.0)
+    model = EncoderModel(embeddings, encoder, head=head, pooler=Pooler(), **kwargs)
     return randomized(model, scale=0.3)
 
 

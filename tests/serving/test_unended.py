@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.decoding import Beam, SuppressTokens
-from keras_transformer.layers import Decoder
+from keras_transformer.layers import Decoder, Embeddings
 from keras_transformer.models import LanguageModel, Transformer
 from keras_transformer.serving import (
     TermTranslator,
@@ -66,7 +66,7 @@ def test_each_signature_marks_an_output_without_its_end(signature):
 
 @pytest.mark.slow
 def test_a_continuation_without_its_end_is_marked():
-    model = LanguageModel(TOKENIZER.vocab_size, 8, Decoder(1, 2, 16))
+    model = LanguageModel(Embeddings(TOKENIZER.vocab_size, 8), Decoder(1, 2, 16))
     for constraint, ended in ((LETTERS, False), (END, True)):
         generator = TextGenerator(model, TOKENIZER, max_length=3, constraints=[constraint])
         assert generator.answer([b"a"])["ended"].tolist() == [ended]

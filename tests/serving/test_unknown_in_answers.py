@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.layers import Decoder, Encoder
+from keras_transformer.layers import Decoder, Embeddings, Encoder
 from keras_transformer.models import EncoderModel, LanguageModel, Transformer
 from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.request_options import columns
@@ -38,11 +38,12 @@ def translator(pieces):
 
 
 def encoder(tokenizer, head=None):
-    return EncoderModel(tokenizer.vocab_size, 8, Encoder(1, 2, 16), head=head)
+    return EncoderModel(Embeddings(tokenizer.vocab_size, 8), Encoder(1, 2, 16), head=head)
 
 
 def writer(tokenizer):
-    return TextGenerator(LanguageModel(tokenizer.vocab_size, 8, Decoder(1, 2, 16)), tokenizer, max_length=4)
+    model = LanguageModel(Embeddings(tokenizer.vocab_size, 8), Decoder(1, 2, 16))
+    return TextGenerator(model, tokenizer, max_length=4)
 
 
 def expected(tokenizer, texts):

@@ -79,7 +79,7 @@ def pairs(ours, theirs):
     def array(name):
         return keras.ops.convert_to_numpy(weights.pop(name))
 
-    yield theirs.embedding, array("target_embedding/embeddings")
+    yield theirs.embedding, array("target/tokens/embeddings")
     for stack in ("encoder", "decoder"):
         for i, layer in enumerate(getattr(theirs, stack).layers):
             at = f"{stack}/layer_{i}"

@@ -188,7 +188,8 @@ def test_projector_gets_embeddings_and_tokens(shown):
     ]
     for embedding in config.embeddings:
         vectors = np.loadtxt(folder / embedding.tensor_path, delimiter="\t")
-        expected = getattr(shown.model, embedding.tensor_name).embeddings
+        side = embedding.tensor_name.removesuffix("_embedding")
+        expected = getattr(shown.model, side).tokens.embeddings
         np.testing.assert_allclose(vectors, expected, rtol=1e-4)
         tokens = (folder / embedding.metadata_path).read_text().splitlines()
         assert tokens[:5] == ["<pad>", "<unk>", "<s>", "</s>", "<0x00>"] and tokens[4 + ord("x")] == "x"

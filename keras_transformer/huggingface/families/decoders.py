@@ -5,11 +5,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import keras
-
 from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import ID_PLACES, check_config, read_rows, token_ids
-from keras_transformer.huggingface.families.family import Family
+from keras_transformer.huggingface.families.family import Family, tokens_in_and_out
 from keras_transformer.huggingface.families.gated_layers import (
     FULL,
     SLIDING,
@@ -22,7 +20,7 @@ from keras_transformer.huggingface.families.gated_layers import (
 )
 from keras_transformer.huggingface.known_keys import DECODER
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
-from keras_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
+from keras_transformer.layers import Decoder, DecoderLayer, Embeddings, Encoder, EncoderLayer
 from keras_transformer.models import EncoderModel, LanguageModel
 
 ROWS = {
@@ -61,6 +59,8 @@ def scalar_of(model):
 
 ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.0.feed_forward"
 PLACES = {
+    "tie_embeddings": lambda model: model.output_embedding is model.embeddings.tokens,
+    "logit_soft_cap": "output_embedding.soft_cap",
     "num_layers": "decoder.num_layers",
     **{name: f"{ATTENTION}.{name}" for name in ("num_heads", "num_key_value_heads", "key_dim", "soft_cap")},
     "attention_bias": f"{ATTENTION}.use_bias",
@@ -140,26 +140,24 @@ class DecoderFamily(Family):
         arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
         encodes = EncoderModel in self.variant(config).model_classes
         layers = self._layers(config, arguments, dtype, EncoderLayer if encodes else DecoderLayer)
-        model = {
-            **{name: arguments[name] for name in ("vocab_size", "d_model")},
-            "embedding_scale": 1.0 if arguments["scalar"] is None else arguments["d_model"] ** 0.5,
+        options = {
+            "scale": 1.0 if arguments["scalar"] is None else arguments["d_model"] ** 0.5,
+            "dropout": 0.0,
         }
         if not encodes:
+            options["logit_soft_cap"] = arguments["logit_soft_cap"]
             return LanguageModel(
-                **model,
+                **tokens_in_and_out(arguments, dtype, **options),
                 decoder=Decoder(layers, dtype=dtype, name="decoder"),
-                **{name: arguments[name] for name in ("tie_embeddings", "logit_soft_cap")},
                 **token_ids(arguments, **kwargs, several=True),
             )
         ids = {"pad_id": arguments["pad_id"], "cls_id": arguments["bos_id"], "sep_id": arguments["eos_id"]}
         ids = {name: value[0] if isinstance(value, list) else value for name, value in ids.items()}
         return EncoderModel(
-            **model,
-            encoder=Encoder(layers, dtype=dtype, name="encoder"),
-            num_segments=0,
-            # A policy would not be saved.
-            norm=keras.layers.Identity(autocast=False, name="norm"),
-            dropout=0.0,
+            Embeddings(
+                arguments["vocab_size"], arguments["d_model"], **options, dtype=dtype, name="embeddings"
+            ),
+            Encoder(layers, dtype=dtype, name="encoder"),
             **{**ids, **kwargs},
         )
 
@@ -235,7 +233,7 @@ class DecoderFamily(Family):
         """Describes the tensors."""
         encodes = isinstance(model, EncoderModel)
         stack = model.encoder if encodes else model.decoder
-        yield matrix("model.embed_tokens.weight", model.token_embedding.embeddings)
+        yield matrix("model.embed_tokens.weight", model.embeddings.tokens.embeddings)
         if not encodes:
             yield matrix("lm_head.weight", model.output_embedding.embeddings)
         for i, layer in enumerate(stack.layers):

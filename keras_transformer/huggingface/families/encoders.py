@@ -18,12 +18,14 @@ from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.known_keys import ENCODER
 from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
+    Embeddings,
     Encoder,
     EncoderLayer,
     LayerNormalization,
     LearnedPositions,
     MultiHeadAttention,
     RelativePositionBias,
+    SegmentEmbedding,
 )
 from keras_transformer.models import (
     ClassificationHead,
@@ -75,10 +77,12 @@ STACK_PLACES = {
 }
 PLACES = {
     **STACK_PLACES,
-    "embedding_dim": "token_embedding.output_dim",
+    "dropout": "embeddings.dropout",
+    "embedding_dim": "embeddings.tokens.output_dim",
     "num_buckets": f"{FIRST}.self_attention.positions.num_buckets",
-    "num_positions": "positions.embeddings.shape.0",
-    "norm_bias": "norm.center",
+    "num_positions": "embeddings.positions.embeddings.shape.0",
+    "num_segments": "embeddings.segments.num_segments",
+    "norm_bias": "embeddings.norm.center",
 }
 # The names of the tensors of BERT's layers.
 LAYER = LayerNames(
@@ -160,16 +164,28 @@ class EncoderFamily(Family):
         pad_id, epsilon = arguments["pad_id"], arguments["layer_norm_epsilon"]
         check(isinstance(pad_id, int), "`pad_token_id` of config.json must be one id.", pad_token_id=pad_id)
         norm = LayerNormalization(epsilon=epsilon, center=arguments["norm_bias"], dtype=dtype, name="norm")
-        names = ("vocab_size", "d_model", "num_segments", "dropout", "pad_id", "cls_id", "sep_id")
+        head, segments = self._head(config, arguments, dtype), None
+        if arguments["num_segments"]:
+            segments = SegmentEmbedding(arguments["num_segments"], dtype=dtype, name="segments")
+        embeddings = Embeddings(
+            arguments["vocab_size"],
+            arguments["d_model"],
+            self._positions(arguments, dtype),
+            segments=segments,
+            norm=norm,
+            dropout=arguments["dropout"],
+            embedding_dim=other_width(arguments),
+            output_bias=head is not None and head.scores_ids,
+            dtype=dtype,
+            name="embeddings",
+        )
         return EncoderModel(
             **{
-                **{name: arguments[name] for name in names},
+                "embeddings": embeddings,
+                **{name: arguments[name] for name in ("pad_id", "cls_id", "sep_id")},
                 "encoder": self._encoder(config, arguments, dtype),
-                "positions": self._positions(arguments, dtype),
-                "embedding_dim": other_width(arguments),
-                "norm": norm,
                 "pooler": self._pooler(config, arguments, dtype),
-                "head": self._head(config, arguments, dtype),
+                "head": head,
                 "num_separators": SEPARATORS.get(config.get("tokenizer_class"), self.separators),
                 **kwargs,
             }
@@ -268,14 +284,14 @@ class EncoderFamily(Family):
 
     def make_tensors(self, model):
         """Describes the tensors."""
-        embeddings = model.token_embedding
-        yield matrix(f"{self.prefix}embeddings.word_embeddings.weight", embeddings.embeddings)
-        yield matrix(f"{self.prefix}embeddings.position_embeddings.weight", model.positions.embeddings)
-        if model.segments is not None:
-            yield matrix(f"{self.prefix}embeddings.token_type_embeddings.weight", model.segments.embeddings)
-        yield from norm(f"{self.prefix}embeddings.LayerNorm", model.norm)
-        if model.widen is not None:
-            yield from dense(self.widened, model.widen)
+        parts, name = model.embeddings, f"{self.prefix}embeddings"
+        yield matrix(f"{name}.word_embeddings.weight", parts.tokens.embeddings)
+        yield matrix(f"{name}.position_embeddings.weight", parts.positions.embeddings)
+        if parts.segments is not None:
+            yield matrix(f"{name}.token_type_embeddings.weight", parts.segments.embeddings)
+        yield from norm(f"{name}.LayerNorm", parts.norm)
+        if parts.widen is not None:
+            yield from dense(self.widened, parts.widen)
         if self.biases:
             yield matrix(self.biases, model.encoder.layers[0].self_attention.positions.embeddings)
         for i, layer in enumerate(model.encoder.layers):
@@ -292,8 +308,9 @@ class EncoderFamily(Family):
             yield from dense(names.dense, model.head.dense)
         if type(model.head) is MaskedLanguageHead:
             yield from norm(names.norm, model.head.norm)
-            yield from (vector(name, model.token_embedding.bias) for name in names.biases)
-            yield matrix(names.output, model.token_embedding.embeddings)
+            tokens = model.embeddings.tokens
+            yield from (vector(name, tokens.bias) for name in names.biases)
+            yield matrix(names.output, tokens.embeddings)
 
 
 def norm_kind(arguments):

@@ -8,6 +8,7 @@ from keras_transformer.huggingface.configs import value_at, written_rows
 from keras_transformer.huggingface.known_keys import CONFIG
 from keras_transformer.huggingface.tokenizers.kinds import TokenizerKind
 from keras_transformer.keras_internals import without_memory
+from keras_transformer.layers import Embeddings, TokenEmbedding
 from keras_transformer.layers.numbers import first_difference, numbers
 
 
@@ -146,3 +147,21 @@ class Family:
     def make_tables(self, model):
         """Gives a `ComputedTable` for each tensor that a checkpoint may hold and the model computes."""
         return ()
+
+
+def tokens_in_and_out(arguments, dtype, **options):
+    """Makes what a language model reads with and writes with.
+
+    Args:
+        arguments: A dict of `vocab_size`, `d_model` and `tie_embeddings`.
+        dtype: The dtype of both.
+        **options: The other arguments of the `Embeddings`; `logit_soft_cap` is that of the output too.
+
+    Returns:
+        A dict of the model's arguments `embeddings` and `output`.
+    """
+    sizes = arguments["vocab_size"], arguments["d_model"]
+    output, cap = None, options.get("logit_soft_cap")
+    if not arguments["tie_embeddings"]:
+        output = TokenEmbedding(*sizes, logit_soft_cap=cap, dtype=dtype, name="output_embedding")
+    return {"embeddings": Embeddings(*sizes, **options, dtype=dtype, name="embeddings"), "output": output}

@@ -9,7 +9,7 @@ from keras_transformer.huggingface.configs import (
     read_rows,
     token_ids,
 )
-from keras_transformer.huggingface.families.family import Family
+from keras_transformer.huggingface.families.family import Family, tokens_in_and_out
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers.byte_pair import byte_pair_kind
 from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions, MultiHeadAttention
@@ -35,8 +35,9 @@ ROWS = {
 }
 FIRST = "decoder.layers.0"
 PLACES = {
-    "embedding_dropout": "dropout",
-    "max_length": "positions.max_length",
+    "embedding_dropout": "embeddings.dropout",
+    "tie_embeddings": lambda model: model.output_embedding is model.embeddings.tokens,
+    "max_length": "embeddings.positions.max_length",
     "num_layers": "decoder.num_layers",
     "num_heads": f"{FIRST}.self_attention.num_heads",
     "d_ff": f"{FIRST}.feed_forward.d_ff",
@@ -83,18 +84,21 @@ class Gpt2Family(Family):
             for i in range(arguments["num_layers"])
         ]
         return LanguageModel(
-            **{name: arguments[name] for name in ("vocab_size", "d_model", "tie_embeddings")},
-            dropout=arguments["embedding_dropout"],
+            **tokens_in_and_out(
+                arguments,
+                dtype,
+                positions=LearnedPositions(arguments["max_length"], dtype=dtype, name="positions"),
+                dropout=arguments["embedding_dropout"],
+            ),
             decoder=Decoder(layers, dtype=dtype, name="decoder"),
-            positions=LearnedPositions(arguments["max_length"], dtype=dtype, name="positions"),
             **token_ids(arguments, **kwargs, several=True),
         )
 
     def make_tensors(self, model):
         """Describes the tensors."""
-        yield matrix("transformer.wte.weight", model.token_embedding.embeddings)
+        yield matrix("transformer.wte.weight", model.embeddings.tokens.embeddings)
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
-        yield matrix("transformer.wpe.weight", model.positions.embeddings)
+        yield matrix("transformer.wpe.weight", model.embeddings.positions.embeddings)
         for i, layer in enumerate(model.decoder.layers):
             yield from layer_tensors(f"transformer.h.{i}.", layer, LAYER, transposed=False)
         yield from norm("transformer.ln_f", model.decoder.norm)

@@ -15,7 +15,6 @@ FAMILY = Seq2SeqFamily(
     ignored=(re.compile(r"embed_positions\.weights$"),),
     guessed_keys=("max_position_embeddings",),
     normalize_first=True,
-    embedding_norm=False,
     output_bias=False,
     positions={"interleaved": False, "offset": OFFSET, "endpoint": True},
 )

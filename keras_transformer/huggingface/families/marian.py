@@ -2,8 +2,8 @@
 Thottingal, 2020, "OPUS-MT".
 """
 
-from keras_transformer.huggingface.configs import check_config, read_rows, with_defaults
-from keras_transformer.huggingface.families.seq2seq import ROWS, Seq2SeqFamily
+from keras_transformer.huggingface.configs import check_config, read_rows, token_ids, with_defaults
+from keras_transformer.huggingface.families.seq2seq import PLACES, ROWS, Seq2SeqFamily
 from keras_transformer.huggingface.files import write_json
 from keras_transformer.huggingface.tokenizers.classes import reader_of
 from keras_transformer.huggingface.tokenizers.kinds import (
@@ -13,6 +13,7 @@ from keras_transformer.huggingface.tokenizers.kinds import (
     write_tokenizer_config,
 )
 from keras_transformer.huggingface.tokenizers.sentence_piece import vocabulary_tokenizer
+from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import EncoderDecoder, Transformer
 
 TOKENS = {name: SENTENCE_PIECE_TOKENS[name] for name in ("pad", "unk", "eos")}
@@ -38,12 +39,17 @@ class MarianFamily(Seq2SeqFamily):
             decoder_layerdrop=0.0,
             **({"decoder_vocab_size": vocab_size} if is_shared else {}),
         )
-        model = self.model_arguments(config, arguments, **kwargs)
-        if not is_shared:
-            model["target_vocab_size"] = arguments["target_vocab_size"] or vocab_size
+        self.check_keys(config, arguments)
         return Transformer(
-            **{**self.stack_arguments(arguments, "encoder"), **model},
+            vocab_size,
+            None if is_shared else arguments["target_vocab_size"] or vocab_size,
+            **self.stack_arguments(arguments, "encoder"),
             num_decoder_layers=arguments["decoder_num_layers"],
+            d_model=arguments["d_model"],
+            embedding_scale=None if arguments["is_scaled"] else 1.0,
+            output_bias=self.output_bias,
+            positions=PositionalEncoding(**self.positions, dtype=kwargs.get("dtype"), name="positions"),
+            **token_ids(arguments, **kwargs),
         )
 
     def other_keys(self, model):
@@ -96,9 +102,9 @@ FAMILY = MarianFamily(
     # A `Transformer` is an `EncoderDecoder` whose stacks are made from sizes.
     model_classes=(EncoderDecoder, Transformer),
     rows=MARIAN_ROWS,
+    places=PLACES | {"share_embeddings": lambda model: model.source is model.target},
     # Sinusoidal positions have no limit.
     guessed_keys=("max_position_embeddings",),
-    embedding_norm=False,
     positions={"interleaved": False},
     stored_table=True,
 )

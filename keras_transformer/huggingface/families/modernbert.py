@@ -51,11 +51,11 @@ MODERNBERT_ROWS = {
 }
 MODERNBERT_PLACES = {
     **PLACES,
-    "dropout": "dropout",
+    "dropout": "embeddings.dropout",
     "attention_bias": f"{FIRST}.self_attention.use_bias",
     "feed_forward_bias": f"{FIRST}.feed_forward.use_bias",
     "feed_forward_dropout": f"{FIRST}.feed_forward.dropout",
-    "layer_norm_epsilon": "norm.epsilon",
+    "layer_norm_epsilon": "embeddings.norm.epsilon",
     "layer_types": lambda model: kinds_of(model.encoder.layers),
     "window": lambda model: 2 * (window_of(model.encoder.layers) or WINDOW // 2 + 1) - 2,
 }
@@ -106,8 +106,8 @@ class ModernBertFamily(EncoderFamily):
 
     def make_tensors(self, model):
         """Describes the tensors."""
-        yield matrix("model.embeddings.tok_embeddings.weight", model.token_embedding.embeddings)
-        yield from norm("model.embeddings.norm", model.norm)
+        yield matrix("model.embeddings.tok_embeddings.weight", model.embeddings.tokens.embeddings)
+        yield from norm("model.embeddings.norm", model.embeddings.norm)
         for i, layer in enumerate(model.encoder.layers):
             yield from layer_tensors(f"model.layers.{i}.", layer, LAYER)
         yield from norm("model.final_norm", model.encoder.norm)

@@ -13,7 +13,6 @@ FAMILY = Seq2SeqFamily(
     guessed_keys=("max_position_embeddings",),
     writes_tables=True,
     normalize_first=True,
-    embedding_norm=False,
     positions={"interleaved": False},
     stored_table=True,
 )

@@ -11,10 +11,12 @@ from keras_transformer.huggingface.known_keys import SEQ2SEQ
 from keras_transformer.huggingface.tensors import ComputedTable, LayerNames, layer_tensors, matrix, norm
 from keras_transformer.layers import (
     Decoder,
+    Embeddings,
     Encoder,
     LayerNormalization,
     LearnedPositions,
     PositionalEncoding,
+    TokenEmbedding,
     sinusoidal_positions,
 )
 from keras_transformer.models import EncoderDecoder
@@ -54,14 +56,15 @@ ROWS = {
 }
 PLACES = {
     "vocab_size": "source_vocab_size",
-    "max_length": "positions.max_length",
+    "max_length": "source.positions.max_length",
+    "dropout": "source.dropout",
     **{f"{stack}_num_layers": f"{stack}.num_layers" for stack in STACKS},
     **{f"{stack}_num_heads": f"{stack}.layers.0.self_attention.num_heads" for stack in STACKS},
     **{f"{stack}_d_ff": f"{stack}.layers.0.feed_forward.d_ff" for stack in STACKS},
     "activation": "encoder.layers.0.feed_forward.activation",
     "attention_dropout": "encoder.layers.0.self_attention.dropout",
     "activation_dropout": "encoder.layers.0.feed_forward.dropout",
-    "is_scaled": lambda model: model.target_embedding.scale != 1.0,
+    "is_scaled": lambda model: model.target.tokens.scale != 1.0,
     "is_tied": lambda model: True,
     **ID_PLACES,
 }
@@ -73,9 +76,8 @@ class Seq2SeqFamily(Family):
 
     Attributes:
         normalize_first: Whether the layers are pre-norm.
-        embedding_norm: Whether the embeddings are normalised.
         output_bias: Whether each id has a bias in the output projection.
-        positions: Arguments of the `PositionalEncoding`; None for `LearnedPositions`.
+        positions: Arguments of the `PositionalEncoding`; None for `LearnedPositions` and a norm.
         stored_table: Whether checkpoints hold the table of sinusoidal positions.
     """
 
@@ -84,7 +86,6 @@ class Seq2SeqFamily(Family):
     rows: dict = field(default_factory=lambda: ROWS)
     places: dict = field(default_factory=lambda: PLACES)
     normalize_first: bool = False
-    embedding_norm: bool = True
     output_bias: bool = True
     positions: dict | None = None
     stored_table: bool = False
@@ -98,36 +99,30 @@ class Seq2SeqFamily(Family):
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
         arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
+        self.check_keys(config, arguments)
+        source, target = self.embeddings(arguments, dtype)
         return EncoderDecoder(
-            **self.model_arguments(config, arguments, **kwargs),
-            encoder=Encoder(**self.stack_arguments(arguments, "encoder"), dtype=dtype, name="encoder"),
-            decoder=Decoder(**self.stack_arguments(arguments, "decoder"), dtype=dtype, name="decoder"),
+            source,
+            Encoder(**self.stack_arguments(arguments, "encoder"), dtype=dtype, name="encoder"),
+            target,
+            Decoder(**self.stack_arguments(arguments, "decoder"), dtype=dtype, name="decoder"),
+            **token_ids(arguments, **kwargs),
         )
 
-    def model_arguments(self, config, arguments, **kwargs):
-        """Returns the arguments of the model but for its layers."""
+    def check_keys(self, config, arguments):
+        """Raises `ValueError` where a config.json asks for something that the library does not have."""
         check_config(
             config,
             is_encoder_decoder=True,
             tie_word_embeddings=True,
             normalize_before=self.normalize_first,
-            normalize_embedding=self.embedding_norm,
+            normalize_embedding=self.positions is None,
             add_final_layer_norm=self.normalize_first,
             static_position_embeddings=self.positions is not None,
             # transformers writes it over the other.
             num_hidden_layers=arguments["encoder_num_layers"],
             **({"pad_token_id": OFFSET - 1} if self.begins_after_padding else {}),
         )
-        return {
-            "source_vocab_size": arguments["vocab_size"],
-            "target_vocab_size": None,
-            "d_model": arguments["d_model"],
-            "dropout": arguments["dropout"],
-            "embedding_scale": None if arguments["is_scaled"] else 1.0,
-            "output_bias": self.output_bias,
-            **self.embedding_parts(arguments, kwargs.get("dtype")),
-            **token_ids(arguments, **kwargs),
-        }
 
     def stack_arguments(self, arguments, stack):
         """Returns the arguments of a stack, "encoder" or "decoder"."""
@@ -139,15 +134,28 @@ class Seq2SeqFamily(Family):
             "layer_norm_epsilon": EPSILON,
         }
 
-    def embedding_parts(self, arguments, dtype=None):
-        """Returns the positions and the norms of the embeddings, unbuilt, by the names of the model's arguments."""
-        if self.positions is None:
-            names, size = ("positions", "target_positions"), arguments["max_length"]
-            parts = {name: LearnedPositions(size, OFFSET, dtype=dtype, name=name) for name in names}
-        else:
-            parts = {"positions": PositionalEncoding(**self.positions, dtype=dtype, name="positions")}
-        norms = ("source_norm", "target_norm") if self.embedding_norm else ()
-        return parts | {name: LayerNormalization(epsilon=EPSILON, dtype=dtype, name=name) for name in norms}
+    def embeddings(self, arguments, dtype):
+        """Makes the embeddings of the source and of the target: one layer, or two with one table of tokens."""
+        sizes = arguments["vocab_size"], arguments["d_model"]
+        table = {
+            "scale": arguments["d_model"] ** 0.5 if arguments["is_scaled"] else 1.0,
+            "output_bias": self.output_bias,
+        }
+        options = {"dropout": arguments["dropout"], "dtype": dtype}
+        if self.positions is not None:
+            positions = PositionalEncoding(**self.positions, dtype=dtype, name="positions")
+            return [Embeddings(*sizes, positions, **table, **options, name="embeddings")] * 2
+        tokens = TokenEmbedding(*sizes, **table, dtype=dtype, name="tokens")
+        return [
+            Embeddings(
+                tokens=tokens,
+                positions=LearnedPositions(arguments["max_length"], OFFSET, dtype=dtype, name="positions"),
+                norm=LayerNormalization(epsilon=EPSILON, dtype=dtype, name="norm"),
+                **options,
+                name=name,
+            )
+            for name in ("source", "target")
+        ]
 
     def other_keys(self, model):
         """Returns the family's longest length for sinusoidal positions, which have no limit."""
@@ -156,20 +164,20 @@ class Seq2SeqFamily(Family):
 
     def make_tensors(self, model):
         """Describes the tensors."""
-        if model.share_embeddings:
-            yield matrix("model.shared.weight", model.target_embedding.embeddings)
-        yield matrix("model.encoder.embed_tokens.weight", model.source_embedding.embeddings)
-        yield matrix("model.decoder.embed_tokens.weight", model.target_embedding.embeddings)
+        source, target = model.source, model.target
+        if source.tokens is target.tokens:
+            yield matrix("model.shared.weight", target.tokens.embeddings)
+        yield matrix("model.encoder.embed_tokens.weight", source.tokens.embeddings)
+        yield matrix("model.decoder.embed_tokens.weight", target.tokens.embeddings)
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
         if self.output_bias:
             yield matrix("final_logits_bias", model.output_embedding.bias, input_axes=0)
-        positions, norms = (model.positions, model.target_positions), (model.source_norm, model.target_norm)
-        for name, added, embedding_norm in zip(STACKS, positions, norms, strict=True):
+        for name, parts in zip(STACKS, (source, target), strict=True):
             stack, base = getattr(model, name), f"model.{name}"
             if self.positions is None:
-                yield matrix(f"{base}.embed_positions.weight", added.embeddings)
-            if embedding_norm is not None:
-                yield from norm(f"{base}.layernorm_embedding", embedding_norm)
+                yield matrix(f"{base}.embed_positions.weight", parts.positions.embeddings)
+            if parts.norm is not None:
+                yield from norm(f"{base}.layernorm_embedding", parts.norm)
             for i, layer in enumerate(stack.layers):
                 names = LAYER if name == "decoder" else ENCODER_LAYER
                 yield from layer_tensors(f"{base}.layers.{i}.", layer, names)

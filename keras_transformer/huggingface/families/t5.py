@@ -103,9 +103,9 @@ class T5Family(Family):
 
     def make_tensors(self, model):
         """Describes the tensors."""
-        yield matrix("shared.weight", model.target_embedding.embeddings)
-        yield matrix("encoder.embed_tokens.weight", model.source_embedding.embeddings)
-        yield matrix("decoder.embed_tokens.weight", model.target_embedding.embeddings)
+        yield matrix("shared.weight", model.target.tokens.embeddings)
+        yield matrix("encoder.embed_tokens.weight", model.source.tokens.embeddings)
+        yield matrix("decoder.embed_tokens.weight", model.target.tokens.embeddings)
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
         for stack_name, last in (("encoder", 1), ("decoder", 2)):
             stack = getattr(model, stack_name)

@@ -152,7 +152,7 @@ def _kind(family, tokenizer_class, tokens, separators=1, classes=()):
             do_lower_case=tokenizer.lower_case,
             strip_accents=tokenizer.strip_accents,
             **({"added_tokens_decoder": added} if added else {}),
-            model_max_length=model.positions.max_length,
+            model_max_length=model.embeddings.positions.max_length,
         )
 
     return TokenizerKind(
