@@ -218,7 +218,8 @@ def test_predict_follows_weights_that_the_fast_product_cannot_hold(tmp_path):
     model.load_weights(tmp_path / "other.weights.h5")
     found = model.predict(SOURCE, verbose=0)
     assert model.predict_function is not traced
-    np.testing.assert_allclose(found, as_numpy(other(SOURCE)), rtol=1e-4, atol=1e-4)
+    # A number may be rounded to its neighbour in int8.
+    np.testing.assert_allclose(found, as_numpy(other(SOURCE)), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])

@@ -129,7 +129,7 @@ def test_the_export_answers_as_python_does(generator, export, tmp_path):
     assert [row[0] for row in several["continuations"]] == found["continuation"]
     described = json.loads((export / "assets.extra" / "export.json").read_text())
     assert set(described["signatures"]) == {"serving_default", "n_best", "tokens", "options"}
-    assert described["starts_with_bos"] is True
+    assert described["arguments"]["starts_with_bos"] is True
 
 
 @pytest.mark.slow
