@@ -80,6 +80,11 @@ class BaseModel(Configured, keras.Model):
         """
         check(isinstance(value, Embeddings), f"`{name}` must be `Embeddings`.", **{name: value})
         ensure_built(value, (None, None))
+        rule = (
+            "`output` must not be made by `Embeddings`, whose file makes it again: leave it out for their own, or hand "
+            "one to both as `Embeddings(tokens=...)` and `output`."
+        )
+        check(not getattr(output, "is_made", False), rule, output=output)
         output = value.tokens if output is None else output
         check(isinstance(output, TokenEmbedding), "`output` must be a `TokenEmbedding`.", output=output)
         sizes = value.input_dim, value.output_dim

@@ -412,6 +412,17 @@ def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
         EncoderDecoder(layers.Embeddings(11, 4), encoder, layers.Embeddings(11, 4), decoder)
 
 
+def test_an_output_in_two_places_is_one_in_a_file_or_refused(tmp_path):
+    tokens, stacks = layers.TokenEmbedding(11, 4), (layers.Encoder(1, 2, 8), layers.Decoder(1, 2, 8))
+    source, target = layers.Embeddings(tokens=tokens), layers.Embeddings(11, 4)
+    model = EncoderDecoder(source, stacks[0], target, stacks[1], output=tokens)
+    model.save(tmp_path / "model.keras")
+    for again in (keras.models.clone_model(model), keras.models.load_model(tmp_path / "model.keras")):
+        assert again.output_embedding is again.source.tokens and len(again.weights) == len(model.weights)
+    with pytest.raises(ValueError, match="`output` must not be made by `Embeddings`"):
+        EncoderDecoder(source, stacks[0], target, stacks[1], output=target.tokens)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
