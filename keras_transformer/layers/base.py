@@ -210,30 +210,22 @@ def _with_small_ids(config):
 
     So one layer has the same configuration in every process.
     """
-    found, numbers = collections.Counter(), {}
+    shared = [each for each in _dicts(config) if SHARED_ID in each]
+    places, numbers = collections.Counter(each[SHARED_ID] for each in shared), {}
+    for each in shared:
+        given = each.pop(SHARED_ID)
+        if places[given] > 1:
+            each[SHARED_ID] = numbers.setdefault(given, len(numbers) + 1)
+    return config
 
-    def walk(value, visit):
-        if isinstance(value, list):
-            return [walk(each, visit) for each in value]
-        return (
-            {name: walk(each, visit) for name, each in visit(value).items()}
-            if isinstance(value, dict)
-            else value
-        )
 
-    def note(value):
-        found[value.get(SHARED_ID)] += 1
-        return value
-
-    def number(value):
-        given = value.get(SHARED_ID)
-        value = {name: each for name, each in value.items() if name != SHARED_ID}
-        if given is None or found[given] == 1:
-            return value
-        return {**value, SHARED_ID: numbers.setdefault(given, len(numbers) + 1)}
-
-    walk(config, note)
-    return walk(config, number)
+def _dicts(value):
+    """Yields each dict of a nest of dicts and lists, outer ones first."""
+    if isinstance(value, dict):
+        yield value
+        value = [*value.values()]
+    for each in value if isinstance(value, list) else ():
+        yield from _dicts(each)
 
 
 def _from_config(value):

@@ -484,8 +484,10 @@ class Embeddings(Configured, keras.layers.Layer):
         x = self.tokens(inputs) if vectors is None else vectors
         x = x if self.segments is None else self.segments(x, segment_ids)
         if self.positions is not None:
-            place = None if index is None else Place.of(index)
-            options = {} if place is None else {"start_index": place.slot, "positions": place.positions}
+            options = {}
+            if index is not None:
+                place = Place.of(index)
+                options = {"start_index": place.slot, "positions": place.positions}
             x = self.positions(x, **options)
         x = x if self.norm is None else self.norm(x)
         x = self.drop(x, training=training)

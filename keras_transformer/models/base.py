@@ -67,33 +67,35 @@ class BaseModel(Configured, keras.Model):
         )
         return self.built_part(value, "encoder", shape)
 
-    def built_embeddings(self, name, value, output=None):
-        """Returns `Embeddings` that the constructor was given, built, and the `TokenEmbedding` that scores their ids.
+    def built_embeddings(self, value, name):
+        """Like `built_part`, for `Embeddings`: refuses None."""
+        check(isinstance(value, Embeddings), f"`{name}` must be `Embeddings`.", **{name: value})
+        return self.built_part(value, name, (None, None))
+
+    def built_output(self, output, embeddings, name):
+        """Returns the `TokenEmbedding` that scores the ids of a model, built.
 
         Args:
-            name: Name of the argument.
-            value: `Embeddings`.
             output: A `TokenEmbedding`; None for that of the embeddings.
+            embeddings: The `Embeddings` of these ids.
+            name: Name of their argument.
 
         Raises:
-            ValueError: If a layer has another class, or the output another size.
+            ValueError: If the output has another class or size, or `Embeddings` made it.
         """
-        check(isinstance(value, Embeddings), f"`{name}` must be `Embeddings`.", **{name: value})
-        ensure_built(value, (None, None))
         rule = (
             "`output` must not be made by `Embeddings`, whose file makes it again: leave it out for their own, or hand "
             "one to both as `Embeddings(tokens=...)` and `output`."
         )
         check(not getattr(output, "is_made", False), rule, output=output)
-        output = value.tokens if output is None else output
+        output = embeddings.tokens if output is None else output
         check(isinstance(output, TokenEmbedding), "`output` must be a `TokenEmbedding`.", output=output)
-        sizes = value.input_dim, value.output_dim
+        sizes = embeddings.input_dim, embeddings.output_dim
         rule = f"`output` must have the sizes of `{name}`, {sizes[0]} ids and a width of {sizes[1]}."
         check(
             (output.input_dim, output.output_dim) == sizes, rule, output=(output.input_dim, output.output_dim)
         )
-        ensure_built(output, (None, None))
-        return value, output
+        return self.built_part(output, "output", (None, None))
 
     def run_encoder(self, x, padding_mask=None, training=None, return_attention_scores=False):
         """Calls `self.encoder`.
@@ -247,3 +249,18 @@ def signature_of(layer):
     if isinstance(shapes, dict):
         return {name: keras.KerasTensor((None, *shape[1:])) for name, shape in shapes.items()}
     return keras.KerasTensor((None, *shapes[1:]))
+
+
+def with_table(part, **options):
+    """Returns the description of `Embeddings`, or of a `TokenEmbedding`, whose table of tokens has other options.
+
+    Args:
+        part: A dict, as `keras.saving.serialize_keras_object` gives it.
+        **options: Arguments of the `Embeddings`.
+    """
+    config = part["config"]
+    if config.get("tokens"):
+        options = {"tokens": with_table(config["tokens"], **options)}
+    elif "vocab_size" in config and "input_dim" in options:
+        options["vocab_size"] = options.pop("input_dim")
+    return {**part, "config": {**config, **options}}

@@ -7,10 +7,10 @@ from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import set_quantization_config, two_parts
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import sublayers
-from keras_transformer.layers import Embeddings, TokenEmbedding
+from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.base import ensure_built, takes_argument
-from keras_transformer.models.base import BaseModel
+from keras_transformer.layers.base import takes_argument
+from keras_transformer.models.base import BaseModel, with_table
 from keras_transformer.models.heads import POOLINGS, PROJECTED, Head, ProjectedPooler, pooled_states
 
 INPUTS = ("token_ids", "segment_ids")
@@ -51,6 +51,7 @@ class EncoderModel(BaseModel):
         ValueError: If an id is not in the vocabulary, a part has another class, such as a `Decoder`, or the head scores
             ids and the embeddings have no `output_bias`.
 
+    >>> from keras_transformer.layers import Embeddings
     >>> model = EncoderModel(Embeddings(11, 4), Encoder(1, num_heads=2, d_ff=8))
     >>> model(np.array([[5, 7, 0]])).shape
     TensorShape([1, 3, 4])
@@ -77,9 +78,7 @@ class EncoderModel(BaseModel):
     ):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
-        check(isinstance(embeddings, Embeddings), "`embeddings` must be `Embeddings`.", embeddings=embeddings)
-        ensure_built(embeddings, (None, None))
-        self.embeddings = embeddings
+        self.embeddings = self.built_embeddings(embeddings, "embeddings")
         self.vocab_size, self.d_model = embeddings.input_dim, embeddings.output_dim
         marks = {"cls_id": cls_id, "sep_id": sep_id}
         check_ids(self.vocab_size, pad_id=pad_id, **{name: i for name, i in marks.items() if i is not None})
@@ -225,9 +224,8 @@ class EncoderModel(BaseModel):
         }
         config["head"] = head
         config["pooler"] = config["pooler"] if pooler is None else pooler
-        tokens = config["embeddings"]["config"]
-        tokens = tokens["tokens"]["config"] if tokens["tokens"] else tokens
-        tokens["output_bias"] = head is not None and head.scores_ids
+        scores_ids = head is not None and head.scores_ids
+        config["embeddings"] = with_table(config["embeddings"], output_bias=scores_ids)
         model = type(self).from_config(config)
         own_pooler = ["pooler"] if pooler is None else []
         for name in ("embeddings", "encoder", *own_pooler):

@@ -425,7 +425,8 @@ def features_of(x, name):
     sizes = {shape[:1] for shape in shapes}
     check(len(sizes) == 1 and not sizes & {(), (0,)}, rule, shapes=shapes)
     for each in keras.tree.flatten(x):
-        values_of(each, name)
+        # Whether it has values, of which none is copied from an accelerator.
+        values_of(each[:0], name)
     return x
 
 

@@ -62,7 +62,8 @@ class LanguageModel(RDrop, Generation, BaseModel):
     ):
         super().__init__(**kwargs)
         self.autocast = False  # token ids keep their dtype
-        self.embeddings, self.output_embedding = self.built_embeddings("embeddings", embeddings, output)
+        self.embeddings = self.built_embeddings(embeddings, "embeddings")
+        self.output_embedding = self.built_output(output, embeddings, "embeddings")
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = self.embeddings.input_dim
         self.d_model = self.embeddings.output_dim
         check_ids(self.vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)

@@ -90,21 +90,20 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
         rule = "`source` must be a layer that gives `(batch, source_len, d_model)`, such as `Embeddings`."
         check(isinstance(source, keras.layers.Layer), rule, source=source)
-        self.source, self.source_vocab_size = source, None
-        self.reads_ids = isinstance(source, Embeddings)
+        self.source, self.reads_ids = source, isinstance(source, Embeddings)
         if self.reads_ids:
-            self.source_vocab_size = source.input_dim
             ensure_built(source, (None, None))
-        self.target, self.output_embedding = self.built_embeddings("target", target, output)
-        self.target_vocab_size, self.d_model = self.target.input_dim, self.target.output_dim
-        smallest = min(filter(None, (self.source_vocab_size, self.target_vocab_size)))
-        check_ids(smallest, pad_id=pad_id)
-        check_ids(self.target_vocab_size, bos_id=bos_id, eos_id=eos_id)
+        self.source_vocab_size = source.input_dim if self.reads_ids else None
+        self.target = self.built_embeddings(target, "target")
+        self.output_embedding = self.built_output(output, target, "target")
+        self.target_vocab_size, self.d_model = target.input_dim, target.output_dim
+        check_ids(self.target_vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         rule = "`eos_id` must not be `pad_id`: it would be masked, and no output would learn to end."
         check(pad_id != eos_id, rule, pad_id=pad_id, eos_id=eos_id)
-        width = source.output_dim if self.reads_ids else self.d_model
-        rule = "`source` and `target` must have one `output_dim`."
-        check(width == self.d_model, rule, source=width, target=self.d_model)
+        if self.reads_ids:
+            check_ids(source.input_dim, pad_id=pad_id)
+            rule = "`source` and `target` must have one `output_dim`."
+            check(source.output_dim == self.d_model, rule, source=source.output_dim, target=self.d_model)
         self.pad_id = pad_id
         self.bos_id = bos_id
         self.eos_id = eos_id

@@ -9,6 +9,7 @@ from keras_transformer.checks import check
 from keras_transformer.decoding import ForcedFirstToken, SuppressTokens
 from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.models import EncoderDecoder
+from keras_transformer.models.base import with_table
 from keras_transformer.runs.tokenizers import NAMES, ids_and_sizes
 from keras_transformer.serving.translator import FRAME
 
@@ -88,7 +89,9 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
     of_sizes = {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1], "vocab_size": sizes[0]}
     changes = {name: value for name, value in {**of_sizes, **ids}.items() if config.get(name) is not None}
     parts = {"source": sizes[0], "target": sizes[1], "output": sizes[1]}
-    changes |= {name: _resized(config[name], size) for name, size in parts.items() if config.get(name)}
+    changes |= {
+        name: with_table(config[name], input_dim=size) for name, size in parts.items() if config.get(name)
+    }
     other = type(model).from_config({**config, **changes})
     maps, reports = [], []
     for i, side in enumerate(SIDES):
@@ -175,16 +178,6 @@ def _split(old, new, ids):
         unknown = old.is_unknown(np.array(row, "int32")).numpy() if row else []
         split.append([] if any(unknown) else row)
     return split
-
-
-def _resized(part, size):
-    """Returns the description of `Embeddings` or of a `TokenEmbedding` with another number of ids."""
-    config = part["config"]
-    if config.get("tokens"):
-        change = {"tokens": _resized(config["tokens"], size)}
-    else:
-        change = {"input_dim" if "input_dim" in config else "vocab_size": size}
-    return {**part, "config": {**config, **change}}
 
 
 def _taken(value, rows, axis):

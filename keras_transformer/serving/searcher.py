@@ -277,6 +277,7 @@ class Searcher(Servable):
         constraints=(),
     ):
         super().__init__(model)
+        check(model.reads_ids, "`model` must read ids, as the source of a text has them.", model=model)
         for side, tokenizer in (("source", source_tokenizer), ("target", target_tokenizer)):
             size = getattr(model, f"{side}_vocab_size")
             rule = f"`{side}_tokenizer` must not have more ids than the model."

@@ -305,8 +305,6 @@ class Translator(Searcher):
         source_end=None,
         target_start=(),
     ):
-        rule = "`model` must read ids, as the source of a text has them."
-        check(getattr(model, "reads_ids", True), rule, source=getattr(model, "source", None))
         super().__init__(
             model,
             source_tokenizer,

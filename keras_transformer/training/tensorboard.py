@@ -241,7 +241,7 @@ class TensorBoard(keras.callbacks.Callback):
         folder = self.log_dir / "train"
         model, translator = self.model, self.translator
         tables = {"target": (model.target.tokens, translator.target_tokenizer)}
-        if model.source is not model.target:
+        if model.source.tokens is not model.target.tokens:
             tables["source"] = model.source.tokens, translator.source_tokenizer
         config = projector.ProjectorConfig()
         for side, (embedding, tokenizer) in tables.items():

@@ -160,6 +160,15 @@ def test_an_int8_model_and_an_export_write_the_same(tmp_path):
     assert_close(model.score(FRAMES, model.generate(FRAMES, Greedy(), 5).tokens).scores, scores, 1e-3)
 
 
+@pytest.mark.tensorflow
+def test_a_translator_of_texts_needs_a_source_of_ids():
+    from keras_transformer.serving import Translator
+    from keras_transformer.text import ByteTokenizer
+
+    with pytest.raises(ValueError, match=r"`model` must read ids.*Received: model=<EncoderDecoder"):
+        Translator(model_of(convolutions, FRAMES), ByteTokenizer())
+
+
 def test_what_needs_ids_is_refused():
     model = model_of(convolutions, FRAMES)
     with pytest.raises(ValueError, match=r"`max_length` must be given.*Received: max_length=None"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import ID_PLACES, check_config, read_rows, token_ids
-from keras_transformer.huggingface.families.family import Family, tokens_in_and_out
+from keras_transformer.huggingface.families.family import TOKEN_PLACES, Family, tokens_in_and_out
 from keras_transformer.huggingface.families.gated_layers import (
     FULL,
     SLIDING,
@@ -59,8 +59,7 @@ def scalar_of(model):
 
 ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.0.feed_forward"
 PLACES = {
-    "tie_embeddings": lambda model: model.output_embedding is model.embeddings.tokens,
-    "logit_soft_cap": "output_embedding.soft_cap",
+    **TOKEN_PLACES,
     "num_layers": "decoder.num_layers",
     **{name: f"{ATTENTION}.{name}" for name in ("num_heads", "num_key_value_heads", "key_dim", "soft_cap")},
     "attention_bias": f"{ATTENTION}.use_bias",

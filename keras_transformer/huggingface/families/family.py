@@ -149,6 +149,13 @@ class Family:
         return ()
 
 
+# Where a language model has what `tokens_in_and_out` makes.
+TOKEN_PLACES = {
+    "tie_embeddings": lambda model: model.output_embedding is model.embeddings.tokens,
+    "logit_soft_cap": "output_embedding.soft_cap",
+}
+
+
 def tokens_in_and_out(arguments, dtype, **options):
     """Makes what a language model reads with and writes with.
 

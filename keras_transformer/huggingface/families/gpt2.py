@@ -9,7 +9,7 @@ from keras_transformer.huggingface.configs import (
     read_rows,
     token_ids,
 )
-from keras_transformer.huggingface.families.family import Family, tokens_in_and_out
+from keras_transformer.huggingface.families.family import TOKEN_PLACES, Family, tokens_in_and_out
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
 from keras_transformer.huggingface.tokenizers.byte_pair import byte_pair_kind
 from keras_transformer.layers import Decoder, DecoderLayer, LearnedPositions, MultiHeadAttention
@@ -36,7 +36,7 @@ ROWS = {
 FIRST = "decoder.layers.0"
 PLACES = {
     "embedding_dropout": "embeddings.dropout",
-    "tie_embeddings": lambda model: model.output_embedding is model.embeddings.tokens,
+    **TOKEN_PLACES,
     "max_length": "embeddings.positions.max_length",
     "num_layers": "decoder.num_layers",
     "num_heads": f"{FIRST}.self_attention.num_heads",
