@@ -98,12 +98,13 @@ class Beams(NamedTuple):
 class Search(NamedTuple):
     """The settings of a search that its strategy does not choose. They stay the same while it runs.
 
-    limits: The longest output of each row, int32 `(batch,)`, or an int for all rows. The tokens of the prompt after its
-        first count, and the end counts. A row whose limit is not positive gets no token.
-    source_lengths: int32 `(batch,)`, for constraints that are relative to the source; None where there is no source.
-    keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's number.
-    eos_ids: tuple of int, the tokens that end a row.
-    pad_id: int, the token after the end.
+    Attributes:
+        limits: The longest output of each row, int32 `(batch,)`, or an int for all rows. The tokens of the prompt after
+            its first count, and the end counts. A row whose limit is not positive gets no token.
+        source_lengths: int32 `(batch,)`, for constraints that are relative to the source; None where there is no source.
+        keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's number.
+        eos_ids: tuple of int, the tokens that end a row.
+        pad_id: int, the token after the end.
     """
 
     limits: Any
