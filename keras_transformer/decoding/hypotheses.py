@@ -101,8 +101,9 @@ class Search(NamedTuple):
     Attributes:
         limits: The longest output of each row, int32 `(batch,)`, or an int for all rows. The tokens of the prompt after
             its first count, and the end counts. A row whose limit is not positive gets no token.
-        source_lengths: int32 `(batch,)`, for constraints that are relative to the source; None where there is no source.
-        keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. None for the row's number.
+        source_lengths: int32 `(batch,)`, for constraints that are relative to the source; None where there is none.
+        keys: uint32 `(batch,)`. The random numbers of a row depend on its key and on the seed. The row's number when
+            None.
         eos_ids: tuple of int, the tokens that end a row.
         pad_id: int, the token after the end.
     """
