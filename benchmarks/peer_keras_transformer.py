@@ -27,7 +27,7 @@ tf.config.threading.set_inter_op_parallelism_threads(common.THREADS)
 
 
 class StepTimer(keras.callbacks.Callback):
-    """Measures from the begin of the first batch to the end of the last one: `fit` can stall after that."""
+    """Measures from the beginning of the first batch to the end of the last one: `fit` can stall after that."""
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 0:

@@ -230,10 +230,6 @@ def test_files_are_short():
     assert offenders(too_long) == {}
 
 
-# Folders whose comments are not yet as `long_comments` wants them.
-WITH_LONG_COMMENTS = {"decoding", "execution", "huggingface", "layers", "models"}
-
-
 def long_comments(file, tree):
     """Yields each comment of more than four words behind a statement: it stands above, or it splits the statement."""
     text = file.read_text(encoding="utf-8")
@@ -245,7 +241,7 @@ def long_comments(file, tree):
 
 
 def test_long_comments_stand_above_their_statements():
-    assert offenders(long_comments, [file for file in FILES if part_of(file) not in WITH_LONG_COMMENTS]) == {}
+    assert offenders(long_comments) == {}
 
 
 def is_private(name):
@@ -488,7 +484,7 @@ def test_the_documents_list_the_files_that_a_pass_enters():
     ((_, rows),) = tables("call")
     listed = set()
     for call, (name, count, files) in zip(calls, rows, strict=True):
-        listed = (listed if files.startswith("the same, and") else set()) | set(code_in(files))
+        listed = (listed if files.startswith("the same") else set()) | set(code_in(files))
         assert sorted(listed) == sorted(files_entered(call)), name
         assert int(count) == len(listed), name
 

@@ -148,7 +148,8 @@ class Beam(Strategy):
         """
         sums, parents, tokens = candidates = self._candidates(beams, sums, prediction, search, price)
         possible, broken = sums > NEVER, ops.isnan(sums)
-        if prediction.allowed_normalizer is None:  # without penalties the sums are the model's
+        if prediction.allowed_normalizer is None:
+            # Without penalties the sums are the model's.
             scores, written = sums, select(beams.tokens, parents)
         else:
             scores, written = select((beams.scores, beams.tokens), parents)
@@ -161,7 +162,8 @@ class Beam(Strategy):
         ends = ops.logical_and(ends, possible)
         lengths = ops.broadcast_to(lengths, ops.shape(tokens))
         ranks = ops.where(ends, sums / self.divisor(lengths), NEVER)
-        ranks = ops.where(broken, math.inf, ranks)  # logits of NaN end the row with the score NaN
+        # Logits of NaN end the row with the score NaN.
+        ranks = ops.where(broken, math.inf, ranks)
         new = columns(Finished(written, lengths, scores, ranks), 0, self.width)
         finished = best((finished, new), self.n_best)
 

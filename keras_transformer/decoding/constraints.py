@@ -10,7 +10,8 @@ from keras_transformer.checks import check, check_count, check_positive, check_r
 from keras_transformer.decoding.hypotheses import NEVER, RowFields, mask_of
 from keras_transformer.execution import ops
 
-ROUNDING = 1e-3  # so that 1.3 times 90 is 117, although 1.3 is no exact binary fraction
+# With it 1.3 times 90 is 117, although no binary fraction is exactly 1.3.
+ROUNDING = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -272,7 +273,8 @@ def _occurs(tokens, where, vocab_size):
     """
     batch_size, width, length = ops.shape(tokens)
     rows = ops.arange(batch_size * width, dtype="int32")[:, None]
-    ids = ops.where(where, tokens, vocab_size)  # unmarked slots go to a column of their own
+    # Unmarked slots go to a column of their own.
+    ids = ops.where(where, tokens, vocab_size)
     flat = ops.reshape(ids, (-1, length)) + rows * (vocab_size + 1)
     counts = ops.scatter(
         ops.reshape(flat, (-1, 1)),

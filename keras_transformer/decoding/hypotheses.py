@@ -13,8 +13,10 @@ import numpy as np
 from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
 
-MOST_RESULTS = 10_000  # hypotheses of a row: a number from a file must not fill the memory
-NEVER = -math.inf  # the log probability of an impossible token
+# The most hypotheses of a row: a number from a file must not fill the memory.
+MOST_RESULTS = 10_000
+# The log probability of an impossible token.
+NEVER = -math.inf
 
 
 class Hypotheses(NamedTuple):
@@ -196,7 +198,8 @@ def top_k(x, k):
     x = ops.pad(x, ((0, 0), (0, -size % chunk)), constant_values=NEVER) if size % chunk else x
     chunks = ops.reshape(x, (-1, x.shape[-1] // chunk, chunk))
     best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")
-    best = ops.sort(best, axis=-1)  # so that of equal values the lowest index comes first
+    # Of equal values the lowest index comes first.
+    best = ops.sort(best, axis=-1)
     values, inside = ops.top_k(ops.reshape(select(chunks, best), (-1, k * chunk)), k)
     inside = ops.cast(inside, "int32")
     indices = select(best, inside // chunk) * chunk + inside % chunk

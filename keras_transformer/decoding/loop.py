@@ -19,8 +19,10 @@ MOST_TOKENS = 10**6  # of an output
 class _State(NamedTuple):
     """The values that one step hands to the next."""
 
-    index: Any  # int32 scalar: the position of `last`
-    last: Any  # int32 (batch, width): the newest tokens
+    # The position of `last`, an int32 scalar.
+    index: Any
+    # The newest tokens, int32 (batch, width).
+    last: Any
     beams: Beams
     extra: Any  # the strategy's own values
     cache: Any

@@ -13,7 +13,8 @@ from keras_transformer.decoding.hypotheses import NEVER, Beams, mask_of, one_of,
 from keras_transformer.execution import ops
 from keras_transformer.masks import lengths_of
 
-MOST_LIKELY = 8  # how many of the likeliest tokens of each hypothesis are candidates, in addition to the ends
+# How many of the likeliest tokens of each hypothesis are candidates, in addition to the ends.
+MOST_LIKELY = 8
 
 
 class _Candidates(NamedTuple):
@@ -78,7 +79,8 @@ class PhraseBeam(Beam):
     """
 
     phrases: Any = dataclasses.field(default=None, repr=False)
-    inner_ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)  # can be half of a vocabulary
+    # These ids can be half of a vocabulary.
+    inner_ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)
     closed_ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
@@ -243,7 +245,8 @@ class PhraseBeam(Beam):
         best_log_probs = ops.maximum(best_log_probs, ops.max(seen, axis=1))  # (batch, phrases, length)
 
         met, needed, rest, completes = self._progress(tokens, begun, met, best_log_probs, lengths)
-        added, parents = log_probs(tokens)  # (batch, width * candidates), as all that follows
+        # Both are (batch, width * candidates), as all that follows.
+        added, parents = log_probs(tokens)
         tokens, needed, rest, usable, completes = (
             ops.reshape(x, (batch_size, -1)) for x in (tokens, needed, rest, usable, completes)
         )
@@ -269,7 +272,8 @@ class PhraseBeam(Beam):
         lengths = lengths[:, None, None]  # (batch, 1, 1, phrases)
         places = ops.arange(ops.shape(self.phrases)[2], dtype="int32")
         equal = ops.equal(self.phrases[:, None, None], tokens[..., None, None])
-        hit = ops.logical_and(begun[:, :, None], equal)  # (batch, width, candidates, phrases, length)
+        # The shape is (batch, width, candidates, phrases, length).
+        hit = ops.logical_and(begun[:, :, None], equal)
         written = ops.max(ops.where(hit, places + 1, 0), axis=-1)  # (batch, width, candidates, phrases)
         whole = ops.equal(written, lengths)
         completes = ops.any(ops.logical_and(whole, ops.logical_not(met[:, :, None])), axis=-1)
@@ -278,7 +282,8 @@ class PhraseBeam(Beam):
         needed = ops.sum(missing, axis=-1) - ops.max(ops.where(met, 0, written), axis=-1)
 
         costs = ops.where(best_log_probs > NEVER, best_log_probs, 0.0)[:, None, None]
-        costs = ops.where(met[..., None], 0.0, costs)  # (batch, width, candidates, phrases, length)
+        # The shape is (batch, width, candidates, phrases, length).
+        costs = ops.where(met[..., None], 0.0, costs)
         paid = ops.sum(ops.where(places < written[..., None], costs, 0.0), axis=-1)
         rest = ops.sum(costs, axis=(-2, -1)) - ops.min(paid, axis=-1)
         return met, needed, rest, completes
@@ -331,7 +336,8 @@ def _next_tokens(beams, phrases, lengths):
     places = ops.arange(ops.shape(phrases)[2], dtype="int32")
     slots = beams.lengths[..., None] - 1 - places  # (batch, width, length)
     recent = ops.take_along_axis(beams.tokens, ops.maximum(slots, 0), axis=-1)
-    recent = ops.where(slots >= 0, recent, -1)  # (batch, width, length), the newest token first
+    # The shape is (batch, width, length), the newest token first.
+    recent = ops.where(slots >= 0, recent, -1)
     # Of the last j tokens, the i-th is so far from the end: (length, length).
     back = places[:, None] - 1 - places
     last = ops.take(recent, ops.maximum(back, 0), axis=-1)  # (batch, width, length, length)

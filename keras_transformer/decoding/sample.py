@@ -76,7 +76,7 @@ class Sample(Strategy):
 
     def prepared(self, vocab_size, pad_id, eos_ids):
         seed = random.randint(0, LARGEST_SEED) if self.seed is None else self.seed
-        # As a tensor it is no part of the compiled function.
+        # A tensor is not a part of the compiled function.
         return dataclasses.replace(self, seed=ops.convert_to_tensor(seed, "int32"))
 
     def advance(self, beams, extra, prediction, search):
@@ -181,7 +181,8 @@ class Sample(Strategy):
         order = ops.argsort(distance, axis=-1)
         sorted_probs = ops.take_along_axis(probs, order, axis=-1)
         kept = ops.cumsum(sorted_probs, axis=-1) - sorted_probs < self.typical_p
-        place = ops.argsort(order, axis=-1)  # the place of each token in `order`
+        # The place of each token in `order`.
+        place = ops.argsort(order, axis=-1)
         return ops.take_along_axis(kept, place, axis=-1)
 
 

@@ -226,7 +226,8 @@ class _Blocks:
 
 def _by_distance(values, size):
     """Copies the value of each distance, `(n,)`, into a matrix `(size, n - size)`: `values[j - i + size - 1]`."""
-    width = values.shape[0] - 1  # rows one element shorter than the table shift by one each
+    # Rows one element shorter than the table shift by one each.
+    width = values.shape[0] - 1
     rows = ops.reshape(ops.tile(values, (size,))[: size * width], (size, width))
     return rows[:, size - 1 :]
 

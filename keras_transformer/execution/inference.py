@@ -187,9 +187,11 @@ def run_growing(run, unfinished, state, room, grown, result, limit):
         more = min(2 * steps, limit)
         return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result(state))
 
-    if isinstance(limit, int):  # a loop for each size, with static shapes
+    if isinstance(limit, int):
+        # A loop for each size, with static shapes.
         return run_sizes(state, min(max(FIRST_STEPS, room(state)), limit))
-    if native.in_xla():  # XLA needs one shape, and the size is unknown
+    if native.in_xla():
+        # XLA needs one shape, and the size is unknown.
         return run_sizes(state, limit)
     # A loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`.
     state = grown(state, ops.minimum(FIRST_STEPS // 2, limit))
@@ -330,7 +332,8 @@ class CompiledFunctions:
                 self.unchanged = native.unchanged(variables)
             function = self.functions.pop(key, None) or make()
             if len(self.functions) == KEPT_FUNCTIONS:
-                del self.functions[next(iter(self.functions))]  # the one that was not used for longest
+                # This one was not used for the longest time.
+                del self.functions[next(iter(self.functions))]
             self.functions[key] = function
             return function
 

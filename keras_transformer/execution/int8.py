@@ -86,7 +86,8 @@ class OneProduct:
         narrow = config if parts is None else narrow_weights(config, self.summed_axes)
         super().quantize(mode, type_check=False, config=narrow)
         if parts is not None:
-            self.quantization_config = config if parts > 1 else None  # as in a layer from a file
+            # A layer from a file has the same.
+            self.quantization_config = config if parts > 1 else None
 
     def quantized_build(self, *args, **kwargs):
         super().quantized_build(*args, **kwargs)

@@ -8,7 +8,8 @@ from keras import ops
 
 if keras.backend.backend() == "jax":
     import jax
-else:  # another backend of Keras: layers compute, and nothing is compiled
+else:
+    # Another backend of Keras: layers compute, and nothing is compiled.
     jax = None
 
 

@@ -173,7 +173,8 @@ def gradient_of(function):
     return gradient
 
 
-recomputed = functools.partial  # blocks.py writes its gradient out, and computes there again what it needs
+# blocks.py writes its gradient out, and computes there again what it needs.
+recomputed = functools.partial
 
 
 # Keras computes the sizes of parts by operations of the graph.
@@ -230,7 +231,8 @@ def product_of_few_rows(x, y, transpose_y=False):
         return tf.matmul(x, y, transpose_b=transpose_y)
     if one:
         return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y)
-    x, y = tf.expand_dims(x, -2), tf.expand_dims(y, -3)  # vector by vector, which is faster here
+    # Vector by vector, which is faster here.
+    x, y = tf.expand_dims(x, -2), tf.expand_dims(y, -3)
     return tf.squeeze(tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, adj_y=transpose_y), -2)
 
 
@@ -264,7 +266,8 @@ def int8_column_sums(kernel, axes, largest):
     """
     if in_xla() or not has_int8_product() or not _is_plain(kernel.value):
         return None
-    with tf.init_scope():  # the kernel's values, in a graph too
+    with tf.init_scope():
+        # The kernel's values, in a graph too.
         if tf.reduce_max(tf.abs(tf.cast(kernel.value, tf.int16))) > largest:
             return None
         sums = _column_sums(kernel.value, axes).numpy() if _CONSTANT_WEIGHTS.get() else None
@@ -309,7 +312,8 @@ def int8_product(kernel, scale, sums, steps, transposed=False):
         returns `rows @ kernel / (127 * scale)`, float32 `(m, n)`.
     """
     constant, kernel = _CONSTANT_WEIGHTS.get(), tf.convert_to_tensor(kernel)
-    reach = 127.0 / tf.cast(scale, tf.float32)  # the largest number of each column
+    # The largest number of each column.
+    reach = 127.0 / tf.cast(scale, tf.float32)
     bias = sums * (-steps / 127.0**2) * reach
     node = functools.partial(_int8_node, transposed=transposed, constant=constant)
     if constant and not tf.executing_eagerly() and (kernel.shape.num_elements() or 0) >= COPIED_ONCE:
@@ -347,9 +351,11 @@ def _int8_node(rows, kernel, bias, reach, transposed, constant):
         "_QuantizedMatMul",
         [
             rows,
-            tf.bitcast(kernel, tf.qint8),  # no loop of TensorFlow carries a qint8
+            # No loop of TensorFlow carries a qint8.
+            tf.bitcast(kernel, tf.qint8),
             bias,
-            *map(tf.constant, (0.0, 255.0 / 127.0)),  # the range of the rows: 127 stands for 1
+            # The range of the rows: 127 stands for 1.
+            *map(tf.constant, (0.0, 255.0 / 127.0)),
             zeros,
             reach,
         ],

@@ -142,8 +142,8 @@ def joined(folder, base=None):
     named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     given = base if base is not None else named
     rule = "`base` must be the folder of the adapter's base model, because nothing is downloaded."
-    found = isinstance(given, (str, os.PathLike)) and os.path.isfile(os.path.join(given, CONFIG))
-    check(found, rule, base=base, base_model_name_or_path=named)
+    is_adapter = isinstance(given, (str, os.PathLike)) and os.path.isfile(os.path.join(given, CONFIG))
+    check(is_adapter, rule, base=base, base_model_name_or_path=named)
     own = [path for path in folder.iterdir() if path.name not in OF_THE_BASE]
     has_tokenizer = any(PIECES_FILE.fullmatch(path.name) for path in own)
     inherited = [
@@ -222,10 +222,10 @@ def with_adapter(stored, folder, tensors, family):
         full = full_name(bare, by_name, family.prefix, family.renamed)
         return full if full in by_name else bare
 
-    found = {own(each.name): each for each in stored}
+    merged = {own(each.name): each for each in stored}
     # The head of the base model is not read.
     if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS"):
-        found = {name: each for name, each in found.items() if name in by_name}
+        merged = {name: each for name, each in merged.items() if name in by_name}
     lows, highs, saved = {}, {}, {}
     for each in tensors_of(folder / ADAPTER):
         for end, parts in ((LOW, lows), (HIGH, highs)):
@@ -237,14 +237,14 @@ def with_adapter(stored, folder, tensors, family):
             saved[name] = each._replace(name=name, name_in_file=each.name)
     for name in sorted({*lows, *highs}):
         rule = f"{ADAPTER} must hold two matrices for each tensor that it changes, which the base model must hold."
-        check(name in lows and name in highs and name in found and name in by_name, rule, tensor=name)
+        check(name in lows and name in highs and name in merged and name in by_name, rule, tensor=name)
         tensor = by_name[name]
         rule = f"{ADAPTER} must not change a tensor that is tied to another one."
         check(tied.count(weight_ids(tensor)) == 1, rule, tensor=name)
         rank = lows[name].shape[0] if len(lows[name].shape) == 2 else None
         scale = _scale(config, name.removesuffix(".weight"), rank)
-        found[name] = MergedTensor(found[name], lows[name], highs[name], scale, tensor.axes == (0, 1))
-    return list({**found, **saved}.values())
+        merged[name] = MergedTensor(merged[name], lows[name], highs[name], scale, tensor.axes == (0, 1))
+    return list({**merged, **saved}.values())
 
 
 def _scale(config, module, rank):
@@ -262,9 +262,9 @@ def _of_module(config, patterns, key, module):
     """Returns the value of a key for a module, of which a pattern may have another one, as PEFT looks it up."""
     (names, wild), parts = config[patterns], module.split(".")
     ends = [f"^{module}", *(".".join(parts[i:]) for i in range(len(parts)))]
-    found = [names[end] for end in ends if end in names]
-    found += [value for pieces, value in wild if any(_matches(pieces, end) for end in ends)]
-    return min(found, key=lambda each: each[0])[1] if found else config.get(key)
+    matching = [names[end] for end in ends if end in names]
+    matching += [value for pieces, value in wild if any(_matches(pieces, end) for end in ends)]
+    return min(matching, key=lambda each: each[0])[1] if matching else config.get(key)
 
 
 def _by_names(config, key):

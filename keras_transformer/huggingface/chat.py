@@ -14,7 +14,8 @@ from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG
 from keras_transformer.untrusted import read_text
 
 TEMPLATE = "chat_template.jinja"
-TEMPLATES = "additional_chat_templates"  # the folder of the named templates
+# The folder of the named templates.
+TEMPLATES = "additional_chat_templates"
 SPECIAL_TOKENS = "special_tokens_map.json"
 # The texts under these names choose what a template does; no user writes them.
 CHOICES = ("role", "type", "name")
@@ -79,7 +80,8 @@ class ChatTemplate:
             raise ValueError(f"`messages` must be plain data, as in JSON. {error}") from None
         try:
             return self._template.render(**plain)
-        except Exception as error:  # a template may raise anything
+        except Exception as error:
+            # A template may raise anything.
             raise ValueError(
                 f"The chat template refuses `messages`: {printable(str(error) or repr(error), 500)}. "
                 f"Received: {messages!r:.200}."
@@ -349,5 +351,5 @@ def _compiled(source):
         return environment.from_string(source)
     except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
         raise ValueError(
-            f"The chat template is no template of Jinja: {printable(str(error) or repr(error), 500)}"
+            f"The chat template is not a template of Jinja: {printable(str(error) or repr(error), 500)}"
         ) from None

@@ -172,15 +172,15 @@ def _strategy(config, notes):
 
 def _constraints(config, strategy, start_id, notes):
     """Returns the list of constraints; `start_id` is the token before an output, None where a prompt is there."""
-    found, continues = [], start_id is None
+    constraints, continues = [], start_id is None
     prompt = " of the output alone" if continues else " of the output without its start token"
     penalty, size = config.get("repetition_penalty"), config.get("no_repeat_ngram_size")
     if penalty not in (None, 1.0):
         in_beams = ", and lowers logits, not log probabilities" if isinstance(strategy, Beam) else ""
         notes.append(f"repetition_penalty counts the tokens{prompt}{in_beams}")
-        found.append(RepetitionPenalty(penalty))
+        constraints.append(RepetitionPenalty(penalty))
     if size:
-        found.append(NoRepeatNgram(size))
+        constraints.append(NoRepeatNgram(size))
         if continues:
             notes.append(f"no_repeat_ngram_size counts the tokens{prompt}")
     shortest, new = config.get("min_length") or 0, config.get("min_new_tokens") or 0
@@ -189,7 +189,7 @@ def _constraints(config, strategy, start_id, notes):
         shortest = 0
     shortest = new + 1 if new else 0 if continues else shortest
     if shortest > 1:
-        found.append(MinLength(shortest))
+        constraints.append(MinLength(shortest))
     words = config.get("bad_words_ids") or ()
     check(
         all(len(word) == 1 for word in words), "`bad_words_ids` must be single tokens.", bad_words_ids=words
@@ -198,15 +198,15 @@ def _constraints(config, strategy, start_id, notes):
     ends = _ids(config.get("eos_token_id"))
     words = [word[0] for word in words if word[0] not in ends]
     if config.get("renormalize_logits"):
-        if found or config.get("suppress_tokens"):
+        if constraints or config.get("suppress_tokens"):
             notes.append("renormalize_logits holds for bad_words_ids alone")
-        found += [ExcludeTokens(words)] if words else []
+        constraints += [ExcludeTokens(words)] if words else []
         words = []
     words = [*words, *(config.get("suppress_tokens") or ())]
     if size == 1 and not continues:
         # transformers counts the start token as the first of an output.
         words.append(start_id)
-    return [*found, SuppressTokens(words)] if words else found
+    return [*constraints, SuppressTokens(words)] if words else constraints
 
 
 def _max_length(config, continues, positions, notes):

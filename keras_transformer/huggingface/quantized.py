@@ -21,7 +21,8 @@ NAMES = (
     *("tokens", "output_embedding"),
 )
 PRECISIONS = ("float32", "int8")
-ROWS = 8192  # of an embedding at once
+# How many rows of an embedding are read at once.
+ROWS = 8192
 
 
 def dtype_of(precision, dtype=None, more_names=()):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from keras_transformer.checks import check
 
-LARGEST = 2**31 - 1  # of an id or a size
+# The largest id or size.
+LARGEST = 2**31 - 1
 
 
 class Rule(NamedTuple):

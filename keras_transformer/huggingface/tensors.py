@@ -193,7 +193,7 @@ def fill_weights(
         tensors: The `Tensor`s of the model.
         stored: The checkpoint's tensors, a list of `files.StoredTensor`.
         prefix: Beginning of the names that the checkpoint may leave out.
-        ignored: Compiled patterns of the names of stored tensors that are no weights.
+        ignored: Compiled patterns of the names of stored tensors that are not weights.
         tables: The `ComputedTable`s of the model.
         renamed: A dict from the end of a name in old checkpoints to its end now; or None.
         verbose: Whether to show a progress bar on stderr.
@@ -254,7 +254,7 @@ def full_name(name, known, prefix, renamed):
 def _values(tensor, array, values_of):
     """Returns the variables that hold a tensor's weights, and their values from an array."""
     pairs = zip(tensor.weights, tensor.to_weights(array), strict=True)
-    return pairs if values_of is None else [found for pair in pairs for found in values_of(*pair)]
+    return pairs if values_of is None else [value for pair in pairs for value in values_of(*pair)]
 
 
 def _holds(tensor, array, values_of):

@@ -112,7 +112,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         norm_epsilon=1e-6,
         **kwargs,
     ):
-        size = 1 if key_dim is None else key_dim  # Keras wants one; `build` finds it
+        # Keras wants one; `build` finds it.
+        size = 1 if key_dim is None else key_dim
         super().__init__(
             num_heads, size, value_dim, dropout, use_bias, output_shape, attention_axes, **kwargs
         )
@@ -155,7 +156,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             self._gate_dense = self._projection("gate", "...x,xhd->...hd", query_shape, gate, "sigmoid")
         self._value_dense = self._projection("value", "...x,xhd->...hd", value_shape, values)
         features = tuple(self._output_shape or query_shape[-1:])
-        labels = "abcefgijk"[: len(features)]  # letters without d, h and x, which are taken
+        # Letters without d, h and x, which are taken.
+        labels = "abcefgijk"[: len(features)]
         self._output_dense = self._projection(
             "attention_output",
             f"...hd,hd{labels}->...{labels}",
@@ -321,10 +323,9 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
 
     def _place(self, query, cache, index, use_causal_mask):
         """Returns the `Place` of the queries, with all positions that are not counted from 0."""
-        place = START if index is None else Place.of(index)
+        place = Place.of(index)
         if cache is None:
-            if place is not START and known_int(place.slot) != 0:
-                check(False, "`index` needs a `cache`.", index=index, cache=None)
+            check(known_int(place.slot) == 0, "`index` needs a `cache`.", index=index, cache=None)
             keys = place.positions if place.key_positions is None else place.key_positions
             return place if keys is place.key_positions else dataclasses.replace(place, key_positions=keys)
         rule = "`cache` needs `use_causal_mask=True`: its later slots are empty."
@@ -345,7 +346,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
                 )
             return dict.fromkeys(masks)
         projected = isinstance(value, KVCache)
-        # For a projected memory Keras passes the masks of its two tensors as another `KVCache`. It is no mask.
+        # For a projected memory Keras passes the masks of its two tensors as another `KVCache`. That is not a mask.
         if isinstance(masks["value_mask"], KVCache):
             masks = {**masks, "value_mask": None}
         source = (value.key.shape[0], value.key.shape[2]) if projected else value.shape[:2]

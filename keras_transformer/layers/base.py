@@ -201,7 +201,8 @@ def to_config(value):
         return keras.activations.serialize(value) if callable(value) else value
     config = keras.saving.serialize_keras_object(value)
     if isinstance(value, keras.layers.Layer) and value.weights:
-        config[SHARED_ID] = id(value)  # Keras would note it from the second description on
+        # Keras would note it from the second description on.
+        config[SHARED_ID] = id(value)
     return config
 
 

@@ -52,7 +52,7 @@ class KVCache(NamedTuple):
                 clipped: the new tokens then fill the last slots.
 
         Raises:
-            ValueError: If `index` is no integer, the new tokens are known to end past the last slot, or they differ
+            ValueError: If `index` is not an integer, the new tokens are known to end past the last slot, or they differ
                 from the cache in batch, heads or sizes.
         """
         check_slot(index)
@@ -113,10 +113,12 @@ class Place:
             slots, else `positions`.
         mask: bool, of rank 2 to 4 and broadcastable to `(batch, num_heads, length, source_len)`: which keys the new
             tokens may see, in addition to the causal mask; all when None. With a cache `source_len` is its length.
+        real: bool `(batch, length)`, True where a new token is real, for feed-forward networks that ask for it; it
+            hides nothing. None where a padding mask says it, or nobody asks.
 
     Raises:
-        ValueError: If `slot` is no int scalar, or a value is a symbolic tensor: Keras does not look for its inputs in
-            such an object. In a functional model make the place inside a layer's `call`.
+        ValueError: If `slot` is not an int scalar, or a value is a symbolic tensor: Keras does not look for its inputs
+            in such an object. In a functional model make the place inside a layer's `call`.
 
     >>> Place(3).positions is None
     True
@@ -126,6 +128,7 @@ class Place:
     positions: Any = None
     key_positions: Any = None
     mask: Any = None
+    real: Any = None
 
     def __post_init__(self):
         check_slot(self.slot)
@@ -134,9 +137,18 @@ class Place:
             check(not isinstance(value, keras.KerasTensor), rule, **{name: value})
 
     @classmethod
-    def of(cls, index):
-        """Returns the place that an argument `index` gives: a `Place` or a slot."""
-        return index if isinstance(index, Place) else cls(index)
+    def of(cls, index, real=None):
+        """Returns the place that an argument `index` gives: a `Place`, a slot, or None for the start.
+
+        `real` holds where the place does not say which tokens are real.
+        """
+        place = index if isinstance(index, Place) else cls(0 if index is None else index)
+        return place if real is None or place.real is not None else dataclasses.replace(place, real=real)
+
+    @property
+    def is_start(self):
+        """Whether the tokens stand where they would without a place: from slot 0 on, seeing all keys."""
+        return known_int(self.slot) == 0 and self.positions is self.key_positions is self.mask is None
 
 
 START = Place()

@@ -92,7 +92,8 @@ def dot_product_attention(
 def _are_long(query_shape, key_shape):
     """Whether blocks are faster: the lengths are known, and long, and the batch is not known to be empty."""
     lengths = query_shape[2], key_shape[2]
-    known = all(isinstance(length, int) for length in lengths)  # JAX has symbols for open sizes
+    # JAX has symbols for open sizes.
+    known = all(isinstance(length, int) for length in lengths)
     return known and math.prod(lengths) >= blocks.LONG and query_shape[0] != 0
 
 

@@ -73,8 +73,10 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         if embeddings_initializer is None:
             embeddings_initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         super().__init__(vocab_size, d_model, tie_weights, embeddings_initializer, **kwargs)
-        self.soft_cap = logit_soft_cap  # Keras would cap before the bias
-        self.reverse_dtype = at_least_float32(self.compute_dtype)  # of quantized logits on Keras 3.16
+        # Keras would cap before the bias.
+        self.soft_cap = logit_soft_cap
+        # Keras 3.16 asks for the dtype of quantized logits.
+        self.reverse_dtype = at_least_float32(self.compute_dtype)
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if scale is None else scale
         self.output_scale = output_scale
@@ -172,7 +174,8 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
             values, scale = narrow_weights(config, 0).weight_quantizer(untied, to_numpy=True)
             self.reverse_embeddings.assign(values)
             self.reverse_embeddings_scale.assign(ops.squeeze(scale, axis=0))
-            self.quantization_config = config if parts > 1 else None  # as in a layer from a file
+            # A layer from a file has the same.
+            self.quantization_config = config if parts > 1 else None
 
     @property
     def variable_serialization_spec(self):
@@ -232,7 +235,8 @@ class _Added(Configured, keras.layers.Layer):
         super().__init__(**kwargs)
         self.autocast = False
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)  # token ids, of rank 2, come here by mistake
+        # Token ids, of rank 2, come here by mistake.
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def _sum(self, x, vectors):
         """Adds vectors to `x` in a wide dtype."""

@@ -30,7 +30,7 @@ class PatchEmbedding(Configured, keras.layers.Layer):
         `(batch, patches, d_model)`.
 
     Raises:
-        ValueError: If a size is not positive, or the images are no such multiples.
+        ValueError: If a size is not positive, or the images are not such multiples.
 
     >>> PatchEmbedding(2, 5)(np.ones((1, 4, 6, 3))).shape
     TensorShape([1, 6, 5])
@@ -130,7 +130,8 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
         check_choice(sorted(KERNELS), interpolation=interpolation)
         self.scale = scale
         self.interpolation = interpolation
-        self.autocast = False  # a bfloat16 holds no 256 shades
+        # A bfloat16 holds no 256 shades.
+        self.autocast = False
 
     def build(self, images_shape):
         channels = images_shape[-1]

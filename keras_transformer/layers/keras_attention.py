@@ -63,7 +63,8 @@ class KerasAttention(keras.layers.MultiHeadAttention):
             scores = None
         else:
             if mask is not None and mask.shape[1] == 1:
-                mask = ops.squeeze(mask, 1)  # Keras's masks know no heads
+                # Keras's masks know no heads.
+                mask = ops.squeeze(mask, 1)
             context, scores = self._compute_attention(*heads, mask, training, return_attention_scores)
         sees = None if query_mask is None else ops.expand_dims(query_mask, (1, 3))
         scores = None if scores is None else ops.zero_unless(sees, scores)

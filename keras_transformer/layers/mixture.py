@@ -48,7 +48,7 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         `(batch, length, d_model)`.
 
     Raises:
-        ValueError: If `experts` are no layers or change the shape of their input, `top_k` is not in [1, num_experts],
+        ValueError: If `experts` are not layers or change the shape of their input, `top_k` is not in [1, num_experts],
             or `balance` is negative.
 
     >>> experts = [keras.layers.Dense(4) for _ in range(3)]
@@ -87,7 +87,8 @@ class MixtureOfExperts(KeepsShape, keras.layers.Layer):
         logits = self.router(x)
         _, indices = ops.top_k(logits, self.top_k)
         chosen = ops.sum(ops.one_hot(indices, self.num_experts, dtype=logits.dtype), axis=-2)
-        probabilities = ops.softmax(logits)  # (batch, length, num_experts), like `chosen` and `shares`
+        # The shape is (batch, length, num_experts), like that of `chosen` and `shares`.
+        probabilities = ops.softmax(logits)
         shares = probabilities * chosen
         if self.top_k > 1:
             shares = shares / ops.sum(shares, axis=-1, keepdims=True)

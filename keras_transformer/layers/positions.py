@@ -117,7 +117,8 @@ class RelativePositionBias(AttentionPositions):
             max_distance=max_distance,
             num_buckets=num_buckets,
         )
-        self.autocast = False  # biases are added in float32
+        # Biases are added in float32.
+        self.autocast = False
         self.num_heads = num_heads
         self.num_buckets = num_buckets
         self.max_distance = max_distance

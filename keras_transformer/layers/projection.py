@@ -49,7 +49,8 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         self.contracted = _contracted_axes(self.equation)
         self.summed_axes = tuple(range(self.contracted)) or None
         self.outer_shape = tuple(self.kernel.shape[self.contracted :])
-        self.supports_masking = True  # Keras would warn of each masked input
+        # Keras would warn of each masked input.
+        self.supports_masking = True
         self._accept_any_rank()
 
     def _accept_any_rank(self):
@@ -117,7 +118,8 @@ class Projection(OneProduct, keras.layers.EinsumDense):
 
     def quantize(self, mode=None, type_check=True, config=None):
         rank = len(self.equation.split(",")[0])
-        self.input_spec = keras.layers.InputSpec(ndim=rank)  # Keras reads the rank of the equation from it
+        # Keras reads the rank of the equation from it.
+        self.input_spec = keras.layers.InputSpec(ndim=rank)
         super().quantize(mode, type_check, config)
         self._accept_any_rank()
 

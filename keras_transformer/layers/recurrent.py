@@ -83,7 +83,8 @@ class LSTMStack(KeepsShape, keras.layers.Layer):
         if x.shape[1] != 1:
             x, *after = layer(x, initial_state=before, mask=mask)
             return x, ops.stack(after, axis=1)
-        y, after = layer.cell(x[:, 0], before)  # one token, as in decoding: no loop
+        # One token, as in decoding: no loop.
+        y, after = layer.cell(x[:, 0], before)
         after = ops.stack(after, axis=1)
         return ops.expand_dims(y, 1), after if mask is None else ops.where(
             ops.expand_dims(mask, 2), after, state

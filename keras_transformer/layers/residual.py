@@ -89,7 +89,8 @@ class Residual(Configured, keras.layers.Layer):
 
     def build(self, x_shape, y_shape=None):
         for norm in filter(None, (self.norm, self.norm_after)):
-            ensure_built(norm, x_shape)  # `before` may have built the first
+            # `before` may have built the first.
+            ensure_built(norm, x_shape)
 
     def before(self, x):
         """Returns the input of the sublayer: `norm(x)` with pre-norm, else `x`."""
@@ -105,7 +106,8 @@ class Residual(Configured, keras.layers.Layer):
         y = self.drop(y, training=training)
         if self.sandwich_norm:
             y = self.norm_after(y)
-        y = ops.add(x, y)  # x may hold ints, which TensorFlow's own `+` does not add to floats
+        # x may hold ints, which TensorFlow's own `+` does not add to floats.
+        y = ops.add(x, y)
         return y if self.normalize_first else self.norm(y)
 
     def compute_output_shape(self, x_shape, y_shape=None):
@@ -146,7 +148,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
         last = self.axis in (-1, [-1])
         super().build(input_shape)
         if last:
-            self.axis = [-1]  # Keras 3.16 counts it from the front, which is wrong for inputs of another rank
+            # Keras 3.16 counts it from the front, which is wrong for inputs of another rank.
+            self.axis = [-1]
 
     def call(self, inputs):
         check_dense(inputs=inputs)

@@ -42,7 +42,8 @@ def keeping_rules(init, rules):
                 rules[name](**{name: arguments[name]})
         init(self, *args, **kwargs)
 
-    __init__.__signature__ = signature  # Keras does not follow `functools.wraps`
+    # Keras does not follow `functools.wraps`.
+    __init__.__signature__ = signature
     return __init__ if ruled else init
 
 

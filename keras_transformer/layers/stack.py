@@ -15,7 +15,7 @@ from keras_transformer.layers.base import (
     pop_keras_arguments,
     takes_argument,
 )
-from keras_transformer.layers.cache import KVCache, empty_cache, of_each_layer
+from keras_transformer.layers.cache import KVCache, Place, empty_cache, of_each_layer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.rules import RULES, check_layers
@@ -217,8 +217,6 @@ class DecoderLayer(EncoderLayer):
         cache: `KVCache` of the tokens before `index`, or None.
         index: With a cache the slot of the first query, an int or an int scalar tensor; 0 when None. Or a `Place`,
             which says with or without a cache where the tokens stand, and which keys they may see.
-        token_mask: bool `(batch, target_len)`, True where a token is real, for a feed-forward network that asks for it;
-            it hides nothing. Without a cache `padding_mask` when None.
 
     Returns:
         `(batch, target_len, d_model)`; with `return_attention_scores` then a pair, the scores of self-attention and of
@@ -280,16 +278,16 @@ class DecoderLayer(EncoderLayer):
         return_attention_scores=False,
         cache=None,
         index=None,
-        *,
-        token_mask=None,
     ):
         self._check_memory(memory, memory_padding_mask)
         options = {"return_attention_scores": return_attention_scores, "training": training}
-        # Keras's own attention has no cache: it serves where none is given.
-        cached = {name: x for name, x in (("cache", cache), ("index", index)) if x is not None}
+        place = Place.of(index)
+        # Keras's own attention has no cache: it serves where none is needed.
+        cached = {} if cache is None and place.is_start else {"cache": cache, "index": index}
+        real = place.real
         if cache is None:
             padding_mask = own_or_implicit_mask(padding_mask, x)
-            token_mask = padding_mask if token_mask is None else token_mask
+            real = padding_mask if real is None else real
             masks = {"query_mask": padding_mask, "value_mask": padding_mask}
         else:
             keys = None if padding_mask is None else ops.expand_dims(as_token_mask(padding_mask), (1, 2))
@@ -311,7 +309,7 @@ class DecoderLayer(EncoderLayer):
             y, cross_scores, _ = unpack(results, return_attention_scores)
             x = self.cross_attention_residual(x, y, training=training)
 
-        x = self._feed_forward_block(x, token_mask, training)
+        x = self._feed_forward_block(x, real, training)
         all_scores = scores if memory is None else (scores, cross_scores)
         return pack(x, all_scores if return_attention_scores else None, cache)
 
@@ -447,7 +445,7 @@ class Decoder(Encoder):
     Args:
         num_layers: Number of layers, or a list of layers of yours, which are used as they are. Each is called as
             `layer(x, memory=, padding_mask=, memory_padding_mask=, return_attention_scores=, cache=, index=,
-            training=)`, and with `token_mask=` if it is given.
+            training=)`.
         num_heads: Number of attention heads of each layer; None when a list is given.
         d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
         **kwargs: The other arguments of `DecoderLayer`, the same for each layer (not with a list); and Keras's
@@ -466,8 +464,6 @@ class Decoder(Encoder):
         cache: Tuple with the `KVCache` of each layer, of the tokens before `index`; or None.
         index: With a cache the slot of the first query, an int or an int scalar tensor; 0 when None. Or a `Place`,
             which says with or without a cache where the tokens stand, and which keys they may see.
-        token_mask: bool `(batch, target_len)`, True where a token is real, for feed-forward networks that ask for it;
-            it hides nothing. Without a cache `padding_mask` when None.
 
     Returns:
         `(batch, target_len, d_model)`; with `return_attention_scores` then a list with the pair of scores of each
@@ -507,7 +503,6 @@ class Decoder(Encoder):
         return_attention_scores=False,
         cache=None,
         index=None,
-        **options,
     ):
         if padding_mask is None and cache is None:
             padding_mask = implicit_mask(x)
@@ -519,7 +514,6 @@ class Decoder(Encoder):
             "memory_padding_mask": memory_padding_mask,
             "training": training,
             "index": index,
-            **options,
         }
         count = self.num_layers
         caches = [None] * count if cache is None else of_each_layer(cache, count, "cache")

@@ -240,7 +240,8 @@ def signature_of(layer):
     Raises:
         ValueError: If the layer was not built.
     """
-    if getattr(layer, "inputs", None):  # a functional or a `Sequential` model
+    if getattr(layer, "inputs", None):
+        # A functional or a `Sequential` model.
         inputs = layer.inputs[0] if isinstance(layer, keras.Sequential) else layer.input
         return keras.tree.map_structure(lambda x: keras.KerasTensor((None, *x.shape[1:]), x.dtype), inputs)
     config = layer.get_build_config() or {}

@@ -77,7 +77,8 @@ class EncoderModel(BaseModel):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
+        # Token ids keep their dtype; the layers cast what they compute with.
+        self.autocast = False
         self.embeddings = self.built_embeddings(embeddings, "embeddings")
         self.vocab_size, self.d_model = embeddings.input_dim, embeddings.output_dim
         marks = {"cls_id": cls_id, "sep_id": sep_id}
@@ -175,7 +176,7 @@ class EncoderModel(BaseModel):
         Args:
             inputs: The inputs of a call.
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
-                section 3), "first" for the state of `[CLS]`, "last" for that of the last token that is no padding, or
+                section 3), "first" for the state of `[CLS]`, "last" for that of the last token that is not padding, or
                 "projected" for the output of the model's `ProjectedPooler`.
 
         Returns:

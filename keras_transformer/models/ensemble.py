@@ -71,7 +71,8 @@ class Ensemble(Generation, BaseModel):
 
     def __init__(self, models, **kwargs):
         super().__init__(**kwargs)
-        self.autocast = False  # token ids keep their dtype
+        # Token ids keep their dtype.
+        self.autocast = False
         fits = isinstance(models, (list, tuple)) and len({id(model) for model in models}) == len(models) > 1
         check(
             fits and all(isinstance(model, EncoderDecoder) for model in models),

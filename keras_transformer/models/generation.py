@@ -45,8 +45,10 @@ class Generation(KeepsFunctions):
 
     max_positions = None
     max_source_positions = None
-    shares_positions = False  # whether an output continues its source in the same positions
-    reads_ids = True  # whether the source has ids: only they have a length, and so a default of `max_length`
+    # Whether an output continues its source in the same positions.
+    shares_positions = False
+    # Whether the source has ids: only they have a length, and so a default of `max_length`.
+    reads_ids = True
     stop_ids = ()
 
     def limits(self, max_length=None, constraints=()):
@@ -372,7 +374,8 @@ def matrix_of_ids(x, name, shape, vocab_size):
     )
     try:
         array = ops.convert_to_tensor(x)
-    except (ValueError, TypeError):  # None, or rows of different lengths
+    except (ValueError, TypeError):
+        # `x` is None, or its rows have different lengths.
         array = None
     rule = f"`{name}` must be an array of ids `{shape}`, rows filled up on the right with `pad_id`."
     check(array is not None, rule, **{name: x})
@@ -405,7 +408,8 @@ def values_of(x, name):
     """
     try:
         values = ops.convert_to_numpy(x)
-    except (AttributeError, NotImplementedError, TypeError, ValueError):  # as the backend tells it
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        # Each backend has its own error for a tensor without values.
         values = None
     rule = f"`{name}` must have values: `generate` and `score` do not run inside a graph. Use `model.search` there."
     check(values is not None, rule, **{name: x})

@@ -18,7 +18,8 @@ from keras_transformer.layers.rules import RULES
 from keras_transformer.masks import as_token_mask
 
 POOLINGS = ("mean", "first", "last")
-PROJECTED = "projected"  # the pooling of a model whose pooler is a `ProjectedPooler`
+# The pooling of a model whose pooler is a `ProjectedPooler`.
+PROJECTED = "projected"
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
 
 

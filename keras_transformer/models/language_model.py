@@ -61,7 +61,8 @@ class LanguageModel(RDrop, Generation, BaseModel):
         self, embeddings, decoder, *, output=None, pad_id=0, bos_id=2, eos_id=3, stop_ids=(), **kwargs
     ):
         super().__init__(**kwargs)
-        self.autocast = False  # token ids keep their dtype
+        # Token ids keep their dtype.
+        self.autocast = False
         self.embeddings = self.built_embeddings(embeddings, "embeddings")
         self.output_embedding = self.built_output(output, embeddings, "embeddings")
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = self.embeddings.input_dim
@@ -89,7 +90,6 @@ class LanguageModel(RDrop, Generation, BaseModel):
         cache=None,
         index=None,
         *,
-        token_mask=None,
         training=None,
         return_attention_scores=False,
     ):
@@ -99,44 +99,39 @@ class LanguageModel(RDrop, Generation, BaseModel):
             token_ids: int `(batch, length)`, the tokens at slot `index` and after.
             cache: What `decoder.empty_cache` or the call before gave, or None.
             index: With a cache the slot of the first token; 0 when None. Or a `Place`.
-            token_mask: bool `(batch, length)`, True where a token is real, for feed-forward networks that ask for it;
-                without a cache the tokens that are not `pad_id` when None.
             training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
 
         Returns:
             `(batch, length, d_model)`; then the scores, then the new cache, where asked for or given.
         """
-        if token_mask is None and cache is None:
-            token_mask = ops.not_equal(token_ids, self.pad_id)
+        place = index if cache is not None else Place.of(index, real=ops.not_equal(token_ids, self.pad_id))
         results = self.decoder(
             self.embeddings(token_ids, index=index, training=training),
             training=training,
             return_attention_scores=return_attention_scores,
             cache=cache,
-            index=index,
-            token_mask=token_mask,
+            index=place,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(x, scores, cache)
 
-    def decode(self, token_ids, cache=None, index=None, *, return_attention_scores=False, **options):
+    def decode(self, token_ids, cache=None, index=None, *, training=None, return_attention_scores=False):
         """Scores the next token after each position: all at once, in chunks or step by step.
 
         Args:
             token_ids: int `(batch, length)`, the tokens at slot `index` and after.
             cache: What `decoder.empty_cache` or the call before gave, or None.
             index: With a cache the slot of the first token; 0 when None. Or a `Place`.
+            training: Whether to drop.
             return_attention_scores: Whether to return each layer's attention scores too.
-            **options: The other arguments of `hidden`: `token_mask`, `training`.
 
         Returns:
             Logits, float32 `(batch, length, vocab_size)`; then the scores, then the new cache, where asked for or
             given.
         """
-        results = self.hidden(
-            token_ids, cache, index, return_attention_scores=return_attention_scores, **options
-        )
+        options = {"training": training, "return_attention_scores": return_attention_scores}
+        results = self.hidden(token_ids, cache, index, **options)
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(self.output_embedding(x, reverse=True), scores, cache)
 
@@ -149,8 +144,11 @@ class LanguageModel(RDrop, Generation, BaseModel):
         segment_ids = ops.cast(inputs["segment_ids"], "int32")
         return self.decode(
             ops.cast(inputs["token_ids"], "int32"),
-            index=Place(positions=positions_in_segments(segment_ids), mask=segment_mask(segment_ids)),
-            token_mask=ops.not_equal(segment_ids, 0),
+            index=Place(
+                positions=positions_in_segments(segment_ids),
+                mask=segment_mask(segment_ids),
+                real=ops.not_equal(segment_ids, 0),
+            ),
             **options,
         )
 
@@ -190,7 +188,8 @@ class LanguageModel(RDrop, Generation, BaseModel):
         """Moves prompts to the right end, starts empty ones with `bos_id`, and returns the slots where they start."""
         empty = ops.equal(source[:, :1], self.pad_id)
         source = ops.concatenate([ops.where(empty, self.bos_id, source[:, :1]), source[:, 1:]], axis=1)
-        lengths = ops.maximum(lengths_of(source, self.pad_id), 1)  # where `bos_id` is `pad_id` too
+        # A row has a token even where `bos_id` is `pad_id`.
+        lengths = ops.maximum(lengths_of(source, self.pad_id), 1)
         return left_padded(source, lengths, self.pad_id)
 
     def score_all(self, source, target):

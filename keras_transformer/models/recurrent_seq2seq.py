@@ -153,9 +153,8 @@ class RecurrentSeq2Seq(EncoderDecoder):
         shape, rest = ops.shape(target), ops.shape(memory.last)[1:]
         x = self.target(ops.reshape(target, (-1, shape[-1])), training=training)
         x, state = self.decoder(x, ops.reshape(state, (-1, *rest)), mask=target_mask, training=training)
-        x = ops.reshape(
-            x, (shape[0], math.prod(shape[1:]), self.d_model)
-        )  # hypotheses of one source attend to one memory
+        # Hypotheses of one source attend to one memory.
+        x = ops.reshape(x, (shape[0], math.prod(shape[1:]), self.d_model))
         results = self.attention(
             x, memory.states, memory.mask, return_attention_scores=return_attention_scores
         )
@@ -175,7 +174,8 @@ class RecurrentSeq2Seq(EncoderDecoder):
         def step(tokens, cache, index):
             branches, length = ops.shape(tokens)[1:]
             mask = None
-            if starts is not None and branches == 1:  # a prompt; what comes after it is not padded
+            if starts is not None and branches == 1:
+                # This is a prompt. What comes after it is not padded.
                 mask = ops.arange(length, dtype="int32") + index >= starts[:, None]
             logits, cache = self.decode(tokens, memory, cache[:, :branches], target_mask=mask, training=False)
             return logits, cache if branches == width else ops.repeat(cache, width, axis=1)

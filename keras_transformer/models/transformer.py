@@ -8,7 +8,7 @@ import keras
 from keras_transformer.checks import check, check_choice, check_ids
 from keras_transformer.execution import ops
 from keras_transformer.keras_internals import implicit_mask
-from keras_transformer.layers import Decoder, Embeddings, Encoder, PositionalEncoding
+from keras_transformer.layers import Decoder, Embeddings, Encoder, Place, PositionalEncoding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built, pop_keras_arguments
 from keras_transformer.masks import lengths_of, padding_mask
@@ -87,7 +87,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         self, source, encoder, target, decoder, *, output=None, pad_id=0, bos_id=2, eos_id=3, **kwargs
     ):
         super().__init__(**kwargs)
-        self.autocast = False  # token ids keep their dtype; the layers cast what they compute with
+        # Token ids keep their dtype; the layers cast what they compute with.
+        self.autocast = False
         rule = "`source` must be a layer that gives `(batch, source_len, d_model)`, such as `Embeddings`."
         check(isinstance(source, keras.layers.Layer), rule, source=source)
         self.source, self.reads_ids = source, isinstance(source, Embeddings)
@@ -177,6 +178,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
             Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, then the new cache, where
             asked for or given.
         """
+        place = index if cache is not None else Place.of(index, real=ops.not_equal(target, self.pad_id))
         results = self.decoder(
             self.target(target, index=index, training=training),
             memory=memory.states,
@@ -184,8 +186,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
             training=training,
             return_attention_scores=return_attention_scores,
             cache=cache,
-            index=index,
-            token_mask=ops.not_equal(target, self.pad_id) if cache is None else None,
+            index=place,
         )
         x, scores, cache = unpack(results, return_attention_scores, cache is not None)
         return pack(self.output_embedding(x, reverse=True), scores, cache)
@@ -230,7 +231,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         shifted = ops.concatenate([ops.full((batch_size * n, 1), self.bos_id, "int32"), flat[:, :-1]], axis=1)
         logits, attention = self.decode(shifted, memory, training=False, return_attention_scores=True)
         log_probs, real = log_probs_of(flat, logits, self.pad_id)
-        _, cross = attention[-2:][0]  # of the last layer but one, or of the only one
+        # Attention of the last layer but one, or of the only one.
+        _, cross = attention[-2:][0]
         alignments = ops.where(ops.expand_dims(real, -1), ops.mean(cross, axis=1), 0.0)
         shape = (batch_size, n, target_len)
         log_probs = ops.reshape(log_probs, shape)

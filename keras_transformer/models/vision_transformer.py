@@ -45,7 +45,7 @@ class VisionTransformer(BaseModel):
         where asked for.
 
     Raises:
-        ValueError: If a size is not positive, a patch's does not divide the image's, `encoder` is no `Encoder`, or
+        ValueError: If a size is not positive, a patch's does not divide the image's, `encoder` is not an `Encoder`, or
             images have another size.
 
     >>> model = VisionTransformer((6, 4), 2, 4, Encoder(1, 2, 8, normalize_first=True), num_classes=5)

@@ -212,7 +212,7 @@ def test_other_templates_and_models_are_refused(tmp_path):
         chat_template_from_huggingface(folder, "tool_use")
     with pytest.raises(ValueError, match="`chat` is for a Hugging Face folder"):
         convert(tmp_path, tmp_path / "own", chat=True)
-    with pytest.raises(ValueError, match="no template of Jinja"):
+    with pytest.raises(ValueError, match="not a template of Jinja"):
         ChatTemplate("{% if %}")
     (folder / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ValueError, match="A 'bert' model does not chat"):

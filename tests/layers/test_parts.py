@@ -312,17 +312,17 @@ def test_feed_forward_of_the_user_gets_the_padding_mask():
     mask = np.arange(LENGTH) < np.array([[LENGTH], [4]])
     x = normal(BATCH, LENGTH, D_MODEL)
     layers.EncoderLayer(3, feed_forward=Watching())(x, padding_mask=mask)
-    layers.DecoderLayer(3, feed_forward=Watching())(x, token_mask=mask)
+    layers.DecoderLayer(3, feed_forward=Watching())(x, index=layers.Place(real=mask))
     given = [found for found in told if found is not None]  # when it is built it is told nothing
     assert len(given) == 2
     for found in given:
         np.testing.assert_array_equal(as_numpy(found), mask)
 
 
-def test_a_token_mask_hides_nothing():
+def test_a_place_says_which_tokens_are_real_and_hides_nothing():
     stack, x = decoder(feed_forward="experts"), normal(BATCH, LENGTH, D_MODEL)
     mask = np.arange(LENGTH) >= np.array([[0], [4]])
-    assert_close(stack(x, token_mask=mask), stack(x), 0.0)
+    assert_close(stack(x, index=layers.Place(real=mask)), stack(x), 0.0)
     assert np.abs(as_numpy(stack(x, padding_mask=mask)) - as_numpy(stack(x))).max() > 1e-3
 
 

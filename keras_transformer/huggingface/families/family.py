@@ -26,7 +26,7 @@ class Family:
         prefix: Beginning of the tensors' names that a checkpoint may leave out.
         rows: The table of the arguments of a model and of its parts, as `configs.read_rows` takes it.
         places: Where a model has these arguments, as `configs.written_rows` takes it.
-        ignored: Compiled patterns of the names of stored tensors that are no weights.
+        ignored: Compiled patterns of the names of stored tensors that are not weights.
         renamed: A dict from the end of a tensor's name in old checkpoints to its end now.
         guessed_keys: Keys of config.json that `make_config` guesses, because the model does not know them. The user of
             `to_huggingface` may give other values.

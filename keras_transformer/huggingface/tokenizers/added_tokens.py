@@ -62,15 +62,15 @@ def read_added_tokens(folder, pieces, *, roles=(), plain=(), finds_special=True)
         ]
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"The added tokens of {folder} are damaged. Received: {error!r:.200}.") from None
-    found = [
+    in_texts = [
         token
         for token in made
         if token.content not in roles and token.content not in plain and (finds_special or not token.special)
     ]
     rule = "An added token of white space alone must not take the blanks around it (`lstrip`, `rstrip`)."
-    for token in found:
+    for token in in_texts:
         check(token.content.strip() or not (token.lstrip or token.rstrip), rule, token=token.content)
-    return [*pieces, *(tokens[token_id]["content"] for token_id in new)], found
+    return [*pieces, *(tokens[token_id]["content"] for token_id in new)], in_texts
 
 
 def _with_ids(folder, config, special):

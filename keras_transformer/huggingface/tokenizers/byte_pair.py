@@ -123,15 +123,15 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"The ids of its {len(ids)} pieces must be those from 0 to {len(ids) - 1}.")
     defaults = {f"{name}_token": token for name, token in default_tokens.items()}
-    pieces, found = read_added_tokens(
+    pieces, in_texts = read_added_tokens(
         folder, sorted(ids, key=ids.get), roles=default_tokens.values(), finds_special=True
     )
     names = {f"{name}_token": None for name in TOKENS}
     names |= {name: token for name, token in defaults.items() if token in pieces}
     names |= {name: _content(config[name]) for name in names if name in config}
-    contents = {token.content for token in found if finds_special or not token.special}
+    contents = {token.content for token in in_texts if finds_special or not token.special}
     special = [token["content"] for token in added if token.get("special")]
-    special += [token.content for token in found if token.special]
+    special += [token.content for token in in_texts if token.special]
     pattern, prefix_space = _pattern(parts.get("pre_tokenizer"))
     own = _own_pattern(folder)
     # A Qwen 2 that DeepSeek trained further.
@@ -160,7 +160,7 @@ def _arguments(parts, config, default_tokens, folder, finds_special):
         "nfc": bool(normalizer),
         "ignore_merges": bool(model.get("ignore_merges")),
         "special_tokens": [token for token in dict.fromkeys(special) if token not in contents],
-        "added_tokens": [token for token in found if token.content in contents],
+        "added_tokens": [token for token in in_texts if token.content in contents],
         "prefix_space": prefix_space,
         **_missing_bytes(model, pieces, names),
         **names,

@@ -53,11 +53,11 @@ def starts_with_bos(folder, kind, bos_id):
     """
     config = read_if_there(folder, TOKENIZER_CONFIG)
     check_config(config, TOKENIZER_CONFIG, add_eos_token=False)
-    asked, found = config.get("add_bos_token"), puts_first(folder, bos_id)
-    if found is not None:
+    asked, puts_first_id = config.get("add_bos_token"), puts_first(folder, bos_id)
+    if puts_first_id is not None:
         rule = f"`add_bos_token` of {TOKENIZER_CONFIG} must be what `post_processor` of {FILE} does."
-        check(asked in (None, found), rule, add_bos_token=asked, puts_bos_first=found)
-        return found
+        check(asked in (None, puts_first_id), rule, add_bos_token=asked, puts_bos_first=puts_first_id)
+        return puts_first_id
     if takes_file(folder) and (folder / FILE).is_file():
         return bool(asked)
     return kind.starts_with_bos if asked is None else bool(asked)

@@ -35,7 +35,8 @@ START = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's first ids
 # The first ids of fairseq's SentencePiece models.
 FAIRSEQ = ("<unk>", "<s>", "</s>")
 CAMEMBERT_START = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
-PADDED = ("<pad>", "</s>", "<unk>")  # those of T5's and PEGASUS's
+# The first ids of T5 and PEGASUS.
+PADDED = ("<pad>", "</s>", "<unk>")
 
 
 def sentence_piece(model, pieces=None, added_tokens=(), blank=None):
@@ -68,18 +69,18 @@ def with_added_tokens(folder, model, pieces=None, blank=None, finds_special=True
         blank = None
     own = [piece.piece for piece in proto.pieces] if pieces is None else list(pieces)
     roles = (*SENTENCE_PIECE_TOKENS.values(), MASK)
-    every, found = read_added_tokens(folder, own, roles=roles, finds_special=finds_special)
-    found = [
+    every, in_texts = read_added_tokens(folder, own, roles=roles, finds_special=finds_special)
+    in_texts = [
         token._replace(special=token.special and not SYMBOL.fullmatch(token.content))
-        for token in found
+        for token in in_texts
         if BLANK not in token.content and not (token.special and LANGUAGE.fullmatch(token.content))
     ]
     if pieces is not None:
-        return sentence_piece(model, every, found, blank)
+        return sentence_piece(model, every, in_texts, blank)
     for piece in every[len(own) :]:
         # SentencePiece itself finds none of them in a text.
         proto.pieces.add(piece=piece, type=CONTROL)
-    return sentence_piece(model if every == own else proto.SerializeToString(), None, found, blank)
+    return sentence_piece(model if every == own else proto.SerializeToString(), None, in_texts, blank)
 
 
 def json_tokenizer(folder, first, trims=True):

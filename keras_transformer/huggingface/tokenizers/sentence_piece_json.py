@@ -79,13 +79,13 @@ def _model(parts, config, first, own):
     model = sentencepiece_model_pb2.ModelProto()
     normalizer = model.normalizer_spec
     _set_normalizer(normalizer, parts)
-    found = {name: getattr(normalizer, name) for name in ("add_dummy_prefix", "remove_extra_whitespaces")}
-    found |= {"precompiled_charsmap": bool(normalizer.precompiled_charsmap), "byte_fallback": fallback}
+    does = {name: getattr(normalizer, name) for name in ("add_dummy_prefix", "remove_extra_whitespaces")}
+    does |= {"precompiled_charsmap": bool(normalizer.precompiled_charsmap), "byte_fallback": fallback}
     rule = (
         "`normalizer`, `pre_tokenizer` and `model` must do what the class of the tokenizer does, or `tokenizer_class` "
         "must be 'PreTrainedTokenizerFast'."
     )
-    check(all(found[name] == found.get(value, value) for name, value in own.items()), rule, **found)
+    check(all(does[name] == does.get(value, value) for name, value in own.items()), rule, **does)
     ids = stored["vocab"]
     if kind == "Unigram":
         ids = {piece: i for i, (piece, _) in enumerate(ids)}
@@ -116,10 +116,10 @@ def _set_normalizer(normalizer, parts):
     from keras_transformer.text.character_map import check_character_map  # loads TensorFlow
 
     normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
-    found = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
-    if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in found):
+    steps = [*_listed(parts.get("normalizer")), *_listed(parts.get("pre_tokenizer"))]
+    if not any(part["type"] == "Metaspace" or part == PARTS[0][0] for part in steps):
         raise ValueError(f"SentencePiece writes {BLANK!r} instead of a blank, and no part of this file does.")
-    for part in found:
+    for part in steps:
         if part["type"] == "Precompiled":
             normalizer.precompiled_charsmap = base64.b64decode(part["precompiled_charsmap"])
             check_character_map(normalizer.precompiled_charsmap)
@@ -138,9 +138,9 @@ def _set_normalizer(normalizer, parts):
 
 def _blank(parts, normalizer):
     """Returns where `Metaspace` puts a blank; None where SentencePiece, which removes blanks, does the same."""
-    found = _listed(parts.get("pre_tokenizer"))
-    schemes = [part["prepend_scheme"] for part in found if part["type"] == "Metaspace"]
-    split = any(part["type"] == "WhitespaceSplit" for part in found)
+    steps = _listed(parts.get("pre_tokenizer"))
+    schemes = [part["prepend_scheme"] for part in steps if part["type"] == "Metaspace"]
+    split = any(part["type"] == "WhitespaceSplit" for part in steps)
     if split and schemes == ["first"]:
         raise ValueError('`prepend_scheme` must be "always" after a WhitespaceSplit. Received: "first".')
     return None if normalizer.remove_extra_whitespaces or not schemes else schemes[0]
