@@ -27,6 +27,7 @@ from keras_transformer.keras_internals import sublayers, take_own_policies, with
 WIDTHS = (
     *("vocab_size", "decoder_vocab_size", "type_vocab_size", "num_labels", "relative_attention_num_buckets"),
     *("hidden_size", "embedding_size", "dim", "d_model", "n_embd", "max_position_embeddings", "n_positions"),
+    *("num_mel_bins", "max_source_positions", "max_target_positions"),
     *("intermediate_size", "hidden_dim", "n_inner", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"),
     *("d_kv", "head_dim", "num_attention_heads", "num_key_value_heads", "num_heads", "n_head", "n_heads"),
 )

@@ -45,6 +45,12 @@ IGNORED = {
         *("layer_norm_eps", "do_blenderbot_90_layernorm"),
         *("n_positions", "encoder_layerdrop", "decoder_layerdrop"),
     ),
+    "config.json of Whisper": (
+        # Other classes, how it was trained, and the search of older versions of transformers.
+        *("scale_embedding", "use_weighted_layer_sum", "classifier_proj_size", "apply_spec_augment"),
+        *("mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob"),
+        *("mask_feature_length", "mask_feature_min_masks", "median_filter_width", "forced_decoder_ids"),
+    ),
     "config.json of an encoder": (
         *("tie_weights_", "generator_size", "generator_hidden_size", "task_type_vocab_size"),
         *("encoder_stride", "initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile"),
@@ -74,6 +80,11 @@ IGNORED = {
         *("crop_size", "do_convert_rgb", "feature_extractor_type", "image_processor_type"),
         *("processor_class", "_valid_processor_keys", "data_format", "input_data_format", "return_tensors"),
         *("device", "auto_map", "default_to_square", "disable_grouping"),
+    ),
+    "preprocessor_config.json of Whisper": (
+        # The model has the length, and the other keys have the filters.
+        *("feature_extractor_type", "processor_class", "return_attention_mask", "padding_side"),
+        *("chunk_length", "n_samples", "nb_max_frames", "mel_filters"),
     ),
     "sentence_bert_config.json": ("modality_config", "message_format", "unpad_inputs"),
     "config_sentence_transformers.json": ("__version__", "model_type", "similarity_fn_name"),

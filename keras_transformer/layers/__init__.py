@@ -2,6 +2,7 @@
 
 from keras_transformer.execution.int8 import TwoPartQuantizer
 from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.audio import ConvolutionalSubsampling, LogMelSpectrogram
 from keras_transformer.layers.cache import KVCache, Place, TreeCache, empty_cache
 from keras_transformer.layers.dot_product import dot_product_attention
 from keras_transformer.layers.embedding import (
@@ -38,6 +39,7 @@ from keras_transformer.layers.stack import Decoder, DecoderLayer, Encoder, Encod
 __all__ = [
     "ALiBi",
     "AttentionPositions",
+    "ConvolutionalSubsampling",
     "Decoder",
     "DecoderLayer",
     "Dropout",
@@ -53,6 +55,7 @@ __all__ = [
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
+    "LogMelSpectrogram",
     "LuongAttention",
     "MixtureOfExperts",
     "MultiHeadAttention",

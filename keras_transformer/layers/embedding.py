@@ -228,6 +228,23 @@ def sinusoidal_positions(
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
+def check_added(positions, owner):
+    """Returns the `positions` that a layer of class `owner` was given to add to its output, or None.
+
+    Raises:
+        ValueError: If they are no layer, or act inside attention.
+    """
+    kind = type(positions).__name__
+    check(
+        not isinstance(positions, AttentionPositions),
+        f"`positions` of `{owner}` must be a layer that adds positions to its output, such as `LearnedPositions`. "
+        f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
+        "the layers of the encoder or decoder.",
+        positions=positions,
+    )
+    return check_part(positions, "positions")
+
+
 class _Added(Configured, keras.layers.Layer):
     """Base of layers that add vectors to `x`: the sum is computed in float32 or wider, and rounded once."""
 
@@ -452,18 +469,10 @@ class Embeddings(Configured, keras.layers.Layer):
             check(not given, f"Pass either `tokens` or {[*given]}, not both.", tokens=tokens)
             rule = "`tokens` must not be made by other `Embeddings`, whose file makes them again: hand one to both."
             check(not getattr(tokens, "is_made", False), rule, tokens=tokens)
-        kind = type(positions).__name__
-        check(
-            not isinstance(positions, AttentionPositions),
-            "`positions` of `Embeddings` must be a layer that adds positions to them, such as `LearnedPositions`. "
-            f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
-            "the layers of the encoder or decoder.",
-            positions=positions,
-        )
         self.tokens = check_part(tokens, "tokens", TokenEmbedding)
         self.tokens.is_made = input_dim is not None
         self.segments = check_part(segments, "segments")
-        self.positions = check_part(positions, "positions")
+        self.positions = check_added(positions, type(self).__name__)
         self.norm = check_part(norm, "norm")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         self.widen = None

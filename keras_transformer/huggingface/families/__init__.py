@@ -32,6 +32,7 @@ from keras_transformer.huggingface.families import (
     t5,
     umt5,
     vit,
+    whisper,
     xlm_roberta,
 )
 
@@ -50,7 +51,7 @@ ENCODER_MODULES = (
 )
 DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3, ministral, smollm3)
 ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus, mt5, umt5)
-MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit)
+MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit, whisper)
 ENCODERS, DECODERS, ENCODER_DECODERS = (
     tuple(module.FAMILY.model_type for module in modules)
     for modules in (ENCODER_MODULES, DECODER_MODULES, ENCODER_DECODER_MODULES)

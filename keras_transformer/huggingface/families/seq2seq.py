@@ -96,9 +96,13 @@ class Seq2SeqFamily(Family):
         """Whether the first position is `pad_token_id` + 1, in sinusoids that begin at `OFFSET`."""
         return self.positions is not None and "offset" in self.positions
 
+    def arguments_of(self, config):
+        """Returns the arguments that a config.json describes, a dict."""
+        return read_rows(config, self.rows)
+
     def make_model(self, config, **kwargs):
         """Makes the model that a config.json describes."""
-        arguments, dtype = read_rows(config, self.rows), kwargs.get("dtype")
+        arguments, dtype = self.arguments_of(config), kwargs.get("dtype")
         self.check_keys(config, arguments)
         source, target = self.embeddings(arguments, dtype)
         return EncoderDecoder(
@@ -162,8 +166,8 @@ class Seq2SeqFamily(Family):
         key, longest = self.rows["max_length"]
         return {} if self.positions is None else {key: longest}
 
-    def make_tensors(self, model):
-        """Describes the tensors."""
+    def tensors_of_embeddings(self, model):
+        """Describes the tensors of what goes in and comes out, but for positions and norms."""
         source, target = model.source, model.target
         if source.tokens is target.tokens:
             yield matrix("model.shared.weight", target.tokens.embeddings)
@@ -172,11 +176,16 @@ class Seq2SeqFamily(Family):
         yield matrix("lm_head.weight", model.output_embedding.embeddings)
         if self.output_bias:
             yield matrix("final_logits_bias", model.output_embedding.bias, input_axes=0)
+
+    def make_tensors(self, model):
+        """Describes the tensors."""
+        yield from self.tensors_of_embeddings(model)
+        source, target = model.source, model.target
         for name, parts in zip(STACKS, (source, target), strict=True):
             stack, base = getattr(model, name), f"model.{name}"
             if self.positions is None:
                 yield matrix(f"{base}.embed_positions.weight", parts.positions.embeddings)
-            if parts.norm is not None:
+            if getattr(parts, "norm", None) is not None:
                 yield from norm(f"{base}.layernorm_embedding", parts.norm)
             for i, layer in enumerate(stack.layers):
                 names = LAYER if name == "decoder" else ENCODER_LAYER

@@ -59,8 +59,8 @@ EXPECTED_MODEL = {"type": "BPE", "byte_fallback": False}
 EXPECTED_DECODER = {"type": "ByteLevel"}
 # The patterns of transformers' classes that do not take it from tokenizer.json, and the usual ones of families.
 OWN_PATTERNS = {
-    **dict.fromkeys(("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer"), "gpt2"),
-    **dict.fromkeys(("gpt2", "roberta", "bart", "data2vec-text"), "gpt2"),
+    **dict.fromkeys(("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "WhisperTokenizer"), "gpt2"),
+    **dict.fromkeys(("gpt2", "roberta", "bart", "data2vec-text", "whisper"), "gpt2"),
     **dict.fromkeys(("Qwen2Tokenizer", "qwen2", "qwen3"), "qwen2"),
 }
 
@@ -281,6 +281,7 @@ def byte_pair_kind(
     starts_with_bos=True,
     adds_bos=False,
     separators=1,
+    classes=("GPT2", "Qwen2", "Llama"),
     **default_tokens,
 ):
     """Makes the `TokenizerKind` of byte-level pieces.
@@ -293,6 +294,7 @@ def byte_pair_kind(
             themselves: a dict. None where nothing follows a text.
         starts_with_bos: As in `TokenizerKind`.
         separators: How many tokens stand between the texts of a pair, where there are `ends`.
+        classes: Names of transformers' classes that read such files, as `reader_of` takes them.
         adds_bos: Whether a written tokenizer puts `bos_token` before each text, where there are no `ends`.
         **default_tokens: As in `read_byte_pair`.
     """
@@ -314,7 +316,6 @@ def byte_pair_kind(
             check_roles(folder, tokenizer, cls="bos_id", sep="eos_id")
         return (tokenizer,)
 
-    classes = ("GPT2", "Qwen2", "Llama") if ends is None else ("Roberta", "Bart")
     return TokenizerKind((files,), reader_of(read, *classes), write, starts_with_bos)
 
 
@@ -323,11 +324,20 @@ ROBERTA_BYTE_PAIR = byte_pair_kind(
     "roberta",
     ends={"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False},
     separators=2,
+    classes=("Roberta", "Bart"),
     **SENTENCE_PIECE_TOKENS,
 )
 # The same with `[CLS]` and `[SEP]`.
 MODERNBERT_BYTE_PAIR = byte_pair_kind(
-    "modernbert", (FILE,), {"bos": "cls", "eos": "sep"}, ends={"type": "BertProcessing"}
+    "modernbert",
+    (FILE,),
+    {"bos": "cls", "eos": "sep"},
+    ends={"type": "BertProcessing"},
+    classes=("Roberta", "Bart"),
+)
+# The ids around a text, such as those of a language and a task, are the caller's.
+WHISPER_BYTE_PAIR = byte_pair_kind(
+    "whisper", classes=("Whisper",), **dict.fromkeys(TOKENS, "<|endoftext|>")
 )
 # Without tokens around a text, as for Qwen.
 BYTE_PAIR = byte_pair_kind("byte-level", starts_with_bos=False)

@@ -182,7 +182,8 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
         )
     for side, tokenizer in (("source_", source), ("target_", target)):
         check_properties(family, tokenizer=(tokenizer, TOKENIZERS[kind]))
-        size = getattr(model, f"{side}vocab_size", None) or model.vocab_size
+        sizes = [getattr(model, f"{name}vocab_size", None) for name in (side, "target_", "")]
+        size = next(filter(None, sizes))
         if tokenizer.vocab_size > size:
             raise ValueError(
                 f"`tokenizers` must have no more ids than the model. Received: {side}vocab_size={size}, and a "
@@ -190,9 +191,10 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
             )
         for name in ("pad_id", "eos_id", "cls_id", "sep_id"):
             model_id, tokenizer_id = getattr(model, name, None), getattr(tokenizer, name, None)
-            # A model without an id for padding uses the one of the end.
-            pads_with_eos = name == "pad_id" and model_id == getattr(model, "eos_id", None)
-            if None not in (model_id, tokenizer_id) and model_id != tokenizer_id and not pads_with_eos:
+            # Without an id for padding, a model uses the one of the end, or Whisper the first one.
+            first, end = (getattr(model, key, None) for key in ("bos_id", "eos_id"))
+            no_padding = name == "pad_id" and (model_id == end or (model_id, tokenizer_id) == (first, end))
+            if None not in (model_id, tokenizer_id) and model_id != tokenizer_id and not no_padding:
                 raise ValueError(
                     f"`tokenizers` must have the model's ids. Received: {name}={model_id}, and a tokenizer of "
                     f"{name}={tokenizer_id}."
