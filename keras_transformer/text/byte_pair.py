@@ -51,7 +51,7 @@ class BytePairTokenizer(Tokenizer):
     Args:
         vocabulary: List of str, the pieces in the order of their ids. A piece is spelled as in GPT-2's files: with a
             printable character for each byte, such as "Ġ" for the blank. It must contain all 256 bytes, unless
-            `missing_bytes` says what becomes of one.
+            `missing_bytes` says what becomes of one. No text has an empty piece, which Whisper's has.
         merges: List of str, "left right", the pairs of pieces that are joined, most important first.
         pattern: The regular expression: "gpt2" (also RoBERTa and BART); "gpt2_digits", the same where each digit is cut
             out first (SmolLM2); "llama3", where digits come in groups of three; "qwen2", where each digit is a word.
@@ -172,9 +172,7 @@ class BytePairTokenizer(Tokenizer):
         tokens = {token: AddedToken(token) for token in special} if parse_special else {}
         tokens = {**tokens, **added}
         ordinary = [
-            piece
-            for piece, text in spelled.items()
-            if text is not None and (ignore_merges or ids.keys() >= {*piece})
+            piece for piece, text in spelled.items() if text and (ignore_merges or ids.keys() >= {*piece})
         ]
         if not ignore_merges:
             ordinary = self._joined_to_one(ordinary, [texts[piece] for piece in ordinary])
@@ -404,7 +402,7 @@ def _ids_of(vocabulary, missing_bytes):
     ids = {piece: i for i, piece in enumerate(vocabulary) if _is_text(piece)}
     if len(ids) < len(vocabulary):
         raise ValueError(
-            "`vocabulary` must hold different str, and none may be empty or have half of a surrogate pair. "
+            "`vocabulary` must hold different str, and none may have half of a surrogate pair. "
             f"Received: {len(vocabulary)} pieces, {len(ids)} different str."
         )
     for character in BYTE_CHARACTERS:
@@ -416,13 +414,13 @@ def _ids_of(vocabulary, missing_bytes):
 
 
 def _is_text(piece):
-    return isinstance(piece, str) and piece != "" and not re.search("[\ud800-\udfff]", piece)
+    return isinstance(piece, str) and not re.search("[\ud800-\udfff]", piece)
 
 
 def _check_tokens(name, tokens, ids, nfc):
     """Raises `ValueError` for a token that no text can contain."""
     for token in tokens:
-        if token not in ids:
+        if not token or token not in ids:
             raise ValueError(f"`{name}` must be in `vocabulary`. Received: {token!r:.200}.")
         if nfc and not unicodedata.is_normalized("NFC", token):
             raise ValueError(
@@ -435,7 +433,7 @@ def _ids_of_merges(ids, merges):
     rows = []
     for merge in merges:
         left, _, right = merge.partition(" ") if isinstance(merge, str) else ("", "", "")
-        if left not in ids or right not in ids or left + right not in ids:
+        if "" in (left, right) or not {left, right, left + right} <= ids.keys():
             raise ValueError(
                 "`merges` must be lines of two pieces, and the pieces and both together must be in `vocabulary`. "
                 f"Received: {merge!r:.200}."

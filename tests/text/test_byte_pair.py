@@ -180,6 +180,16 @@ def test_save_and_load_give_an_equal_tokenizer(tmp_path):
     assert loaded.tokenize(text).numpy().tolist() == tokenizer.tokenize(text).numpy().tolist()
 
 
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_no_text_has_an_empty_piece(ignore_merges):
+    """As the vocabulary of Whisper has one."""
+    texts = ["", "hello hello!", " \n"]
+    plain = made(ignore_merges=ignore_merges).tokenize(texts).to_list()
+    tokenizer = made(vocabulary=[*PIECES, ""], ignore_merges=ignore_merges)
+    assert tokenizer.tokenize(texts).to_list() == plain
+    assert tokenizer.detokenize([[len(PIECES), *plain[1]]]).numpy().tolist() == [b"hello hello!"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -188,7 +198,11 @@ def test_save_and_load_give_an_equal_tokenizer(tmp_path):
         ({"vocabulary": PIECES[1:]}, "must have a piece for each byte. Received: 'Ā' is missing"),
         ({"vocabulary": [*PIECES, "he"]}, "must hold different str"),
         ({"vocabulary": [*PIECES, 7]}, "must hold different str"),
-        ({"vocabulary": [*PIECES, ""]}, "none may be empty"),
+        (
+            {"vocabulary": [*PIECES, ""], "merges": ["he"]},
+            "`merges` must be lines of two pieces.* Received: 'he'",
+        ),
+        ({"vocabulary": [*PIECES, ""], "special_tokens": [""]}, "`special_tokens` must be in `vocabulary`"),
         ({"vocabulary": [*PIECES, "\ud800"]}, "half of a surrogate pair"),
         ({"merges": ["h e", "x y"]}, "`merges` must be lines of two pieces.* Received: 'x y'"),
         ({"merges": ["he"]}, "`merges` must be lines of two pieces.* Received: 'he'"),

@@ -11,7 +11,9 @@ from keras_transformer.huggingface.tokenizers.byte_pair import WHISPER_BYTE_PAIR
 from keras_transformer.layers import ConvolutionalSubsampling, Embeddings, LearnedPositions
 
 WHISPER_ROWS = {
-    **with_defaults(ROWS, vocab_size=51865, d_model=384, dropout=0.0, pad_id=50256, bos_id=50257, eos_id=50256),
+    **with_defaults(
+        ROWS, vocab_size=51865, d_model=384, dropout=0.0, pad_id=50256, bos_id=50257, eos_id=50256
+    ),
     "num_mel_bins": ("num_mel_bins", 80),
     "max_source_length": ("max_source_positions", 1500),
     "max_length": ("max_target_positions", 448),

@@ -336,8 +336,6 @@ MODERNBERT_BYTE_PAIR = byte_pair_kind(
     classes=("Roberta", "Bart"),
 )
 # The ids around a text, such as those of a language and a task, are the caller's.
-WHISPER_BYTE_PAIR = byte_pair_kind(
-    "whisper", classes=("Whisper",), **dict.fromkeys(TOKENS, "<|endoftext|>")
-)
+WHISPER_BYTE_PAIR = byte_pair_kind("whisper", classes=("Whisper",), **dict.fromkeys(TOKENS, "<|endoftext|>"))
 # Without tokens around a text, as for Qwen.
 BYTE_PAIR = byte_pair_kind("byte-level", starts_with_bos=False)
