@@ -11,6 +11,7 @@ from keras_transformer.huggingface.sentence_embeddings import (
     is_sentence_embedder,
     with_dense_modules,
 )
+from keras_transformer.huggingface.speech import SpeechIds, speech_ids_from_huggingface
 from keras_transformer.huggingface.writer import to_huggingface
 
 __all__ = [
@@ -19,12 +20,14 @@ __all__ = [
     "ENCODER_DECODERS",
     "FAMILIES",
     "ChatTemplate",
+    "SpeechIds",
     "chat_template_from_huggingface",
     "embedder_options",
     "from_huggingface",
     "is_sentence_embedder",
     "preprocessing_from_huggingface",
     "search_options",
+    "speech_ids_from_huggingface",
     "to_huggingface",
     "tokenizers_from_huggingface",
     "translator_options",

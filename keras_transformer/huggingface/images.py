@@ -1,7 +1,8 @@
-"""Reading of preprocessor_config.json, which describes how a checkpoint's images are prepared."""
+"""Reading of preprocessor_config.json, which describes how a checkpoint's images or its audio are prepared."""
 
 from keras_transformer.huggingface.files import read_config
 from keras_transformer.huggingface.known_keys import PREPROCESSOR, check_keys
+from keras_transformer.huggingface.speech import EXTRACTOR, spectrogram_of
 from keras_transformer.layers import ImagePreprocessing
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
@@ -19,21 +20,24 @@ DEFAULTS = {
 
 
 def preprocessing_from_huggingface(folder):
-    """Makes the layer that prepares images as transformers' image processor of a checkpoint does.
+    """Makes the layer that prepares images or audio as transformers does for a checkpoint.
 
-    The image processor rounds resized pixels to whole shades, and the layer does not. So a pixel can differ by one of
+    An image processor rounds resized pixels to whole shades, and the layer does not. So a pixel can differ by one of
     256 shades.
 
     Args:
         folder: A path. The folder holds preprocessor_config.json.
 
     Returns:
-        An `ImagePreprocessing`.
+        An `ImagePreprocessing`; for Whisper a `LogMelSpectrogram`.
 
     Raises:
         ValueError: If the file is missing or damaged, or asks for something that the layer does not do.
     """
-    config = {**DEFAULTS, **read_config(folder, PREPROCESSOR_CONFIG)}
+    config = read_config(folder, PREPROCESSOR_CONFIG)
+    if config.get("feature_extractor_type") == EXTRACTOR:
+        return spectrogram_of(config, PREPROCESSOR_CONFIG)
+    config = {**DEFAULTS, **config}
     check_keys(config, PREPROCESSOR, PREPROCESSOR_CONFIG)
     for key in ("do_center_crop", "do_pad"):
         if config.get(key):

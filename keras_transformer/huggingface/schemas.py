@@ -52,6 +52,17 @@ TEXTS_BY_NAME = Rule(
     "an object of str",
     lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
 )
+IDS_BY_NAME = Rule(
+    "an object of ids",
+    lambda value: isinstance(value, dict) and all(_is_int(each) for each in value.values()),
+)
+PAIRS = Rule(
+    "a list of pairs of integers",
+    lambda value: (
+        isinstance(value, list)
+        and all(isinstance(each, list) and len(each) == 2 and all(map(_is_int, each)) for each in value)
+    ),
+)
 ID, SIZE, COUNT = integer(-1), integer(1), integer(0)
 
 
@@ -72,6 +83,16 @@ SEARCH = {
     **dict.fromkeys(("repetition_penalty", "length_penalty"), NUMBER),
     "bad_words_ids": listed(list, "a list of lists of ids"),
 }
+SPEECH = {
+    **dict.fromkeys(("lang_to_id", "task_to_id"), IDS_BY_NAME),
+    **dict.fromkeys(("no_timestamps_token_id", "prev_sot_token_id"), ID),
+    "begin_suppress_tokens": IDS,
+    "is_multilingual": BOOL,
+    "max_initial_timestamp_index": COUNT,
+    "alignment_heads": PAIRS,
+    "forced_decoder_ids": listed(list, "a list of lists"),
+    **dict.fromkeys(("language", "task"), TEXT),
+}
 TOKENIZER_OPTIONS = {
     "extra_ids": integer(0, 100_000),
     "added_tokens_decoder": OBJECT,
@@ -87,7 +108,11 @@ SCHEMAS = {
         "id2label": OBJECT,
         "num_labels": COUNT,
     },
-    "generation_config.json": SEARCH,
+    "generation_config.json": {**SEARCH, **SPEECH},
+    "preprocessor_config.json": {
+        **dict.fromkeys(("feature_size", "n_fft", "hop_length"), integer(1, 10_000)),
+        "sampling_rate": integer(1, 1_000_000),
+    },
     "tokenizer.json": {
         **dict.fromkeys(("model", "normalizer", "pre_tokenizer", "decoder", "post_processor"), OBJECT),
         "added_tokens": OBJECTS,
