@@ -115,7 +115,10 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         dtype = at_least_float32(self.compute_dtype)
         x = ops.cast(audio, dtype)
         x = x if mask is None else ops.where(as_token_mask(mask, "mask"), x, 0.0)
-        real, imaginary = ops.stft(x, self.fft_length, self.sequence_stride, self.fft_length, "hann")
+        sizes = self.fft_length, self.sequence_stride, self.fft_length
+        # Keras's own "hann" of an odd length is not periodic on TensorFlow.
+        window = 0.5 - 0.5 * np.cos(np.arange(self.fft_length) * (2.0 * np.pi / self.fft_length))
+        real, imaginary = ops.stft(x, *sizes, ops.convert_to_tensor(window, dtype))
         power = (ops.square(real) + ops.square(imaginary))[:, :-1]
         power = ops.matmul(power, ops.convert_to_tensor(self.filters, dtype))
         y = ops.log10(ops.maximum(power, self.min_power))

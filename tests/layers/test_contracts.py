@@ -285,7 +285,8 @@ def test_every_public_layer_is_in_the_contract():
     checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding, layers.Embeddings}
     parts_of_attention = {layers.ALiBi, layers.AttentionPositions, layers.RelativePositionBias}
     of_images = {layers.ImagePreprocessing, layers.PatchEmbedding}  # test_images.py, test_patches.py
-    assert checked == public - parts_of_attention - of_images
+    of_audio = {layers.ConvolutionalSubsampling, layers.LogMelSpectrogram}  # test_audio.py
+    assert checked == public - parts_of_attention - of_images - of_audio
 
 
 STACKS = (
@@ -321,6 +322,10 @@ CONFIGURED = [
     layers.TokenEmbedding(13, 6, 1, scale=2.0, output_scale=0.5, output_bias=True),
     layers.PatchEmbedding((2, 3), 5, "he_normal"),
     layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
+    layers.LogMelSpectrogram(
+        5, 8000, 64, 20, 50.0, 3000.0, min_power=1e-8, top_db=60.0, mean=-3.0, deviation=2.0
+    ),
+    layers.ConvolutionalSubsampling(6, (5, 3), (2, 2), "relu", "causal", layers.LearnedPositions(7), 0.3),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
     *(cls(**PARTS, dropout=0.3) for cls in (layers.EncoderLayer, layers.DecoderLayer)),
     layers.DecoderLayer(**PARTS, cross_attention=layers.MultiHeadAttention(2, 3), dropout=0.3),
@@ -406,6 +411,23 @@ WRONG = {
         {"size": 0},
         {"deviation": (0.5, 0.0)},
         {"interpolation": "lanczos"},
+    ),
+    layers.LogMelSpectrogram: (
+        {},
+        *({name: 0} for name in ("num_mel_bins", "sampling_rate", "fft_length", "sequence_stride")),
+        *({name: 0.0} for name in ("min_power", "top_db", "deviation", "max_freq")),
+        {"min_freq": -1.0},
+        {"max_freq": 8001.0},
+        {"min_freq": 4000.0, "max_freq": 4000.0},
+    ),
+    layers.ConvolutionalSubsampling: (
+        {"filters": 3},
+        {"filters": 0},
+        {"kernel_sizes": (3, 0)},
+        {"strides": (0, 1)},
+        {"strides": (1, 2, 2)},
+        {"padding": "full"},
+        {"dropout": 1.0},
     ),
 }
 
