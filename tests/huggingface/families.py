@@ -53,6 +53,11 @@ BART = {
     **SEQ2SEQ, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": 2,
     "decoder_start_token_id": 2, "max_position_embeddings": 23,
 }
+WHISPER = {
+    **SEQ2SEQ, "architectures": ["WhisperForConditionalGeneration"], "activation_function": "gelu", "num_mel_bins": 5,
+    "max_source_positions": 7, "max_target_positions": 23, "pad_token_id": EOS, "bos_token_id": EOS,
+    "eos_token_id": EOS, "decoder_start_token_id": 28, "begin_suppress_tokens": None,
+}
 ENCODER = {
     "vocab_size": VOCAB, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 5,
     "intermediate_size": 19, "max_position_embeddings": 17, "initializer_range": 0.3,
@@ -260,6 +265,14 @@ ENCODER_DECODERS = {
         "tied": {"feed_forward_proj": "relu"},
     }),
     **_variants("bart", BART, BART_CHANGES),
+    **_variants("whisper", WHISPER, {
+        "": {},
+        "own-padding": {"pad_token_id": 30, "scale_embedding": True, "activation_function": "relu"},
+        "uneven": {
+            "num_mel_bins": 3, "encoder_ffn_dim": 7, "decoder_attention_heads": 9, "encoder_layers": 1,
+            "decoder_layers": 3, "max_source_positions": 11, "activation_function": "silu",
+        },
+    }),
     **{
         case: config
         for family in ("mbart", "m2m_100", "pegasus")
@@ -379,6 +392,13 @@ def inputs_of(model, seed=0):
         if own:
             there["token_type_ids"] = segments
         return {"token_ids": ids, "segment_ids": segments}, there, real
+    if isinstance(model, EncoderDecoder) and not model.reads_ids:
+        target, real = rows_of(seed, model.pad_id, lowest=2, end=28)
+        target[:, 0], length = model.bos_id, model.source.max_length
+        shape = (len(target), length, model.source.convolutions[0].kernel.shape[1])
+        frames = np.random.default_rng(seed).normal(size=shape).astype("float32")
+        there = {"input_features": frames.transpose(0, 2, 1), "decoder_input_ids": target}
+        return {"source": frames, "target": target}, there, real
     ids, real = rows_of(seed, model.pad_id, lowest=2, end=EOS)
     there = {"input_ids": ids, "attention_mask": real.astype("int64")}
     if not isinstance(model, EncoderDecoder):
@@ -430,7 +450,8 @@ def torch_outputs(model, inputs):
 def difference(model, there, seed=0):
     """Returns the largest difference between the outputs of a model and of transformers' model, without padding."""
     inputs, inputs_there, real = inputs_of(model, seed)
-    source_real = None if real is None else inputs_there["attention_mask"].astype(bool)
+    source_real = inputs_there.get("attention_mask")
+    source_real = None if real is None or source_real is None else source_real.astype(bool)
     found, expected = own_outputs(model, inputs), torch_outputs(there, inputs_there)
     differences = []
     for here, other, where in zip(found, expected, (real, source_real, None)[: len(found)], strict=True):

@@ -76,6 +76,10 @@ class WhisperFamily(Seq2SeqFamily):
         )
         return source, target
 
+    def other_keys(self, model):
+        """Returns the id that begins a text where no `decoder_start_token_id` does: the one that ends it."""
+        return {"bos_token_id": model.eos_id}
+
     def tensors_of_embeddings(self, model):
         """Describes the tensors of the convolutions, and the table of tokens."""
         for i, convolution in enumerate(model.source.convolutions, 1):
