@@ -16,6 +16,7 @@ from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Search, St
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.decoding.sample import Sample, feature_keys, row_keys
+from keras_transformer.decoding.speech import SpeechIds, SuppressFirstTokens, TimestampRules
 
 
 def _by_name(*classes):
@@ -24,7 +25,15 @@ def _by_name(*classes):
 
 STRATEGIES = _by_name(Greedy, Beam, PhraseBeam, DiverseBeam, Sample)
 CONSTRAINTS = _by_name(
-    MinLength, MaxLength, RepetitionPenalty, NoRepeatNgram, SuppressTokens, ExcludeTokens, ForcedFirstToken
+    MinLength,
+    MaxLength,
+    RepetitionPenalty,
+    NoRepeatNgram,
+    SuppressTokens,
+    SuppressFirstTokens,
+    ExcludeTokens,
+    ForcedFirstToken,
+    TimestampRules,
 )
 
 __all__ = [
@@ -44,8 +53,11 @@ __all__ = [
     "RepetitionPenalty",
     "Sample",
     "Search",
+    "SpeechIds",
     "Strategy",
+    "SuppressFirstTokens",
     "SuppressTokens",
+    "TimestampRules",
     "decode",
     "feature_keys",
     "row_keys",

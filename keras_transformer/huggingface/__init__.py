@@ -11,7 +11,7 @@ from keras_transformer.huggingface.sentence_embeddings import (
     is_sentence_embedder,
     with_dense_modules,
 )
-from keras_transformer.huggingface.speech import SpeechIds, speech_ids_from_huggingface
+from keras_transformer.huggingface.speech import speech_ids_from_huggingface, transcriber_options
 from keras_transformer.huggingface.writer import to_huggingface
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "ENCODER_DECODERS",
     "FAMILIES",
     "ChatTemplate",
-    "SpeechIds",
     "chat_template_from_huggingface",
     "embedder_options",
     "from_huggingface",
@@ -30,6 +29,7 @@ __all__ = [
     "speech_ids_from_huggingface",
     "to_huggingface",
     "tokenizers_from_huggingface",
+    "transcriber_options",
     "translator_options",
     "with_dense_modules",
 ]

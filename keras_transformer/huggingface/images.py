@@ -2,10 +2,9 @@
 
 from keras_transformer.huggingface.files import read_config
 from keras_transformer.huggingface.known_keys import PREPROCESSOR, check_keys
-from keras_transformer.huggingface.speech import EXTRACTOR, spectrogram_of
+from keras_transformer.huggingface.speech import EXTRACTOR, PREPROCESSOR_CONFIG, spectrogram_of
 from keras_transformer.layers import ImagePreprocessing
 
-PREPROCESSOR_CONFIG = "preprocessor_config.json"
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
 DEFAULTS = {
     "do_resize": True,

@@ -1,14 +1,16 @@
 """Checkpoints that write what they hear: the ids of their prompts, and how their audio is prepared."""
 
-from dataclasses import dataclass, field
-
-from keras_transformer.checks import check, short_errors
+from keras_transformer.checks import short_errors
+from keras_transformer.decoding import SpeechIds
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import GENERATION_CONFIG, read_config
 from keras_transformer.huggingface.known_keys import IGNORED, check_keys
 from keras_transformer.layers import LogMelSpectrogram
 
+PREPROCESSOR_CONFIG = "preprocessor_config.json"
 EXTRACTOR = "WhisperFeatureExtractor"
+# transformers' values where the files say nothing.
+LONGEST, WINDOW_SECONDS = 448, 30
 # The arguments of a `LogMelSpectrogram`: the key of preprocessor_config.json, and transformers' value without it.
 SPECTROGRAM = {
     "num_mel_bins": ("feature_size", 80),
@@ -16,67 +18,6 @@ SPECTROGRAM = {
     "fft_length": ("n_fft", 400),
     "sequence_stride": ("hop_length", 160),
 }
-
-
-@dataclass(frozen=True)
-class SpeechIds:
-    """The ids with a meaning in a model that writes what it hears, as generation_config.json has them.
-
-    Radford et al., 2023, "Robust Speech Recognition via Large-Scale Weak Supervision", section 2.3. An output begins
-    with the model's `bos_id`, and goes on with `prompt(...)`.
-
-    Attributes:
-        languages: A dict from the code of a language, such as "ko", to its id; empty where there is one language.
-        tasks: A dict from a task, "transcribe" or "translate", to its id; empty where there is one task.
-        language, task: What an output is in where nobody says; None where the file does not say either.
-        no_timestamps_id: The id that asks for a text without times, or None. The ids after it are times, two hundredths
-            of a second apart.
-        suppressed: The ids that no output has, a tuple.
-        suppressed_first: The ids that do not follow the prompt, a tuple.
-        max_first_timestamp: Number of the last time that may follow the prompt; None for any.
-        previous_id: The id that begins the text before a prompt, or None.
-        alignment_heads: The heads of attention that follow the audio: pairs of a layer of the decoder and a head, a
-            tuple.
-    """
-
-    languages: dict = field(default_factory=dict)
-    tasks: dict = field(default_factory=dict)
-    language: str | None = None
-    task: str | None = None
-    no_timestamps_id: int | None = None
-    suppressed: tuple = ()
-    suppressed_first: tuple = ()
-    max_first_timestamp: int | None = None
-    previous_id: int | None = None
-    alignment_heads: tuple = ()
-
-    def prompt(self, language=None, task=None, timestamps=False):
-        """Returns the ids that follow `bos_id`: a list of the language, the task, and whether there are times.
-
-        Args:
-            language: A code of `languages`; None for `self.language`.
-            task: One of `tasks`; None for `self.task`, or else "transcribe".
-            timestamps: Whether the model writes times.
-
-        Raises:
-            ValueError: If the model has no such language, task, or text without times.
-
-        >>> SpeechIds({"ko": 7}, {"transcribe": 5}, no_timestamps_id=6).prompt("ko")
-        [7, 5, 6]
-        """
-        language = self.language if language is None else language
-        task = (self.task or "transcribe") if task is None else task
-        codes, tasks = [*self.languages] or [None], [*self.tasks] or ["transcribe"]
-        check(language in codes, f"`language` must be one of {codes}.", language=language)
-        check(task in tasks, f"`task` must be one of {tasks}.", task=task)
-        rule = f"`timestamps` must be True where {GENERATION_CONFIG} has no `no_timestamps_token_id`."
-        check(timestamps or self.no_timestamps_id is not None, rule, timestamps=timestamps)
-        ids = (
-            self.languages.get(language),
-            self.tasks.get(task),
-            None if timestamps else self.no_timestamps_id,
-        )
-        return [each for each in ids if each is not None]
 
 
 @short_errors()
@@ -145,3 +86,24 @@ def spectrogram_of(config, file):
     check_config(config, file, dither=0.0, padding_value=0.0)
     arguments = {name: config.get(key, default) for name, (key, default) in SPECTROGRAM.items()}
     return LogMelSpectrogram(**arguments, max_freq=8000.0)
+
+
+def transcriber_options(folder):
+    """Reads how a checkpoint that writes what it hears, such as Whisper's, is asked.
+
+    Args:
+        folder: A path. The folder holds the checkpoint, with its preprocessor_config.json and generation_config.json.
+
+    Returns:
+        A dict of arguments of `serving.Transcriber`: `ids`, `spectrogram`, `max_length` and `window_seconds`.
+
+    Raises:
+        ValueError: If a file is missing or damaged, or asks for something that the library does not do.
+    """
+    config, features = (read_config(folder, name) for name in (GENERATION_CONFIG, PREPROCESSOR_CONFIG))
+    return {
+        "ids": speech_ids_from_huggingface(folder),
+        "spectrogram": spectrogram_of(features, PREPROCESSOR_CONFIG),
+        "max_length": config.get("max_length", LONGEST),
+        "window_seconds": features.get("chunk_length", WINDOW_SECONDS),
+    }

@@ -155,7 +155,8 @@ class Generation(KeepsFunctions):
         """Computes `generate` inside a graph: tensors in, tensors out.
 
         Args:
-            source: int32 `(batch, source_len)`; for a source without ids a tensor or a nest of tensors, batch first.
+            source: int32 `(batch, source_len)`; for a source without ids a tensor or a nest of tensors, batch first, or
+                the `Memory` of it, which `encode` returned.
             strategy: How to choose tokens.
             max_length: Longest output, an int for all rows or int32 `(batch,)`; None as in `generate`. A row ends at
                 the last position that the model has.

@@ -209,11 +209,16 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
 
     def start(self, source, width=1, prefix=None):
         prompt, starts = self._prompt(source, prefix)
-        memory = self.encode(source, training=False)
-        memory = memory._replace(states=self.decoder.project_memory(memory.states))
+        memory = self.projected(source if isinstance(source, Memory) else self.encode(source, training=False))
         decode = functools.partial(self.decode, memory=memory, training=False)
         trunk = ops.shape(prompt)[1] - 1
         return *tree_step(decode, self.decoder, rows_of(source), width, trunk, starts), prompt, starts
+
+    def projected(self, memory):
+        """Returns a `Memory` whose states are projected for each layer's attention to it, once for many steps."""
+        if isinstance(memory.states, tuple):
+            return memory
+        return memory._replace(states=self.decoder.project_memory(memory.states))
 
     def _prompt(self, source, prefix):
         """Returns `bos_id` and the prefix of each row, moved to the right end, and the slots where they start."""

@@ -11,6 +11,7 @@ _HOMES = {
     "Tagger": "tagger",
     "TermTranslator": "terms",
     "TextGenerator": "generator",
+    "Transcriber": "transcriber",
     "Translator": "translator",
     "load": "folders",
     "servable_of": "folders",

@@ -12,10 +12,10 @@ import keras
 
 from keras_transformer import serving
 from keras_transformer.checks import MOST_LAYERS, SMALL_MODEL, check, check_numbers, printable
-from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, SpeechIds
 from keras_transformer.files import replaced
 from keras_transformer.keras_internals import sharing, without_memory
-from keras_transformer.layers import ImagePreprocessing
+from keras_transformer.layers import ImagePreprocessing, LogMelSpectrogram
 from keras_transformer.layers.base import KERAS_ARGUMENTS, arguments_by_name
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
 from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
@@ -28,7 +28,11 @@ LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
 # Weights have at most this many axes.
 MOST_AXES = 4
 # The classes of objects that a description may name.
-OBJECTS = {**STRATEGIES, **CONSTRAINTS, "ImagePreprocessing": ImagePreprocessing}
+OBJECTS = {
+    **STRATEGIES,
+    **CONSTRAINTS,
+    **{each.__name__: each for each in (ImagePreprocessing, LogMelSpectrogram, SpeechIds)},
+}
 # The entry of a description that holds the hashes of the files.
 HASHES = "sha256"
 SERVABLES = (
@@ -39,6 +43,7 @@ SERVABLES = (
     "Embedder",
     "Similarity",
     "ImageClassifier",
+    "Transcriber",
 )
 
 

@@ -1,0 +1,193 @@
+"""Transcribers: a recording in, its words out."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.checks import check, check_count, check_positive, check_range
+from keras_transformer.decoding import Greedy, SpeechIds, Strategy
+from keras_transformer.layers import LogMelSpectrogram
+from keras_transformer.models import EncoderDecoder
+from keras_transformer.serving.audio import wav_of
+from keras_transformer.serving.servable import Servable
+from keras_transformer.serving.transcripts import TranscriberSignatures
+
+
+class Segment(NamedTuple):
+    """A part of a transcript: the seconds of its begin and of its end, floats, and its text, a str."""
+
+    begin: float
+    end: float
+    text: str
+
+
+class Transcriber(Servable):
+    """Transcribes speech. The reading of files, the spectrogram, the model and the search are one graph.
+
+    Each recording is transcribed independently. One that is longer than the model's window is read window by window;
+    the next one begins where the last whole segment ended (Radford et al., 2022, "Robust Speech Recognition via
+    Large-Scale Weak Supervision", section 4.5). Silence has an empty transcript.
+
+    ```python
+    model = kt.huggingface.from_huggingface("whisper-base")
+    (tokenizer,) = kt.huggingface.tokenizers_from_huggingface("whisper-base")
+    options = kt.huggingface.transcriber_options("whisper-base")
+    transcriber = kt.serving.Transcriber(model, tokenizer, **options)
+    transcriber.transcribe(["talk.wav"], language="en")
+    transcriber.export("models/speech", version=1)
+    ```
+
+    Args:
+        model: An `EncoderDecoder` whose source reads spectrograms `(batch, frames, num_mel_bins)`.
+        tokenizer: The tokenizer of the transcripts, from `keras_transformer.text`.
+        strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
+        max_length: Largest number of tokens of a window's transcript, prefix and eos included.
+        constraints: List of constraints that every window's transcript must satisfy.
+        spectrogram: The `LogMelSpectrogram` of the model's training.
+        ids: The `SpeechIds` of the model.
+        language: The code of the recordings' language; None for the one that the model hears.
+        task: "transcribe" for the words as they are said, "translate" for English.
+        window_seconds: The length of the recordings of the model's training, in seconds.
+        max_seconds: The longest recording, in seconds.
+
+    Raises:
+        ValueError: If the backend of Keras is not TensorFlow, the model reads ids, the tokenizer has more ids than the
+            model, an argument is of another class or out of range, or `language` or `task` is unknown.
+    """
+
+    DESCRIPTION = "transcriber.json"
+    TOKENIZERS = ("tokenizer",)
+    model_classes = (EncoderDecoder,)
+    signatures_class = TranscriberSignatures
+    max_source_length = None
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        strategy=Greedy(),  # noqa: B008
+        max_length=224,
+        constraints=(),
+        *,
+        spectrogram=None,
+        ids=None,
+        language=None,
+        task=None,
+        window_seconds=30,
+        max_seconds=3600,
+    ):
+        super().__init__(model)
+        check(not model.reads_ids, "`model` must read spectrograms, not ids.", model=model)
+        rule = "`tokenizer` must not have more ids than the model."
+        check(tokenizer.vocab_size <= model.target_vocab_size, rule, ids=tokenizer.vocab_size)
+        spectrogram = LogMelSpectrogram() if spectrogram is None else spectrogram
+        ids = SpeechIds() if ids is None else ids
+        for name, value, kind in (
+            ("strategy", strategy, Strategy),
+            ("spectrogram", spectrogram, LogMelSpectrogram),
+            ("ids", ids, SpeechIds),
+        ):
+            check(isinstance(value, kind), f"`{name}` must be a `{kind.__name__}`.", **{name: value})
+        for name, value, known in (("language", language, ids.languages), ("task", task, ids.tasks)):
+            check(
+                value is None or value in known, f"`{name}` must be one of {sorted(known)}.", **{name: value}
+            )
+        check_count(1, model.max_positions or max_length, max_length=max_length)
+        check_range(0, above=True, window_seconds=window_seconds, max_seconds=max_seconds)
+        self.tokenizer, self.strategy, self.max_length = tokenizer, strategy, max_length
+        self.constraints = model.limits(max_length, constraints).constraints
+        self.spectrogram, self.ids = spectrogram, ids
+        self.language, self.task = language, task
+        self.window_seconds, self.max_seconds = window_seconds, max_seconds
+
+    @property
+    def usual(self):
+        """The language and the task of a recording for which nobody names one, a dict of str; "" for none."""
+        task = self.task or self.ids.task or ("transcribe" if self.ids.tasks else "")
+        return {"language": self.language or self.ids.language or "", "task": task}
+
+    @property
+    def sampling_rate(self):
+        """Samples a second of the recordings that the model reads."""
+        return self.spectrogram.sampling_rate
+
+    @property
+    def frame_seconds(self):
+        """The time between two frames of a spectrogram, in seconds."""
+        return self.spectrogram.sequence_stride / self.sampling_rate
+
+    @property
+    def window_frames(self):
+        """The number of frames that the model reads at once."""
+        return round(self.window_seconds / self.frame_seconds)
+
+    @property
+    def max_samples(self):
+        """The largest number of samples of a recording."""
+        return round(self.max_seconds * self.sampling_rate)
+
+    @property
+    def longest_output(self):
+        """The largest number of tokens of a window's transcript."""
+        return self.max_length
+
+    def transcribe(
+        self, audio, language=None, task=None, timestamps=False, *, sampling_rate=None, batch_size=8
+    ):
+        """Transcribes recordings.
+
+        Args:
+            audio: List of recordings: the path of a WAV file, its bytes, or an array `(samples,)` or
+                `(samples, channels)` of floats in [-1, 1] or of ints.
+            language: The code of the recordings' language; None for the transcriber's own, or for the one that the
+                model hears.
+            task: "transcribe" or "translate"; None for the transcriber's own.
+            timestamps: Whether to return segments with their begin and end.
+            sampling_rate: Samples a second of the arrays; None for the rate of the model.
+            batch_size: Number of recordings at once.
+
+        Returns:
+            A list of str; with `timestamps` a list with a list for each recording, of `Segment(begin, end, text)`.
+
+        Raises:
+            ValueError: If a recording cannot be read or is longer than `max_seconds`, or `language` or `task` is
+                unknown.
+        """
+        check_positive(batch_size=batch_size)
+        rule = "`audio` must be a list of recordings."
+        check(isinstance(audio, (list, tuple)), rule, audio=type(audio).__name__)
+        rate = self.sampling_rate if sampling_rate is None else sampling_rate
+        files = [wav_of(recording, rate) for recording in audio]
+        transcripts, choice = [], (language or "", task or "")
+        for start in range(0, len(files), batch_size):
+            rows = files[start : start + batch_size]
+            language, task = ([each] * len(rows) for each in choice)
+            answers = self.answer(rows, language, task, signature="segments" if timestamps else "wav")
+            for i, error in enumerate(answers["error"]):
+                check(
+                    not error, f"Recording {start + i} of `audio`: {error.decode()}", audio=audio[start + i]
+                )
+            transcripts += self._results(answers, timestamps)
+        return transcripts
+
+    def _results(self, answers, timestamps):
+        if not timestamps:
+            return [text.decode(errors="replace") for text in answers["text"]]
+        columns = answers["begin"].tolist(), answers["end"].tolist(), answers["text"].tolist()
+        rows = zip(*columns, answers["segments"], strict=True)
+        return [
+            [Segment(b, e, text.decode(errors="replace")) for b, e, text in zip(*row, strict=True)][:count]
+            for *row, count in rows
+        ]
+
+    def warmup_requests(self, shapes):
+        for signature in self.signatures_class.descriptions:
+            for batch_size, _ in shapes[:1]:
+                if signature == "serving_default":
+                    yield signature, {"audio": np.zeros((batch_size, self.sampling_rate), "float32")}
+                    continue
+                wav = wav_of(np.zeros((self.sampling_rate,), "float32"), self.sampling_rate)
+                yield (
+                    signature,
+                    {"wav": [wav] * batch_size, "language": [""] * batch_size, "task": [""] * batch_size},
+                )

@@ -1,0 +1,243 @@
+"""Transcribers: recordings of any length, times, errors of single rows, folders and exports, by a tiny model."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import layers, serving
+from keras_transformer.decoding import NoRepeatNgram, SpeechIds
+from keras_transformer.models import EncoderDecoder
+from keras_transformer.serving.audio import wav_of
+from keras_transformer.serving.transcriber import Segment
+from keras_transformer.serving.transcripts import DROPPED
+from keras_transformer.serving.verify import Served
+from keras_transformer.text import BytePairTokenizer
+from keras_transformer.text.byte_pair import BYTE_CHARACTERS
+
+RATE, SECONDS, LONGEST = 4000, 0.5, 24
+SPECIAL = ["<end>", "<start>", "<en>", "<ko>", "<transcribe>", "<translate>", "<nospeech>", "<notimes>"]
+END, START, EN, KO, SAY, TRANSLATE, NO_SPEECH, NO_TIMES = range(256, 264)
+IDS = SpeechIds(
+    {"en": EN, "ko": KO},
+    {"transcribe": SAY, "translate": TRANSLATE},
+    no_timestamps_id=NO_TIMES,
+    suppressed=(7, START, EN, KO, SAY, TRANSLATE, NO_SPEECH),
+    suppressed_first=(END,),
+    max_first_timestamp=5,
+)
+VOCAB = NO_TIMES + 1 + 26
+
+
+def tokenizer():
+    return BytePairTokenizer([*BYTE_CHARACTERS, *SPECIAL], [], eos_token="<end>", special_tokens=SPECIAL)
+
+
+def model(seed=0, vocab=VOCAB):
+    keras.utils.set_random_seed(seed)
+    options = {
+        "dropout": 0.0,
+        "normalize_first": True,
+        "kernel_initializer": keras.initializers.RandomNormal(0, 1.5),
+    }
+    source = layers.ConvolutionalSubsampling(8, positions=layers.LearnedPositions(25), dropout=0.0)
+    source.build((None, None, 6))
+    target = layers.Embeddings(vocab, 8, layers.LearnedPositions(40), dropout=0.0)
+    made = EncoderDecoder(
+        source,
+        layers.Encoder(1, 2, 16, **options),
+        target,
+        layers.Decoder(1, 2, 16, **options),
+        output=layers.TokenEmbedding(vocab, 8),
+        pad_id=START,
+        bos_id=START,
+        eos_id=END,
+    )
+    for weight in (target.tokens.embeddings, made.output_embedding.embeddings):
+        weight.assign(np.random.default_rng(seed).normal(size=weight.shape))
+    return made
+
+
+def transcriber(**changes):
+    options = {
+        "spectrogram": layers.LogMelSpectrogram(6, RATE, fft_length=100, sequence_stride=40),
+        "ids": IDS,
+        "window_seconds": SECONDS,
+        "max_length": LONGEST,
+        # Without it a model of random weights repeats one token.
+        "constraints": [NoRepeatNgram(2)],
+    }
+    return serving.Transcriber(model(), tokenizer(), **{**options, **changes})
+
+
+@pytest.fixture(scope="module")
+def given():
+    return transcriber()
+
+
+def sound(seconds, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, round(seconds * RATE)).astype("float32")
+
+
+def test_a_recording_alone_is_as_beside_others(given):
+    sounds = [sound(seconds, seed) for seed, seconds in enumerate((0.3, 1.7, 0.5, 0.1, 0.9))]
+    together = given.transcribe(sounds)
+    assert [given.transcribe([each])[0] for each in sounds] == together
+    assert given.transcribe(sounds, batch_size=2) == together
+    assert len({*together}) == len(together) and all(together)
+    # A window longer has more windows, and so more text.
+    assert len(together[1]) > len(together[0])
+
+
+def test_silence_and_nothing_have_no_words(given):
+    assert given.transcribe([np.zeros(0, "float32")]) == [""]
+    padded = given.answer(
+        np.stack([np.pad(sound(0.3), (0, 9 * RATE)), np.zeros(9 * RATE + 1200)]).astype("float32")
+    )
+    assert padded["text"][0].decode(errors="replace") == given.transcribe([sound(0.3)])[0]
+    assert padded["text"][1] == b""
+
+
+def test_segments_have_the_words_of_the_text_and_rising_times(given):
+    sounds = [sound(2.2), sound(0.4, 1)]
+    found = given.transcribe(sounds, timestamps=True)
+    assert len(found) == 2 and len(found[0]) > 2
+    for segments, each in zip(found, sounds, strict=True):
+        assert all(type(segment) is Segment and segment.text for segment in segments)
+        times = [time for segment in segments for time in segment[:2]]
+        assert all(segment.begin <= segment.end for segment in segments)
+        begins = [segment.begin for segment in segments]
+        assert begins == sorted(begins) and times[0] >= 0 and begins[-1] <= len(each) / RATE + SECONDS
+    # A recording of several windows is written with times, whether they are asked for or not.
+    text = given.transcribe(sounds[:1])[0]
+    assert "".join(segment.text for segment in found[0]).replace(" ", "") == text.replace(" ", "")
+
+
+def test_the_language_is_heard_or_given(given):
+    files = [wav_of(sound(0.4, seed), RATE) for seed in range(8)]
+    none = [""] * len(files)
+    heard = given.answer(files, none, none, signature="wav")
+    assert {*heard["language"]} <= {b"en", b"ko"} and {*heard["error"]} == {b""}
+    korean = given.answer(files, ["ko"] * len(files), none, signature="wav")
+    assert {*korean["language"]} == {b"ko"}
+    for i, language in enumerate(heard["language"]):
+        if language == b"ko":
+            assert korean["text"][i] == heard["text"][i]
+    fixed = given.changed(language="ko", task="translate")
+    expected = given.answer(files, ["ko"] * 8, ["translate"] * 8, signature="wav")
+    assert fixed.transcribe(files) == [text.decode(errors="replace") for text in expected["text"]]
+    assert (expected["text"] != korean["text"]).any()
+
+
+def test_an_error_is_that_of_its_row(given):
+    good = wav_of(sound(0.4), RATE)
+    files, languages, tasks = (
+        [good, b"junk", good, good, good],
+        ["", "", "xx", "", "en"],
+        ["", "", "", "sing", ""],
+    )
+    alone = given.answer([good], [""], [""], signature="wav")["text"]
+    for signature in ("wav", "segments"):
+        found = given.answer(files, languages, tasks, signature=signature)
+        errors = [error.decode() for error in found["error"]]
+        assert errors[0] == errors[4] == "" and "`wav` must be a WAV file" in errors[1]
+        assert errors[2] == "`language` must be one of en, ko."
+        assert errors[3] == "`task` must be one of transcribe, translate."
+        assert not any(np.any(found["text"][i]) for i in (1, 2, 3))
+        if signature == "wav":
+            assert found["text"][0] == alone[0]
+    audio = np.stack([sound(0.4), sound(0.4) * np.nan, sound(0.4)])
+    found = given.answer(audio)
+    assert found["error"].tolist() == [b"", b"`audio` must hold finite numbers.", b""]
+    assert found["text"].tolist() == [alone[0], b"", alone[0]]
+    with pytest.raises(ValueError, match="Recording 1 of `audio`: `wav` must be a WAV file"):
+        given.transcribe([sound(0.1), b"RIFF"])
+    long = given.changed(max_seconds=1)
+    found = long.answer(np.stack([np.pad(sound(0.4), (0, RATE)), sound(1.4)]))
+    assert found["error"].tolist() == [b"", b"`audio` must be at most 1 seconds long."]
+
+
+def test_the_next_window_begins_where_the_last_segment_ended(given):
+    first = NO_TIMES + 1
+    rows = {
+        # A segment, and the begin of the next: the latter is written again by the next window.
+        (first, 65, first + 7, first + 7, 66): ([first, 65, first + 7], 7 * 2),
+        # It ends with a time: nothing was said after it.
+        (first, 65, first + 7): ([first, 65, first + 7], 50),
+        (first, 65, first + 7, first + 7, 66, first + 9): (None, 50),
+        # Two segments, and a third one that is not finished.
+        (first, 65, first + 4, first + 4, 66, first + 9, first + 9, 67): (
+            [first, 65, first + 4, first + 4, 66, first + 9],
+            9 * 2,
+        ),
+        # No time at all.
+        (65, 66): ([65, 66], 50),
+        # A segment of no length would be read for ever.
+        (first, 65, first, first, 66): (None, 50),
+    }
+    signatures = given.signatures([8])
+    for ended in (False, True):
+        tokens = [[*row, *([END] if ended else [])] for row in rows]
+        lengths = [len(row) for row in tokens]
+        tokens = [row + [START] * (LONGEST - len(row)) for row in tokens]
+        silent, left = tf.zeros((len(rows),), tf.bool), tf.fill((len(rows),), 50)
+        kept, steps = signatures._kept(tf.constant(tokens), tf.constant(lengths), silent, left)
+        for row, found, step, (expected, frames) in zip(
+            rows, kept.numpy(), steps.numpy(), rows.values(), strict=True
+        ):
+            found = [token for token in found.tolist() if token != DROPPED]
+            assert found == (list(row) if expected is None else expected)
+            assert step == frames
+    kept, steps = signatures._kept(tf.constant(tokens), tf.constant(lengths), tf.ones_like(silent), left)
+    assert (kept.numpy() == DROPPED).all() and (steps.numpy() == 50).all()
+
+
+def test_a_model_without_special_ids_reads_window_by_window(given):
+    plain = given.changed(ids=SpeechIds())
+    parts = [sound(0.5, seed) for seed in range(3)]
+    (found,) = plain.transcribe([np.concatenate(parts)], timestamps=True)
+    np.testing.assert_allclose(
+        [segment[:2] for segment in found], [(0.0, 0.5), (0.5, 1.0), (1.0, 1.5)], atol=1e-6
+    )
+    assert plain.answer(parts)["language"].tolist() == [b""] * 3
+
+
+def test_a_folder_holds_all_of_it(given, tmp_path):
+    given.changed(language="ko").save(tmp_path / "new")
+    again = serving.load(tmp_path / "new")
+    assert isinstance(again, serving.Transcriber) and again.language == "ko" and again.ids == IDS
+    sounds = [sound(0.4), sound(1.2)]
+    assert again.transcribe(sounds) == given.transcribe(sounds, language="ko")
+    assert json.loads((tmp_path / "new" / "transcriber.json").read_text())["format"] == 1
+
+
+@pytest.mark.slow
+def test_an_export_answers_as_in_python(given, tmp_path):
+    path = given.export(tmp_path / "model")
+    files = [wav_of(sound(seconds, 3), RATE) for seconds in (0.3, 1.3)] + [b"junk"]
+    none = np.array([""] * 3)
+    served = Served(path)
+    for signature in ("wav", "segments"):
+        expected = given.answer(files, none, none, signature=signature)
+        found = served.answer(signature, {"wav": np.array(files), "language": none, "task": none})
+        for key in expected:
+            np.testing.assert_array_equal(found[key], expected[key])
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"language": "xx"}, r"`language` must be one of \['en', 'ko'\]"),
+        ({"task": "sing"}, "`task` must be one of"),
+        ({"ids": {}}, "`ids` must be a `SpeechIds`"),
+        ({"spectrogram": 3}, "`spectrogram` must be a `LogMelSpectrogram`"),
+        ({"max_length": 41}, "`max_length` must be an integer at least 1, at most 40"),
+        ({"window_seconds": 0}, "`window_seconds` must be"),
+    ],
+)
+def test_unusable_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        transcriber(**options)
