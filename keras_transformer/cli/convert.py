@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from keras_transformer.checks import check
 from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
     DECODERS,
@@ -26,7 +27,7 @@ from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.huggingface.sentence_embeddings import MODULES
 from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
-from keras_transformer.models import EncoderModel, Transformer
+from keras_transformer.models import EncoderModel, Transformer, VisionTransformer
 from keras_transformer.serving import Embedder, load, servable_of
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
@@ -159,6 +160,8 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
             room = model.max_positions + 1 - options["max_length"]
             options["max_source_length"] = max(1, min(DEFAULT_LENGTH, room))
         return servable_of(model, tokenizers, pairs=pairs, **options)
+    rule = "A model that is neither of texts nor of images has no servable: use `from_huggingface` in Python."
+    check(VisionTransformer in checkpoint.family.model_classes, rule, model_type=model_type)
     options = {"labels": labels_of(config)[1]}
     if (source / PREPROCESSOR_CONFIG).is_file():
         options["preprocessing"] = preprocessing_from_huggingface(source)

@@ -22,7 +22,7 @@ SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classifi
 # Arguments that are sizes, which must be positive.
 SIZES = (
     *("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "key_dim", "num_buckets", "max_distance"),
-    *("num_positions", "max_length", "num_segments", "channels"),
+    *("num_positions", "max_length", "max_source_length", "num_segments", "channels", "num_mel_bins"),
 )
 
 

@@ -67,7 +67,9 @@ IGNORED = {
         *("return_tensors", "return_token_type_ids", "source_lang", "target_lang", "tgt_lang"),
         *("add_special_tokens", "trust_remote_code", "is_fast", "max_model_input_sizes", "vocab_size"),
         # Options of other classes of tokenizers.
-        *("clean_text", "keep_accents", "remove_space"),
+        *("clean_text", "keep_accents", "remove_space", "normalizer_file", "return_attention_mask"),
+        # What Whisper's tokenizer puts before a text.
+        *("language", "task", "predict_timestamps"),
         # The texts of outputs, which each class of tokenizers here writes in its own way.
         *("clean_up_tokenization_spaces", "spaces_between_special_tokens", "errors", "trim_offsets"),
         *("use_default_system_prompt", "split_special_tokens", "separate_vocabs", "language_codes"),

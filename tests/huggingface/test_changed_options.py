@@ -27,7 +27,7 @@ MODELS = (
     "bert-masked",
     "electra-ForSequenceClassification",
 )
-MODELS += ("mpnet-Model", "modernbert-biases", "vit-classes", "vit-pooler")
+MODELS += ("mpnet-Model", "modernbert-biases", "vit-classes", "vit-pooler", "whisper")
 SHARES = 8
 SKIPPED = re.compile("name|dtype|trainable|seed|.*(initializer|regularizer|constraint)")
 ROTARY, BIASES = layers.RotaryPositions(500.0), layers.RelativePositionBias(3)
@@ -45,16 +45,19 @@ OTHERS = {
     "output_bias": (True, False),
     **dict.fromkeys(("num_key_value_heads", "num_decoder_layers", "sliding_window"), (1, 2)),
     **dict.fromkeys(("key_dim", "value_dim", "embedding_dim", "width", "output_shape"), (6, 5)),
-    **dict.fromkeys(("cls_id", "sep_id"), (7,)),
+    **dict.fromkeys(("pad_id", "cls_id", "sep_id"), (7,)),
     "stop_ids": ([7],),
     **dict.fromkeys(("pooler", "head"), (None,)),
     # They describe layers that the configuration has, or several models.
     **dict.fromkeys(("attention", "cross_attention", "feed_forward", "num_heads", "d_ff"), ()),
     **dict.fromkeys(("num_layers", "num_classes", "target_vocab_size", "attention_axes"), ()),
-    **dict.fromkeys(("encoder", "decoder", "axis", "quantization_config", "labels"), ()),
+    **dict.fromkeys(("encoder", "decoder", "axis", "quantization_config", "labels", "frozen"), ()),
     **dict.fromkeys(("embeddings", "source", "target", "tokens", "output", "input_dim", "output_dim"), ()),
     **dict.fromkeys(("flash_attention", "attention_dropout", "activation_dropout"), ()),
     "image_size": ([12, 10],),
+    "kernel_sizes": ([5, 3],),
+    "strides": ([2, 2],),
+    "padding": ("causal",),
     "patch_size": ([3, 5],),
 }
 
@@ -104,12 +107,13 @@ def others_of(name, value):
 
 
 def without_shapes(config):
-    """Returns a configuration whose parts are built when they are used."""
+    """Returns a configuration whose parts are built when they are used. Only its own says what a source reads."""
     if isinstance(config, list):
         return [without_shapes(each) for each in config]
     if not isinstance(config, dict):
         return config
-    return {name: without_shapes(each) for name, each in config.items() if name != "build_config"}
+    kept = config.get("class_name") == "ConvolutionalSubsampling"
+    return {name: without_shapes(each) for name, each in config.items() if kept or name != "build_config"}
 
 
 def with_option(config, path, value):

@@ -69,6 +69,12 @@ PUBLISHED = {
         "min_length no_repeat_ngram_size normalize_before normalize_embedding num_beams num_hidden_layers prefix "
         "replacing_rate save_step scale_embedding static_position_embeddings student_decoder_layers unk_token_id"
     ),
+    "whisper": (
+        "begin_suppress_tokens forced_decoder_ids max_source_positions max_target_positions num_mel_bins "
+        "suppress_tokens apply_spec_augment classifier_proj_size mask_feature_length mask_feature_min_masks "
+        "mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob median_filter_width "
+        "use_weighted_layer_sum"
+    ),
     "marian": "bad_words_ids decoder_vocab_size share_encoder_decoder_embeddings mlm_probability",
     "vit": "encoder_stride image_size num_channels patch_size qkv_bias pooler_act pooler_output_size",
 }
@@ -91,7 +97,7 @@ def test_the_keys_that_transformers_writes_are_known():
 
 TOKENIZER_CLASSES = (
     *("Bert", "Roberta", "XLMRoberta", "Camembert", "GPT2", "Llama", "Qwen2", "Gemma", "T5", "Marian"),
-    *("Bart", "MBart", "MBart50", "Nllb", "M2M100", "Pegasus", "MPNet", "Electra", "DistilBert"),
+    *("Bart", "MBart", "MBart50", "Nllb", "M2M100", "Pegasus", "MPNet", "Electra", "DistilBert", "Whisper"),
 )
 
 

@@ -18,6 +18,7 @@ CASES = {
     "fused": CONFIGS["phi3"],
     "marian": MARIAN,
     "t5": T5,
+    "whisper": CONFIGS["whisper"],
     "roberta": {**CONFIGS["roberta-ForSequenceClassification"], "num_hidden_layers": 1},
 }
 
@@ -35,7 +36,7 @@ def name_of(weight):
     return re.sub(r"bias_\d+", "bias", weight.path.partition("/")[2])
 
 
-SLOW = ("fused", "marian", "t5", "tied")
+SLOW = ("fused", "marian", "t5", "tied", "whisper")
 
 
 @pytest.mark.slow

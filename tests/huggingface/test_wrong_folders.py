@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from families import CONFIGS, LINEAR, LLAMA3, VOCAB, WEIGHTS, change_config, change_tensors, own_model
+from families import CONFIGS, EOS, LINEAR, LLAMA3, VOCAB, WEIGHTS, change_config, change_tensors, own_model
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer.huggingface import (
@@ -129,6 +129,13 @@ WRONG_CONFIGS = [
     ("bert-masked", {**CLASSIFIER, "id2label": {"0": 0, "1": "a"}}, "id2label=[0, 'a']"),
     ("roberta-Model", {"pad_token_id": HUGE}, "must be an integer from -1 to"),
     ("roberta-Model", {"pad_token_id": [1]}, "must be an integer from -1 to"),
+    ("whisper", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+    ("whisper", {"activation_function": "mish"}, "activation_function='mish'"),
+    ("whisper", {"num_hidden_layers": 3}, "num_hidden_layers=3"),
+    ("whisper", {"num_mel_bins": HUGE}, "`num_mel_bins` of config.json must be at most"),
+    ("whisper", {"max_source_positions": 0}, "max_source_positions=0"),
+    ("whisper", {"decoder_start_token_id": EOS}, f"eos_token_id={EOS}, pad_token_id={EOS}"),
+    ("whisper", {"architectures": ["WhisperForAudioClassification"]}, "['WhisperForAudioClassification']"),
     ("m2m_100", {"pad_token_id": 0}, "`pad_token_id` of config.json must be 1"),
     ("modernbert-Model", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
     ("mbart", {"pad_token_id": None}, "`pad_token_id` of config.json must be one id"),
