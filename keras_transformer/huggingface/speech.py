@@ -9,8 +9,6 @@ from keras_transformer.layers import LogMelSpectrogram
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
 EXTRACTOR = "WhisperFeatureExtractor"
-# transformers' values where the files say nothing.
-LONGEST, WINDOW_SECONDS = 448, 30
 # The arguments of a `LogMelSpectrogram`: the key of preprocessor_config.json, and transformers' value without it.
 SPECTROGRAM = {
     "num_mel_bins": ("feature_size", 80),
@@ -95,15 +93,10 @@ def transcriber_options(folder):
         folder: A path. The folder holds the checkpoint, with its preprocessor_config.json and generation_config.json.
 
     Returns:
-        A dict of arguments of `serving.Transcriber`: `ids`, `spectrogram`, `max_length` and `window_seconds`.
+        A dict of arguments of `serving.Transcriber`: `ids` and `spectrogram`.
 
     Raises:
         ValueError: If a file is missing or damaged, or asks for something that the library does not do.
     """
-    config, features = (read_config(folder, name) for name in (GENERATION_CONFIG, PREPROCESSOR_CONFIG))
-    return {
-        "ids": speech_ids_from_huggingface(folder),
-        "spectrogram": spectrogram_of(features, PREPROCESSOR_CONFIG),
-        "max_length": config.get("max_length", LONGEST),
-        "window_seconds": features.get("chunk_length", WINDOW_SECONDS),
-    }
+    spectrogram = spectrogram_of(read_config(folder, PREPROCESSOR_CONFIG), PREPROCESSOR_CONFIG)
+    return {"ids": speech_ids_from_huggingface(folder), "spectrogram": spectrogram}

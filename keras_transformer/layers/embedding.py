@@ -187,9 +187,8 @@ class TokenEmbedding(OneProduct, Configured, keras.layers.ReversibleEmbedding):
         return ops.not_equal(inputs, self.pad_id) if is_ids and self.pad_id is not None else mask
 
     def compute_output_spec(self, inputs, reverse=False):
-        shape = self.compute_output_shape(inputs.shape, reverse)
         dtype = at_least_float32(self.compute_dtype) if reverse else self.compute_dtype
-        return keras.KerasTensor(shape, dtype=dtype)
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape, reverse), dtype=dtype)
 
 
 def positions_from(index, x):
@@ -235,13 +234,12 @@ def check_added(positions, owner):
         ValueError: If they are no layer, or act inside attention.
     """
     kind = type(positions).__name__
-    check(
-        not isinstance(positions, AttentionPositions),
+    rule = (
         f"`positions` of `{owner}` must be a layer that adds positions to its output, such as `LearnedPositions`. "
         f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
-        "the layers of the encoder or decoder.",
-        positions=positions,
+        "the layers of the encoder or decoder."
     )
+    check(not isinstance(positions, AttentionPositions), rule, positions=positions)
     return check_part(positions, "positions")
 
 

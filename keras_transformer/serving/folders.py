@@ -54,7 +54,7 @@ def load(folder):
         folder: Path of the folder, which the `save` of a servable or a training run wrote.
 
     Returns:
-        A `Translator`, `TextGenerator`, `Classifier`, `Tagger`, `Similarity`, `Embedder` or `ImageClassifier`.
+        A `Translator`, `TextGenerator`, `Transcriber` or another servable.
 
     Raises:
         ValueError: If the folder holds no servable, a file is missing or damaged, or names a class that this library
@@ -83,7 +83,7 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
         **options: Other arguments of the servable.
 
     Returns:
-        A `Translator`, `TextGenerator`, `Classifier`, `Tagger`, `Similarity`, `Embedder` or `ImageClassifier`.
+        A `Translator`, `TextGenerator`, `Transcriber` or another servable.
 
     Raises:
         ValueError: If no servable fits the model, or `pairs` is given for a model that does not classify texts.
@@ -99,6 +99,8 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
         return serving.ImageClassifier(model, **options)
     if isinstance(model, LanguageModel):
         return serving.TextGenerator(model, *tokenizers, **options)
+    if not getattr(model, "reads_ids", True):
+        return serving.Transcriber(model, *tokenizers, **options)
     if not isinstance(model, EncoderModel):
         return serving.Translator(model, *tokenizers, **options)
     if model.head is None:

@@ -41,13 +41,15 @@ class Transcriber(Servable):
         model: An `EncoderDecoder` whose source reads spectrograms `(batch, frames, num_mel_bins)`.
         tokenizer: The tokenizer of the transcripts, from `keras_transformer.text`.
         strategy: How to choose tokens: `Greedy()`, `Beam()` or `Sample()`.
-        max_length: Largest number of tokens of a window's transcript, prefix and eos included.
+        max_length: Largest number of tokens of a window's transcript, prefix and eos included. None for the number of
+            the model's positions.
         constraints: List of constraints that every window's transcript must satisfy.
         spectrogram: The `LogMelSpectrogram` of the model's training.
         ids: The `SpeechIds` of the model.
         language: The code of the recordings' language; None for the one that the model hears.
         task: "transcribe" for the words as they are said, "translate" for English.
-        window_seconds: The length of the recordings of the model's training, in seconds.
+        window_seconds: How long a part of a recording the model reads at once. None for the longest that its source
+            takes.
         max_seconds: The longest recording, in seconds.
 
     Raises:
@@ -66,14 +68,14 @@ class Transcriber(Servable):
         model,
         tokenizer,
         strategy=Greedy(),  # noqa: B008
-        max_length=224,
+        max_length=None,
         constraints=(),
         *,
         spectrogram=None,
         ids=None,
         language=None,
         task=None,
-        window_seconds=30,
+        window_seconds=None,
         max_seconds=3600,
     ):
         super().__init__(model)
@@ -92,8 +94,14 @@ class Transcriber(Servable):
             check(
                 value is None or value in known, f"`{name}` must be one of {sorted(known)}.", **{name: value}
             )
-        check_count(1, model.max_positions or max_length, max_length=max_length)
-        check_range(0, above=True, window_seconds=window_seconds, max_seconds=max_seconds)
+        longest, frames = model.max_positions, getattr(model.source, "max_length", None)
+        rule = "`{}` must be given for a model that has no longest {}."
+        check(longest or max_length, rule.format("max_length", "output"), max_length=None)
+        check(frames or window_seconds, rule.format("window_seconds", "source"), window_seconds=None)
+        check_count(1, longest or max_length, max_length=longest if max_length is None else max_length)
+        check_range(0, above=True, max_seconds=max_seconds)
+        if window_seconds is not None:
+            check_range(0, above=True, window_seconds=window_seconds)
         self.tokenizer, self.strategy, self.max_length = tokenizer, strategy, max_length
         self.constraints = model.limits(max_length, constraints).constraints
         self.spectrogram, self.ids = spectrogram, ids
@@ -119,7 +127,8 @@ class Transcriber(Servable):
     @property
     def window_frames(self):
         """The number of frames that the model reads at once."""
-        return round(self.window_seconds / self.frame_seconds)
+        seconds = self.window_seconds
+        return self.model.source.max_length if seconds is None else round(seconds / self.frame_seconds)
 
     @property
     def max_samples(self):
@@ -129,7 +138,7 @@ class Transcriber(Servable):
     @property
     def longest_output(self):
         """The largest number of tokens of a window's transcript."""
-        return self.max_length
+        return self.model.max_positions if self.max_length is None else self.max_length
 
     def transcribe(
         self, audio, language=None, task=None, timestamps=False, *, sampling_rate=None, batch_size=8

@@ -168,7 +168,7 @@ class TranscriberSignatures(Signatures):
             and the number of each row's language among the languages, from 1 on, int32 `(batch,)`.
         """
         servable, frames = self._servable, self._servable.window_frames
-        batch, longest = tf.shape(lengths)[0], servable.max_length
+        batch, longest = tf.shape(lengths)[0], servable.longest_output
         totals = -(-lengths // servable.spectrogram.sequence_stride)
         window = frames * servable.spectrogram.sequence_stride
         features = servable.spectrogram(tf.pad(audio, [[0, 0], [0, window]]))
@@ -271,7 +271,7 @@ class TranscriberSignatures(Signatures):
             )
         prefix = tf.stack(columns, axis=1) if columns else None
         found = model.search(
-            memory, servable.strategy, servable.max_length, constraints=constraints, prefix=prefix
+            memory, servable.strategy, servable.longest_output, constraints=constraints, prefix=prefix
         )
         tokens, lengths, scores = (x[:, 0] for x in found)
         if columns:
@@ -332,7 +332,7 @@ class TranscriberSignatures(Signatures):
         is_stamp, is_text = tokens >= self._first_stamp, self._is_text(tokens)
         rows, columns = tf.shape(tokens)[0], tf.shape(tokens)[1]
         times = seconds + STEP_SECONDS * tf.cast(tokens - self._first_stamp, tf.float32)
-        is_mark = is_stamp | (tf.range(columns) % self._servable.max_length == 0)
+        is_mark = is_stamp | (tf.range(columns) % self._servable.longest_output == 0)
         marks = tf.ragged.boolean_mask(tf.where(is_stamp, times, seconds), is_mark)
         marks = tf.concat([marks, ends[:, None]], axis=1).to_tensor()
         # The text after each mark is one segment.

@@ -27,7 +27,9 @@ from keras_transformer.decoding import (
     RepetitionPenalty,
     Sample,
     Search,
+    SuppressFirstTokens,
     SuppressTokens,
+    TimestampRules,
     decode,
 )
 from keras_transformer.execution import native
@@ -44,6 +46,8 @@ EXAMPLES = [
     SuppressTokens((A, C)),
     ExcludeTokens((A, C)),
     ForcedFirstToken(B),
+    SuppressFirstTokens((A, EOS), begin=1),
+    TimestampRules(B, EOS, 1),
 ]
 STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, seed=0, num_samples=3)]
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
