@@ -2,6 +2,7 @@
 
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, InputPath
 from keras_transformer.cli.search_options import add_search_options
+from keras_transformer.cli.subtitles import FORMATS
 
 SPLIT_SENTENCES = (
     "translate each sentence of a line alone; the language of the input, such as en (needs sentencex)"
@@ -96,6 +97,35 @@ def fill_translate(parser):
     add_sizes(parser)
     add_max_source_length(parser)
     add_max_length(parser)
+    add_search_options(parser)
+
+
+def fill_transcribe(parser):
+    """Adds the options of `transcribe`."""
+    parser.add_argument(
+        "run",
+        metavar="FOLDER",
+        type=InputPath,
+        help="folder of a saved transcriber, or of the command `convert`",
+    )
+    parser.add_argument(
+        "--language",
+        help="code of the language, such as ko (default: the one that the model hears)",
+        **OPTIONAL,
+    )
+    parser.add_argument(
+        "--task",
+        choices=("transcribe", "translate"),
+        help="translate: in English (default: as saved)",
+        **OPTIONAL,
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="txt",
+        help="a line of text, or of JSON with times, for each recording; or subtitles of one",
+    )
+    parser.add_argument("--batch-size", type=int, default=8, help="number of recordings in a batch")
     add_search_options(parser)
 
 

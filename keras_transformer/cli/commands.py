@@ -228,6 +228,43 @@ def generate(options):
     return _answer_lines(*_load_answers(options, "TextGenerator"))
 
 
+def transcribe(options):
+    """Prints the transcript of each recording whose path is a line of standard input."""
+    from tqdm import tqdm
+
+    from keras_transformer.cli.answers import rows_of, standard_input, write_answers
+    from keras_transformer.cli.subtitles import written
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.serving import Transcriber
+    from keras_transformer.serving.audio import wav_of
+
+    paths = [os.fsdecode(line) for line in iterate_lines(standard_input(), LONGEST_LINE)]
+    if options.format in ("srt", "vtt") and len(paths) != 1:
+        raise ValueError(f"Give one recording where --format is srt or vtt. Received: {len(paths)}.")
+    transcriber = _load_servable(options, Transcriber.load).changed(
+        **options_among(options, "language", "task")
+    )
+    failed = 0
+    for start in tqdm(
+        range(0, len(paths), options.batch_size), unit="batch", disable=not sys.stderr.isatty()
+    ):
+        names, files = paths[start : start + options.batch_size], []
+        for name in names:
+            try:
+                files.append(wav_of(name, transcriber.sampling_rate))
+            except (OSError, ValueError) as error:
+                log.warning("%s", error)
+                files.append(b"")
+        none = [""] * len(files)
+        answers = transcriber.answer(files, none, none, signature="segments")
+        for name, answer in zip(names, rows_of(answers), strict=True):
+            if answer["error"]:
+                failed += 1
+                log.warning("%s: %s", name, answer["error"].decode())
+            write_answers(written(name, answer, options.format))
+    return SOME_FAILED if failed else DONE
+
+
 def evaluate(options):
     """Translates a file and prints its scores."""
     from keras_transformer.data.unknown import SMALL_SHARE, UnknownTokens

@@ -9,6 +9,7 @@ from keras_transformer.huggingface import (
     DECODERS,
     ENCODER_DECODERS,
     FAMILIES,
+    SPEECH,
     chat_template_from_huggingface,
     embedder_options,
     from_huggingface,
@@ -17,6 +18,7 @@ from keras_transformer.huggingface import (
     search_options,
     to_huggingface,
     tokenizers_from_huggingface,
+    transcriber_options,
     translator_options,
     with_dense_modules,
 )
@@ -160,6 +162,9 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
             room = model.max_positions + 1 - options["max_length"]
             options["max_source_length"] = max(1, min(DEFAULT_LENGTH, room))
         return servable_of(model, tokenizers, pairs=pairs, **options)
+    if model_type in SPEECH:
+        model, tokenizers = from_huggingface(source, **kwargs), tokenizers_from_huggingface(source)
+        return servable_of(model, tokenizers, pairs=pairs, **transcriber_options(source))
     rule = "A model that is neither of texts nor of images has no servable: use `from_huggingface` in Python."
     check(VisionTransformer in checkpoint.family.model_classes, rule, model_type=model_type)
     options = {"labels": labels_of(config)[1]}

@@ -71,6 +71,13 @@ def make_parser():
     )
     _add_command(
         subparsers,
+        "transcribe",
+        commands.transcribe,
+        answer_options.fill_transcribe,
+        "Transcribe recordings: standard input has the path of a WAV file on each line.",
+    )
+    _add_command(
+        subparsers,
         "evaluate",
         commands.evaluate,
         _fill_evaluate,

@@ -2,7 +2,7 @@
 
 from keras_transformer.huggingface.chat import ChatTemplate, chat_template_from_huggingface
 from keras_transformer.huggingface.checkpoint import from_huggingface, tokenizers_from_huggingface
-from keras_transformer.huggingface.families import DECODERS, ENCODER_DECODERS, ENCODERS, FAMILIES
+from keras_transformer.huggingface.families import DECODERS, ENCODER_DECODERS, ENCODERS, FAMILIES, SPEECH
 from keras_transformer.huggingface.generation import search_options
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.languages import translator_options
@@ -19,6 +19,7 @@ __all__ = [
     "ENCODERS",
     "ENCODER_DECODERS",
     "FAMILIES",
+    "SPEECH",
     "ChatTemplate",
     "chat_template_from_huggingface",
     "embedder_options",

@@ -51,9 +51,10 @@ ENCODER_MODULES = (
 )
 DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3, ministral, smollm3)
 ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus, mt5, umt5)
-MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, vit, whisper)
-ENCODERS, DECODERS, ENCODER_DECODERS = (
+SPEECH_MODULES = (whisper,)
+MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, *SPEECH_MODULES, vit)
+ENCODERS, DECODERS, ENCODER_DECODERS, SPEECH = (
     tuple(module.FAMILY.model_type for module in modules)
-    for modules in (ENCODER_MODULES, DECODER_MODULES, ENCODER_DECODER_MODULES)
+    for modules in (ENCODER_MODULES, DECODER_MODULES, ENCODER_DECODER_MODULES, SPEECH_MODULES)
 )
 FAMILIES = {module.FAMILY.model_type: module.FAMILY for module in MODULES}
