@@ -248,19 +248,19 @@ def transcribe(options):
     for start in tqdm(
         range(0, len(paths), options.batch_size), unit="batch", disable=not sys.stderr.isatty()
     ):
-        names, files = paths[start : start + options.batch_size], []
+        names, files, reasons = paths[start : start + options.batch_size], [], {}
         for name in names:
             try:
                 files.append(wav_of(name, transcriber.sampling_rate))
             except (OSError, ValueError) as error:
-                log.warning("%s", error)
+                reasons[name] = str(error)
                 files.append(b"")
         none = [""] * len(files)
         answers = transcriber.answer(files, none, none, signature="segments")
         for name, answer in zip(names, rows_of(answers), strict=True):
             if answer["error"]:
                 failed += 1
-                log.warning("%s: %s", name, answer["error"].decode())
+                log.warning("%s", reasons.get(name) or f"{name}: {answer['error'].decode()}")
             write_answers(written(name, answer, options.format))
     return SOME_FAILED if failed else DONE
 

@@ -1,6 +1,7 @@
 """The calls of a client of TensorFlow Serving: what they send, read and raise."""
 
 import copy
+import os
 import re
 import warnings
 
@@ -14,7 +15,10 @@ from keras_transformer.client.tensors import input_array
 from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
 from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
+from keras_transformer.untrusted import read_small
 
+# Number of bytes of a recording.
+LARGEST_FILE = 2**31
 # Seconds. Clocks and sockets do not take numbers of any size.
 LONGEST_TIMEOUT = 10**6
 # The exception for each failure; OSError for the others.
@@ -248,6 +252,42 @@ class Calls:
     def _pieces(self, stream):
         """Returns the iterator of the pieces of a `Stream`."""
         raise NotImplementedError
+
+    def transcribe(self, recordings, language=None, task=None):
+        """Transcribes recordings.
+
+        Args:
+            recordings: List of WAV files: paths, or their bytes.
+            language: The code of their language, such as "ko"; None for the export's, or for the one that it hears.
+            task: "transcribe" or "translate"; None for the export's.
+
+        Returns:
+            A list of str.
+
+        Raises:
+            ValueError: If `recordings` is not such a list, a file is not a regular file of at most 2**31 bytes, or the
+                server refuses a recording, whose number the message has.
+            OSError: If a file cannot be read, or there is no answer, as for `predict`.
+        """
+        return self._run(self._transcribe(recordings, language, task))
+
+    async def _transcribe(self, recordings, language, task):
+        rule = "`recordings` must be a list of paths or of bytes."
+        several = isinstance(recordings, (list, tuple))
+        fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in recordings)
+        check(fits, rule, recordings=recordings)
+        if not recordings:
+            return []
+        files = [each if isinstance(each, bytes) else read_small(each, LARGEST_FILE) for each in recordings]
+        choice = {"language": [language or ""] * len(files), "task": [task or ""] * len(files)}
+        outputs = await self._predict("wav", {"wav": files, **choice})
+        for output in ("text", "error"):
+            self._check_rows(output, len(files), "recordings", outputs, "O")
+        for row, error in enumerate(outputs["error"]):
+            reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
+            if reason:
+                raise ValueError(f"{self.url} refuses row {row} of `recordings`: {reason}")
+        return [text.decode("utf-8", "replace") for text in outputs["text"]]
 
     def answer(self, texts, second=None, **options):
         """Asks any model that reads texts. Warns when it cut some of them, or cannot write text of them.

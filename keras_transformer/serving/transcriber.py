@@ -191,7 +191,8 @@ class Transcriber(Servable):
 
     def warmup_requests(self, shapes):
         for signature in self.signatures_class.descriptions:
-            for batch_size, _ in shapes[:1]:
+            # One answer takes a window of the encoder: seconds.
+            for batch_size in [shapes[0][0] if signature == "serving_default" else 1]:
                 if signature == "serving_default":
                     yield signature, {"audio": np.zeros((batch_size, self.sampling_rate), "float32")}
                     continue

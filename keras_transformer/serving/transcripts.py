@@ -12,6 +12,10 @@ from keras_transformer.serving.signatures import Output, Signatures, function_of
 STEP_SECONDS = 0.02
 # A window is silence where "no speech" is likelier than this, and the tokens are on average less likely than that.
 NO_SPEECH, LOG_PROB = 0.6, -1.0
+# So many windows are read at once: the scores of each one's encoder have 72 MB in Whisper base.
+WINDOWS = 8
+# Decibels below which no spectrogram lies.
+UNLIMITED = 1e4
 # A slot of a window without a token of the transcript.
 DROPPED = -1
 
@@ -170,8 +174,7 @@ class TranscriberSignatures(Signatures):
         servable, frames = self._servable, self._servable.window_frames
         batch, longest = tf.shape(lengths)[0], servable.longest_output
         totals = -(-lengths // servable.spectrogram.sequence_stride)
-        window = frames * servable.spectrogram.sequence_stride
-        features = servable.spectrogram(tf.pad(audio, [[0, 0], [0, window]]))
+        features = self._features(audio)
         has_stamps = servable.ids.no_timestamps_id is not None
         stamps = tf.logical_and(has_stamps, timestamps | (totals > frames))
 
@@ -188,7 +191,7 @@ class TranscriberSignatures(Signatures):
                     self._search,
                     [windows, *chosen],
                     [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)],
-                    self._batch_sizes[-1],
+                    min(WINDOWS, self._batch_sizes[-1]),
                 )
             left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
             kept, steps = self._kept(new, lengths, silent, left)
@@ -224,6 +227,35 @@ class TranscriberSignatures(Signatures):
         tokens, seconds = (tf.transpose(x, (1, 0, 2)) for x in (tokens, seconds))
         whole = (batch, count * longest)
         return tf.reshape(tokens, whole), tf.reshape(seconds, whole), heard
+
+    def _features(self, audio):
+        """Computes the spectrogram of recordings, one window more than they are long: `(batch, frames, features)`.
+
+        It computes a window at a time: the transform of a long recording has many times its size. The highest value is
+        that of the whole recording.
+        """
+        spectrogram, frames = self._servable.spectrogram, self._servable.window_frames
+        stride, batch = spectrogram.sequence_stride, tf.shape(audio)[0]
+        # A frame reads less than `beside` frames on each side.
+        beside = -(-spectrogram.fft_length // (2 * stride))
+        width, edge = frames * stride, beside * stride
+        windows = tf.shape(audio)[1] // width + 2
+        padded = tf.pad(audio, [[0, 0], [0, windows * width + edge - tf.shape(audio)[1]]])
+        padded = tf.concat([tf.reverse(padded[:, 1 : edge + 1], [1]), padded], axis=1)
+        raw = type(spectrogram).from_config({**spectrogram.get_config(), "top_db": UNLIMITED})
+
+        def step(i, parts):
+            window = padded[:, i * width : (i + 1) * width + 2 * edge]
+            return i + 1, parts.write(i, raw(window)[:, beside : beside + frames])
+
+        shape = (None, frames, spectrogram.num_mel_bins)
+        parts = tf.TensorArray(tf.float32, windows, infer_shape=False, element_shape=shape)
+        _, parts = tf.while_loop(lambda i, _: i < windows, step, (0, parts), parallel_iterations=1)
+        features = tf.reshape(
+            tf.transpose(parts.stack(), (1, 0, 2, 3)), (batch, -1, spectrogram.num_mel_bins)
+        )
+        reach = spectrogram.top_db / 10.0 / spectrogram.deviation
+        return tf.maximum(features, tf.reduce_max(features, axis=(1, 2), keepdims=True) - reach)
 
     def _number_of(self, language):
         """Returns the number of each language's id among the languages, from 1 on; 0 for -1."""

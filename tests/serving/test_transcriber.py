@@ -2,83 +2,22 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hearing import END, IDS, LONGEST, NO_TIMES, RATE, SECONDS, START, sound, transcriber
 
-from keras_transformer import layers, serving
-from keras_transformer.decoding import NoRepeatNgram, SpeechIds
-from keras_transformer.models import EncoderDecoder
+from keras_transformer import serving
+from keras_transformer.decoding import SpeechIds
 from keras_transformer.serving.audio import wav_of
 from keras_transformer.serving.transcriber import Segment
 from keras_transformer.serving.transcripts import DROPPED
 from keras_transformer.serving.verify import Served
-from keras_transformer.text import BytePairTokenizer
-from keras_transformer.text.byte_pair import BYTE_CHARACTERS
-
-RATE, SECONDS, LONGEST = 4000, 0.5, 24
-SPECIAL = ["<end>", "<start>", "<en>", "<ko>", "<transcribe>", "<translate>", "<nospeech>", "<notimes>"]
-END, START, EN, KO, SAY, TRANSLATE, NO_SPEECH, NO_TIMES = range(256, 264)
-IDS = SpeechIds(
-    {"en": EN, "ko": KO},
-    {"transcribe": SAY, "translate": TRANSLATE},
-    no_timestamps_id=NO_TIMES,
-    suppressed=(7, START, EN, KO, SAY, TRANSLATE, NO_SPEECH),
-    suppressed_first=(END,),
-    max_first_timestamp=5,
-)
-VOCAB = NO_TIMES + 1 + 26
-
-
-def tokenizer():
-    return BytePairTokenizer([*BYTE_CHARACTERS, *SPECIAL], [], eos_token="<end>", special_tokens=SPECIAL)
-
-
-def model(seed=0, vocab=VOCAB):
-    keras.utils.set_random_seed(seed)
-    options = {
-        "dropout": 0.0,
-        "normalize_first": True,
-        "kernel_initializer": keras.initializers.RandomNormal(0, 1.5),
-    }
-    source = layers.ConvolutionalSubsampling(8, positions=layers.LearnedPositions(25), dropout=0.0)
-    source.build((None, None, 6))
-    target = layers.Embeddings(vocab, 8, layers.LearnedPositions(40), dropout=0.0)
-    made = EncoderDecoder(
-        source,
-        layers.Encoder(1, 2, 16, **options),
-        target,
-        layers.Decoder(1, 2, 16, **options),
-        output=layers.TokenEmbedding(vocab, 8),
-        pad_id=START,
-        bos_id=START,
-        eos_id=END,
-    )
-    for weight in (target.tokens.embeddings, made.output_embedding.embeddings):
-        weight.assign(np.random.default_rng(seed).normal(size=weight.shape))
-    return made
-
-
-def transcriber(**changes):
-    options = {
-        "spectrogram": layers.LogMelSpectrogram(6, RATE, fft_length=100, sequence_stride=40),
-        "ids": IDS,
-        "window_seconds": SECONDS,
-        "max_length": LONGEST,
-        # Without it a model of random weights repeats one token.
-        "constraints": [NoRepeatNgram(2)],
-    }
-    return serving.Transcriber(model(), tokenizer(), **{**options, **changes})
 
 
 @pytest.fixture(scope="module")
 def given():
     return transcriber()
-
-
-def sound(seconds, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, round(seconds * RATE)).astype("float32")
 
 
 def test_a_recording_alone_is_as_beside_others(given):
@@ -89,6 +28,18 @@ def test_a_recording_alone_is_as_beside_others(given):
     assert len({*together}) == len(together) and all(together)
     # A window longer has more windows, and so more text.
     assert len(together[1]) > len(together[0])
+
+
+def test_the_spectrogram_of_a_long_recording_is_that_of_the_whole(given):
+    audio = np.stack(
+        [sound(1.7) * np.linspace(1e-4, 1, 6800, dtype="float32"), np.pad(sound(0.8, 1), (0, 3600))]
+    )
+    found = given.signatures([8])._features(tf.constant(audio)).numpy()
+    frames = 6800 // 40
+    expected = given.spectrogram(np.pad(audio, ((0, 0), (0, 4000)))).numpy()
+    assert found.shape[1] >= frames + given.window_frames
+    np.testing.assert_allclose(found[:, :frames], expected[:, :frames], atol=1e-5)
+    assert np.ptp(expected) > 1
 
 
 def test_silence_and_nothing_have_no_words(given):

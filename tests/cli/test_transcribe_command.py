@@ -1,0 +1,73 @@
+"""`keras-transformer transcribe`: a recording for each line in, and what is written of it."""
+
+import json
+
+import pytest
+from commands import assert_refused, run
+from hearing import RATE, sound, transcriber
+
+from keras_transformer.serving.audio import wav_of
+
+
+@pytest.fixture(scope="module")
+def given():
+    return transcriber()
+
+
+@pytest.fixture(scope="module")
+def folder(given, tmp_path_factory):
+    base = tmp_path_factory.mktemp("hearing")
+    given.save(base / "model")
+    for name, seconds in (("short", 0.3), ("long 한", 1.4)):
+        (base / f"{name}.wav").write_bytes(wav_of(sound(seconds), RATE))
+    return base
+
+
+def lines(*paths):
+    return "".join(f"{path}\n" for path in paths).encode()
+
+
+def test_each_recording_gets_a_line_and_a_bad_one_an_empty_line(folder, given):
+    files = [folder / "short.wav", folder / "missing.wav", folder / "long 한.wav"]
+    code, out, err = run("transcribe", folder / "model", "--language", "ko", stdin=lines(*files))
+    written = out.decode().split("\n")
+    expected = given.transcribe([str(files[0]), str(files[2])], "ko", timestamps=True)
+    texts = [" ".join(" ".join(each.text.split()) for each in segments) for segments in expected]
+    assert (code, written) == (4, [texts[0], "", texts[1], ""])
+    assert err.count("missing.wav") == 1
+
+
+@pytest.mark.slow
+def test_json_has_the_language_and_the_times(folder, given):
+    code, out, _ = run(
+        "transcribe", folder / "model", "--format", "json", stdin=lines(folder / "long 한.wav")
+    )
+    (found,) = map(json.loads, out.decode().splitlines())
+    (expected,) = given.transcribe([str(folder / "long 한.wav")], timestamps=True)
+    assert code == 0 and found["file"].endswith("long 한.wav") and found["language"] in ("en", "ko")
+    assert [(each["begin"], each["end"]) for each in found["segments"]] == [
+        (round(each.begin, 2), round(each.end, 2)) for each in expected
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "mark"), [("srt", ","), ("vtt", ".")])
+def test_subtitles_have_a_number_and_a_clock(folder, given, kind, mark):
+    code, out, _ = run("transcribe", folder / "model", "--format", kind, stdin=lines(folder / "long 한.wav"))
+    (expected,) = given.transcribe([str(folder / "long 한.wav")], timestamps=True)
+    blocks = out.decode().split("\n\n")
+    blocks = blocks[1:] if kind == "vtt" else blocks
+    assert (
+        code == 0
+        and len(blocks) == len(expected)
+        and out.decode().startswith("WEBVTT" if kind == "vtt" else "1\n")
+    )
+    times = [line for line in out.decode().splitlines() if " --> " in line]
+    first = f"00:00:00{mark}{round(1000 * expected[0].begin):03}"
+    assert times[0].startswith(first) and times[0].count(mark) == 2
+
+
+def test_subtitles_of_several_recordings_and_unknown_languages_are_refused(folder):
+    stdin = lines(folder / "short.wav", folder / "short.wav")
+    assert_refused("transcribe", folder / "model", "--format", "srt", named="Give one recording", stdin=stdin)
+    assert_refused("transcribe", folder / "model", "--language", "xx", named="`language`", stdin=stdin)

@@ -1,0 +1,62 @@
+"""`Client.transcribe`: what it sends of files and bytes, and what it says of a refused row."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorflow_serving")
+from servers import ServedModel
+
+from keras_transformer.client import AsyncClient, Client
+from keras_transformer.serving.audio import wav_of
+from keras_transformer.serving.graph.saved_model import write_saved_model
+
+FILES = [wav_of(np.zeros(n, "float32"), 16000) for n in (3, 5, 9)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A model with a transcriber's signature, which says what it got."""
+    specs = [tf.TensorSpec((None,), tf.string, name=name) for name in ("wav", "language", "task")]
+
+    @tf.function(input_signature=specs)
+    def transcribe(wav, language, task):
+        text = tf.strings.join([tf.strings.as_string(tf.strings.length(wav)), language, task], "|")
+        error = tf.where(tf.strings.substr(wav, 0, 4) == "RIFF", "", "`wav` must be a WAV file.\x1b[2J")
+        return {"text": text, "language": language, "error": error}
+
+    folder = tmp_path_factory.mktemp("served") / "1"
+    write_saved_model(tf.Module(), {"wav": transcribe}, folder, xla=False)
+    return {"hearing": {1: ServedModel(folder)}}
+
+
+def test_paths_and_bytes_are_transcribed_in_their_order(url, tmp_path):
+    path = tmp_path / "가.wav"
+    path.write_bytes(FILES[1])
+    with Client(url, "hearing", batch_size=2) as client:
+        found = client.transcribe([FILES[2], path, str(path), FILES[0]], "ko", task="translate")
+        assert found == [f"{len(FILES[i])}|ko|translate" for i in (2, 1, 1, 0)]
+        assert client.transcribe(FILES[:1]) == [f"{len(FILES[0])}||"] and client.transcribe([]) == []
+
+    async def ask():
+        async with AsyncClient(url, "hearing") as client:
+            return await client.transcribe(FILES)
+
+    assert asyncio.run(ask()) == [f"{len(file)}||" for file in FILES]
+
+
+def test_what_cannot_be_sent_or_read_is_refused(url, tmp_path):
+    with Client(url, "hearing") as client:
+        with pytest.raises(
+            ValueError, match=r"refuses row 1 of `recordings`: `wav` must be a WAV file\.\\x1b"
+        ):
+            client.transcribe([FILES[0], b"junk"])
+        for recordings in ("a.wav", b"RIFF", [3], None):
+            with pytest.raises(ValueError, match="`recordings` must be a list of paths or of bytes"):
+                client.transcribe(recordings)
+        with pytest.raises(ValueError, match="must be a regular file"):
+            client.transcribe([tmp_path])
+        with pytest.raises(FileNotFoundError):
+            client.transcribe([tmp_path / "missing.wav"])
