@@ -115,9 +115,10 @@ def from_huggingface(folder, verbose=False, *, precision="float32", base=None, *
 
     Returns:
         A `LanguageModel` for GPT-2, Llama and its relatives; a `Transformer` for Marian; a `T5`; an `EncoderDecoder`
-        for BART and its relatives; an `EncoderModel` for BERT and its relatives, for EmbeddingGemma, and for a decoder
-        with modules.json, which makes vectors; a `VisionTransformer` for ViT, with the classes of a
-        `ViTForImageClassification`, or with or without the pooler of a `ViTModel`.
+        for BART and its relatives, and for Whisper, whose source reads `(batch, frames, mels)`; an `EncoderModel` for
+        BERT and its relatives, for EmbeddingGemma, and for a decoder with modules.json, which makes vectors; a
+        `VisionTransformer` for ViT, with the classes of a `ViTForImageClassification`, or with or without the pooler of
+        a `ViTModel`.
 
     Raises:
         ValueError: If a file is missing, damaged or pickled; if config.json asks for something that the library does

@@ -7,8 +7,8 @@ from keras_transformer.checks import check, check_choice, check_positive, check_
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers.base import Configured, ensure_built
-from keras_transformer.layers.embedding import check_added
 from keras_transformer.layers.feed_forward import activated, get_activation
+from keras_transformer.layers.positions import check_added
 from keras_transformer.layers.residual import Dropout
 from keras_transformer.masks import as_token_mask
 

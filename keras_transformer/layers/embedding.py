@@ -12,7 +12,7 @@ from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
 from keras_transformer.layers.base import Configured, check_part, ensure_built, pop_keras_arguments
 from keras_transformer.layers.cache import Place
-from keras_transformer.layers.positions import AttentionPositions
+from keras_transformer.layers.positions import check_added
 from keras_transformer.layers.projection import product_of
 from keras_transformer.layers.residual import Dropout
 
@@ -225,22 +225,6 @@ def sinusoidal_positions(
     rates = ops.exp(even * (-math.log(max_wavelength) / (d_model - 2 if endpoint else d_model)))
     angles = ops.expand_dims(ops.cast(positions, dtype), -1) * rates
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
-
-
-def check_added(positions, owner):
-    """Returns the `positions` that a layer of class `owner` was given to add to its output, or None.
-
-    Raises:
-        ValueError: If they are no layer, or act inside attention.
-    """
-    kind = type(positions).__name__
-    rule = (
-        f"`positions` of `{owner}` must be a layer that adds positions to its output, such as `LearnedPositions`. "
-        f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
-        "the layers of the encoder or decoder."
-    )
-    check(not isinstance(positions, AttentionPositions), rule, positions=positions)
-    return check_part(positions, "positions")
 
 
 class _Added(Configured, keras.layers.Layer):

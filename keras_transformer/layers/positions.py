@@ -61,6 +61,23 @@ class AttentionPositions(Configured, keras.layers.Layer):
         return lambda distances: self.bias(distances, num_heads)
 
 
+def check_added(positions, owner):
+    """Returns the `positions` that a layer of class `owner` was given to add to its output, or None.
+
+    Raises:
+        ValueError: If they are no layer, or act inside attention.
+    """
+    kind = type(positions).__name__
+    check(
+        not isinstance(positions, AttentionPositions),
+        f"`positions` of `{owner}` must be a layer that adds positions to its output, such as `LearnedPositions`. "
+        f"`{kind}` acts inside attention: pass it as `attention=MultiHeadAttention(..., positions={kind}(...))` to "
+        "the layers of the encoder or decoder.",
+        positions=positions,
+    )
+    return check_part(positions, "positions")
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class ALiBi(AttentionPositions):
     """Lowers a score with the distance of its key: `-slope * distance`, with a slope for each head.

@@ -50,8 +50,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
 
     Args:
         source: A layer that gives `(batch, source_len, d_model)`: `Embeddings` of ids; or any other, such as
-            convolutions over a spectrogram or a pretrained model. What it reads is a tensor or a nest of tensors, batch
-            first. Its padding is what its mask says, as Keras computes it; without one there is none.
+            `ConvolutionalSubsampling` of a spectrogram, or a pretrained model. What it reads is a tensor or a nest of
+            tensors, batch first. Its padding is what its mask says, as Keras computes it; without one there is none.
         encoder: An `Encoder`.
         target: `Embeddings`; may be `source` too.
         decoder: A `Decoder`.

@@ -103,6 +103,35 @@ def test_prompts_of_qwen_begin_as_tokenizer_config_says(said, expected, tmp_path
     assert convert(folder, tmp_path / "own").starts_with_bos is expected
 
 
+def test_byte_pairs_of_whisper(tmp_path):
+    """Times are tokens in a text too. Languages and tasks are for prompts: in a text they are plain text."""
+    pieces, merges = byte_pieces()
+    pieces = [*(piece for piece in pieces if "<" not in piece or len(piece) == 1), "", "<|endoftext|>"]
+    there = transformers.WhisperTokenizer({piece: i for i, piece in enumerate(pieces)}, merges)
+    there.add_special_tokens(
+        {"additional_special_tokens": ["<|startoftranscript|>", "<|ko|>", "<|transcribe|>"]}
+    )
+    there.add_tokens([transformers.AddedToken(f"<|{time}|>") for time in ("0.00", "0.02")])
+    ids = {"vocab_size": len(there), "eos_token_id": there.eos_token_id, "pad_token_id": there.eos_token_id}
+    folder = written(
+        tmp_path / "model", {**CONFIGS["whisper"], **ids, "decoder_start_token_id": len(pieces)}, {}
+    )
+    there.save_pretrained(folder)
+    (tokenizer,) = tokenizers_from_huggingface(folder)
+    assert (tokenizer.vocab_size, tokenizer.eos_id, tokenizer.pad_id) == (
+        len(there),
+        *[there.eos_token_id] * 2,
+    )
+    texts = [*TEXTS, "<|0.00|> the dog<|0.02|>"]
+    assert_same_ids(tokenizer, there, texts)
+    prompt = there("the dog")["input_ids"]
+    assert tokenizer.detokenize([prompt]).numpy()[0].decode() == "the dog"
+    assert tokenizer.tokenize("<|ko|>").numpy().size > 1
+    to_huggingface(from_huggingface(folder), tmp_path / "new", tokenizers=(tokenizer,))
+    again = transformers.WhisperTokenizer.from_pretrained(tmp_path / "new")
+    assert again(texts, add_special_tokens=False) == there(texts, add_special_tokens=False)
+
+
 def test_sentence_pieces_of_gemma(tmp_path):
     ids = {"vocab_size": 420, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
     config = {**CONFIGS["gemma2"], **ids}
