@@ -1,6 +1,7 @@
 """Whisper: its padding, convolutions and keys; the ids of its prompts, its spectrogram and its tokenizer."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -10,14 +11,15 @@ from safetensors.numpy import load_file
 from test_byte_level import RECORDED, folder_of
 
 from keras_transformer.cli.convert import convert
+from keras_transformer.decoding import SpeechIds
 from keras_transformer.huggingface import (
     FAMILIES,
-    SpeechIds,
     from_huggingface,
     preprocessing_from_huggingface,
     speech_ids_from_huggingface,
     to_huggingface,
     tokenizers_from_huggingface,
+    transcriber_options,
 )
 from keras_transformer.layers import LogMelSpectrogram
 
@@ -101,9 +103,15 @@ def test_a_model_is_saved_with_its_frozen_positions(written, tmp_path):
     assert len(again.non_trainable_weights) == len(model.non_trainable_weights)
 
 
-def test_nothing_serves_it_yet(written, tmp_path):
-    with pytest.raises(ValueError, match=r"no servable.*model_type='whisper'"):
-        convert(written[1], tmp_path / "served")
+def test_its_folder_becomes_a_transcriber(written, tmp_path):
+    folder = tmp_path / "there"
+    shutil.copytree(written[1], folder)
+    ids = {"eos_token_id": 29, "no_timestamps_token_id": 27, "lang_to_id": {"<|ko|>": 20}}
+    (folder / "generation_config.json").write_text(json.dumps(ids))
+    (folder / "preprocessor_config.json").write_text(json.dumps({"feature_size": 5, "n_fft": 100}))
+    assert transcriber_options(folder)["spectrogram"].num_mel_bins == 5
+    with pytest.raises(ValueError, match=r"whisper.*tokenizer|tokenizer.json"):
+        convert(folder, tmp_path / "served")
 
 
 # The ids of prompts.
