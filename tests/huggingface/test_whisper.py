@@ -168,7 +168,7 @@ def test_a_model_of_english_alone_has_neither_language_nor_task(read):
     assert ids.prompt() == [15] and ids.prompt(timestamps=True) == []
     with pytest.raises(ValueError, match=r"`language` must be one of \[None\]"):
         ids.prompt("en")
-    with pytest.raises(ValueError, match="`timestamps` must be True where"):
+    with pytest.raises(ValueError, match="`timestamps` must be True for a model"):
         read().prompt()
 
 
