@@ -1,7 +1,6 @@
 """The calls of a client of TensorFlow Serving: what they send, read and raise."""
 
 import copy
-import os
 import re
 import warnings
 
@@ -11,14 +10,11 @@ from keras_transformer.checks import check, check_count, check_positive, check_r
 from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
 from keras_transformer.client.attempts import LONGEST_MESSAGE, MAX_BYTES, Failure, attempt
 from keras_transformer.client.stream import RefusedOptions, Stream, text_output
-from keras_transformer.client.tensors import input_array
+from keras_transformer.client.tensors import files_of, input_array
 from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
 from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
-from keras_transformer.untrusted import read_small
 
-# Number of bytes of a recording.
-LARGEST_FILE = 2**31
 # Seconds. Clocks and sockets do not take numbers of any size.
 LONGEST_TIMEOUT = 10**6
 # The exception for each failure; OSError for the others.
@@ -272,13 +268,9 @@ class Calls:
         return self._run(self._transcribe(recordings, language, task))
 
     async def _transcribe(self, recordings, language, task):
-        rule = "`recordings` must be a list of paths or of bytes."
-        several = isinstance(recordings, (list, tuple))
-        fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in recordings)
-        check(fits, rule, recordings=recordings)
-        if not recordings:
+        files = files_of(recordings)
+        if not files:
             return []
-        files = [each if isinstance(each, bytes) else read_small(each, LARGEST_FILE) for each in recordings]
         choice = {"language": [language or ""] * len(files), "task": [task or ""] * len(files)}
         outputs = await self._predict("wav", {"wav": files, **choice})
         for output in ("text", "error"):

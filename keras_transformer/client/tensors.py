@@ -1,8 +1,15 @@
 """NumPy arrays of the inputs and outputs of a server."""
 
+import os
+
 import numpy as np
 
+from keras_transformer.checks import check
+from keras_transformer.untrusted import read_small
+
 INT32 = np.iinfo(np.int32)
+# Number of bytes of a recording.
+LARGEST_FILE = 2**31
 
 
 def input_array(name, value):
@@ -96,3 +103,19 @@ def _joined(name, batches):
     for rows, array in batches:
         whole[(rows, *(slice(size) for size in array.shape[1:]))] = array
     return whole
+
+
+def files_of(recordings):
+    """Returns the bytes of recordings, a list.
+
+    Args:
+        recordings: List of paths or of bytes.
+
+    Raises:
+        ValueError: If it is something else, or a path is not that of a regular file of at most 2**31 bytes.
+        OSError: If a file cannot be read.
+    """
+    several = isinstance(recordings, (list, tuple))
+    fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in recordings)
+    check(fits, "`recordings` must be a list of paths or of bytes.", recordings=recordings)
+    return [each if isinstance(each, bytes) else read_small(each, LARGEST_FILE) for each in recordings]

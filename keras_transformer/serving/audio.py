@@ -42,119 +42,111 @@ def waves(contents, sampling_rate, max_samples):
         float32 `(batch, samples)`, in [-1, 1], padded with zeros on the right; the number of samples of each row, int32
         `(batch,)`; and which files could be read, bool `(batch,)`. Other rows have no samples.
     """
-    empty = tf.zeros((0,), tf.float32)
 
-    def read(content):
-        # In a dataset a row whose file is damaged can be left out, so its error stays in the row.
-        def wave(content):
-            return tf.ensure_shape(_wave(content, sampling_rate, max_samples), (None,))
-
-        files = tf.data.Dataset.from_tensors(content).map(wave).ignore_errors()
-        return files.reduce((empty, False), lambda _, samples: (samples, True))
-
-    # The rows differ in length, so each is written as the bytes of its numbers.
-    def bytes_of(content):
-        samples, readable = read(content)
+    def rows_of(content):
+        samples, readable = _wave(content, sampling_rate, max_samples)
         return tf.RaggedTensor.from_row_lengths(samples, [tf.size(samples)]), readable
 
     spec = tf.RaggedTensorSpec((1, None), tf.float32, ragged_rank=1, row_splits_dtype=tf.int64)
-    rows, readable = tf.map_fn(bytes_of, contents, fn_output_signature=(spec, tf.bool))
+    rows, readable = tf.map_fn(rows_of, contents, fn_output_signature=(spec, tf.bool))
     rows = rows.merge_dims(0, 1)
     return rows.to_tensor(), tf.cast(rows.row_lengths(), tf.int32), readable
 
 
 def _wave(content, sampling_rate, max_samples):
-    """Reads one WAV file, a string scalar: float32 `(samples,)`. It raises an error for another file."""
+    """Reads one WAV file: float32 `(samples,)`, and whether it could be read.
+
+    No operation of it fails, whatever the bytes are: an error would end the request with all its rows.
+
+    Args:
+        content: The bytes of the file, string scalar.
+        sampling_rate: As for `waves`.
+        max_samples: As for `waves`.
+    """
+    content = tf.io.decode_raw(content, tf.uint8)
+    end = tf.size(content)
     form, data = _chunks(content)
-    with tf.control_dependencies([tf.debugging.assert_greater_equal(tf.strings.length(form), 16)]):
-        code, channels, bits = (_number(form, start, 2) for start in (0, 2, 14))
-    rate = _number(form, 4, 4)
-    code = tf.cond(tf.equal(code, EXTENSIBLE), lambda: _number(form, 24, 2), lambda: code)
-    size = bits // 8
-    rules = [
-        tf.debugging.Assert(
-            tf.reduce_any([(code == kind) & (bits == width) for kind in BITS for width in BITS[kind]]),
-            [code, bits],
-        ),
-        tf.debugging.assert_less_equal(channels, MAX_CHANNELS),
-        tf.debugging.assert_positive(channels),
-        tf.debugging.assert_greater_equal(rate, LOWEST_RATE),
-        tf.debugging.assert_less_equal(rate, HIGHEST_RATE),
-    ]
-    with tf.control_dependencies(rules):
-        frames = tf.strings.length(data) // (size * channels)
-    samples = tf.cast(frames, tf.float64) * sampling_rate / tf.cast(rate, tf.float64)
-    with tf.control_dependencies(
-        [tf.debugging.assert_less_equal(samples, tf.constant(max_samples, tf.float64))]
-    ):
-        data = tf.strings.substr(data, 0, frames * size * channels)
-    samples = tf.reshape(_samples(data, code, bits), (-1, channels))
-    samples = tf.debugging.assert_all_finite(tf.reduce_mean(samples, axis=1), "samples")
-    return resampled(samples, rate, sampling_rate)
+    readable = _spells(content, 0, b"RIFF") & _spells(content, 8, b"WAVE") & (form > 0) & (data > 0)
+    code, channels, rate, bits = (
+        _number(content, form + at, n) for at, n in ((8, 2), (10, 2), (12, 4), (22, 2))
+    )
+    # The format and the size of a sample that follow one another.
+    code = tf.where(code == EXTENSIBLE, _number(content, form + 32, 2), code)
+    kinds = tf.constant([(kind, width) for kind in BITS for width in BITS[kind]])
+    known = tf.reduce_all(kinds == tf.stack([code, bits]), axis=1)
+    size = _number(content, data + 4, 4)
+    room = end - data - 8
+    # The file of a stream has the largest size, which is negative here. The end of a file that was cut off is missing.
+    readable &= tf.reduce_any(known) & (size <= room) & (channels > 0) & (channels <= MAX_CHANNELS)
+    readable &= (rate >= LOWEST_RATE) & (rate <= HIGHEST_RATE)
+    width = tf.maximum(bits // 8 * channels, 1)
+    frames = tf.where(size < 0, room, size) // width
+    count = tf.cast(frames, tf.float64) * sampling_rate / tf.cast(tf.maximum(rate, 1), tf.float64)
+    readable &= count <= tf.constant(max_samples, tf.float64)
+    frames = tf.where(readable, frames, 0)
+    data = content[data + 8 : data + 8 + frames * width]
+    readers = [_reader(data, kind, width) for kind in BITS for width in BITS[kind]]
+    samples = tf.switch_case(tf.argmax(known, output_type=tf.int32), readers)
+    samples = tf.reduce_mean(tf.reshape(samples, (frames, tf.where(readable, channels, 1))), axis=1)
+    readable &= tf.reduce_all(tf.math.is_finite(samples))
+    samples = resampled(samples, tf.where(readable, rate, sampling_rate), sampling_rate)
+    return samples[: tf.where(readable, tf.size(samples), 0)], readable
 
 
 def _chunks(content):
-    """Returns the contents of the chunks "fmt " and "data" of a file."""
-    header = tf.strings.substr(content, 0, 4) == "RIFF", tf.strings.substr(content, 8, 4) == "WAVE"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(header), ["no WAV file"])]):
-        end = tf.strings.length(content)
+    """Returns where the chunks "fmt " and "data" of a file begin, int32 scalars; 0 for one that is not there."""
+    end = tf.size(content)
 
-    def goes_on(place, form, data):
-        return (place + 8 <= end) & (data < 0)
+    def goes_on(place, _, data):
+        return (place + 8 <= end) & (data == 0)
 
     def read(place, form, data):
-        name, size = tf.strings.substr(content, place, 4), _number(content, place + 4, 4)
-        # The file of a stream has the largest size, which is negative here.
-        size = tf.where((size < 0) | (size > end - place - 8), end - place - 8, size)
-        form = tf.where(name == "fmt ", place, form)
-        data = tf.where(name == "data", place, data)
+        size = _number(content, place + 4, 4)
+        form = tf.where(_spells(content, place, b"fmt "), place, form)
+        data = tf.where(_spells(content, place, b"data"), place, data)
+        # A size beyond the file ends the search, and so does a negative one.
+        size = tf.where((size < 0) | (size > end - place), end - place, size)
         return place + 8 + size + size % 2, form, data
 
-    _, form, data = tf.while_loop(goes_on, read, (12, -1, -1))
-    found = [tf.debugging.assert_non_negative(form), tf.debugging.assert_non_negative(data)]
+    return tf.while_loop(goes_on, read, (12, 0, 0))[1:]
 
-    def content_of(place):
-        size = _number(content, place + 4, 4)
-        # The end of a file that was cut off is missing.
-        with tf.control_dependencies([tf.debugging.assert_less_equal(size, end - place - 8)]):
-            return tf.strings.substr(content, place + 8, tf.where(size < 0, end, size))
 
-    with tf.control_dependencies(found):
-        return content_of(tf.identity(form)), content_of(tf.identity(data))
+def _spells(content, start, letters):
+    """Whether the bytes from a place on are these letters."""
+    found = content[start : start + len(letters)]
+    return (tf.size(found) == len(letters)) & tf.reduce_all(
+        found[:4] == tf.constant([*letters], tf.uint8)[: tf.size(found)]
+    )
 
 
 def _number(content, start, size):
-    """Reads a little-endian integer of 2 or 4 bytes, an int32 scalar."""
-    kind = {2: tf.uint16, 4: tf.int32}[size]
-    return tf.cast(tf.io.decode_raw(tf.strings.substr(content, start, size), kind)[0], tf.int32)
+    """Reads a little-endian integer of 2 or 4 bytes, an int32 scalar; bytes that are not there are 0."""
+    found = tf.cast(content[start : start + size], tf.int32)
+    return tf.reduce_sum(tf.bitwise.left_shift(found, 8 * tf.range(tf.size(found))))
 
 
-def _samples(data, code, bits):
-    """Returns the numbers in the bytes of samples, float32 in [-1, 1]."""
-
-    def three_bytes():
-        triples = tf.reshape(tf.io.decode_raw(data, tf.uint8), (-1, 3))
-        # The highest byte has the sign.
-        low, middle, high = tf.unstack(tf.cast(triples, tf.int32), axis=1)
-        value = low + 256 * middle + 65536 * high
-        return tf.cast(tf.where(high >= 128, value - 2**24, value), tf.float32) / 2.0**23
-
-    def integers(kind, largest):
-        return lambda: tf.cast(tf.io.decode_raw(data, kind), tf.float32) / largest
-
-    readers = {
-        (INTEGERS, 8): lambda: (tf.cast(tf.io.decode_raw(data, tf.uint8), tf.float32) - 128.0) / 128.0,
-        (INTEGERS, 16): integers(tf.int16, 2.0**15),
-        (INTEGERS, 24): three_bytes,
-        (INTEGERS, 32): integers(tf.int32, 2.0**31),
-        (FLOATS, 32): integers(tf.float32, 1.0),
-        (FLOATS, 64): integers(tf.float64, 1.0),
+def _reader(data, code, bits):
+    """Returns a function that makes numbers of the bytes of samples, float32 in [-1, 1]."""
+    kinds = {
+        (INTEGERS, 16): (tf.int16, 2.0**15),
+        (INTEGERS, 32): (tf.int32, 2.0**31),
+        (FLOATS, 32): (tf.float32, 1.0),
+        (FLOATS, 64): (tf.float64, 1.0),
     }
-    keys = tf.constant(list(readers))
-    return tf.switch_case(
-        tf.argmax(tf.reduce_all(keys == tf.stack([code, bits]), axis=1), output_type=tf.int32),
-        list(readers.values()),
-    )
+    size = bits // 8
+
+    def read():
+        numbers = tf.reshape(data[: tf.size(data) // size * size], (-1, size))
+        if bits == 8:
+            return (tf.cast(numbers[:, 0], tf.float32) - 128.0) / 128.0
+        if bits == 24:
+            # They are the three higher bytes of 32 bits.
+            low = tf.zeros_like(numbers[:, :1])
+            return tf.cast(tf.bitcast(tf.concat([low, numbers], axis=1), tf.int32), tf.float32) / 2.0**31
+        kind, largest = kinds[code, bits]
+        return tf.cast(tf.bitcast(numbers, kind), tf.float32) / largest
+
+    return read
 
 
 def resampled(samples, rate, new_rate):

@@ -145,6 +145,7 @@ def test_the_next_window_begins_where_the_last_segment_ended(given):
     assert (kept.numpy() == DROPPED).all() and (steps.numpy() == 50).all()
 
 
+@pytest.mark.slow
 def test_a_model_without_special_ids_reads_window_by_window(given):
     plain = given.changed(ids=SpeechIds())
     parts = [sound(0.5, seed) for seed in range(3)]
@@ -155,6 +156,7 @@ def test_a_model_without_special_ids_reads_window_by_window(given):
     assert plain.answer(parts)["language"].tolist() == [b""] * 3
 
 
+@pytest.mark.slow
 def test_a_folder_holds_all_of_it(given, tmp_path):
     given.changed(language="ko").save(tmp_path / "new")
     again = serving.load(tmp_path / "new")
