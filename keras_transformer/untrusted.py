@@ -13,6 +13,8 @@ import numpy as np
 
 # Number of bytes of a file that is read whole. The largest tokenizer.json known has 35 MB.
 SMALL = 2**26
+# Number of bytes of a recording: an hour of stereo at 48 kHz with 32 bits has 1.4e9.
+LARGEST_RECORDING = 2**31
 # Number of characters of the name of a file.
 LONGEST_NAME = 255
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # Windows has none

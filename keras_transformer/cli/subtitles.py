@@ -13,15 +13,11 @@ def written(name, answer, kind):
         answer: Its row of the signature `segments`, a dict.
         kind: One of `FORMATS`.
     """
-    count = answer["segments"]
-    columns = (answer["begin"].tolist(), answer["end"].tolist(), answer["text"].tolist())
+    from keras_transformer.serving.transcriber import segments_of
+
     segments = [
-        {
-            "begin": round(begin, 2),
-            "end": round(end, 2),
-            "text": " ".join(text.decode(errors="replace").split()),
-        }
-        for begin, end, text in list(zip(*columns, strict=True))[:count]
+        {"begin": round(begin, 2), "end": round(end, 2), "text": " ".join(text.split())}
+        for begin, end, text in segments_of(answer)
     ]
     text = " ".join(segment["text"] for segment in segments)
     if kind == "txt":

@@ -275,10 +275,8 @@ class Calls:
         outputs = await self._predict("wav", {"wav": files, **choice})
         for output in ("text", "error"):
             self._check_rows(output, len(files), "recordings", outputs, "O")
-        for row, error in enumerate(outputs["error"]):
-            reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
-            if reason:
-                raise ValueError(f"{self.url} refuses row {row} of `recordings`: {reason}")
+        for row, reason in _reasons(outputs):
+            raise ValueError(f"{self.url} refuses row {row} of `recordings`: {reason}")
         return [text.decode("utf-8", "replace") for text in outputs["text"]]
 
     def answer(self, texts, second=None, **options):
@@ -324,13 +322,10 @@ class Calls:
         for output, kind in (("error", "O"), ("truncated", "b"), ("unknown", "i"), ("ended", "b")):
             if output in outputs:
                 self._check_rows(output, len(texts), name, outputs, kind)
-        for row, error in enumerate(outputs.get("error", ())):
-            if error:
-                reason = printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)
-                option = re.match(r"`(\w+)`", reason)
-                raise RefusedOptions(
-                    f"{self.url} refuses the options of row {row} of `{name}`: {reason}", option and option[1]
-                )
+        for row, reason in _reasons(outputs):
+            option = re.match(r"`(\w+)`", reason)
+            message = f"{self.url} refuses the options of row {row} of `{name}`: {reason}"
+            raise RefusedOptions(message, option and option[1])
         # An older export has no `unknown`, and a model that reads images has neither.
         cut, unknown = (np.count_nonzero(outputs.get(output, ())) for output in ("truncated", "unknown"))
         # A caller who sets options knows the largest length, and a continuation is expected to be cut.
@@ -517,3 +512,10 @@ class Calls:
     async def _sleep(self, seconds):
         """Waits between two attempts."""
         raise NotImplementedError
+
+
+def _reasons(outputs):
+    """Yields the number of each row that has an `error`, and the error as a printable str."""
+    for row, error in enumerate(outputs.get("error", ())):
+        if error:
+            yield row, printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)

@@ -5,11 +5,9 @@ import os
 import numpy as np
 
 from keras_transformer.checks import check
-from keras_transformer.untrusted import read_small
+from keras_transformer.untrusted import LARGEST_RECORDING, read_small
 
 INT32 = np.iinfo(np.int32)
-# Number of bytes of a recording.
-LARGEST_FILE = 2**31
 
 
 def input_array(name, value):
@@ -118,4 +116,4 @@ def files_of(recordings):
     several = isinstance(recordings, (list, tuple))
     fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in recordings)
     check(fits, "`recordings` must be a list of paths or of bytes.", recordings=recordings)
-    return [each if isinstance(each, bytes) else read_small(each, LARGEST_FILE) for each in recordings]
+    return [each if isinstance(each, bytes) else read_small(each, LARGEST_RECORDING) for each in recordings]

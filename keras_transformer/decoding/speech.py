@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.checks import check, check_count
 from keras_transformer.decoding.constraints import Constraint, SuppressTokens
-from keras_transformer.decoding.hypotheses import NEVER, mask_of
+from keras_transformer.decoding.hypotheses import NEVER
 from keras_transformer.execution import ops
 from keras_transformer.fields import Fields
 
@@ -39,8 +39,8 @@ class SuppressFirstTokens(SuppressTokens):
 
     def adjusted(self, logits, beams, search):
         is_first = ops.equal(beams.lengths, _column(self.begin))[..., None]
-        check_count(0, logits.shape[-1] - 1, token_ids=max(self.token_ids))
-        return ops.where(ops.logical_and(is_first, mask_of(self.token_ids, logits.shape[-1])), NEVER, logits)
+        suppressed = super().blocked(beams, search, logits.shape[-1])
+        return ops.where(ops.logical_and(is_first, suppressed), NEVER, logits)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -111,6 +111,18 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         return np.maximum(triangles, 0.0) * 2.0 / (high - low)
 
     def call(self, audio, mask=None):
+        return self.normalized(self.logarithms(audio, mask))
+
+    def logarithms(self, audio, mask=None):
+        """Computes the logarithms to the base 10 of the power in each band, which no other part of a row changes.
+
+        Args:
+            audio: As for the layer.
+            mask: As for the layer.
+
+        Returns:
+            float32 `(batch, samples // sequence_stride, num_mel_bins)`.
+        """
         self._check(audio)
         dtype = at_least_float32(self.compute_dtype)
         x = ops.cast(audio, dtype)
@@ -121,7 +133,10 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         real, imaginary = ops.stft(x, *sizes, ops.convert_to_tensor(window, dtype))
         power = (ops.square(real) + ops.square(imaginary))[:, :-1]
         power = ops.matmul(power, ops.convert_to_tensor(self.filters, dtype))
-        y = ops.log10(ops.maximum(power, self.min_power))
+        return ops.log10(ops.maximum(power, self.min_power))
+
+    def normalized(self, y):
+        """Raises the lowest logarithms of each row, and brings all to the range that a model reads."""
         y = ops.maximum(y, ops.max(y, axis=(1, 2), keepdims=True) - self.top_db / 10.0)
         return (y - self.mean) / self.deviation
 

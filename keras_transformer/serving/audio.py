@@ -8,11 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check
-from keras_transformer.untrusted import read_small
+from keras_transformer.untrusted import LARGEST_RECORDING, read_small
 
 # Sizes of a sample in bits, by the format of a WAV file: integers and floating point numbers.
 INTEGERS, FLOATS = 1, 3
-BITS = {INTEGERS: (8, 16, 24, 32), FLOATS: (32, 64)}
+FORMATS = [*((INTEGERS, bits) for bits in (8, 16, 24, 32)), *((FLOATS, bits) for bits in (32, 64))]
+# The names in a file, read as integers.
+RIFF, WAVE, FORM, DATA = (int.from_bytes(name, "little") for name in (b"RIFF", b"WAVE", b"fmt ", b"data"))
 # A format that names the true one further on.
 EXTENSIBLE = 0xFFFE
 MAX_CHANNELS, LOWEST_RATE, HIGHEST_RATE = 32, 1000, 192_000
@@ -20,8 +22,6 @@ UNREADABLE = (
     "`wav` must be a WAV file of 8 to 32 bits, or of floating point numbers, at 1 to 192 kHz, which is not longer than "
     "the model reads."
 )
-# A file of more bytes is not read: an hour of stereo at 48 kHz with 32 bits has 1.4e9.
-MAX_BYTES = 2**31
 # Rates are multiples of this many samples a second. Others are read as the nearest one that is.
 RATE_STEP = 25
 # The filter of `resampled` reads so many crossings of zero on each side.
@@ -66,14 +66,12 @@ def _wave(content, sampling_rate, max_samples):
     content = tf.io.decode_raw(content, tf.uint8)
     end = tf.size(content)
     form, data = _chunks(content)
-    readable = _spells(content, 0, b"RIFF") & _spells(content, 8, b"WAVE") & (form > 0) & (data > 0)
+    readable = (_number(content, 0, 4) == RIFF) & (_number(content, 8, 4) == WAVE) & (form > 0) & (data > 0)
     code, channels, rate, bits = (
         _number(content, form + at, n) for at, n in ((8, 2), (10, 2), (12, 4), (22, 2))
     )
-    # The format and the size of a sample that follow one another.
     code = tf.where(code == EXTENSIBLE, _number(content, form + 32, 2), code)
-    kinds = tf.constant([(kind, width) for kind in BITS for width in BITS[kind]])
-    known = tf.reduce_all(kinds == tf.stack([code, bits]), axis=1)
+    known = tf.reduce_all(tf.constant(FORMATS) == tf.stack([code, bits]), axis=1)
     size = _number(content, data + 4, 4)
     room = end - data - 8
     # The file of a stream has the largest size, which is negative here. The end of a file that was cut off is missing.
@@ -85,7 +83,7 @@ def _wave(content, sampling_rate, max_samples):
     readable &= count <= tf.constant(max_samples, tf.float64)
     frames = tf.where(readable, frames, 0)
     data = content[data + 8 : data + 8 + frames * width]
-    readers = [_reader(data, kind, width) for kind in BITS for width in BITS[kind]]
+    readers = [_reader(data, *each) for each in FORMATS]
     samples = tf.switch_case(tf.argmax(known, output_type=tf.int32), readers)
     samples = tf.reduce_mean(tf.reshape(samples, (frames, tf.where(readable, channels, 1))), axis=1)
     readable &= tf.reduce_all(tf.math.is_finite(samples))
@@ -102,21 +100,13 @@ def _chunks(content):
 
     def read(place, form, data):
         size = _number(content, place + 4, 4)
-        form = tf.where(_spells(content, place, b"fmt "), place, form)
-        data = tf.where(_spells(content, place, b"data"), place, data)
+        form = tf.where(_number(content, place, 4) == FORM, place, form)
+        data = tf.where(_number(content, place, 4) == DATA, place, data)
         # A size beyond the file ends the search, and so does a negative one.
         size = tf.where((size < 0) | (size > end - place), end - place, size)
         return place + 8 + size + size % 2, form, data
 
     return tf.while_loop(goes_on, read, (12, 0, 0))[1:]
-
-
-def _spells(content, start, letters):
-    """Whether the bytes from a place on are these letters."""
-    found = content[start : start + len(letters)]
-    return (tf.size(found) == len(letters)) & tf.reduce_all(
-        found[:4] == tf.constant([*letters], tf.uint8)[: tf.size(found)]
-    )
 
 
 def _number(content, start, size):
@@ -210,7 +200,7 @@ def wav_of(recording, sampling_rate):
     if isinstance(recording, bytes):
         return recording
     if isinstance(recording, (str, os.PathLike)):
-        return read_small(recording, MAX_BYTES)
+        return read_small(recording, LARGEST_RECORDING)
     samples = np.asarray(recording)
     rule = "`audio` must hold paths, bytes, or arrays `(samples,)` or `(samples, channels)` of numbers."
     fits = samples.ndim in (1, 2) and samples.dtype.kind in "fi"

@@ -21,6 +21,14 @@ class Segment(NamedTuple):
     text: str
 
 
+def segments_of(answer):
+    """Returns the segments of one row of the signature `segments`, a list of `Segment`."""
+    columns = (answer[name][: answer["segments"]].tolist() for name in ("begin", "end", "text"))
+    return [
+        Segment(begin, end, text.decode(errors="replace")) for begin, end, text in zip(*columns, strict=True)
+    ]
+
+
 class Transcriber(Servable):
     """Transcribes speech. The reading of files, the spectrogram, the model and the search are one graph.
 
@@ -182,22 +190,12 @@ class Transcriber(Servable):
     def _results(self, answers, timestamps):
         if not timestamps:
             return [text.decode(errors="replace") for text in answers["text"]]
-        columns = answers["begin"].tolist(), answers["end"].tolist(), answers["text"].tolist()
-        rows = zip(*columns, answers["segments"], strict=True)
-        return [
-            [Segment(b, e, text.decode(errors="replace")) for b, e, text in zip(*row, strict=True)][:count]
-            for *row, count in rows
-        ]
+        rows = range(len(answers["segments"]))
+        return [segments_of({name: values[i] for name, values in answers.items()}) for i in rows]
 
     def warmup_requests(self, shapes):
-        for signature in self.signatures_class.descriptions:
-            # One answer takes a window of the encoder: seconds.
-            for batch_size in [shapes[0][0] if signature == "serving_default" else 1]:
-                if signature == "serving_default":
-                    yield signature, {"audio": np.zeros((batch_size, self.sampling_rate), "float32")}
-                    continue
-                wav = wav_of(np.zeros((self.sampling_rate,), "float32"), self.sampling_rate)
-                yield (
-                    signature,
-                    {"wav": [wav] * batch_size, "language": [""] * batch_size, "task": [""] * batch_size},
-                )
+        samples = np.zeros((self.sampling_rate,), "float32")
+        yield "serving_default", {"audio": np.stack([samples] * shapes[0][0])}
+        # One answer takes a window of the encoder, which are seconds: so these have one row.
+        file = {"wav": [wav_of(samples, self.sampling_rate)], "language": [""], "task": [""]}
+        yield from ((signature, file) for signature in ("wav", "segments"))

@@ -14,8 +14,6 @@ STEP_SECONDS = 0.02
 NO_SPEECH, LOG_PROB = 0.6, -1.0
 # So many windows are read at once: the scores of each one's encoder have 72 MB in Whisper base.
 WINDOWS = 8
-# Decibels below which no spectrogram lies.
-UNLIMITED = 1e4
 # A slot of a window without a token of the transcript.
 DROPPED = -1
 
@@ -130,15 +128,12 @@ class TranscriberSignatures(Signatures):
 
     def _texts(self, audio, lengths, chosen, error):
         tokens, _, heard = self._windows(audio, lengths, *chosen, False)
-        text = self._detokenized(tf.ragged.boolean_mask(tokens, self._is_text(tokens)))
+        text = self._servable.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, self._is_text(tokens)))
         return {"text": tf.strings.strip(text), **self._notes(heard, error)}
 
     def _notes(self, language, error):
         codes = tf.constant(["", *self._servable.ids.languages])
         return {"language": tf.gather(codes, language), "error": error}
-
-    def _detokenized(self, tokens):
-        return self._servable.tokenizer.detokenize(tokens)
 
     @property
     def _first_stamp(self):
@@ -181,7 +176,7 @@ class TranscriberSignatures(Signatures):
         def goes_on(_, begin, *others):
             return tf.reduce_any(begin < totals)
 
-        def step(i, begin, heard, language, tokens, begins):
+        def step(i, begin, language, tokens, begins):
             active = tf.where(begin < totals)[:, 0]
             places = tf.gather(begin, active)[:, None] + tf.range(frames)
             windows = tf.gather(tf.gather(features, active), places, batch_dims=1)
@@ -201,32 +196,31 @@ class TranscriberSignatures(Signatures):
                 i + 1,
                 tf.tensor_scatter_nd_add(begin, members, steps),
                 # The first window decides about the language of the others.
-                tf.tensor_scatter_nd_update(heard, members, self._number_of(own)),
                 tf.tensor_scatter_nd_update(language, members, own),
                 tokens.write(i, row),
                 begins.write(i, begin),
             )
 
-        def array(dtype, *shape):
+        def array(*shape):
             return tf.TensorArray(
-                dtype, 0, dynamic_size=True, infer_shape=False, element_shape=(None, *shape)
+                tf.int32, 0, dynamic_size=True, infer_shape=False, element_shape=(None, *shape)
             )
 
-        zeros = tf.zeros_like(lengths)
-        first = (0, zeros, self._number_of(language), language, array(tf.int32, longest), array(tf.int32))
-        count, _, heard, _, tokens, begins = tf.while_loop(goes_on, step, first, parallel_iterations=1)
+        def stacked(array, *shape):
+            # An array without an element has no shape.
+            return tf.cond(
+                count > 0, lambda: tf.reshape(array.stack(), shape), lambda: tf.zeros(shape, tf.int32)
+            )
+
+        first = (0, tf.zeros_like(lengths), language, array(longest), array())
+        count, _, language, tokens, begins = tf.while_loop(goes_on, step, first, parallel_iterations=1)
         shape = (count, batch, longest)
-        tokens = tf.cond(
-            count > 0, lambda: tf.reshape(tokens.stack(), shape), lambda: tf.zeros(shape, tf.int32)
-        )
-        begins = tf.cond(
-            count > 0, lambda: tf.reshape(begins.stack(), shape[:2]), lambda: tf.zeros(shape[:2], tf.int32)
-        )
+        tokens, begins = stacked(tokens, *shape), stacked(begins, count, batch)
         seconds = tf.cast(begins, tf.float32) * servable.frame_seconds
         seconds = tf.broadcast_to(seconds[..., None], shape)
         tokens, seconds = (tf.transpose(x, (1, 0, 2)) for x in (tokens, seconds))
         whole = (batch, count * longest)
-        return tf.reshape(tokens, whole), tf.reshape(seconds, whole), heard
+        return tf.reshape(tokens, whole), tf.reshape(seconds, whole), self._number_of(language)
 
     def _features(self, audio):
         """Computes the spectrogram of recordings, one window more than they are long: `(batch, frames, features)`.
@@ -242,20 +236,16 @@ class TranscriberSignatures(Signatures):
         windows = tf.shape(audio)[1] // width + 2
         padded = tf.pad(audio, [[0, 0], [0, windows * width + edge - tf.shape(audio)[1]]])
         padded = tf.concat([tf.reverse(padded[:, 1 : edge + 1], [1]), padded], axis=1)
-        raw = type(spectrogram).from_config({**spectrogram.get_config(), "top_db": UNLIMITED})
 
         def step(i, parts):
             window = padded[:, i * width : (i + 1) * width + 2 * edge]
-            return i + 1, parts.write(i, raw(window)[:, beside : beside + frames])
+            return i + 1, parts.write(i, spectrogram.logarithms(window)[:, beside : beside + frames])
 
         shape = (None, frames, spectrogram.num_mel_bins)
         parts = tf.TensorArray(tf.float32, windows, infer_shape=False, element_shape=shape)
         _, parts = tf.while_loop(lambda i, _: i < windows, step, (0, parts), parallel_iterations=1)
-        features = tf.reshape(
-            tf.transpose(parts.stack(), (1, 0, 2, 3)), (batch, -1, spectrogram.num_mel_bins)
-        )
-        reach = spectrogram.top_db / 10.0 / spectrogram.deviation
-        return tf.maximum(features, tf.reduce_max(features, axis=(1, 2), keepdims=True) - reach)
+        shape = (batch, windows * frames, spectrogram.num_mel_bins)
+        return spectrogram.normalized(tf.reshape(tf.transpose(parts.stack(), (1, 0, 2, 3)), shape))
 
     def _number_of(self, language):
         """Returns the number of each language's id among the languages, from 1 on; 0 for -1."""
@@ -370,7 +360,8 @@ class TranscriberSignatures(Signatures):
         # The text after each mark is one segment.
         places = tf.cumsum(tf.cast(is_mark, tf.int32), axis=1) - 1 + columns * tf.range(rows)[:, None]
         own, segment = tf.unique(tf.boolean_mask(places, is_text))
-        text = self._detokenized(tf.RaggedTensor.from_value_rowids(tf.boolean_mask(tokens, is_text), segment))
+        ids = tf.RaggedTensor.from_value_rowids(tf.boolean_mask(tokens, is_text), segment)
+        text = self._servable.tokenizer.detokenize(ids)
         row, mark = own // tf.maximum(columns, 1), own % tf.maximum(columns, 1)
 
         def by_row(values):

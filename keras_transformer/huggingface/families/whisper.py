@@ -4,28 +4,29 @@ transformers takes spectrograms `(batch, mels, frames)`, this library `(batch, f
 """
 
 from keras_transformer.huggingface.configs import with_defaults
-from keras_transformer.huggingface.families.seq2seq import PLACES, ROWS, Seq2SeqFamily
+from keras_transformer.huggingface.families.seq2seq import PLACES, ROWS, STACKS, Seq2SeqFamily
 from keras_transformer.huggingface.known_keys import IGNORED, SEQ2SEQ
 from keras_transformer.huggingface.tensors import Tensor, matrix, vector
 from keras_transformer.huggingface.tokenizers.byte_pair import WHISPER_BYTE_PAIR
 from keras_transformer.layers import ConvolutionalSubsampling, Embeddings, LearnedPositions
 
+SIZES = {"num_layers": 4, "num_heads": 6, "d_ff": 1536}
 WHISPER_ROWS = {
     **with_defaults(
-        ROWS, vocab_size=51865, d_model=384, dropout=0.0, pad_id=50256, bos_id=50257, eos_id=50256
+        ROWS,
+        **{
+            "vocab_size": 51865,
+            "d_model": 384,
+            "dropout": 0.0,
+            "pad_id": 50256,
+            "bos_id": 50257,
+            "eos_id": 50256,
+        },
+        **{f"{stack}_{name}": size for stack in STACKS for name, size in SIZES.items()},
     ),
     "num_mel_bins": ("num_mel_bins", 80),
     "max_source_length": ("max_source_positions", 1500),
     "max_length": ("max_target_positions", 448),
-    **{
-        f"{stack}_{name}": (f"{stack}_{key}", default)
-        for stack in ("encoder", "decoder")
-        for name, key, default in (
-            ("num_layers", "layers", 4),
-            ("num_heads", "attention_heads", 6),
-            ("d_ff", "ffn_dim", 1536),
-        )
-    },
 }
 # No part of transformers' model reads `scale_embedding`.
 del WHISPER_ROWS["is_scaled"]
