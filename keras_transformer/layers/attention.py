@@ -54,6 +54,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             (Gemma Team, 2024, "Gemma 2", section 2). None for no bound.
         output_bias: Whether the output projection has a bias; `use_bias` when None.
         norm_epsilon: Number added in `query_key_norm`.
+        norm_over_heads: Whether `query_key_norm` goes over all heads of a token together, with a scale for each of
+            their features (Team OLMo, 2024, "2 OLMo 2 Furious"). False: over each head alone, with one scale for all.
         **kwargs: The other arguments of `keras.layers.MultiHeadAttention`: `sliding_window` (a query sees the keys
             less than so many positions before and after it), `use_gate`, `flash_attention`, the initializers,
             regularizers and constraints, `seed`; and Keras's `name`, `dtype`, `trainable`.
@@ -110,6 +112,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         soft_cap=None,
         output_bias=None,
         norm_epsilon=1e-6,
+        norm_over_heads=False,
         **kwargs,
     ):
         # Keras wants one; `build` finds it.
@@ -128,10 +131,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         if self.positions is not None and key_dim is not None:
             self.positions.check_heads(num_heads, key_dim)
         self.query_key_norm = query_key_norm
-        self.scale = scale
-        self.soft_cap = soft_cap
-        self.output_bias = output_bias
-        self.norm_epsilon = norm_epsilon
+        self.scale, self.soft_cap, self.output_bias = scale, soft_cap, output_bias
+        self.norm_epsilon, self.norm_over_heads = norm_epsilon, norm_over_heads
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
@@ -166,8 +167,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             use_bias=self.use_bias if self.output_bias is None else self.output_bias,
         )
         self._uses_keras_layout = self._build_keras_hook() or self._flash_attention
-        self.query_norm = self._norm("query_norm")
-        self.key_norm = self._norm("key_norm")
+        self.query_norm = self._norm("query_norm", self.num_heads)
+        self.key_norm = self._norm("key_norm", self.num_key_value_heads)
         scores_dtype = at_least_float32(self.compute_dtype)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=scores_dtype, name="drop")
 
@@ -184,11 +185,12 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         projection.build(input_shape)
         return projection
 
-    def _norm(self, name):
+    def _norm(self, name, heads):
         if self.query_key_norm is None:
             return None
-        norm = NORMS[self.query_key_norm](epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name)
-        norm.build((None, None, None, self.key_dim))
+        axis = [-2, -1] if self.norm_over_heads else -1
+        norm = NORMS[self.query_key_norm](axis, self.norm_epsilon, dtype=self.dtype_policy, name=name)
+        norm.build((None, None, heads, self.key_dim))
         return norm
 
     def numbers(self):
@@ -196,8 +198,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         scale = self.scale if self.scale is not None or self.key_dim is None else self.key_dim**-0.5
         bias = self.use_bias if self.output_bias is None else self.output_bias
         sizes = {"num_heads": self.num_heads, "key_dim": self.key_dim}
-        epsilon = self.norm_epsilon if self.query_key_norm else None
-        filled = {"scale": scale and round(scale, 9), "output_bias": bias, "norm_epsilon": epsilon}
+        filled = {"scale": scale and round(scale, 9), "output_bias": bias}
+        filled |= {} if self.query_key_norm else {"norm_epsilon": None, "norm_over_heads": None}
         filled |= {"sliding_window": self._sliding_window, "use_gate": self._use_gate}
         shape = tuple(self.output_dense.kernel.shape[2:]) if self.built else self._output_shape
         return {**sizes, **super().numbers(), **filled, "output_shape": shape}

@@ -21,7 +21,8 @@ class Residual(Configured, keras.layers.Layer):
     Post-norm, `norm(x + dropout(sublayer(x)))`: "Attention Is All You Need", section 3.1.
     Pre-norm, `x + dropout(sublayer(norm(x)))`: Xiong et al., 2020, "On Layer Normalization in the Transformer
     Architecture". Sandwich norms, `x + norm_after(dropout(sublayer(norm(x))))`: Ding et al., 2021, "CogView", section
-    2.4. You call it before and after the sublayer:
+    2.4. Without the first of the two, `x + norm_after(dropout(sublayer(x)))`: Liu et al., 2022, "Swin Transformer V2",
+    section 3.2. You call it before and after the sublayer:
 
         y = sublayer(residual.before(x))
         x = residual(x, y)
@@ -36,6 +37,8 @@ class Residual(Configured, keras.layers.Layer):
             `RMSNormalization`, "zero_centered_rms" for `ZeroCenteredRMSNormalization`. None for no norm, with
             `normalize_first=True` alone.
         sandwich_norm: Whether the sublayer's output is normalised too; needs `normalize_first=True`.
+        input_norm: Whether the sublayer's input is normalised with pre-norm. False leaves the norm of the output alone;
+            it needs `sandwich_norm=True`.
 
     Call arguments:
         x: Input of the sublayer, `(batch, length, d_model)`.
@@ -47,7 +50,8 @@ class Residual(Configured, keras.layers.Layer):
 
     Raises:
         ValueError: If `dropout` is not in [0, 1), `layer_norm_epsilon` is negative, `norm` is unknown, or
-            `sandwich_norm=True` or `norm=None` comes without `normalize_first=True`, or both come together.
+            `sandwich_norm=True` or `norm=None` comes without `normalize_first=True`, or both come together; or if
+            `input_norm=False` comes without `sandwich_norm=True`.
 
     >>> residual, x = Residual(normalize_first=True), np.ones((2, 3, 4))
     >>> residual(x, 0.5 * residual.before(x)).shape
@@ -62,6 +66,7 @@ class Residual(Configured, keras.layers.Layer):
         *,
         norm="layer",
         sandwich_norm=False,
+        input_norm=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -71,13 +76,17 @@ class Residual(Configured, keras.layers.Layer):
                 normalize_first or not asked, f"`{name}` needs `normalize_first=True`.", normalize_first=False
             )
         check(norm is not None or not sandwich_norm, "`sandwich_norm=True` needs a norm.", norm=norm)
+        check(
+            input_norm or sandwich_norm, "`input_norm=False` needs `sandwich_norm=True`.", sandwich_norm=False
+        )
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.norm_kind = norm
         self.sandwich_norm = sandwich_norm
+        self.input_norm = input_norm
         self.supports_masking = True
-        self.norm = self.make_norm("norm")
+        self.norm = self.make_norm("norm") if input_norm else None
         self.norm_after = self.make_norm("norm_after") if sandwich_norm else None
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 

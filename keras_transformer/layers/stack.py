@@ -42,6 +42,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         norm: "layer" for layer normalisation, "layer_without_bias" for the same with a scale alone, "rms" for
             root-mean-square normalisation.
         sandwich_norm: Whether each sublayer's output is normalised too; needs `normalize_first=True`.
+        input_norm: Whether each sublayer's input is normalised with pre-norm. False leaves the norm of the output alone
+            (OLMo 2); it needs `sandwich_norm=True`.
         attention_dropout: Share of the attention scores dropped in training; 0 when None. Must be
             None when `attention` is given.
         activation_dropout: Share of the feed-forward network's inner activations dropped in training; 0 when None. Must
@@ -92,6 +94,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         *,
         norm="layer",
         sandwich_norm=False,
+        input_norm=True,
         attention_dropout=None,
         activation_dropout=None,
         kernel_initializer="glorot_uniform",
@@ -115,7 +118,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.norm = norm
-        self.sandwich_norm = sandwich_norm
+        self.sandwich_norm, self.input_norm = sandwich_norm, input_norm
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
         self.self_attention = check_part(attention, "attention") or self._attention("self_attention")
@@ -147,6 +150,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             self.layer_norm_epsilon,
             norm=self.norm if has_norm else None,
             sandwich_norm=self.sandwich_norm,
+            input_norm=self.input_norm,
             dtype=self.dtype_policy,
             name=name,
         )

@@ -15,7 +15,7 @@ from contracts import (
 )
 from keras import ops
 from reference import attention as reference_attention
-from reference import weights_of
+from reference import layer_norm, rms_norm, under, weights_of
 
 from keras_transformer.layers import (
     ALiBi,
@@ -454,6 +454,23 @@ def test_a_soft_cap_bounds_the_products():
     x = 5 * normal(2, 7, 6)
     capped, plain = (built(x, x, soft_cap=cap) for cap in (0.5, None))
     assert np.abs(as_numpy(capped(x, x)) - as_numpy(plain(x, x))).max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_norm_over_heads_is_one_over_the_whole_projection(kind):
+    x = normal(2, 7, 8)
+    layer = built(x, x, num_key_value_heads=1, query_key_norm=kind, norm_over_heads=True, norm_epsilon=0.2)
+    weights, own = weights_of(layer), {}
+    for name, heads in (("query", HEADS), ("key", 1)):
+        of_norm = under(weights, f"{name}_norm")
+        assert {each.shape for each in of_norm.values()} == {(heads, KEY_DIM)}
+        of_norm = {name: each.reshape(-1) for name, each in of_norm.items()}
+        projected = as_numpy(getattr(layer, f"{name}_dense")(x)).astype("float64").reshape(2, 7, -1)
+        normed = {"rms": rms_norm, "layer": layer_norm}[kind](of_norm, projected, 0.2)
+        own[name] = normed.reshape(2, 7, heads, KEY_DIM).transpose(0, 2, 1, 3)
+    _, scores = layer(x, x, return_attention_scores=True)
+    powers = np.exp(own["query"] @ own["key"].swapaxes(2, 3) / KEY_DIM**0.5)
+    assert_close(scores, powers / powers.sum(axis=-1, keepdims=True))
 
 
 def test_output_bias_may_be_left_out():

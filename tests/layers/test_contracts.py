@@ -304,6 +304,7 @@ PLAIN = {
     "layer_norm_epsilon": 1e-3,
     "norm": "rms",
     "sandwich_norm": True,
+    "input_norm": False,
     "attention_dropout": 0.2,
     "activation_dropout": 0.4,
     "kernel_initializer": "he_normal",
@@ -382,7 +383,13 @@ WRONG = {
         {"experts": ["relu"] * 2},
         {"experts": [layers.FeedForward] * 2},
     ),
-    layers.Residual: ({}, {"norm": "batch"}, {"norm": layers.RMSNormalization}, {"sandwich_norm": True}),
+    layers.Residual: (
+        {},
+        {"norm": "batch"},
+        {"norm": layers.RMSNormalization},
+        {"sandwich_norm": True},
+        {"input_norm": False},
+    ),
     layers.LayerNormalization: ({}, {"epsilon": -1}),
     layers.RMSNormalization: ({}, {"epsilon": -1}),
     layers.TokenEmbedding: (

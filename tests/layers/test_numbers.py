@@ -48,7 +48,7 @@ def test_a_layer_made_of_sizes_has_the_numbers_of_one_made_of_parts():
 def test_defaults_are_filled_in():
     found = numbers(attention(key_dim=None, query_key_norm="rms"))
     expected = {"key_dim": 3, "value_dim": 3, "num_key_value_heads": 4, "scale": round(3**-0.5, 9)}
-    expected |= {"output_bias": True, "output_shape.0": 12, "norm_epsilon": 1e-6, "use_gate": False}
+    expected |= {"output_bias": True, "output_shape.0": 12, "norm_epsilon": 1e-6, "norm_over_heads": False}
     assert {name: found[name] for name in expected} == expected
     assert numbers(layers.TokenEmbedding(11, 9))["scale"] == 3.0
 
@@ -65,7 +65,7 @@ def test_an_option_of_one_layer_is_named_with_both_values():
         {"name": "other", "trainable": False, "seed": 3},
         {"kernel_initializer": "zeros", "bias_regularizer": "l2"},
         {"scale": 6**-0.5, "value_dim": 6, "output_bias": True, "output_shape": 12},
-        {"norm_epsilon": 1e-3},
+        {"norm_epsilon": 1e-3, "norm_over_heads": True},
     ],
 )
 def test_what_changes_no_output_is_left_out(options):
@@ -91,8 +91,8 @@ def test_no_option_of_attention_is_forgotten():
         for name in inspect.signature(cls.__init__).parameters
     }
     ignored = {name for name in names if WITHOUT_NUMBERS.fullmatch(name)}
-    # `norm_epsilon` has no effect without `query_key_norm`.
-    assert names - ignored - {"self", "kwargs", "norm_epsilon"} == OPTIONS.keys()
+    # Those of the norm have no effect without `query_key_norm`.
+    assert names - ignored - {"self", "kwargs", "norm_epsilon", "norm_over_heads"} == OPTIONS.keys()
 
 
 def test_a_shared_layer_with_weights_is_told_from_several():

@@ -25,7 +25,12 @@ POSITIONS = {
 }
 ATTENTION = {
     "multi_head": {},
-    "grouped_query": {"num_key_value_heads": 2, "use_bias": False},
+    "grouped_query": {
+        "num_key_value_heads": 2,
+        "use_bias": False,
+        "query_key_norm": "rms",
+        "norm_over_heads": True,
+    },
     "multi_query": {"num_key_value_heads": 1},
     "sliding_window": {"sliding_window": 3},
     "query_key_norm": {"query_key_norm": "rms"},
@@ -36,6 +41,7 @@ RESIDUALS = {
     "pre": {"normalize_first": True},
     "pre_rms": {"normalize_first": True, "norm": "rms", "layer_norm_epsilon": 1e-5},
     "sandwich": {"normalize_first": True, "sandwich_norm": True, "norm": "rms", "layer_norm_epsilon": 1e-5},
+    "output_norm": {"normalize_first": True, "sandwich_norm": True, "input_norm": False},
 }
 FEED_FORWARD = {
     "plain": lambda: layers.FeedForward(17, "gelu", use_bias=False),

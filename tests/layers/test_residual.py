@@ -103,6 +103,14 @@ def test_sandwich_norms_input_and_output_of_the_sublayer(norm):
     assert_close(layer(X, Y), X + normed("norm_after", Y))
 
 
+def test_without_a_norm_of_the_input_the_output_alone_is_normalised():
+    layer = built(sandwich, input_norm=False, layer_norm_epsilon=0.2)
+    assert {path.split("/")[0] for path in weights_of(layer)} == {"norm_after"}
+    assert_close(layer.before(X), X, 0)
+    after = layer_norm(under(weights_of(layer), "norm_after"), Y.astype("float64"), 0.2)
+    assert_close(layer(X, Y), X + after)
+
+
 def test_sandwich_dropout_comes_before_the_norm_and_in_training_alone():
     """After the norm, what is dropped is 0 and the rest makes up for it: the mean square is 1 again."""
     layer = sandwich(0.5, norm="rms", layer_norm_epsilon=1e-12)
