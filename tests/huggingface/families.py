@@ -249,6 +249,10 @@ DECODERS = {
         "": {"no_rope_layer_interval": 2},
         "windows": {"use_sliding_window": True, "sliding_window": 3, "no_rope_layers": [0, 1]},
     }),
+    **_variants("olmo2", {**DECODER, "pad_token_id": 0}, {
+        "": {},
+        "tied": {"tie_word_embeddings": True, "num_key_value_heads": None, "attention_bias": True},
+    }),
 }
 BART_CHANGES = {
     "": {},

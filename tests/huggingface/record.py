@@ -1,10 +1,11 @@
 """Records what transformers computes with the weights of this library's models, for tests without PyTorch.
 
-usage: python tests/huggingface/record.py    (needs the extra `parity`; writes recorded.json beside this file)
+usage: python tests/huggingface/record.py [case ...]    (needs the extra `parity`; writes recorded.json beside it)
 
 Each model is written with `to_huggingface`, loaded with transformers' own class and called with the same inputs. The
 record holds the versions of transformers and PyTorch; for each row and position the product of the output with one
-fixed vector; and, for one model of each family that generates, the texts of `generate`.
+fixed vector; and, for one model of each family that generates, the texts of `generate`. Where cases are
+named, the rest stays as it is.
 """
 
 import json
@@ -28,6 +29,7 @@ RELATIVES = (
     *("distilbert-ForQuestionAnswering", "electra-ForTokenClassification", "modernbert-mean", "modernbert-biases"),
     *("camembert-ForMaskedLM", "data2vec-text-Model", "ernie-ForSequenceClassification", "ministral"),
     *("mistral", "qwen2-windows", "qwen3-biases", "phi3-window", "gemma2", "gemma3_text", "smollm3"),
+    "olmo2",
     *("bart", "mbart", "m2m_100", "pegasus", "mt5", "umt5", "whisper"),
 )  # fmt: skip
 CASES = (*RELATIVES, *families.FIRST, *families.FIRST_ENCODERS)
@@ -110,14 +112,19 @@ def main():
     import transformers
 
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    record = {"versions": versions, "numbers": {}}
-    for name in CASES:
+    named = sys.argv[1:]
+    record = json.loads(RECORD.read_text()) if named else {"versions": versions}
+    record["numbers"] = {name: record.get("numbers", {}).get(name) for name in CASES}
+    for name in named or CASES:
         numbers = torch_numbers(name)
         largest = np.abs(own_numbers(name) - numbers).max()
         print(f"{name:32} {len(numbers):4} numbers, differences of {largest:.1e} at most")
         record["numbers"][name] = [round(float(number), 6) for number in numbers]
-    record["texts"] = {name: {search: torch_texts(name, search) for search in SEARCHES} for name in WRITERS}
-    for name, found in record["texts"].items():
+    texts = {
+        name: {search: torch_texts(name, search) for search in SEARCHES} for name in WRITERS if not named
+    }
+    record["texts"] = texts or record["texts"]
+    for name, found in texts.items():
         print(name, found, {search: own_texts(name, search) == found[search] for search in SEARCHES})
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -183,6 +183,20 @@ def test_the_same_ids_as_tokenizers_with_missing_bytes_and_digits(kind, tmp_path
         assert own == there.encode(row, add_special_tokens=False).ids, repr(row)
 
 
+def test_words_may_be_kept_by_removing_what_is_between_them(tmp_path):
+    """As in OLMo 2. The expression matches each character, so nothing is between."""
+    whole, (split, bytes_) = (
+        RECORDED["llama3"],
+        RECORDED["llama3"]["tokenizer"]["pre_tokenizer"]["pretokenizers"],
+    )
+    parts = [{**split, "behavior": "Removed", "invert": True}, bytes_]
+    given = {**whole["tokenizer"], "pre_tokenizer": {"type": "Sequence", "pretokenizers": parts}}
+    (tokenizer,) = tokenizers_from_huggingface(
+        folder_of(tmp_path, "olmo2", given, tokenizer_class="GPT2Tokenizer")
+    )
+    assert tokenizer.tokenize(ROWS[:20]).to_list() == whole["ids"][:20]
+
+
 SPLIT = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
 TOKEN = {"id": 0, "content": "Ā", "special": True}
 REFUSED = [

@@ -21,6 +21,7 @@ MODELS = (
     "gpt2",
     "gemma2",
     "smollm3-windows",
+    "olmo2",
     "marian",
     "bart",
     "t5",

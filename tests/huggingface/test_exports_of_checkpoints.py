@@ -99,6 +99,7 @@ MADE = {
     "smollm3": lambda folder: byte_level(folder, "smollm3"),
     "yarn": lambda folder: byte_level(folder, "qwen2", rope_parameters=YARN),
     "ministral": lambda folder: byte_level(folder, "ministral"),
+    "olmo2": lambda folder: byte_level(folder, "olmo2"),
     "adapter": adapter,
 }
 

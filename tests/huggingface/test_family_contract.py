@@ -174,7 +174,7 @@ def test_model_of_plain_arguments_is_written(make, case, described, tmp_path, ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("case", ["mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "olmo2"])
 def test_decoding_step_by_step_is_all_at_once(case):
     model = own_model(CONFIGS[case])
     ids, _ = rows_of()

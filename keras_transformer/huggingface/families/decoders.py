@@ -35,6 +35,7 @@ ROWS = {
     "attention_bias": ("attention_bias", False),
     "output_bias": (None, None),
     "query_key_norm": (None, None),
+    "norm_over_heads": (None, False),
     "attention_dropout": ("attention_dropout", 0.0),
     "scalar": (None, None),
     "soft_cap": (None, None),
@@ -43,12 +44,20 @@ ROWS = {
     "feed_forward_bias": ("mlp_bias", False),
     "dropout": (None, 0.0),
     "norm": (None, "rms"),
+    "sandwich_norm": (None, False),
+    "input_norm": (None, True),
     "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
     "max_length": ("max_position_embeddings", 2048),
     "pad_id": ("pad_token_id", None),
     "bos_id": ("bos_token_id", 1),
     "eos_id": ("eos_token_id", 2),
 }
+
+# The rows that are arguments of each `MultiHeadAttention`, and of each layer, under the same names.
+ATTENTION_ROWS = (
+    *("num_heads", "num_key_value_heads", "output_bias", "query_key_norm", "norm_over_heads", "soft_cap"),
+)
+LAYER_ROWS = ("dropout", "norm", "layer_norm_epsilon", "sandwich_norm", "input_norm")
 
 
 def scalar_of(model):
@@ -95,7 +104,7 @@ class DecoderFamily(Family):
             all layers are of one kind.
         thetas: For each kind of layers with a wavelength of its own, as `rope_of_kind` takes them; None for one
             wavelength.
-        names: The `LayerNames` of its layers. Layers with four norms have two of them after their sublayers.
+        names: The `LayerNames` of its layers.
         rotated: `rotated(config)` tells of each layer whether it has rotary positions, a list; None where all have.
         bidirectional: Key of config.json that asks for an `EncoderModel`, in which each token sees the later ones too;
             "" for a family without such models. They are read, not written.
@@ -187,9 +196,8 @@ class DecoderFamily(Family):
         if self.rows["soft_cap"][0] is None:
             # transformers ignores it.
             check_config(config, attn_logit_softcapping=None)
-        names = ("num_heads", "num_key_value_heads", "output_bias", "query_key_norm", "soft_cap")
         attention = {
-            **{name: arguments[name] for name in names},
+            **{name: arguments[name] for name in ATTENTION_ROWS},
             "key_dim": arguments["key_dim"] or arguments["d_model"] // arguments["num_heads"],
             "use_bias": bool(arguments["attention_bias"]),
             "dropout": arguments["attention_dropout"],
@@ -210,8 +218,7 @@ class DecoderFamily(Family):
             window,
             self.thetas,
             dtype=dtype,
-            **{name: arguments[name] for name in ("dropout", "norm", "layer_norm_epsilon")},
-            sandwich_norm=len(self.names.norms) == 4,
+            **{name: arguments[name] for name in LAYER_ROWS},
             rotated=self.rotated and self.rotated(config),
             **causal,
         )

@@ -23,6 +23,7 @@ GEMMA_ROWS = {
     "activation": ("hidden_activation", "gelu_pytorch_tanh"),
     "feed_forward_bias": (None, False),
     "norm": (None, "zero_centered_rms"),
+    "sandwich_norm": (None, True),
     "scalar": ("query_pre_attn_scalar", 256),
     "logit_soft_cap": ("final_logit_softcapping", 30.0),
     "soft_cap": ("attn_logit_softcapping", 50.0),

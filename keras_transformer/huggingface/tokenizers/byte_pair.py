@@ -208,11 +208,16 @@ def _pattern(pre_tokenizer):
 
 
 def _without_offsets(part):
-    """Removes `trim_offsets`, and sets `use_regex` of ByteLevel to its default, True."""
+    """Removes `trim_offsets`, sets `use_regex` of ByteLevel to its default, True, and names one split in one way.
+
+    Nothing stands between the words of an expression of `REGEXES`. So they are the same where that is removed.
+    """
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Sequence":
         return {**part, "pretokenizers": [_without_offsets(each) for each in part["pretokenizers"]]}
+    if part.get("behavior") == "Removed" and part.get("invert") is True:
+        part = {**part, "behavior": "Isolated", "invert": False}
     defaults = {"use_regex": True} if part.get("type") == "ByteLevel" else {}
     return {**defaults, **{key: value for key, value in part.items() if key != "trim_offsets"}}
 

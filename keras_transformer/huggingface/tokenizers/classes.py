@@ -8,7 +8,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 # tokenizer_config.json and their own defaults.
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # For these families transformers takes tokenizer.json as it is, whatever class is named.
-AS_IT_IS = ("mistral", "ministral", "modernbert", "phi3", "umt5")
+AS_IT_IS = ("mistral", "ministral", "modernbert", "olmo2", "phi3", "umt5")
 # The same for these families where no class is named.
 WITHOUT_CLASS = ("llama", "smollm3")
 # For these families transformers takes one class, whatever class is named.
