@@ -142,13 +142,44 @@ def watch_gradients(optimizer, look):
 
     def clip(gradients):
         look(gradients)
-        return type(optimizer)._clip_gradients(optimizer, gradients)
+        return before(gradients)
+
+    before = optimizer._clip_gradients
+    was_replaced = "_clip_gradients" in vars(optimizer)
 
     def stop():
-        del optimizer._clip_gradients
+        if was_replaced:
+            optimizer._clip_gradients = before
+        else:
+            del optimizer._clip_gradients
 
     optimizer._clip_gradients = clip
     return stop
+
+
+def clip_sums(optimizer, sum_of_replicas):
+    """Makes an optimizer clip the sum of all replicas' gradients.
+
+    Keras clips the part of each replica and then adds the parts. The sum may be longer than the limit, as many times as
+    there are replicas. `_clip_gradients` is replaced on this one object, not on its class.
+
+    Args:
+        optimizer: A `keras.optimizers.Optimizer` that applies gradients itself, so no `LossScaleOptimizer`.
+        sum_of_replicas: A function of a list of gradients and None. It returns their sums over the replicas and the
+            number of replicas.
+    """
+    if "_clip_gradients" in vars(optimizer) or not any(
+        (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    ):
+        return
+
+    def clip(gradients):
+        sums, replicas = sum_of_replicas(gradients)
+        clipped = type(optimizer)._clip_gradients(optimizer, sums)
+        # Keras adds the replicas' gradients, which are equal now.
+        return [each if each is None else each / replicas for each in clipped]
+
+    optimizer._clip_gradients = clip
 
 
 def sublayers(layer):

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import re
 import tempfile
 import warnings
 import weakref
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.checks import check
-from keras_transformer.data.files import UNREADABLE
+from keras_transformer.data.files import LINE_ENDS, UNREADABLE
 
 # Number of bytes of a file that are looked through at once.
 AT_ONCE = 2**24
@@ -23,21 +24,34 @@ LARGEST_UNPACKED = 2**35
 IN_MEMORY = 2**26
 # Number of sentences that are read or tokenized together.
 SENTENCES_AT_ONCE = 4096
+# A carriage return that is no part of a line's end.
+LONE_RETURN = re.compile(rb"\r(?!\r*(\n|$))")
+# The first bytes of files that are no text, and what they are.
+SIGNATURES = {
+    b"\x1f\x8b": "a gzip file, whose name must end with .gz",
+    b"BZh": "a bzip2 file: unpack it",
+    b"\xfd7zXZ": "an xz file: unpack it",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file: unpack it",
+    b"PK\x03\x04": "a zip file: unpack it",
+    b"\xff\xfe": "UTF-16: convert it to UTF-8",
+    b"\xfe\xff": "UTF-16: convert it to UTF-8",
+}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Lines(Sequence):
     r"""The lines of a UTF-8 file. Memory holds only where each line begins, 8 bytes a line.
 
-    Only a newline ends a line, so line numbers are the same as in an editor or in `wc`. The file must stay as it is
-    while it is used. A `.gz` is unpacked into a temporary file, which is removed with the object.
+    Only a newline ends a line, so line numbers are the same as in `wc`. A file whose lines end with a carriage return
+    alone is refused. The file must stay as it is while it is used. A `.gz` is unpacked into a temporary file, which is
+    removed with the object.
 
     Args:
         path: Path of a plain file or of a `.gz`.
 
     Raises:
-        ValueError: If the file is missing, unreadable or not UTF-8, a line has more than 16 MiB (the message names the
-            line), or a `.gz` unpacks to more than 32 GiB.
+        ValueError: If the file is missing, unreadable or not UTF-8, its lines end with a carriage return alone, a line
+            has more than 16 MiB (the message names the line), or a `.gz` unpacks to more than 32 GiB.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -52,7 +66,7 @@ class Lines(Sequence):
         self.path = Path(path)
         try:
             self._file = open(self.path, "rb")  # noqa: SIM115
-            if self.path.suffix == ".gz":
+            if self.path.suffix.lower() == ".gz":
                 packed, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115
                 with packed, gzip.open(packed, "rb") as unpacked:
                     self._unpack(unpacked)
@@ -74,17 +88,19 @@ class Lines(Sequence):
         """Returns where each line begins, and behind the last one where the next would begin: int64 `(lines + 1,)`."""
         self._file.seek(0)
         position = len(BYTE_ORDER_MARK) if self._file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
-        starts, count, rest = [np.array([position])], 0, b""
+        starts, count, rest, returns = [np.array([position])], 0, b"", 0
         self._file.seek(position)
         while block := self._file.read(AT_ONCE):
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
             whole = rest + block[: ends[-1]] if len(ends) else b""
             self._check_lengths(len(rest), ends, len(block), count)
             self._check_utf8(whole, count)
+            returns += self._lone_returns(whole)
             rest = block[ends[-1] :] if len(ends) else rest + block
             starts.append(position + ends)
             position, count = position + len(block), count + len(ends)
         self._check_utf8(rest, count)
+        self._check_returns(returns + self._lone_returns(rest), count)
         # The last line has no newline.
         if rest:
             starts.append(np.array([position + 1]))
@@ -111,7 +127,22 @@ class Lines(Sequence):
             content.decode("utf-8")
         except UnicodeDecodeError as error:
             number = lines_before + content.count(b"\n", 0, error.start) + 1
-            raise ValueError(f"{self.path}, line {number}: not UTF-8 ({error.reason}).") from None
+            self._file.seek(0)
+            begin = self._file.read(8)
+            kind = next((kind for first, kind in SIGNATURES.items() if begin.startswith(first)), error.reason)
+            raise ValueError(f"{self.path}, line {number}: not UTF-8 ({kind}).") from None
+
+    @staticmethod
+    def _lone_returns(content):
+        return len(LONE_RETURN.findall(content)) if b"\r" in content else 0
+
+    def _check_returns(self, returns, newlines):
+        """Raises `ValueError` if carriage returns end the lines of the file. Warns if some stand inside lines."""
+        found = rf"{self.path}: {LINE_ENDS} The character \r stands inside lines {returns:,} times."
+        if returns > newlines:
+            raise ValueError(rf"{found} Convert the file first: tr '\r' '\n' < old > new")
+        if returns:
+            warnings.warn(f"{found} They stay in the texts.", stacklevel=5)
 
     def __len__(self):
         return len(self._starts) - 1
@@ -132,7 +163,7 @@ class Lines(Sequence):
         lines = content.decode("utf-8").removesuffix("\n").split("\n")
         if len(lines) != stop - start:
             raise ValueError(f"{self.path} was changed while it was used.")
-        return [line.removesuffix("\r") for line in lines]
+        return [line.rstrip("\r") for line in lines]
 
     def __iter__(self):
         return itertools.chain.from_iterable(slices(self))

@@ -2,17 +2,21 @@
 
 import gzip
 import io
+import warnings
 import zlib
 from pathlib import Path
 
 # Number of bytes. No model reads that much of one sentence.
 LONGEST_LINE = 2**20
+LINE_ENDS = r"Only \n and \r\n end a line."
 # A damaged .gz raises the last two.
 UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 def iterate_lines(file, longest=None, from_start=True):
     r"""Yields the lines of a binary file. No line is read before it is needed.
+
+    Warns of a line with a carriage return inside.
 
     Args:
         file: A binary file, or another object with `readline(limit)`.
@@ -33,7 +37,10 @@ def iterate_lines(file, longest=None, from_start=True):
         rest = line
         while rest and not rest.endswith(b"\n"):
             rest = file.readline(limit)
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+        line = line.removesuffix(b"\n").rstrip(b"\r")
+        if b"\r" in line:
+            warnings.warn(rf"{LINE_ENDS} A line has the character \r inside: {line!r:.100}.", stacklevel=2)
+        yield line
         line = file.readline(limit)
 
 
@@ -67,7 +74,7 @@ def stream_lines(path, longest=LONGEST_LINE):
     """
     path = Path(path)
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
             yield from iterate_lines(file, longest)
     except UNREADABLE as error:
         raise ValueError(f"Cannot read {path}: {error}") from None

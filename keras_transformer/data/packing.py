@@ -36,7 +36,7 @@ class PackedTexts:
 
     Attributes:
         kept: Number of texts that are in the rows.
-        skipped: Number of texts that are left out: too long, or too short to have a target.
+        skipped: Number of texts that are left out: too long, without an id, or too short to have a target.
         split: Number of texts that are cut.
         rows: Number of rows.
         steps: Number of batches in an epoch.
@@ -76,7 +76,10 @@ class PackedTexts:
         self.batch_size = batch_size
         self.seed = seed
         self._pad_ids = pad_id, pad_id if target_pad_id is None else target_pad_id
-        self._texts = self._selected([_with_ends(d, bos_id, eos_id) for d in documents], too_long)
+        texts = [_with_ends(d, bos_id, eos_id) for d in documents]
+        # A blank text would teach that texts end at once.
+        ends = (bos_id is not None) + (eos_id is not None)
+        self._texts = self._selected(texts, max(2, 1 + ends), too_long)
         if any((text[1:] == self._pad_ids[1]).any() for text in self._texts):
             raise ValueError(
                 "`target_pad_id` must not be the target of a token, because the loss would ignore that token. "
@@ -89,9 +92,9 @@ class PackedTexts:
         self.tokens = sum(sizes)
         self.padding = 1.0 - self.tokens / (self.steps * batch_size * length)
 
-    def _selected(self, texts, too_long):
-        """Returns the texts to use, each of at most `length + 1` ids. Counts the others and warns of them."""
-        usable = [text for text in texts if len(text) > 1]
+    def _selected(self, texts, shortest, too_long):
+        """Returns the texts to use, of `shortest` to `length + 1` ids. Counts the others and warns of them."""
+        usable = [text for text in texts if len(text) >= shortest]
         fitting = [text for text in usable if len(text) - 1 <= self.length]
         long = len(usable) - len(fitting)
         if long and too_long == "error":
@@ -105,7 +108,7 @@ class PackedTexts:
         if self.skipped:
             warnings.warn(
                 f"Of {len(texts)} texts: {self.skipped} skipped, {len(usable) - self.kept} of them longer than "
-                f"`length`={self.length} tokens, the others without a token to predict.",
+                f"`length`={self.length} tokens, the others blank or without a token to predict.",
                 stacklevel=3,
             )
         if not self.kept:

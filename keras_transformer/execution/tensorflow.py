@@ -412,6 +412,23 @@ def unchanged(variables):
     return lambda: all(memory(handle)[1] == place for handle, (_, place) in zip(handles, then, strict=True))
 
 
+def has_replicas(model):
+    """Returns whether a model was made in the scope of a strategy of `tf.distribute` with several replicas."""
+    return model.distribute_strategy.num_replicas_in_sync > 1
+
+
+def sum_of_replicas(values):
+    """Returns the sums of tensors over the replicas of a step, and the number of replicas.
+
+    Args:
+        values: List of tensors, `tf.IndexedSlices` and None.
+    """
+    context = tf.distribute.get_replica_context()
+    given = [tf.convert_to_tensor(value) for value in values if value is not None]
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, given) if given else [])
+    return [value if value is None else next(sums) for value in values], context.num_replicas_in_sync
+
+
 def adam_in_one_pass():
     """Returns a function that updates one weight as Adam does, in one pass.
 

@@ -8,10 +8,11 @@ import keras
 from keras_transformer.checks import check
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import encode_rows, has_int8_weights, predict_graph
-from keras_transformer.keras_internals import sublayers
+from keras_transformer.keras_internals import clip_sums, sublayers
 from keras_transformer.layers import Decoder, Embeddings, Encoder, TokenEmbedding
 from keras_transformer.layers.base import Configured, check_part, ensure_built
 from keras_transformer.models.layouts import layout_map
+from keras_transformer.optimizers import unwrapped
 
 
 class BaseModel(Configured, keras.Model):
@@ -170,6 +171,8 @@ class BaseModel(Configured, keras.Model):
         """Makes Keras's training function, after the optimizer's variables: else the step would be traced twice."""
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
+        if self.optimizer is not None and native.has_replicas(self):
+            clip_sums(unwrapped(self.optimizer), native.sum_of_replicas)
         return super().make_train_function(force)
 
     def make_predict_function(self, force=False):

@@ -151,7 +151,8 @@ class EncoderModel(BaseModel):
         return pack(y, scores)
 
     def input_signature(self):
-        return [{name: keras.KerasTensor((None, None), "int32") for name in INPUTS}]
+        names = INPUTS if self.embeddings.segments is not None else INPUTS[:1]
+        return [{name: keras.KerasTensor((None, None), "int32") for name in names}]
 
     def pooled(self, inputs):
         """Returns the pooler's vector of each text, `(batch, d_model)`.

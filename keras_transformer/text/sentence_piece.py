@@ -192,7 +192,8 @@ class SentencePieceTokenizer(Tokenizer):
             character_coverage: Share of the characters in the text that get an id, in (0, 1]. Those of ASCII, such as
                 rare digits, get one in any case.
             byte_fallback: Whether other characters become their bytes, which takes 256 ids, instead of unk.
-            symbols: Sequence of str, such as `["{name}"]`. Each has one id, in every text that contains it.
+            symbols: Sequence of str, such as `["{first name}"]`. Each has one id, in every text that contains it.
+                Blanks in a row are one, as in all texts of SentencePiece.
 
         Returns:
             The tokenizer.
@@ -209,7 +210,8 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`sentences` must hold text. Received: {len(sentences)} sentences, all of them empty."
             )
         options = {
-            "user_defined_symbols": list(symbols),
+            # SentencePiece writes blanks so before it looks for symbols.
+            "user_defined_symbols": [*dict.fromkeys(re.sub(" +", BLANK, symbol) for symbol in symbols)],
             "pad_id": PAD_ID,
             "unk_id": UNK_ID,
             "bos_id": BOS_ID,

@@ -1,5 +1,6 @@
 """Sentences in files: they are those of a list, whatever the size of the blocks that are read."""
 
+import bz2
 import gzip
 
 import numpy as np
@@ -11,7 +12,7 @@ from keras_transformer.data import Batches, corpus, read_parallel, read_tsv, spl
 from keras_transformer.data.corpus import IdStore, Lines
 from keras_transformer.text import ByteTokenizer
 
-LINES = ["one", "", "가나다 라", "x" * 300, "\t", "zwei\r", "\u2028 is no end", "last"]
+LINES = ["one", "", "가나다 라", "x" * 300, "\t", "zwei\r\r", "\u2028 is no end", "last"]
 
 
 def decoded(path):
@@ -45,7 +46,10 @@ def test_lines_are_those_of_the_whole_file(block, end, begin, tmp_path, monkeypa
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
-@given(content=st.binary(max_size=40).map(lambda x: x.replace(b"\xff", b"\n")), block=st.integers(1, 9))
+@given(
+    content=st.binary(max_size=40).map(lambda x: x.replace(b"\xff", b"\n").replace(b"\r", b"\r\n")),
+    block=st.integers(1, 9),
+)
 def test_any_bytes_are_read_as_the_whole_file_is(content, block, tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / "text"
     path.write_bytes(content)
@@ -60,6 +64,20 @@ def test_any_bytes_are_read_as_the_whole_file_is(content, block, tmp_path_factor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "AT_ONCE", block)
         assert result(Lines) == result(decoded)
+
+
+@pytest.mark.parametrize("block", [3, 64])
+def test_lines_that_end_with_a_carriage_return_alone_are_refused(block, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "AT_ONCE", block)
+    path = tmp_path / "text"
+    path.write_bytes(b"one\rtwo\rthree")
+    with pytest.raises(ValueError, match=r"2 times"):
+        Lines(path)
+    path.write_bytes(b"one\r\r\ntwo\rzwei\nthree\r")
+    with pytest.warns(UserWarning, match=r"1 times"):
+        assert [*Lines(path)] == ["one", "two\rzwei", "three"]
+    with pytest.warns(UserWarning, match="inside"):
+        assert split_lines(path.read_bytes()) == [b"one", b"two\rzwei", b"three"]
 
 
 def test_a_file_that_was_cut_while_it_was_used_is_an_error(tmp_path):
@@ -119,6 +137,21 @@ def test_a_line_without_end_does_not_fill_the_memory(block, end, tmp_path, monke
     path.write_text("\n".join(["one", "", "x" * 301]) + end)
     with pytest.raises(ValueError, match=r"text, line 3: a line must have at most 300 bytes\."):
         Lines(path)
+
+
+def test_the_kind_of_a_file_that_is_no_text_is_named(tmp_path):
+    for content, kind in (
+        (gzip.compress(b"a"), "gzip"),
+        (bz2.compress(b"a"), "bzip2"),
+        ("a".encode("utf-16"), "UTF-16"),
+    ):
+        path = tmp_path / kind
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=kind):
+            Lines(path)
+    path = tmp_path / "text.GZ"
+    path.write_bytes(gzip.compress(b"a"))
+    assert [*Lines(path)] == ["a"]
 
 
 def test_a_gz_does_not_fill_the_disk(tmp_path, monkeypatch):

@@ -70,6 +70,12 @@ def test_without_ends_a_text_predicts_itself_alone():
         assert PackedTexts([[11], [14, 15]], 4, 1, bos_id=None, eos_id=None).skipped == 1
 
 
+def test_blank_texts_are_skipped_and_counted():
+    with pytest.warns(UserWarning, match="Of 3 texts: 2 skipped.*blank"):
+        texts = PackedTexts([[], [11], []], 4, 1)
+    assert (texts.kept, texts.tokens) == (1, 2)
+
+
 def test_a_long_text_is_cut_and_loses_nothing():
     texts = PackedTexts([list(range(11, 20)), [30]], 4, 3)
     found = sorted(texts_in(rows_of(texts.dataset(0, 1))))

@@ -91,6 +91,7 @@ def test_segments_may_be_left_out_and_matter():
     assert np.abs(as_numpy(plain) - as_numpy(model(TEXTS)))[0].max() > 0.1
     bare = made(segments=None)
     assert_close(bare(IDS), bare(TEXTS), 0)
+    assert [[*signature] for signature in bare.input_signature()] == [["token_ids"]]
 
 
 def test_pre_norm_parts_and_rotary_positions_make_an_encoder_too():

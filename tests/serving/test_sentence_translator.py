@@ -6,6 +6,7 @@ import pytest
 from commands import assert_refused, run
 from mirrors import Mirror
 
+from keras_transformer.sentences import SentenceSplitter
 from keras_transformer.serving.documents import SentenceTranslator
 
 TEXT = "  Dr. Wu sleeps. He runs!  Who?\n\n\tOne more line.\r\nlast"
@@ -41,6 +42,26 @@ def test_a_language_without_blanks_gets_one_between_sentences():
     pytest.importorskip("sentencex")
     line = "\u6211\u662f\u5b66\u751f\u3002\u4f60\u662f\u8c01\uff1f"
     assert SentenceTranslator(Upper(), "zh").translate_batch([line.encode()])[0].count("> <") == 1
+
+
+@pytest.mark.parametrize("line", ["Plan B\u00a0. \u4e2d\u3002 x", "中" * 9_000, "a b. C " * 2_000 + "\u3000"])
+def test_sentences_joined_are_their_line(line):
+    pytest.importorskip("sentencex")
+    parts = SentenceSplitter("en").split(line)
+    assert "".join("".join(part) for part in parts) == line
+    assert max(len(part.sentence) for part in parts) <= 8_000
+
+
+def test_a_text_at_which_the_splitter_panics_stays_whole(monkeypatch):
+    """What Rust raises is no `Exception`."""
+    pytest.importorskip("sentencex")
+    splitter = SentenceSplitter("en")
+
+    def segment(language, text):
+        raise type("PanicException", (BaseException,), {})
+
+    monkeypatch.setattr(splitter, "_segment", segment)
+    assert splitter.split("One. Two.") == [("", "One. Two.", "")]
 
 
 @pytest.mark.slow

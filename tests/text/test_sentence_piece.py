@@ -46,6 +46,17 @@ def test_rare_characters_of_ascii_have_an_id(line, symbols, expected, kind):
     assert any(tokenizer.is_unknown(tokenizer.tokenize("ù").numpy().tolist()))
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_symbol_with_blanks_is_one_piece(kind):
+    symbols = ["{first  name}", "<a href='x'>", "a\u2581b", "a b"]
+    tokenizer = SentencePieceTokenizer.train(
+        ["the dog runs {first name}"] * 9, 60, model_type=kind, symbols=symbols
+    )
+    for symbol in symbols:
+        pieces = tokenizer.pieces(tokenizer.tokenize(f"go {symbol} on").numpy().tolist())
+        assert " ".join(symbol.split()).replace(" ", "\u2581") in pieces
+
+
 @pytest.mark.parametrize(("kind", "reserved"), [("unigram", "\u2585\u2585"), ("bpe", "\ud800")], ids=ascii)
 def test_a_sentence_with_a_reserved_character_gets_pieces(kind, reserved):
     lines = ["the dog runs"] * 9 + [f"zebra quiz jumps vex {reserved}"] * 5

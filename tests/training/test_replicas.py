@@ -39,7 +39,14 @@ print("equal", strategy.num_replicas_in_sync)
 
 # Biases of keys have no gradient but rounding errors, which Adam's usual epsilon would blow up.
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["keras.optimizers.SGD(0.5)", "kt.training.Adam(0.01, epsilon=1e-3)"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "keras.optimizers.SGD(0.5)",
+        "keras.optimizers.SGD(0.5, global_clipnorm=0.05)",
+        "kt.training.Adam(0.01, epsilon=1e-3, clipnorm=0.01)",
+    ],
+)
 def test_two_replicas_equal_one_and_are_watched_alike(tmp_path, optimizer):
     program = PROGRAM.replace("OPTIMIZER", optimizer)
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
