@@ -43,7 +43,8 @@ def fill_server_files(parser):
     )
     parser.add_argument(
         "--name",
-        help="name of the model in the server, or of a server of several models (default: the folder's name)",
+        help="name of the model in the server, or of a server of several models (default: as before, at first that of "
+        "the folder)",
         **OPTIONAL,
     )
     kept = "a model of several that no option names keeps its labels"
@@ -57,7 +58,9 @@ def fill_server_files(parser):
             **OPTIONAL,
         )
     parser.add_argument(
-        "--image", help="Docker image of the server (default: tensorflow/serving:2.20.0)", **OPTIONAL
+        "--image",
+        help="Docker image of the server (default: as before, at first tensorflow/serving:2.20.0)",
+        **OPTIONAL,
     )
 
 

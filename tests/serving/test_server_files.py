@@ -390,6 +390,32 @@ def test_labels_names_and_settings_of_several_models_that_do_not_fit_are_refused
         write_server_files(several)
 
 
+def test_changed_files_stay(base):
+    """A file of the user's, one of the command's for another version, and the image."""
+    write_server_files(base, stable=1, image="registry/serving:2.19")
+    compose = base / "docker-compose.yml"
+    own = compose.read_text().replace("--enable_batching=true", "--enable_batching=false")
+    compose.write_text(own)
+    models = base / "models.config"
+    models.write_text("# mine\n" + models.read_text())
+    with (
+        pytest.warns(UserWarning, match="docker-compose.yml was changed by hand"),
+        pytest.warns(UserWarning, match="models.config.old holds the changed one"),
+    ):
+        files = write_server_files(base, stable=1, canary=2)
+    assert compose.read_text() == own
+    new = base / "docker-compose.yml.new"
+    assert new in files
+    assert "registry/serving:2.19" in new.read_text()
+    assert dict(model_of(base).version_labels) == {"stable": 1, "canary": 2}
+    assert (base / "models.config.old").read_text().startswith("# mine")
+    assert not (base / "kubernetes.yml.new").exists()
+    # Merged: the file holds what the command writes.
+    compose.write_text(new.read_text())
+    write_server_files(base, stable=1, canary=2)
+    assert not new.exists()
+
+
 def test_command_moves_labels(base, several):
     assert run("server-files", base, "--stable", "1", "--canary", "2")[0] == 0
     assert dict(model_of(base).version_labels) == {"stable": 1, "canary": 2}

@@ -8,10 +8,11 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.checks import check, check_count
-from keras_transformer.files import locked, remove_temporaries, replaced
+from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.serving.server.containers import Server, compose
 from keras_transformer.serving.server.kubernetes import kubernetes
 from keras_transformer.serving.server.monitoring import ALERTS, alerts, dashboard, prometheus
+from keras_transformer.serving.server.written import settings_written, write_unchanged
 from keras_transformer.untrusted import read_json, read_text
 
 DESCRIPTION = Path("assets.extra") / "export.json"
@@ -33,8 +34,11 @@ def versions_of(folder):
     return {int(path.parent.name) for path in paths if re.fullmatch("[0-9]{1,18}", path.parent.name)}
 
 
-def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE):
+def write_server_files(folder, name=None, stable=None, canary=None, image=None):
     """Writes the configuration files of TensorFlow Serving, Docker, Kubernetes, Prometheus and Grafana for exports.
+
+    A file that was changed since is kept, and a warning names it and the file `NAME.new` beside it, which holds what
+    this function would write. `models.config` alone is always written, because it is what moves.
 
     Run it again with other versions to roll a running server forward or back. The server reads `models.config` every 30
     seconds, loads and unloads versions, and moves the labels.
@@ -48,16 +52,16 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
 
     Args:
         folder: The base path of the model, with at least one exported version; or a folder of such base paths.
-        name: Name of the model in the server; None for the folder's name. Several models have the names of their
-            folders, and this is the name of the server.
+        name: Name of the model in the server; None for that of the files that are there, else the folder's. Several
+            models have the names of their folders, and this is the name of the server.
         stable: The version with the label `stable`; None for the newest. Of several models a dict from name to version.
         canary: The version with the label `canary`, which runs at the same time; None for no such version. Of several
             models a dict from name to version. A model that only one of the two dicts names gets the default of the
             other.
-        image: Docker image of the server, such as `tensorflow/serving:2.20.0`.
+        image: Docker image of the server; None for that of the files that are there, else `tensorflow/serving:2.20.0`.
 
     Returns:
-        A list of the `Path`s of the files.
+        A list of the `Path`s of the written files.
 
     Raises:
         ValueError: If a version or a model does not exist, `name` or `image` holds other characters than a name of a
@@ -65,7 +69,9 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=IMAGE)
             does not run yet, or another process uses the folder.
     """
     folder = Path(folder)
-    name = folder.resolve().name if name is None else name
+    before = settings_written(folder)
+    name = before.get("name", folder.resolve().name) if name is None else name
+    image = before.get("image", IMAGE) if image is None else image
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*", image):
         raise ValueError(f"`image` must be the name of a Docker image. Received: image={image!r:.200}.")
     if versions_of(folder):
@@ -189,10 +195,7 @@ def _write(folder, name, root, models, image):
         ALERTS: alerts(name),
         "dashboard.json": dashboard(name),
     }
-    for file, text in files.items():
-        with replaced(folder / file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    return [folder / file for file in files]
+    return write_unchanged(folder, files, MODELS, name=name, image=image)
 
 
 def description_of(version, checked):
