@@ -6,7 +6,7 @@ import string
 
 import keras
 
-from keras_transformer.checks import check_dense
+from keras_transformer.checks import check, check_dense
 from keras_transformer.execution import ops
 from keras_transformer.execution.inference import Operands, held
 from keras_transformer.execution.int8 import OneProduct, column_sums, int8_product
@@ -16,9 +16,11 @@ from keras_transformer.execution.int8 import OneProduct, column_sums, int8_produ
 class Projection(OneProduct, keras.layers.EinsumDense):
     """`keras.layers.EinsumDense`, computed as one product of two matrices.
 
-    Keras's equation, weights, configuration, `quantize`, `enable_lora` and files. Only the float product differs, and
-    only where the equation contracts the last axes of the input with the first axes of the kernel, such as
-    `"...x,xhd->...hd"`: an einsum trains at three quarters of the speed, because it is a batch of products.
+    Keras's equation, weights, configuration, `quantize` and files. Two things differ where the equation contracts the
+    last axes of the input with the first axes of the kernel, such as `"...x,xhd->...hd"`. The float product is one: an
+    einsum trains at three quarters of the speed, because it is a batch of products. And LoRA has its rank: the matrices
+    of `enable_lora` are `(inputs, rank)` and `(rank, outputs)` (Hu et al., 2021, "LoRA", section 4.1), where Keras's
+    `EinsumDense` has a first matrix for each head and one second matrix for all heads.
 
     Args:
         equation: Equation of the einsum. With `...` the input may have any rank.
@@ -37,6 +39,8 @@ class Projection(OneProduct, keras.layers.EinsumDense):
 
     any_rank = False
     contracted = 0
+    # Whether `kernel` is a matrix at this moment, for Keras's `enable_lora`.
+    _shows_matrix = False
 
     def build(self, input_shape):
         if "..." in self.equation:
@@ -45,10 +49,10 @@ class Projection(OneProduct, keras.layers.EinsumDense):
             self.equation = self.equation.replace("...", letter)
             inner = len(self.equation.split(",")[0]) - 1
             input_shape = (None, *input_shape[len(input_shape) - inner :])
-        super().build(input_shape)
         self.contracted = _contracted_axes(self.equation)
+        super().build(input_shape)
         self.summed_axes = tuple(range(self.contracted)) or None
-        self.outer_shape = tuple(self.kernel.shape[self.contracted :])
+        self.outer_shape = tuple(self._plain_kernel.shape[self.contracted :])
         # Keras would warn of each masked input.
         self.supports_masking = True
         self._accept_any_rank()
@@ -57,6 +61,38 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         """Removes Keras's check of the rank, which is the rank of the equation."""
         if self.any_rank:
             self.input_spec = None
+
+    def enable_lora(self, rank, lora_alpha=None, **kwargs):
+        # Keras has its own product of int4 and its like.
+        self._shows_matrix = self.contracted > 0 and self.quantization_mode in (None, "int8")
+        try:
+            super().enable_lora(rank, lora_alpha=lora_alpha, **kwargs)
+        finally:
+            self._shows_matrix = False
+
+    @property
+    def kernel(self):
+        """The kernel, with the product of LoRA's matrices where LoRA is enabled."""
+        plain = self._plain_kernel
+        if self._shows_matrix:
+            return ops.reshape(plain, (math.prod(plain.shape[: self.contracted]), -1))
+        return (
+            ops.cast(plain + self._lora_sum(), self.compute_dtype) if self._has_matrices else super().kernel
+        )
+
+    @property
+    def _plain_kernel(self):
+        return next(weight for weight in self.weights if weight.name == "kernel")
+
+    @property
+    def _has_matrices(self):
+        """Whether LoRA is enabled, with two matrices for the product of this class."""
+        return self.lora_enabled and self.contracted > 0 and self.quantization_mode in (None, "int8")
+
+    def _lora_sum(self):
+        """Returns what LoRA adds to the kernel."""
+        product = ops.matmul(self.lora_kernel_a, self.lora_kernel_b) * (self.lora_alpha / self.lora_rank)
+        return ops.reshape(product, self._plain_kernel.shape)
 
     def call(self, inputs, training=None):
         check_dense(inputs=inputs)
@@ -88,7 +124,7 @@ class Projection(OneProduct, keras.layers.EinsumDense):
             bias,
             sums=column_sums(kernel, self.summed_axes, self.int8_parts),
             parts=self.int8_parts,
-            lora=self._lora(k) if self.lora_enabled else None,
+            lora=self._lora() if self.lora_enabled else None,
         )
 
     def _projected(self, inputs, operands):
@@ -99,16 +135,29 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         x = self._with_axes(product_of(rows, operands), inputs)
         return x if self.activation is None else self.activation(x)
 
-    def _lora(self, k):
+    def _lora(self):
         """Returns a function that computes what LoRA adds to the product of rows `(m, k)` by an int8 kernel."""
         low, high = (ops.cast(x, self.compute_dtype) for x in (self.lora_kernel_a, self.lora_kernel_b))
-        low, factor = ops.reshape(low, (k, -1)), self.lora_alpha / self.lora_rank
+        factor = self.lora_alpha / self.lora_rank
+        return lambda rows: ops.matmul(ops.matmul(rows, low), high) * factor
 
-        def lora(rows):
-            x = ops.reshape(ops.matmul(rows, low), (-1, self.lora_rank))
-            return ops.reshape(ops.matmul(x, high), (-1, math.prod(self.outer_shape))) * factor
+    def save_own_variables(self, store):
+        is_merged = self._has_matrices and self.quantization_mode == "int8"
+        (self._quantized_anew() if is_merged else super()).save_own_variables(store)
 
-        return lora
+    def _quantized_anew(self):
+        """Returns a layer without LoRA, whose int8 kernel is that of this one with LoRA, rounded again."""
+        config = {name: value for name, value in self.get_config().items() if not name.startswith("lora_")}
+        merged = Projection.from_config({**config, "dtype": "float32"})
+        plain = self._plain_kernel
+        free = len(self.equation.split(",")[0]) - self.contracted
+        merged.build((None,) * free + tuple(plain.shape[: self.contracted]))
+        scale = ops.reshape(self.kernel_scale, self.outer_shape)
+        merged.kernel.assign(ops.cast(plain, "float32") / scale + self._lora_sum())
+        if self.bias is not None:
+            merged.bias.assign(self.bias)
+        merged.quantize("int8", config=self.quantization_config)
+        return merged
 
     def _with_axes(self, rows, inputs):
         """Gives rows of outputs the free axes of the inputs and the axes of the output."""
@@ -117,6 +166,8 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         return rows if are_rows else ops.reshape(rows, (*free, *self.outer_shape))
 
     def quantize(self, mode=None, type_check=True, config=None):
+        rule = 'With LoRA, `mode` must be "int8". Call `quantize` first, then `enable_lora`.'
+        check(not self._has_matrices or mode == "int8", rule, mode=mode)
         rank = len(self.equation.split(",")[0])
         # Keras reads the rank of the equation from it.
         self.input_spec = keras.layers.InputSpec(ndim=rank)

@@ -99,8 +99,8 @@ def restore_state(model, path):
     check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
     with open_arrays(path, STATE) as values:
         rank = read_array(values, "rank", path)
-        # The adapters of rank 1 have this many numbers of four bytes.
-        width = sum(math.prod(layer.kernel.shape[:-1]) + layer.kernel.shape[-1] for layer in _dense(model))
+        # The adapters of rank 1 have at least this many numbers of four bytes: a kernel (k, n) has k + n.
+        width = sum(2 * math.isqrt(math.prod(layer.kernel.shape)) for layer in _dense(model))
         # A model may have no dense layer.
         most = os.path.getsize(path) // (4 * max(width, 1))
         is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most

@@ -196,18 +196,36 @@ def test_two_parts_are_nearer_to_the_floats_where_an_input_is_large():
 
 
 def test_lora_over_int8_has_the_numbers_of_keras():
-    layer = Projection("...x,xhd->...hd", (3, 5))
-    expected = keras.layers.EinsumDense("ax,xhd->ahd", (3, 5))
-    layer.build((None, 64))
-    expected.build((None, 64))
+    """Where the output has one axis, Keras's LoRA is a product of two matrices too."""
+    layer = Projection("...xh,xhd->...d", 5)
+    expected = keras.layers.EinsumDense("axh,xhd->ad", 5)
     for each in (layer, expected):
+        each.build((None, 16, 4))
         each.quantize("int8")
         each.enable_lora(2, lora_alpha=3)
     for ours, keras_s in zip(layer.weights, expected.weights, strict=True):
-        if ours.dtype == "int8" or "scale" in ours.name:
-            keras_s.assign(ours)
-        else:
+        if ours.dtype != "int8" and "scale" not in ours.name:
             ours.assign(normal(*ours.shape, seed=7))
-            keras_s.assign(ours)
-    x = normal(4, 64)
+        keras_s.assign(np.reshape(as_numpy(ours), keras_s.shape))
+    x = normal(4, 16, 4)
     np.testing.assert_allclose(as_numpy(layer(x)), as_numpy(expected(x)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_lora_of_heads_has_its_rank(precision):
+    """As in PEFT: two matrices for all heads together. Keras has a first matrix for each head."""
+    layer = Projection("...x,xhd->...hd", (3, 5))
+    layer.build((None, 16))
+    if precision == "int8":
+        layer.quantize("int8")
+    x = normal(2, 4, 16)
+    before = as_numpy(layer(x))
+    layer.enable_lora(2, lora_alpha=3)
+    low, high = layer.lora_kernel_a, layer.lora_kernel_b
+    assert (tuple(low.shape), tuple(high.shape)) == ((16, 2), (2, 15))
+    high.assign(normal(2, 15, seed=7))
+    expected = before + 1.5 * (x @ as_numpy(low) @ as_numpy(high)).reshape(2, 4, 3, 5)
+    np.testing.assert_allclose(as_numpy(layer(x)), expected, rtol=1e-4, atol=1e-4)
+    if precision == "float32":
+        with pytest.raises(ValueError, match=r'LoRA.*"int8"'):
+            layer.quantize("int4")
