@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.execution.ops import at_least_float32
+from keras_transformer.keras_internals import warn_of_probabilities
 from keras_transformer.losses import (
     in_vocabulary,
     nan_unless,
@@ -124,6 +125,7 @@ class Perplexity(_TokenMean):
         super().__init__(pad_id=pad_id, name=name, **kwargs)
 
     def token_values(self, targets, logits):
+        warn_of_probabilities(logits)
         return token_cross_entropy(targets, logits)
 
     def result(self):

@@ -485,6 +485,8 @@ def test_probabilities_in_place_of_logits_are_warned_of():
     x, y = np.ones((2, 3, 4)), np.ones((2, 3), "int32")
     for model in models:
         model.compile("sgd", MaskedCrossentropy())
+    with pytest.warns(UserWarning, match="`y_pred` must be logits"):
+        Perplexity().update_state(y, models[0](x))
     with pytest.warns(UserWarning, match="`y_pred` must be logits, but it is the output of a softmax"):
         models[0].fit(x, y, verbose=0)
     with warnings.catch_warnings():

@@ -293,7 +293,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         use_causal_mask,
     ):
         """Computes the layer on inputs of a higher rank, as on inputs of rank 3."""
-        attended = attended_axes(self._attention_axes, len(query.shape))
+        attended = attended_axes(self.given_axes, len(query.shape))
         need_an_order = {
             "use_causal_mask": use_causal_mask or None,
             "sliding_window": self._sliding_window,

@@ -161,27 +161,20 @@ class KeepsShape(Configured):
 def arguments_by_name(cls, args, kwargs):
     """Names the arguments of a constructor call, and adds the defaults of the class.
 
-    A class that calls them `*args` passes them on: they have the names that the next constructor gives them. Under
-    another name, such as `*layers`, they are one list.
+    Arguments without names, such as those of `*args`, are one list under the name `args`.
 
     Returns:
         A dict.
     """
-    arguments, values, defaults = {}, list(args), True
-    for base in cls.__mro__:
-        if "__init__" not in vars(base) or not (values or defaults):
-            continue
-        for parameter in list(inspect.signature(base.__init__).parameters.values())[1:]:
-            name, kind = parameter.name, parameter.kind
-            if kind is parameter.VAR_POSITIONAL and name != "args":
-                arguments[name], values = values, []
-            if name in arguments or name in kwargs or kind not in _NAMED:
-                continue
-            if values and kind is parameter.POSITIONAL_OR_KEYWORD:
+    arguments, values = {}, list(args)
+    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            arguments[name], values = values, []
+        elif name not in kwargs and parameter.kind in _NAMED:
+            if values and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                 arguments[name] = values.pop(0)
-            elif defaults and parameter.default is not parameter.empty:
+            elif parameter.default is not parameter.empty:
                 arguments[name] = parameter.default
-        defaults = False
     arguments = {
         name: value for name, value in {**arguments, **kwargs}.items() if name not in KERAS_ARGUMENTS
     }

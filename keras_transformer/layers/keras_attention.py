@@ -20,12 +20,12 @@ class KerasAttention(keras.layers.MultiHeadAttention):
         Returns:
             Whether a subclass overrides that hook; nothing is made if none does.
         """
+        self.given_axes = self._attention_axes
         if type(self)._compute_attention is KerasAttention._compute_attention:
             return False
-        # Rows of a higher rank are folded: the hook always sees one attended axis.
-        axes, self._attention_axes = self._attention_axes, (1,)
+        # Rows of a higher rank are folded: the hook always sees one attended axis. Keras's lines read it.
+        self._attention_axes = (1,)
         self._build_attention(4)
-        self._attention_axes = axes
         self._inverse_sqrt_key_dim = self._key_dim**-0.5 if self.scale is None else self.scale
         return True
 

@@ -52,7 +52,7 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         self.contracted = _contracted_axes(self.equation)
         super().build(input_shape)
         self.summed_axes = tuple(range(self.contracted)) or None
-        self.outer_shape = tuple(self._plain_kernel.shape[self.contracted :])
+        self.outer_shape = tuple(self.kernel.shape[self.contracted :])
         # Keras would warn of each masked input.
         self.supports_masking = True
         self._accept_any_rank()
@@ -73,12 +73,12 @@ class Projection(OneProduct, keras.layers.EinsumDense):
     @property
     def kernel(self):
         """The kernel, with the product of LoRA's matrices where LoRA is enabled."""
-        plain = self._plain_kernel
+        if self._has_matrices:
+            return ops.cast(self._plain_kernel + self._lora_sum(), self.compute_dtype)
+        kernel = super().kernel
         if self._shows_matrix:
-            return ops.reshape(plain, (math.prod(plain.shape[: self.contracted]), -1))
-        return (
-            ops.cast(plain + self._lora_sum(), self.compute_dtype) if self._has_matrices else super().kernel
-        )
+            return ops.reshape(kernel, (math.prod(kernel.shape[: self.contracted]), -1))
+        return kernel
 
     @property
     def _plain_kernel(self):

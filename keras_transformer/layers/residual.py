@@ -86,8 +86,7 @@ class Residual(Configured, keras.layers.Layer):
         self.sandwich_norm = sandwich_norm
         self.input_norm = input_norm
         self.supports_masking = True
-        self.norm = self.make_norm("norm") if input_norm else None
-        self.norm_after = self.make_norm("norm_after") if sandwich_norm else None
+        self.norm = self.norm_after = None
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def make_norm(self, name):
@@ -97,12 +96,22 @@ class Residual(Configured, keras.layers.Layer):
         return NORMS[self.norm_kind](epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, x_shape, y_shape=None):
+        self._make_norms()
         for norm in filter(None, (self.norm, self.norm_after)):
             # `before` may have built the first.
             ensure_built(norm, x_shape)
 
+    def _make_norms(self):
+        """Makes the norms, unless they are there. A subclass may have set what its `make_norm` reads by now."""
+        if self.input_norm and self.norm is None:
+            self.norm = self.make_norm("norm")
+        if self.sandwich_norm and self.norm_after is None:
+            self.norm_after = self.make_norm("norm_after")
+
     def before(self, x):
         """Returns the input of the sublayer: `norm(x)` with pre-norm, else `x`."""
+        if not self.built:
+            self._make_norms()
         return self.norm(x) if self.normalize_first and self.norm is not None else x
 
     def call(self, x, y, training=None):

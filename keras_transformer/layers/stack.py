@@ -155,6 +155,10 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             name=name,
         )
 
+    def make_last_norm(self):
+        """Makes the norm after the last layer of a stack; None where that layer ends with its own norm."""
+        return self.feed_forward_residual.make_norm("norm") if self.normalize_first else None
+
     def build(self, x_shape):
         check(x_shape[-1] is not None, "`d_model`, the last axis of `x`, must be known.", shape=x_shape)
         self.input_spec = keras.layers.InputSpec(min_ndim=3, axes={-1: x_shape[-1]})
@@ -320,11 +324,8 @@ class DecoderLayer(EncoderLayer):
     def _check_memory(self, memory, memory_padding_mask):
         """Raises `ValueError` for a memory that the layer was not built for, or for a mask without a memory."""
         given, expected = memory is not None, self.cross_attention_residual is not None
-        check(
-            given == expected,
-            "`memory` must be given in every call or in none: the first call decides whether there is attention to it.",
-            memory="a memory" if given else None,
-        )
+        rule = "`memory` must be given in every call or in none: the first call decides whether it is attended to."
+        check(given == expected, rule, memory="a memory" if given else None)
         rule = "`memory_padding_mask` needs a `memory`."
         check(given or memory_padding_mask is None, rule, memory=None)
 
@@ -396,8 +397,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
     def build(self, x_shape, *more_shapes):
         for layer in self.layers:
             ensure_built(layer, x_shape, *more_shapes)
-        if getattr(self.layers[-1], "normalize_first", False):
-            self.norm = self.layers[-1].feed_forward_residual.make_norm("norm")
+        self.norm = getattr(self.layers[-1], "make_last_norm", lambda: None)()
         if self.norm is not None:
             ensure_built(self.norm, x_shape)
 

@@ -60,17 +60,19 @@ class BaseModel(Configured, keras.Model):
         return layer
 
     def built_encoder(self, value, shape, kind=Encoder):
-        """Like `built_part`, but refuses None and a `Decoder`."""
+        """Returns a built encoder. Refuses any other value, such as None or a `Decoder`."""
         check(
             isinstance(value, kind) and not isinstance(value, Decoder),
-            f"`encoder` must be of class `{kind.__name__}`, and no `Decoder`.",
+            f"`encoder` must be of class `{kind.__name__}`. A `Decoder` is not.",
             encoder=value,
         )
         return self.built_part(value, "encoder", shape)
 
-    def built_embeddings(self, value, name):
-        """Like `built_part`, for `Embeddings`: refuses None."""
+    def built_embeddings(self, value, name, pad_id):
+        """Returns built `Embeddings`. Refuses any other value, and a padding that is not the model's."""
         check(isinstance(value, Embeddings), f"`{name}` must be `Embeddings`.", **{name: value})
+        rule = f"`pad_id` of the `{name}` must be that of the model, {pad_id}, or None."
+        check(value.tokens.pad_id in (None, pad_id), rule, pad_id=value.tokens.pad_id)
         return self.built_part(value, name, (None, None))
 
     def built_output(self, output, embeddings, name):
@@ -88,7 +90,8 @@ class BaseModel(Configured, keras.Model):
             "`output` must not be made by `Embeddings`, whose file makes it again: leave it out for their own, or hand "
             "one to both as `Embeddings(tokens=...)` and `output`."
         )
-        check(not getattr(output, "is_made", False), rule, output=output)
+        is_own = output is None or output is embeddings.tokens
+        check(is_own or not getattr(output, "is_made", False), rule, output=output)
         output = embeddings.tokens if output is None else output
         check(isinstance(output, TokenEmbedding), "`output` must be a `TokenEmbedding`.", output=output)
         sizes = embeddings.input_dim, embeddings.output_dim

@@ -79,7 +79,7 @@ class EncoderModel(BaseModel):
         super().__init__(**kwargs)
         # Token ids keep their dtype; the layers cast what they compute with.
         self.autocast = False
-        self.embeddings = self.built_embeddings(embeddings, "embeddings")
+        self.embeddings = self.built_embeddings(embeddings, "embeddings", pad_id)
         self.vocab_size, self.d_model = embeddings.input_dim, embeddings.output_dim
         marks = {"cls_id": cls_id, "sep_id": sep_id}
         check_ids(self.vocab_size, pad_id=pad_id, **{name: i for name, i in marks.items() if i is not None})

@@ -63,7 +63,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
         super().__init__(**kwargs)
         # Token ids keep their dtype.
         self.autocast = False
-        self.embeddings = self.built_embeddings(embeddings, "embeddings")
+        self.embeddings = self.built_embeddings(embeddings, "embeddings", pad_id)
         self.output_embedding = self.built_output(output, embeddings, "embeddings")
         self.vocab_size = self.source_vocab_size = self.target_vocab_size = self.embeddings.input_dim
         self.d_model = self.embeddings.output_dim

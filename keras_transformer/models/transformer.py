@@ -93,9 +93,9 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         check(isinstance(source, keras.layers.Layer), rule, source=source)
         self.source, self.reads_ids = source, isinstance(source, Embeddings)
         if self.reads_ids:
-            ensure_built(source, (None, None))
+            self.built_embeddings(source, "source", pad_id)
         self.source_vocab_size = source.input_dim if self.reads_ids else None
-        self.target = self.built_embeddings(target, "target")
+        self.target = self.built_embeddings(target, "target", pad_id)
         self.output_embedding = self.built_output(output, target, "target")
         self.target_vocab_size, self.d_model = target.input_dim, target.output_dim
         check_ids(self.target_vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)

@@ -334,29 +334,34 @@ def test_an_overridden_compute_attention_runs():
 
 
 class KerasLines(MultiHeadAttention):
-    """Attention with the lines of `keras.layers.MultiHeadAttention._compute_attention`."""
+    """Attention with the lines of Keras's own layer."""
 
-    def _compute_attention(self, query, key, value, attention_mask=None, training=None, *args, **kwargs):
-        query = ops.multiply(query, ops.cast(self._inverse_sqrt_key_dim, query.dtype))
-        scores = ops.einsum(self._dot_product_equation, key, query)
-        scores = self._masked_softmax(scores, attention_mask)
-        dropped = self._dropout_layer(scores, training=training)
-        return ops.einsum(self._combine_equation, dropped, value), scores
+    _compute_attention = keras.layers.MultiHeadAttention._compute_attention
 
 
-def test_the_attributes_of_keras_are_there_for_an_overridden_hook():
-    queries, mask = normal(BATCH, TARGET_LEN, 12), np.ones((TARGET_LEN, SOURCE_LEN), bool)
-    mask[1] = False  # a query that sees no key
-    mask[2, 1:] = False
-    for options in ({"key_dim": KEY_DIM}, {"key_dim": None}, {"key_dim": KEY_DIM, "scale": 0.3}):
-        layers = KerasLines(HEADS, **options), MultiHeadAttention(HEADS, **options)
-        for layer in layers:
-            layer.build(queries.shape, value().shape)
-        layers[1].set_weights(randomized(layers[0]).get_weights())
-        outputs = [
-            layer(queries, value(), attention_mask=mask, return_attention_scores=True) for layer in layers
-        ]
-        assert_close(*outputs, 1e-6)
+# A query that sees all keys, one that sees none, and one that sees the first.
+MASK = np.arange(SOURCE_LEN) < np.array([SOURCE_LEN, 0, 1])[:, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "masks"),
+    [
+        ({}, {}),
+        ({"key_dim": None}, {"attention_mask": np.tile(MASK, (BATCH, 1, 1))}),
+        ({"scale": 0.3}, {"attention_mask": np.tile(MASK, (BATCH, HEADS, 1, 1))}),
+        ({}, {"value_mask": np.arange(SOURCE_LEN) < np.arange(1, BATCH + 1)[:, None]}),
+        ({"sliding_window": 2}, {}),
+    ],
+    ids=["plain", "mask", "mask of heads", "value mask", "window"],
+)
+def test_the_lines_of_keras_run_as_an_overridden_hook(options, masks):
+    queries, options = normal(BATCH, len(MASK), 12), {"key_dim": KEY_DIM, **options}
+    layers = KerasLines(HEADS, **options), MultiHeadAttention(HEADS, **options)
+    for layer in layers:
+        layer.build(queries.shape, value().shape)
+    layers[1].set_weights(randomized(layers[0]).get_weights())
+    outputs = [layer(queries, value(), **masks, return_attention_scores=True) for layer in layers]
+    assert_close(*outputs, 1e-6)
 
 
 def test_the_hook_of_keras_sees_one_axis_on_inputs_of_rank_4():

@@ -4,7 +4,7 @@ import pytest
 from contracts import as_numpy, assert_close, normal, randomized
 from reference import layer_norm, rms_norm, under, weights_of
 
-from keras_transformer.layers import Residual
+from keras_transformer.layers import LayerNormalization, Residual
 
 X, Y = normal(2, 3, 5), normal(2, 3, 5, seed=1)
 
@@ -125,5 +125,22 @@ def test_sandwich_dropout_comes_before_the_norm_and_in_training_alone():
 
 def test_the_norms_compute_in_the_residuals_policy():
     layer = sandwich(norm="rms", dtype="mixed_bfloat16")
-    assert {layer.norm.dtype_policy.name, layer.norm_after.dtype_policy.name} == {"mixed_bfloat16"}
     assert keras.backend.standardize_dtype(layer(X, Y).dtype) == "bfloat16"
+    assert {layer.norm.dtype_policy.name, layer.norm_after.dtype_policy.name} == {"mixed_bfloat16"}
+
+
+class Soft(Residual):
+    """Its norms have an option that the constructor sets after `super().__init__`."""
+
+    def __init__(self, *args, epsilon, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.epsilon = epsilon
+
+    def make_norm(self, name):
+        return LayerNormalization(epsilon=self.epsilon, name=name)
+
+
+def test_make_norm_reads_attributes_of_the_subclass():
+    layer = Soft(normalize_first=True, epsilon=0.5)
+    layer(X, layer.before(X))
+    assert layer.norm.epsilon == 0.5

@@ -40,13 +40,25 @@ class Renamed(FeedForward):
         return super().call(self.extra(inputs), training=training)
 
 
+@keras.saving.register_keras_serializable("test_saving_parts")
+class Doubled(FeedForward):
+    """What it is given without a name is not what it hands on."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*(2 * size for size in args), **kwargs)
+
+
 def reloaded(model, path):
     model.save(path / "model.keras")
     return keras.models.load_model(path / "model.keras")
 
 
-@pytest.mark.parametrize("make", [lambda: Widened(2, 8), lambda: Renamed(8)], ids=["encoder", "feed_forward"])
-def test_a_functional_model_with_a_layer_that_adds_layers_is_loaded(make, tmp_path):
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Widened(2, 8), lambda: Renamed(8), lambda: Doubled(8)],
+    ids=["encoder", "feed_forward", "doubled"],
+)
+def test_a_functional_model_with_a_layer_of_your_own_is_loaded(make, tmp_path):
     inputs = keras.Input((3, 4))
     model = keras.Model(inputs, make()(inputs))
     x = normal(2, 3, 4)

@@ -420,7 +420,17 @@ def test_an_output_in_two_places_is_one_in_a_file_or_refused(tmp_path):
     for again in (keras.models.clone_model(model), keras.models.load_model(tmp_path / "model.keras")):
         assert again.output_embedding is again.source.tokens and len(again.weights) == len(model.weights)
     with pytest.raises(ValueError, match="`output` must not be made by `Embeddings`"):
-        EncoderDecoder(source, stacks[0], target, stacks[1], output=target.tokens)
+        EncoderDecoder(target, stacks[0], source, stacks[1], output=target.tokens)
+    model = EncoderDecoder(source, stacks[0], target, stacks[1], output=target.tokens)
+    assert model.output_embedding is target.tokens
+
+
+def test_embeddings_with_another_padding_are_refused():
+    stacks = layers.Encoder(1, 2, 8), layers.Decoder(1, 2, 8)
+    for source, target, wrong in ((7, 0, "source"), (0, 7, "target")):
+        parts = layers.Embeddings(11, 4, pad_id=source), layers.Embeddings(11, 4, pad_id=target)
+        with pytest.raises(ValueError, match=f"`pad_id` of the `{wrong}` must be that of the model, 0"):
+            EncoderDecoder(parts[0], stacks[0], parts[1], stacks[1])
 
 
 @pytest.mark.parametrize(
