@@ -1,6 +1,7 @@
 """What all layers with sublayers share: their configuration and their sublayers."""
 
 import collections
+import functools
 import inspect
 import re
 import threading
@@ -28,9 +29,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 class Configured:
     """Base of layers and models whose configuration is the arguments of their constructor, recorded when it is called.
 
-    So a subclass with further arguments needs no `get_config`. A configuration also remembers which sublayers are
-    quantized, and how, and which are frozen. A layer that is frozen before it is built, as a layer from a file is,
-    freezes the sublayers that it makes. Keras freezes only those that exist.
+    So a subclass with further arguments needs no `get_config`. What an attribute with the name of an argument is set to
+    later takes the place of the argument. A configuration also remembers which sublayers are quantized, and how, and
+    which are frozen. A layer that is frozen before it is built, as a layer from a file is, freezes the sublayers that
+    it makes. Keras freezes only those that exist.
     """
 
     # The rules of the arguments of this class's own constructor. A class may have others.
@@ -44,9 +46,10 @@ class Configured:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        # In a subclass of yours a name may have another meaning.
-        if cls.__module__.startswith(f"{__package__.partition('.')[0]}.") and "__init__" in vars(cls):
-            cls.__init__ = keeping_rules(cls.__init__, cls.rules)
+        if "__init__" in vars(cls):
+            # In a subclass of yours a name may have another meaning.
+            is_own = cls.__module__.startswith(f"{__package__.partition('.')[0]}.")
+            cls.__init__ = _noting(keeping_rules(cls.__init__, cls.rules) if is_own else cls.__init__)
 
     def __new__(cls, *args, **kwargs):
         layer = super().__new__(cls, *args, **kwargs)
@@ -120,7 +123,7 @@ class Configured:
         is_part = getattr(_DESCRIBED, "is_part", False)
         _DESCRIBED.is_part = True
         try:
-            config |= {name: to_config(value) for name, value in self._arguments.items()}
+            config |= {name: to_config(self._now(name, value)) for name, value in self._arguments.items()}
         finally:
             _DESCRIBED.is_part = is_part
         config = config if is_part or is_sharing() else _with_small_ids(config)
@@ -142,6 +145,30 @@ class Configured:
             config["dtype"] = keras.dtype_policies.serialize(policy_map(policy, quantized))
         noted = {"frozen": frozen, "quantization_configs": configs}
         return {**config, **{name: value for name, value in noted.items() if value}}
+
+    def _now(self, name, value):
+        """Returns what to record for an argument of the constructor: its value, or what its attribute was set to."""
+        made, now = (each.get(name) for each in (vars(self).get("_made", {}), vars(self)))
+        are_layers = [isinstance(each, keras.layers.Layer) for each in (made, now)]
+        if now is made or (any(are_layers) and made is not value and not all(are_layers)):
+            return value
+        rule = f"The `{name}` of a layer that made its own cannot be set: hand one to the constructor."
+        check(made is value or not all(are_layers), rule, **{name: now})
+        return now
+
+
+def _noting(init):
+    """Returns a constructor after which a layer knows its attributes with the names of the arguments."""
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        if type(self).__init__ is __init__:
+            vars(self)["_made"] = {name: vars(self).get(name) for name in self._arguments}
+
+    # Keras does not follow `functools.wraps`.
+    __init__.__signature__ = inspect.signature(init)
+    return __init__
 
 
 class KeepsShape(Configured):

@@ -65,6 +65,29 @@ def test_a_functional_model_with_a_layer_of_your_own_is_loaded(make, tmp_path):
     np.testing.assert_array_equal(as_numpy(reloaded(model, tmp_path)(x)), as_numpy(model(x)))
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (lambda: FeedForward(8), "activation", keras.activations.gelu),
+        (lambda: EncoderLayer(2, 8), "normalize_first", True),
+        (lambda: EncoderLayer(feed_forward=FeedForward(8), num_heads=2), "feed_forward", FeedForward(16)),
+    ],
+    ids=["function", "bool", "layer"],
+)
+def test_an_attribute_that_is_set_later_is_saved(make, name, value, tmp_path):
+    layer, inputs = make(), keras.Input((3, 4))
+    setattr(layer, name, value)
+    model, x = keras.Model(inputs, layer(inputs)), normal(2, 3, 4)
+    np.testing.assert_array_equal(as_numpy(reloaded(model, tmp_path)(x)), as_numpy(model(x)))
+
+
+def test_a_sublayer_that_a_layer_made_cannot_be_replaced_in_its_file():
+    layer = EncoderLayer(2, 8)
+    layer.feed_forward = FeedForward(16)
+    with pytest.raises(ValueError, match="The `feed_forward` of a layer that made its own cannot be set"):
+        layer.get_config()
+
+
 @pytest.mark.slow
 def test_frozen_inner_layer_stays_frozen_in_any_model(tmp_path):
     encoder, inputs = Encoder(2, 2, 8), keras.Input((3, 4))
