@@ -218,18 +218,20 @@ class EncoderModel(BaseModel):
 
         Args:
             head: A `Head`, which is used as it is.
-            pooler: A pooler, which is used as it is; None for a copy of this model's.
+            pooler: A pooler, which is used as it is; None for a copy of this model's, or for none where the head reads
+                no pooler.
         """
         config = self.get_config()
         config = {
             name: value for name, value in config.items() if name not in ("frozen", "quantization_configs")
         }
         config["head"] = head
-        config["pooler"] = config["pooler"] if pooler is None else pooler
+        has_pooler = head is None or head.reads_pooled
+        config["pooler"] = config["pooler"] if pooler is None and has_pooler else pooler
         scores_ids = head is not None and head.scores_ids
         config["embeddings"] = with_table(config["embeddings"], output_bias=scores_ids)
         model = type(self).from_config(config)
-        own_pooler = ["pooler"] if pooler is None else []
+        own_pooler = ["pooler"] if pooler is None and has_pooler else []
         for name in ("embeddings", "encoder", *own_pooler):
             part, copy = getattr(self, name), getattr(model, name)
             if part is not None:

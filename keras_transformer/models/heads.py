@@ -28,9 +28,11 @@ class Head(Configured, keras.layers.Layer):
 
     Attributes:
         scores_ids: Whether the model multiplies the head's output with the token embedding, to score every id.
+        reads_pooled: Whether it reads the pooler's vector. `with_head` leaves a pooler out that no head reads.
     """
 
     scores_ids = False
+    reads_pooled = True
 
     def build(self, states_shape, pooled_shape=None):
         """Creates the weights; `states_shape` is `(batch, length, d_model)`."""
@@ -239,6 +241,7 @@ class MaskedLanguageHead(Head):
     """
 
     scores_ids = True
+    reads_pooled = False
 
     def __init__(
         self,
@@ -380,6 +383,8 @@ class TaggingHead(_Scores):
     >>> TaggingHead(5)(np.ones((2, 3, 4))).shape
     TensorShape([2, 3, 5])
     """
+
+    reads_pooled = False
 
     def call(self, states, pooled=None, training=None):
         return self._scores(states, training)

@@ -14,7 +14,7 @@ from keras_transformer.huggingface import (
     to_huggingface,
     tokenizers_from_huggingface,
 )
-from keras_transformer.models import ClassificationHead, Pooler
+from keras_transformer.models import ClassificationHead, MaskedLanguageHead, Pooler, SpanHead, TaggingHead
 
 ONE_LAYER = {"num_hidden_layers": 1}
 
@@ -69,6 +69,19 @@ def test_a_bare_model_reads_names_with_and_without_its_own(tmp_path):
     change_tensors(tmp_path / "new", lambda t: {name.removeprefix("bert."): a for name, a in t.items()})
     assert_same_weights(from_huggingface(tmp_path / "new"), model)
     change_config(tmp_path / "new", architectures=None)
+    assert_same_weights(from_huggingface(tmp_path / "new"), model)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [TaggingHead(3), SpanHead(), MaskedLanguageHead(layer_norm_epsilon=1e-12)],
+    ids=["tags", "spans", "masked"],
+)
+def test_a_head_that_reads_no_pooler_is_written(head, tmp_path):
+    """Keras would warn of a pooler without gradients in each `fit`."""
+    model = made("bert-model").with_head(head)
+    assert model.pooler is None
+    to_huggingface(model, tmp_path / "new")
     assert_same_weights(from_huggingface(tmp_path / "new"), model)
 
 
