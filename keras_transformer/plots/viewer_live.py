@@ -201,9 +201,9 @@ def _describe_layer(layer):
     for residual in _residuals(layer).values():
         _exactly(residual, Residual)
         options = {"layer_norm_epsilon": residual.layer_norm_epsilon, "norm": residual.norm_kind}
-        _check_same(
-            residual, Residual(normalize_first=layer.normalize_first, **options), "residual connection"
-        )
+        plain = Residual(normalize_first=layer.normalize_first, **options)
+        plain.build((None, None, *layer.feed_forward.outer.outer_shape))
+        _check_same(residual, plain, "residual connection")
     return {
         "num_heads": layer.self_attention.num_heads,
         "activation": ACTIVATIONS[activation],

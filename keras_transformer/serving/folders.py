@@ -308,7 +308,7 @@ class Saving:
             ValueError: If an argument is missing, or names a class that this library does not have.
         """
         described = description["arguments"]
-        missing = arguments_by_name(cls, (), {}).keys() - described.keys() - {*cls.TOKENIZERS}
+        missing = arguments_by_name(cls, (), {}).keys() - described.keys() - {*cls.TOKENIZERS, "args"}
         rule = "`arguments` must hold each argument of the constructor."
         check(not missing, rule, missing=sorted(missing))
         return {name: _from_json(value, folder) for name, value in described.items()}

@@ -1,6 +1,7 @@
 """The base class of everything that can be served: a model with its tokenizers and its limits."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Iterable
 
@@ -19,6 +20,23 @@ from keras_transformer.serving.export import export
 from keras_transformer.serving.folders import Saving, names_of
 
 COMPILED_BATCH_SIZES = [2**k for k in range(13)]
+
+
+def named_arguments(cls, args, kwargs):
+    """Names the arguments of a constructor call. Those of `*args` get the names of the next constructor that has some.
+
+    Their values are read from the attributes of these names, so a subclass may hand on others than it was given.
+
+    Returns:
+        A dict, with the defaults of the class.
+    """
+    arguments = arguments_by_name(cls, args, kwargs)
+    values = arguments.pop("args", [])
+    for base in cls.__mro__ if values else ():
+        names = [*inspect.signature(base.__init__).parameters][1:]
+        if "args" not in names:
+            return {**dict(zip(names, values, strict=False)), **arguments}
+    return arguments
 
 
 class Servable(KeepsFunctions, Saving):
@@ -54,7 +72,7 @@ class Servable(KeepsFunctions, Saving):
 
     def __new__(cls, *args, **kwargs):
         servable = super().__new__(cls)
-        vars(servable)["_arguments"] = arguments_by_name(cls, args, kwargs)
+        vars(servable)["_arguments"] = named_arguments(cls, args, kwargs)
         return servable
 
     def __init__(self, model):

@@ -108,7 +108,7 @@ def test_lines_of_any_bytes_are_streamed_as_they_are_split(tmp_path, suffix):
         path = tmp_path / f"text{suffix}"
         path.write_bytes(gzip.compress(content) if suffix else content)
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        expected = [line.removesuffix(b"\r") for line in (lines if lines[-1] else lines[:-1])]
+        expected = [line.rstrip(b"\r") for line in (lines if lines[-1] else lines[:-1])]
         assert list(stream_lines(path)) == split_lines(content) == expected
 
 
