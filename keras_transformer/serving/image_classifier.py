@@ -9,16 +9,9 @@ from keras_transformer.checks import check_positive
 from keras_transformer.layers import ImagePreprocessing
 from keras_transformer.models import VisionTransformer
 from keras_transformer.serving.classifier import likeliest, with_labels
+from keras_transformer.serving.pictures import UNUSABLE, pictures
 from keras_transformer.serving.servable import Servable
 from keras_transformer.serving.signatures import Output, Signatures, function_of
-
-# The first bytes of a PNG file.
-PNG = b"\x89PNG\r\n\x1a\n"
-# A small file can be a picture of gigabytes.
-MAX_PIXELS = 2**26
-UNUSABLE = (
-    f"`image` must be a JPEG or PNG file of at most {MAX_PIXELS} pixels that the model's preprocessing takes."
-)
 
 
 class ImageClassifierSignatures(Signatures):
@@ -76,49 +69,21 @@ class ImageClassifierSignatures(Signatures):
             with a label.
         """
 
+        servable, prepared = self._servable, (*self._model.image_size, self._model.channels)
+
         def step(contents):
-            images, usable = tf.map_fn(
-                self._decoded, contents, fn_output_signature=(tf.TensorSpec(self._shape, tf.float32), tf.bool)
-            )
+            images, usable = pictures(contents, servable.preprocessing, servable.image_shape, prepared)
             return [tf.nn.softmax(self._model(images, training=False)), usable]
 
-        outputs = [Output((len(self._servable.labels),), 0.0), Output((), False)]
+        outputs = [Output((len(servable.labels),), 0.0), Output((), False)]
         with self._computing():
             probabilities, usable = self._in_chunks(step, [image], outputs, self._batch_sizes[-1])
-        best = likeliest(probabilities, self._servable.labels)
+        best = likeliest(probabilities, servable.labels)
         return {
             "label": tf.where(usable, best["label"], ""),
             "probability": tf.where(usable, best["probability"], 0.0),
             "error": tf.where(usable, "", UNUSABLE),
         }
-
-    @property
-    def _shape(self):
-        return (*self._model.image_size, self._model.channels)
-
-    def _decoded(self, content):
-        """Decodes and prepares one file.
-
-        TensorFlow's decoders raise an error for a damaged file. In a dataset such an element can be left out, so the
-        error stays in its row.
-
-        Args:
-            content: The bytes of a file, string scalar.
-
-        Returns:
-            The image, float32 `(height, width, channels)`, 0 for an unusable file; and whether it is usable, bool.
-        """
-
-        def prepared(content):
-            with tf.control_dependencies(
-                [tf.debugging.assert_less_equal(_pixels(content), tf.constant(MAX_PIXELS, tf.int64))]
-            ):
-                image = tf.io.decode_image(content, self._model.channels, expand_animations=False)
-            image = tf.ensure_shape(image, self._servable.image_shape)
-            return tf.ensure_shape(self._servable.preprocessing(image[None])[0], self._shape)
-
-        images = tf.data.Dataset.from_tensors(content).map(prepared).ignore_errors()
-        return images.reduce((tf.zeros(self._shape), False), lambda _, image: (image, True))
 
     def _probabilities(self, image):
         def step(images):
@@ -246,20 +211,3 @@ class ImageClassifier(Servable):
         if self.preprocessing is not None:
             png = tf.io.encode_png(np.zeros((*self.model.image_size, self.model.channels), "uint8")).numpy()
             yield "encoded", {"image": [png] * shapes[0][0]}
-
-
-def _pixels(content):
-    """Returns the number of pixels that the header of a JPEG or PNG file names, an int64 scalar.
-
-    An error is raised for a file of another kind.
-    """
-
-    def of_jpeg():
-        return tf.reduce_prod(tf.io.extract_jpeg_shape(content, tf.int64)[:2])
-
-    def of_png():
-        with tf.control_dependencies([tf.debugging.assert_equal(tf.strings.substr(content, 0, 8), PNG)]):
-            sizes = tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False)
-        return tf.reduce_prod(tf.cast(sizes, tf.int64))
-
-    return tf.cond(tf.image.is_jpeg(content), of_jpeg, of_png)
