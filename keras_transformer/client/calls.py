@@ -265,18 +265,44 @@ class Calls:
                 server refuses a recording, whose number the message has.
             OSError: If a file cannot be read, or there is no answer, as for `predict`.
         """
-        return self._run(self._transcribe(recordings, language, task))
+        options = {"language": language or "", "task": task or ""}
+        return self._run(self._texts_of("recordings", recordings, "wav", "wav", options))
 
-    async def _transcribe(self, recordings, language, task):
-        files = files_of(recordings)
+    def write(self, images):
+        """Asks for a text about each picture.
+
+        Args:
+            images: List of JPEG or PNG files: paths, or their bytes.
+
+        Returns:
+            A list of str.
+
+        Raises:
+            ValueError: If `images` is not such a list, a file is not a regular file, or the server refuses a picture,
+                whose number the message has.
+            OSError: If a file cannot be read, or there is no answer, as for `predict`.
+        """
+        return self._run(self._texts_of("images", images, "serving_default", "image", {}))
+
+    async def _texts_of(self, name, files, signature, key, options):
+        """Returns the texts of files, a list of str.
+
+        Args:
+            name: Name of the argument, for errors.
+            files: Its value.
+            signature: Name of the signature.
+            key: The input of the signature that takes files.
+            options: The other inputs, a dict from a name to a str for all files.
+        """
+        files = files_of(name, files)
         if not files:
             return []
-        choice = {"language": [language or ""] * len(files), "task": [task or ""] * len(files)}
-        outputs = await self._predict("wav", {"wav": files, **choice})
+        columns = {option: [value] * len(files) for option, value in options.items()}
+        outputs = await self._predict(signature, {key: files, **columns})
         for output in ("text", "error"):
-            self._check_rows(output, len(files), "recordings", outputs, "O")
+            self._check_rows(output, len(files), name, outputs, "O")
         for row, reason in _reasons(outputs):
-            raise ValueError(f"{self.url} refuses row {row} of `recordings`: {reason}")
+            raise ValueError(f"{self.url} refuses row {row} of `{name}`: {reason}")
         return [text.decode("utf-8", "replace") for text in outputs["text"]]
 
     def answer(self, texts, second=None, **options):

@@ -103,17 +103,18 @@ def _joined(name, batches):
     return whole
 
 
-def files_of(recordings):
-    """Returns the bytes of recordings, a list.
+def files_of(name, files):
+    """Returns the bytes of files, a list.
 
     Args:
-        recordings: List of paths or of bytes.
+        name: Name of the argument, for errors.
+        files: List of paths or of bytes.
 
     Raises:
         ValueError: If it is something else, or a path is not that of a regular file of at most 2**31 bytes.
         OSError: If a file cannot be read.
     """
-    several = isinstance(recordings, (list, tuple))
-    fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in recordings)
-    check(fits, "`recordings` must be a list of paths or of bytes.", recordings=recordings)
-    return [each if isinstance(each, bytes) else read_small(each, LARGEST_RECORDING) for each in recordings]
+    several = isinstance(files, (list, tuple))
+    fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in files)
+    check(fits, f"`{name}` must be a list of paths or of bytes.", **{name: files})
+    return [each if isinstance(each, bytes) else read_small(each, LARGEST_RECORDING) for each in files]

@@ -11,10 +11,12 @@ _HOMES = {
     "attention": "viewer",
     "attention_weights": "maps",
     "classified_images": "images",
+    "image_attention": "sources",
     "latencies": "histograms",
     "masks": "maps",
     "positions": "maps",
     "schedule": "curves",
+    "speech_attention": "sources",
     "training_curves": "curves",
     "translation_attention": "maps",
 }

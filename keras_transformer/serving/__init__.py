@@ -7,6 +7,7 @@ _HOMES = {
     "Embedder": "embedder",
     "Glossary": "glossary",
     "ImageClassifier": "image_classifier",
+    "ImageWriter": "image_writer",
     "Similarity": "embedder",
     "Tagger": "tagger",
     "TermTranslator": "terms",

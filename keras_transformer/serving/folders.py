@@ -44,6 +44,7 @@ SERVABLES = (
     "Similarity",
     "ImageClassifier",
     "Transcriber",
+    "ImageWriter",
 )
 
 
@@ -100,6 +101,9 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
     if isinstance(model, LanguageModel):
         return serving.TextGenerator(model, *tokenizers, **options)
     if not getattr(model, "reads_ids", True):
+        source = model.input_signature()[0]["source"]
+        if len(getattr(source, "shape", ())) == 4:
+            return serving.ImageWriter(model, *tokenizers, **options)
         return serving.Transcriber(model, *tokenizers, **options)
     if not isinstance(model, EncoderModel):
         return serving.Translator(model, *tokenizers, **options)

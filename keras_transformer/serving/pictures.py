@@ -1,6 +1,12 @@
 """Pictures: JPEG and PNG files are decoded and prepared inside a graph."""
 
+import os
+
+import numpy as np
 import tensorflow as tf
+
+from keras_transformer.checks import check
+from keras_transformer.untrusted import read_small
 
 # The first bytes of a PNG file.
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -44,6 +50,28 @@ def pictures(contents, preprocessing, read, prepared):
     images = tf.scatter_nd(rows[:, None], images, shape)[:-1]
     found = tf.scatter_nd(rows[:, None], tf.ones_like(rows), shape[:1])[:-1]
     return tf.ensure_shape(images, (None, *prepared)), found > 0
+
+
+def file_of(picture, channels):
+    """Returns a picture as the bytes of a file, which `pictures` reads.
+
+    Args:
+        picture: The path of a JPEG or PNG file, its bytes, or a uint8 array `(height, width, channels)`.
+        channels: The channels of an array.
+
+    Raises:
+        ValueError: If it is something else, or the path is not that of a regular file of at most 2**26 bytes.
+        OSError: If the file cannot be read.
+    """
+    if isinstance(picture, bytes):
+        return picture
+    if isinstance(picture, (str, os.PathLike)):
+        return read_small(picture)
+    shades = np.asarray(picture)
+    fits = shades.ndim == 3 and shades.shape[-1] == channels and shades.size and shades.dtype == np.uint8
+    rule = f"`images` must hold paths, bytes, or uint8 arrays `(height, width, {channels})`."
+    check(fits, rule, dtype=shades.dtype, shape=shades.shape)
+    return tf.io.encode_png(shades).numpy()
 
 
 def _pixels(content):

@@ -1,17 +1,16 @@
-"""The base classes of the servables that write text: `Translator` and `TextGenerator`."""
+"""The base classes of the servables that read text and write text: `Translator` and `TextGenerator`."""
 
 import dataclasses
 import math
 
 import tensorflow as tf
 
-from keras_transformer.checks import check, check_count
-from keras_transformer.decoding import Greedy, MinLength, Sample, Strategy
-from keras_transformer.decoding.hypotheses import one_of, tensors_of
+from keras_transformer.checks import check_count
+from keras_transformer.decoding import Greedy, MinLength, Sample
 from keras_transformer.masks import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
-from keras_transformer.serving.servable import Servable
-from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN, Output, Signatures, function_of
+from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN, Output, function_of
+from keras_transformer.serving.writer import Writer, WriterSignatures
 
 
 def option_specs():
@@ -19,8 +18,8 @@ def option_specs():
     return {name: tf.TensorSpec((None,), option.dtype, name=name) for name, option in OPTIONS.items()}
 
 
-class SearcherSignatures(Signatures):
-    """Base class of the signatures that write text.
+class SearcherSignatures(WriterSignatures):
+    """Base class of the signatures that read text and write text.
 
     A subclass defines `_source_ids(text)`, which returns the ids of texts, and `_cut(source)`, which cuts ids at
     `max_source_length`. Both also return which rows were cut, bool `(batch,)`.
@@ -73,14 +72,6 @@ class SearcherSignatures(Signatures):
         pad_id, starts = self._model.pad_id, tf.constant([self._servable.target_start], tf.int32)
         return tf.where(tf.reduce_any(source != pad_id, axis=1, keepdims=True), starts, pad_id)
 
-    def _texts(self, ids):
-        """Returns the texts of ids `(batch, length)`, string `(batch,)`."""
-        pad_id, tokenizer = self._model.pad_id, self._servable.target_tokenizer
-        if tokenizer.pad_id == pad_id or pad_id == tokenizer.eos_id:
-            return tokenizer.detokenize(ids)
-        # The tokenizer would read the model's padding as text.
-        return tokenizer.detokenize(tf.ragged.boolean_mask(ids, ids != pad_id))
-
     def _search_in_chunks(self, source):
         """Searches the outputs of sources.
 
@@ -91,17 +82,7 @@ class SearcherSignatures(Signatures):
             Tokens, int32 `(batch, n_best, target_len)`; lengths, int32, scores, float32, and which outputs are
             complete, bool, `(batch, n_best)`.
         """
-        servable = self._servable
-        strategy = servable.strategy
-        # Each call draws other samples.
-        if getattr(strategy, "seed", 0) is None:
-            # Seeds of 0 make this operation draw its own seed in each process. `tf.random.uniform` would store the
-            # seed of `keras.utils.set_random_seed` in an export, and all servers would draw the same samples.
-            shape, largest = tf.constant([], tf.int32), tf.constant(tf.int32.max)
-            seed = tf.raw_ops.RandomUniformInt(
-                shape=shape, minval=tf.constant(0), maxval=largest, seed=0, seed2=0
-            )
-            strategy = dataclasses.replace(strategy, seed=seed)
+        servable, strategy = self._servable, self._strategy()
 
         def search(source):
             return self._model.search(
@@ -228,25 +209,9 @@ class SearcherSignatures(Signatures):
         notes = {"error": error, "ended": usable & ended}
         return tokens[:, :, : tf.maximum(1, tf.reduce_max(found_lengths))], scores[:, 0], notes
 
-    def which_ended(self, tokens, lengths, limits):
-        """Says which outputs are complete: they were not cut at their limit.
 
-        Args:
-            tokens: int32 `(batch, n_best, target_len)`.
-            lengths: The number of tokens of each output, int32 `(batch, n_best)`.
-            limits: The largest number of tokens of each row, int32 `(batch,)`, or an int for all.
-
-        Returns:
-            bool `(batch, n_best)`.
-        """
-        model, limits = self._model, tf.broadcast_to(limits, tf.shape(lengths)[:1])[:, None]
-        last = tf.gather(tokens, tf.maximum(lengths - 1, 0), batch_dims=2)
-        # A constraint may end an output below its limit.
-        return one_of(last, (model.eos_id, *model.stop_ids)) | (lengths < limits)
-
-
-class Searcher(Servable):
-    """Base class of the servables that write text.
+class Searcher(Writer):
+    """Base class of the servables that read text and write text.
 
     Args:
         model: A model with `search`.
@@ -276,38 +241,13 @@ class Searcher(Servable):
         max_length=None,
         constraints=(),
     ):
-        super().__init__(model)
-        check(model.reads_ids, "`model` must read ids, as the source of a text has them.", model=model)
-        for side, tokenizer in (("source", source_tokenizer), ("target", target_tokenizer)):
-            size = getattr(model, f"{side}_vocab_size")
-            rule = f"`{side}_tokenizer` must not have more ids than the model."
-            check(
-                tokenizer.vocab_size <= size, rule, ids=tokenizer.vocab_size, **{f"{side}_vocab_size": size}
-            )
-            for name in ("pad_id", "eos_id"):
-                received, expected = getattr(tokenizer, name), getattr(model, name)
-                rule = f"`{side}_tokenizer` must have the model's {name}={expected}, or None."
-                check(received in (None, expected), rule, **{name: received})
+        options = strategy, max_length, constraints
+        super().__init__(model, target_tokenizer, *options, tokenizer_name="target_tokenizer")
+        self.check_tokenizer(source_tokenizer, "source_vocab_size", "source_tokenizer")
         longest = math.inf if model.max_positions is None else model.max_positions
         check_count(2, longest, max_source_length=max_source_length)
         self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        self.strategy = strategy
         self.max_source_length = max_source_length
-        self.max_length = max_length
-        self.constraints = model.limits(max_length, constraints).constraints
-        check(
-            isinstance(strategy, Strategy),
-            "`strategy` must be a strategy such as `Greedy()`.",
-            strategy=strategy,
-        )
-        rule = "`strategy` and `constraints` must hold one value for all rows: the rows of each request are others."
-        check(
-            not any(tensors_of((strategy, *self.constraints))),
-            rule,
-            strategy=strategy,
-            constraints=constraints,
-        )
 
     @property
     def limits(self):

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.checks import check, check_count, check_positive, check_range
-from keras_transformer.decoding import Greedy, SpeechIds, Strategy
+from keras_transformer.checks import check, check_range
+from keras_transformer.decoding import Greedy, SpeechIds
 from keras_transformer.layers import LogMelSpectrogram
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.serving.audio import wav_of
-from keras_transformer.serving.servable import Servable
 from keras_transformer.serving.transcripts import TranscriberSignatures
+from keras_transformer.serving.writer import FileWriter
 
 
 class Segment(NamedTuple):
@@ -29,7 +29,7 @@ def segments_of(answer):
     ]
 
 
-class Transcriber(Servable):
+class Transcriber(FileWriter):
     """Transcribes speech. The reading of files, the spectrogram, the model and the search are one graph.
 
     Each recording is transcribed independently. One that is longer than the model's window is read window by window;
@@ -69,7 +69,7 @@ class Transcriber(Servable):
     TOKENIZERS = ("tokenizer",)
     model_classes = (EncoderDecoder,)
     signatures_class = TranscriberSignatures
-    max_source_length = None
+    reads = "spectrograms"
 
     def __init__(
         self,
@@ -86,14 +86,10 @@ class Transcriber(Servable):
         window_seconds=None,
         max_seconds=3600,
     ):
-        super().__init__(model)
-        check(not model.reads_ids, "`model` must read spectrograms, not ids.", model=model)
-        rule = "`tokenizer` must not have more ids than the model."
-        check(tokenizer.vocab_size <= model.target_vocab_size, rule, ids=tokenizer.vocab_size)
+        super().__init__(model, tokenizer, strategy, max_length, constraints)
         spectrogram = LogMelSpectrogram() if spectrogram is None else spectrogram
         ids = SpeechIds() if ids is None else ids
         for name, value, kind in (
-            ("strategy", strategy, Strategy),
             ("spectrogram", spectrogram, LogMelSpectrogram),
             ("ids", ids, SpeechIds),
         ):
@@ -102,17 +98,12 @@ class Transcriber(Servable):
             check(
                 value is None or value in known, f"`{name}` must be one of {sorted(known)}.", **{name: value}
             )
-        longest, frames = model.max_positions, getattr(model.source, "max_length", None)
-        rule = "`{}` must be given for a model that has no longest {}."
-        check(longest or max_length, rule.format("max_length", "output"), max_length=None)
-        check(frames or window_seconds, rule.format("window_seconds", "source"), window_seconds=None)
-        check_count(1, longest or max_length, max_length=longest if max_length is None else max_length)
+        rule = "`window_seconds` must be given for a model that has no longest source."
+        check(getattr(model.source, "max_length", None) or window_seconds, rule, window_seconds=None)
         check_range(0, above=True, max_seconds=max_seconds)
         if window_seconds is not None:
             check_range(0, above=True, window_seconds=window_seconds)
-        self.tokenizer, self.strategy, self.max_length = tokenizer, strategy, max_length
-        self.constraints = model.limits(max_length, constraints).constraints
-        self.spectrogram, self.ids = spectrogram, ids
+        self.tokenizer, self.spectrogram, self.ids = tokenizer, spectrogram, ids
         self.language, self.task = language, task
         self.window_seconds, self.max_seconds = window_seconds, max_seconds
 
@@ -143,11 +134,6 @@ class Transcriber(Servable):
         """The largest number of samples of a recording."""
         return round(self.max_seconds * self.sampling_rate)
 
-    @property
-    def longest_output(self):
-        """The largest number of tokens of a window's transcript."""
-        return self.model.max_positions if self.max_length is None else self.max_length
-
     def transcribe(
         self, audio, language=None, task=None, timestamps=False, *, sampling_rate=None, batch_size=8
     ):
@@ -170,22 +156,13 @@ class Transcriber(Servable):
             ValueError: If a recording cannot be read or is longer than `max_seconds`, or `language` or `task` is
                 unknown.
         """
-        check_positive(batch_size=batch_size)
         rule = "`audio` must be a list of recordings."
         check(isinstance(audio, (list, tuple)), rule, audio=type(audio).__name__)
         rate = self.sampling_rate if sampling_rate is None else sampling_rate
         files = [wav_of(recording, rate) for recording in audio]
-        transcripts, choice = [], (language or "", task or "")
-        for start in range(0, len(files), batch_size):
-            rows = files[start : start + batch_size]
-            language, task = ([each] * len(rows) for each in choice)
-            answers = self.answer(rows, language, task, signature="segments" if timestamps else "wav")
-            for i, error in enumerate(answers["error"]):
-                check(
-                    not error, f"Recording {start + i} of `audio`: {error.decode()}", audio=audio[start + i]
-                )
-            transcripts += self._results(answers, timestamps)
-        return transcripts
+        signature = "segments" if timestamps else "wav"
+        batches = self.answers_of(files, batch_size, "audio", language or "", task or "", signature=signature)
+        return [each for answers in batches for each in self._results(answers, timestamps)]
 
     def _results(self, answers, timestamps):
         if not timestamps:

@@ -1,4 +1,4 @@
-"""`Client.transcribe`: what it sends of files and bytes, and what it says of a refused row."""
+"""`Client.transcribe` and `Client.write`: what they send of files and bytes, and say of a refused row."""
 
 import asyncio
 
@@ -27,8 +27,13 @@ def models(tmp_path_factory):
         error = tf.where(tf.strings.substr(wav, 0, 4) == "RIFF", "", "`wav` must be a WAV file.\x1b[2J")
         return {"text": text, "language": language, "error": error}
 
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="image")])
+    def write(image):
+        text = tf.strings.as_string(tf.strings.length(image))
+        return {"text": text, "error": tf.where(image == "junk", "`image` must be a JPEG or PNG file.", "")}
+
     folder = tmp_path_factory.mktemp("served") / "1"
-    write_saved_model(tf.Module(), {"wav": transcribe}, folder, xla=False)
+    write_saved_model(tf.Module(), {"serving_default": write, "wav": transcribe}, folder, xla=False)
     return {"hearing": {1: ServedModel(folder)}}
 
 
@@ -60,3 +65,13 @@ def test_what_cannot_be_sent_or_read_is_refused(url, tmp_path):
             client.transcribe([tmp_path])
         with pytest.raises(FileNotFoundError):
             client.transcribe([tmp_path / "missing.wav"])
+
+
+def test_pictures_are_sent_as_files(url, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"12345")
+    with Client(url, "hearing", batch_size=2) as client:
+        assert client.write([b"1", tmp_path / "a.png", b"12"]) == ["1", "5", "2"] and client.write([]) == []
+        with pytest.raises(ValueError, match="refuses row 1 of `images`: `image` must be a JPEG or PNG file"):
+            client.write([b"1", b"junk"])
+        with pytest.raises(ValueError, match="`images` must be a list of paths or of bytes"):
+            client.write("a.png")

@@ -103,7 +103,7 @@ def test_an_error_is_that_of_its_row(given):
     found = given.answer(audio)
     assert found["error"].tolist() == [b"", b"`audio` must hold finite numbers.", b""]
     assert found["text"].tolist() == [alone[0], b"", alone[0]]
-    with pytest.raises(ValueError, match="Recording 1 of `audio`: `wav` must be a WAV file"):
+    with pytest.raises(ValueError, match="Row 1 of `audio`: `wav` must be a WAV file"):
         given.transcribe([sound(0.1), b"RIFF"])
     long = given.changed(max_seconds=1)
     found = long.answer(np.stack([np.pad(sound(0.4), (0, RATE)), sound(1.4)]))
