@@ -1,9 +1,11 @@
 """The examples of the model families, each run to its end on a few rows."""
 
+import caption_shapes
 import character_model
 import chatbot_korean
 import classify_korean
 import fine_tune
+import hear_numbers
 import keras
 import korean_corpus
 import numpy as np
@@ -103,6 +105,32 @@ def test_shapes_are_drawn_whole_and_told_apart():
         assert (shape(x, y) >= 1)[np.hypot(x, y) > 1.12].all()
 
 
+def test_sentences_say_what_is_drawn_where():
+    images, sentences = caption_shapes.drawn(60, seed=0)
+    assert images.shape == (60, 32, 32, 3) and images.dtype == "uint8"
+    side = caption_shapes.SIZE // 2
+    for image, sentence in zip(images, sentences, strict=True):
+        _, first, _, *_, second, _ = sentence.split()
+        halves = (slice(None), slice(side)) if "left of" in sentence else (slice(side), slice(None))
+        others = tuple(slice(side, None) if each.stop == side else each for each in halves)
+        for colour, half in ((first, halves), (second, others)):
+            shades = image[half].reshape(-1, 3).astype(int)
+            distances = {
+                name: abs(shades - shade).sum(axis=1).min() for name, shade in caption_shapes.COLOURS.items()
+            }
+            assert min(distances, key=distances.get) == colour
+
+
+def test_numbers_have_words_and_each_voice_its_own_sound():
+    named = {0: "zero", 13: "thirteen", 40: "forty", 101: "one hundred one", 999: "nine hundred ninety nine"}
+    assert {number: hear_numbers.words_of(number) for number in named} == named
+    assert {word for n in range(1000) for word in hear_numbers.words_of(n).split()} == {*hear_numbers.WORDS}
+    short, again, long = hear_numbers.recorded([2, 2, 777], seed=0)
+    assert len(short) < len(long) < hear_numbers.SECONDS * hear_numbers.RATE
+    assert 0.1 < abs(short).max() <= 1 and (len(short) != len(again) or (short != again).any())
+    np.testing.assert_array_equal(hear_numbers.recorded([2], seed=0)[0], short)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(table, tmp_path_factory):
     """A small BERT without a head, of random weights, as a folder of Hugging Face."""
@@ -172,6 +200,8 @@ EXAMPLES = [
     classify_korean,
     character_model,
     vision_shapes,
+    caption_shapes,
+    hear_numbers,
     fine_tune,
     time_series,
     tag_spaces,

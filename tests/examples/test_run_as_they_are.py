@@ -28,6 +28,8 @@ RUNS = {
     "time_series.py": (["--epochs", "1"], "Exported to time_series"),
     "tag_spaces.py": (["--epochs", "1"], "Exported to tag_spaces"),
     "vision_shapes.py": (["--images", "256", "--epochs", "1"], "Exported to shapes"),
+    "caption_shapes.py": (["--pictures", "128", "--epochs", "1"], "Exported to captions"),
+    "hear_numbers.py": (["--speakers", "1", "--epochs", "1"], "Exported to hearing"),
 }
 
 
@@ -97,7 +99,7 @@ def test_the_translator_of_help_texts_says_which_file_is_missing(tmp_path, capsy
 def test_every_example_has_a_run():
     """Those that need a run, an export or a server of the user have tests of their own."""
     named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py", "korean_help.py"}
-    helpers = {"encoders.py", "korean_corpus.py", "korean_help_data.py"}
+    helpers = {"encoders.py", "sources.py", "korean_corpus.py", "korean_help_data.py"}
     found = {file.name for file in EXAMPLES.glob("*.py")}
     assert found == {*RUNS, "demo.py", *named, *helpers}
 
