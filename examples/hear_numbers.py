@@ -27,7 +27,7 @@ RATE = 8000  # samples of a second
 SECONDS = 2.2  # of a recording, at most
 SPEAKERS, HELD_OUT = 6, 200  # for each number to train on; numbers that are not trained on
 WIDTH, BANDS = 64, 40
-EPOCHS = 10
+EPOCHS = 16
 LONGEST = 8  # tokens of a number
 # Three formants in hertz, and how loud the voice and the hiss are.
 PHONES = {
