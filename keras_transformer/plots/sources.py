@@ -63,7 +63,7 @@ def speech_attention(
 
     Args:
         spectrogram: `(frames, num_mel_bins)`, as `LogMelSpectrogram` gives it.
-        weights: `(target_len, source_len)`, attention to the frames or to what a convolution made of them, such as
+        weights: `(target_len, source_len)`, attention to the frames, or to the fewer places after convolutions, such as
             `model.score(spectrograms, tokens).alignments[0]`.
         tokens: List of `target_len` str, the written tokens.
         seconds: How long the recording is, a float.
@@ -92,12 +92,11 @@ def speech_attention(
     above.imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", extent=box)
     above.set_ylabel(ylabel)
     box = (0, seconds, len(tokens), 0)
-    image = below.imshow(
-        weights, cmap="Blues", vmin=0, vmax=1, aspect="auto", extent=box, interpolation="nearest"
-    )
+    # A weight is a share of many frames, so it is small.
+    image = below.imshow(weights, cmap="Blues", vmin=0, aspect="auto", extent=box, interpolation="nearest")
     below.set_yticks(np.arange(len(tokens)) + 0.5, tokens)
     below.set_xlabel(xlabel)
     for axes in (above, below):
         axes.grid(False)
-    figure.colorbar(image, ax=[above, below], ticks=(0, 0.5, 1), label=label, pad=0.01)
+    figure.colorbar(image, ax=[above, below], label=label, pad=0.01)
     return figure

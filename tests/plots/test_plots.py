@@ -98,6 +98,14 @@ ATTENTION = np.ones((2, 3, 7, 5)) / 5  # layers, heads, queries, keys
         (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcde", heads=[4]), r"`heads`.*heads=4"),
         (lambda: plots.classified_images(np.ones((3, 4, 4, 1)), ["o"], ["o"]), "the same length, at least 1"),
         (
+            lambda: plots.image_attention(np.ones((4, 4, 3)), np.ones((1, 6)), ["a"]),
+            "patches that make a square",
+        ),
+        (
+            lambda: plots.speech_attention(np.ones((4, 3)), np.ones((1, 4)), ["a", "b"], 1.0),
+            "a row for each of",
+        ),
+        (
             lambda: plots.translation_attention(None, "저는", "self"),
             r"decoder, cross\. Received: kind='self'",
         ),
@@ -169,6 +177,21 @@ def test_attention_weights_are_drawn_by_layer_and_head():
         assert axes.get_title() == f"layer {layer}, head {head}"
         np.testing.assert_array_equal(axes.images[0].get_array(), weights[layer - 1][head - 1])
     assert labels(panels[0].get_yticklabels()) == queries and labels(panels[1].get_yticklabels()) == [""] * 7
+
+
+def test_what_a_token_reads_of_a_picture_is_bright_and_the_rest_is_dark():
+    figure = plots.image_attention(np.zeros((6, 6, 1), "uint8"), np.eye(4)[[2, 1]], ["one", "two"])
+    covers = [axes.images[1].get_array()[..., 3] for axes in figure.axes[:2]]
+    for cover, bright in zip(covers, ((1, 0), (0, 1)), strict=True):
+        assert cover[bright] == 0 and np.sum(cover == cover.max()) == 3 and cover.max() > 0.5
+
+
+def test_what_a_token_hears_stands_below_the_spectrogram():
+    figure = plots.speech_attention(np.zeros((8, 3)), np.eye(2, 4), ["four", "two"], 0.8)
+    above, below, _ = figure.axes
+    assert above.get_xlim() == below.get_xlim() == (0, 0.8)
+    np.testing.assert_array_equal(below.images[0].get_array(), np.eye(2, 4))
+    assert [label.get_text() for label in below.get_yticklabels()] == ["four", "two"]
 
 
 def test_classified_images_name_what_is_wrong():
