@@ -152,10 +152,21 @@ def joined(folder, base=None):
         if not (has_tokenizer and TOKENIZER_FILE.fullmatch(path.name))
         and path.name not in (ADAPTER_CONFIG, ADAPTER)
     ]
+    files = {path.name: path for path in (*inherited, *own)}
     with tempfile.TemporaryDirectory() as temporary:
-        for path in {path.name: path for path in (*inherited, *own)}.values():
-            _link(path.resolve(), Path(temporary, path.name))
-        yield Joined(temporary)
+        for name, path in files.items():
+            # `resolve` would raise `RuntimeError` for a link to itself.
+            _link(path.absolute(), Path(temporary, name))
+        try:
+            yield Joined(temporary)
+        except ValueError as error:
+            message = str(error)
+            if temporary not in message:
+                raise
+            # The user knows the two folders, and not the temporary one. A name may be the beginning of a longer one.
+            for name in sorted(files, key=len, reverse=True):
+                message = message.replace(str(Path(temporary, name)), str(files[name]))
+            raise ValueError(message.replace(temporary, str(folder))) from None
 
 
 def _link(path, target):

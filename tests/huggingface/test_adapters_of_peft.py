@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import tempfile
 
 import numpy as np
@@ -158,6 +159,25 @@ def test_a_whole_model_with_the_files_of_an_adapter_is_refused(tmp_path):
         weights, pickled = pickled, weights
     (folder / "model.safetensors").unlink()
     from_huggingface(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter/adapter_model.safetensors", "base/model.safetensors", "base/config.json"]
+)
+def test_an_error_names_the_file_that_the_user_knows(name, tmp_path):
+    """The files are read through links in a temporary folder."""
+    folder = written(tmp_path, "llama", pair(QUERY, 18, 60))
+    (tmp_path / name).write_bytes(b"{")
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / name))):
+        from_huggingface(folder)
+
+
+def test_a_link_to_itself_is_refused(tmp_path):
+    folder = written(tmp_path, "llama", pair(QUERY, 18, 60))
+    (folder / "adapter_model.safetensors").unlink()
+    (folder / "adapter_model.safetensors").symlink_to("adapter_model.safetensors")
+    with pytest.raises((ValueError, OSError), match=r"adapter_model\.safetensors"):
+        from_huggingface(folder)
 
 
 def test_a_pickled_adapter_is_refused(tmp_path):
