@@ -124,6 +124,20 @@ def check_numbers(model, most):
     check(described <= most, rule, numbers=described)
 
 
+def check_finite_weights(model, path):
+    """Raises `ValueError` if a weight that was read from a file is NaN or infinite.
+
+    Minus infinity is allowed: as a bias of logits it means a token that is never chosen.
+
+    Args:
+        model: A model with the weights of the file.
+        path: Path of the file.
+    """
+    values = {weight.path: weight for weight in model.weights if "float" in str(weight.dtype)}
+    wrong = [name for name, each in values.items() if not np.isfinite(np.max(np.asarray(each), initial=0))]
+    check(not wrong, f"The weights in {path} must be neither NaN nor infinite.", weights=wrong)
+
+
 def known_values(x):
     """Returns a tensor as a float64 array; None for a tensor of a graph, whose values are not known yet.
 

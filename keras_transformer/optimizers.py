@@ -5,8 +5,12 @@ from types import SimpleNamespace
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_count
 from keras_transformer.execution import native
 from keras_transformer.keras_internals import adam_moments, weight_index
+
+# Number of Newton-Schulz steps of Muon.
+MOST_STEPS = 100
 
 
 def unwrapped(optimizer):
@@ -134,6 +138,8 @@ class Muon(_OwnAverage, keras.optimizers.Muon):
 
     def __init__(self, learning_rate=0.001, *, ns_dtype=None, **kwargs):
         super().__init__(learning_rate, **kwargs)
+        # Each step is a part of the traced graph.
+        check_count(1, MOST_STEPS, ns_steps=self.ns_steps)
         self.ns_dtype = ns_dtype
 
     def _should_use_adamw(self, variable):

@@ -37,8 +37,11 @@ def read_small(path, limit=SMALL):
 
 def open_regular(path, limit=None):
     """Opens a regular file to read bytes. Raises `ValueError` for another one, or for more bytes than the limit."""
-    # Without it, a pipe would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | NONBLOCK)
+    try:
+        # Without NONBLOCK, a pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | NONBLOCK)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} must be a file that exists.") from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or (limit is not None and status.st_size > limit):
         os.close(descriptor)
@@ -65,14 +68,12 @@ def read_json(path, kind=dict):
     Raises:
         ValueError: If the file cannot be read, or holds no JSON or a value of another class.
     """
-    try:
-        value = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"Cannot read {path}: {error!s:.500}") from None
-    if not isinstance(value, kind):
-        name = {dict: "object", list: "array"}[kind]
-        raise ValueError(f"{path} must hold a JSON {name}. Received: a {type(value).__name__}.")
-    return value
+    return _of_kind(path, lambda: read_text(path), kind)
+
+
+def read_json_entry(path, name):
+    """Reads the JSON object in a file of a zip archive, a dict. Raises `ValueError` as `read_entry` and `read_json`."""
+    return _of_kind(f"{name} of {path}", lambda: read_entry(path, name), dict)
 
 
 def read_entry(path, name):
@@ -84,7 +85,7 @@ def read_entry(path, name):
     """
     rule = f"{path} must hold {name}, without compression or of at most {SMALL} bytes."
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             if not _is_bounded(archive.getinfo(name)):
                 raise ValueError(rule)
             return archive.read(name)
@@ -134,6 +135,18 @@ def sha256_of(path):
     """Returns the SHA-256 of a file, a hexadecimal str. Raises `ValueError` for a device, a pipe or a folder."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_kind(place, read, kind):
+    """Returns the JSON value of a text that a function reads. Raises `ValueError` unless it is of a kind."""
+    try:
+        value = json.loads(read())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"Cannot read {place}: {error!s:.500}") from None
+    if not isinstance(value, kind):
+        name = {dict: "object", list: "array"}[kind]
+        raise ValueError(f"{place} must hold a JSON {name}. Received: a {type(value).__name__}.")
+    return value
 
 
 def _is_bounded(entry):

@@ -27,6 +27,7 @@ from keras_transformer.huggingface.tokenizers.sentence_piece_json import _scores
 from keras_transformer.plots.viewer import page_of
 from keras_transformer.serving.journal import Unfinished
 from keras_transformer.serving.server.server_files import versions_of
+from keras_transformer.text import SentencePieceTokenizer
 from keras_transformer.text.added_tokens import as_added_tokens
 from keras_transformer.training.adapters import restore_state
 from keras_transformer.training.checkpoints import SavedState
@@ -74,6 +75,13 @@ def test_a_small_file_is_a_regular_file_of_a_bounded_size(name, tmp_path):
         read_small(tmp_path / "file")
     with pytest.raises(ValueError, match=r"Cannot read .*file"):
         read_json(tmp_path / "file")
+
+
+def test_a_missing_file_is_named_with_the_rule(tmp_path):
+    for read in (read_json, SentencePieceTokenizer.load):
+        with pytest.raises(ValueError, match="must be a file that exists") as caught:
+            read(tmp_path / "file")
+        assert "Errno" not in str(caught.value) and str(tmp_path / "file") in str(caught.value)
 
 
 def test_a_link_to_a_file_is_read(tmp_path):

@@ -87,7 +87,8 @@ def fill_translate(parser):
     terms.add_argument(
         "--copy",
         metavar="REGEX",
-        help="text of a line that its translation holds as it is, such as https?://[^ ]+",
+        help="text of a line that its translation holds as it is, such as https?://[^ ]+. The pattern is "
+        "yours: it has no limit of time, and one such as (a+)+! may never end",
     )
     terms.add_argument(
         "--replace-unknown",

@@ -2,8 +2,6 @@
 
 import argparse
 import difflib
-import errno
-import itertools
 import os
 
 # Of an option that is not among the parsed options unless it was given.
@@ -35,14 +33,19 @@ class CommandParser(argparse.ArgumentParser):
             message += "".join(f". Did you mean {option}?" for option in alike)
         self.error(message)
 
+    def check_input_paths(self, options):
+        """Raises `ValueError` if an `InputPath` among the parsed options is missing."""
+        for action in self._actions:
+            given = getattr(options, action.dest, None)
+            for value in given if isinstance(given, list) else [given]:
+                if isinstance(value, InputPath) and not os.path.exists(value):
+                    name = (
+                        action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+                    )
+                    raise ValueError(
+                        f"{name} must be a file or a folder that exists. Received: {str(value)!r:.500}."
+                    )
+
 
 class InputPath(str):
     """The path of a file or a folder that a command reads: the type of an option."""
-
-
-def check_input_paths(options):
-    """Raises `FileNotFoundError` if an `InputPath` among the parsed options is missing."""
-    values = (value if isinstance(value, list) else [value] for value in vars(options).values())
-    for value in itertools.chain.from_iterable(values):
-        if isinstance(value, InputPath) and not os.path.exists(value):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(value))

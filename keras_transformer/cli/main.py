@@ -7,7 +7,6 @@ import sys
 import time
 import warnings
 
-from keras_transformer.cli.command_parser import check_input_paths
 from keras_transformer.cli.exit_codes import DONE, INPUT, INTERRUPTED, UNREACHABLE
 from keras_transformer.cli.logs import log_to_stderr, progress
 from keras_transformer.cli.parser import make_parser
@@ -51,7 +50,7 @@ def main(arguments=None):
             warnings.showwarning = lambda message, *_: log.warning("%s", message)
             command = options.parser.prog.split()[-1]
             log.info("started", extra={"command": command})
-            check_input_paths(options)
+            options.parser.check_input_paths(options)
             if options.needs_tensorflow:
                 import_tensorflow()
             code = options.command(options) or DONE

@@ -9,6 +9,7 @@ from keras_transformer.cli import answer_options, commands, logs, server_command
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, InputPath
 from keras_transformer.cli.search_options import add_search_options
 from keras_transformer.runs import Recipe
+from keras_transformer.version import __version__
 
 
 def make_parser():
@@ -16,6 +17,7 @@ def make_parser():
     parser = argparse.ArgumentParser(
         prog="keras-transformer", description="Train a Transformer on sentence pairs, and use it."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=CommandParser)
     _add_command(
         subparsers,

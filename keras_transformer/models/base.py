@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import keras
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, check_finite_weights
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import encode_rows, has_int8_weights, predict_graph
 from keras_transformer.keras_internals import clip_sums, sublayers
@@ -193,10 +193,15 @@ class BaseModel(Configured, keras.Model):
         """Returns the configuration of `quantize("int8")` where none is given; None for Keras's default."""
         return None
 
-    def load_weights(self, *args, **kwargs):
+    def load_weights(self, filepath, *args, **kwargs):
         """Loads weights as Keras does, and makes `fit`, `evaluate` and `predict` trace again: a traced function keeps
-        the product that suited the int8 weights of its time."""
-        super().load_weights(*args, **kwargs)
+        the product that suited the int8 weights of its time.
+
+        Raises:
+            ValueError: If the file does not fit, or a weight of the model is then NaN or infinite.
+        """
+        super().load_weights(filepath, *args, **kwargs)
+        check_finite_weights(self, filepath)
         self.train_function = self.test_function = self.predict_function = None
 
     def layout_map(self, mesh, axis="model"):

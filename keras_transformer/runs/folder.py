@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.files import LOCK, replaced, temporaries
+from keras_transformer.runs.model import check_compiled
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.folders import load_model
 from keras_transformer.serving.translator import Translator
@@ -154,6 +155,7 @@ class RunFolder:
         for saved in self.checkpoints():
             try:
                 adapted = holds_state(saved.path)
+                check_compiled(saved.path)
                 model = load_model(saved.path, compile=not adapted)
                 if adapted:
                     restore_state(model, saved.path)

@@ -1,5 +1,7 @@
 """The compiled model of a recipe."""
 
+import keras
+
 from keras_transformer.checks import check
 from keras_transformer.execution import native
 from keras_transformer.losses import MaskedCrossentropy
@@ -12,11 +14,28 @@ from keras_transformer.runs.tokenizers import ids_and_sizes
 from keras_transformer.schedules import CosineSchedule, InverseSquareRootSchedule, LinearSchedule
 from keras_transformer.training import Adam, AdamW, Muon
 from keras_transformer.training.adapters import add_adapters
+from keras_transformer.untrusted import read_json_entry
 
 # For muon: the learning rate of the weights that are not kernels, as a share of that of the kernels; and the number of
 # Newton-Schulz steps, one less than Keras's.
 MUON_ADAM_SHARE = 0.5
 MUON_STEPS = 4
+
+
+# The classes of `make_model`, which a checkpoint may name as its optimizer, loss and metrics. Other classes of Keras
+# can be larger than the model: the file sets the size of a confusion matrix.
+COMPILED = (
+    Adam,
+    AdamW,
+    Muon,
+    CosineSchedule,
+    InverseSquareRootSchedule,
+    LinearSchedule,
+    MaskedCrossentropy,
+    MaskedAccuracy,
+    Perplexity,
+)
+COMPILED_KEYS = ("optimizer", "loss", "metrics")
 
 
 def make_model(recipe, tokenizers, steps, initial=None):
@@ -58,6 +77,34 @@ def make_model(recipe, tokenizers, steps, initial=None):
         r_drop=recipe.r_drop,
     )
     return model
+
+
+def check_compiled(path):
+    """Raises `ValueError` if a checkpoint names other optimizers, losses or metrics than those of `make_model`."""
+    config = read_json_entry(path, "config.json").get("compile_config")
+    check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
+    known = [keras.saving.get_registered_name(each) for each in COMPILED]
+    rule = f"The optimizer, the loss and the metrics in {path} must be of the classes {known}."
+    for name, value in config.items():
+        fits = (
+            isinstance(value, (dict, list))
+            if name in COMPILED_KEYS
+            else not isinstance(value, (dict, list, str))
+        )
+        check(fits, rule, **{name: value})
+    for each in _objects(config):
+        check(each.get("registered_name") in known, rule, **each)
+    steps = config.get("steps_per_execution", 1)
+    check(steps == 1, f"`steps_per_execution` in {path} must be 1.", steps_per_execution=steps)
+
+
+def _objects(value):
+    """Yields the described objects in a JSON value."""
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict) and "class_name" in inner:
+            yield inner
+        if isinstance(inner, (dict, list)):
+            yield from _objects(inner)
 
 
 def _schedule(recipe, d_model, steps):

@@ -11,7 +11,14 @@ from pathlib import Path
 import keras
 
 from keras_transformer import serving
-from keras_transformer.checks import MOST_LAYERS, SMALL_MODEL, check, check_numbers, printable
+from keras_transformer.checks import (
+    MOST_LAYERS,
+    SMALL_MODEL,
+    check,
+    check_finite_weights,
+    check_numbers,
+    printable,
+)
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, SpeechIds
 from keras_transformer.files import replaced
 from keras_transformer.keras_internals import sharing, without_memory
@@ -20,7 +27,7 @@ from keras_transformer.layers.base import KERAS_ARGUMENTS, arguments_by_name
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
 from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
 from keras_transformer.text import TOKENIZERS
-from keras_transformer.untrusted import SMALL, read_entry, read_json, sha256_of
+from keras_transformer.untrusted import SMALL, read_json, read_json_entry, sha256_of
 
 MODEL = "model.keras"
 FORMAT = 1
@@ -244,13 +251,13 @@ class Saving:
                 check_hash(folder / MODEL, description)
             model = load_model(folder / MODEL, *cls.model_classes)
         except (KeyError, TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
+            raise ValueError(f"{folder} holds no complete {kind}: {error!r:.500}") from None
         try:
             return cls(model, **tokenizers, **cls.arguments_from(description, folder))
         except ValueError as error:
-            raise ValueError(f"{folder} holds no complete {kind}: {error}") from None
+            raise ValueError(f"{folder} holds no complete {kind}: {error!s:.1500}") from None
         except (KeyError, TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} holds no complete {kind}: {error!r}") from None
+            raise ValueError(f"{folder} holds no complete {kind}: {error!r:.500}") from None
 
     @classmethod
     def load_tokenizers(cls, folder):
@@ -269,7 +276,7 @@ class Saving:
         try:
             return tuple(cls.read_tokenizers(cls._description(folder), folder).values())
         except (TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} holds no complete {cls._kind()}: {error!r}") from None
+            raise ValueError(f"{folder} holds no complete {cls._kind()}: {error!r:.500}") from None
 
     @classmethod
     def _kind(cls):
@@ -330,8 +337,8 @@ def load_model(path, *model_classes, compile=False):
         The model, a `keras.Model`.
 
     Raises:
-        ValueError: If the file is missing or damaged, holds a model of another class, or needs code that is not
-            registered.
+        ValueError: If the file is missing or damaged, holds a model of another class or a weight that is NaN or
+            infinite, or needs code that is not registered.
     """
     if not Path(path).is_file():
         reason = "it is not a regular file" if Path(path).exists() else "there is no such file"
@@ -349,6 +356,7 @@ def load_model(path, *model_classes, compile=False):
         raise ValueError(
             f"{path} must hold a model of class {names_of(model_classes)}. Received: a {type(model).__name__}."
         )
+    check_finite_weights(model, path)
     return model
 
 
@@ -364,7 +372,7 @@ def _check_numbers(path):
     rule = f"Only {SMALL} bytes of the file may be compressed, so that a small file cannot fill the memory."
     check(compressed <= SMALL, rule, compressed=compressed)
     # Without `compile_config` no optimizer is made, which has twice as many numbers as the model.
-    config = json.loads(read_entry(path, "config.json")) | {"compile_config": None}
+    config = read_json_entry(path, "config.json") | {"compile_config": None}
     sizes = list(_integers(config))
     layers = max((value for key, value in sizes if key in LAYERS), default=1)
     check(

@@ -1,6 +1,6 @@
 """Low-rank adapters (Hu et al., 2021, "LoRA"): a model that is frozen but for them, and its exact checkpoints."""
 
-import json
+import contextlib
 import math
 import os
 import zipfile
@@ -8,9 +8,9 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_positive, printable
 from keras_transformer.keras_internals import sublayers
-from keras_transformer.untrusted import open_arrays, read_array, read_entry
+from keras_transformer.untrusted import open_arrays, open_regular, read_array, read_json_entry
 
 # A checkpoint of a model with adapters holds this file in addition to Keras's own.
 STATE = "adapters.npz"
@@ -82,10 +82,13 @@ def write_state(model, path):
 
 def holds_state(path):
     """Returns whether a file is that of a model with adapters, which `write_state` changed."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
+    with (
+        open_regular(path) as file,
+        contextlib.suppress(zipfile.BadZipFile),
+        zipfile.ZipFile(file) as archive,
+    ):
         return STATE in archive.namelist()
+    return False
 
 
 def restore_state(model, path):
@@ -95,7 +98,7 @@ def restore_state(model, path):
         model: The model of the file, not compiled.
         path: Path of the `.keras` file.
     """
-    config = json.loads(read_entry(path, "config.json")).get("compile_config")
+    config = read_json_entry(path, "config.json").get("compile_config")
     check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
     with open_arrays(path, STATE) as values:
         rank = read_array(values, "rank", path)
@@ -106,7 +109,13 @@ def restore_state(model, path):
         is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most
         check(is_rank, f"The rank in {path} must be an integer from 1 to {most}, for its size.", rank=rank)
         add_adapters(model, int(rank))
-        model.compile_from_config(config)
+        try:
+            model.compile_from_config(config)
+        except Exception as error:
+            # Keras raises errors of many classes.
+            raise ValueError(
+                f"{path} must say how the model was compiled: {printable(str(error), 500)}"
+            ) from error
         assign_stored(_state(model), values, path)
 
 

@@ -33,6 +33,7 @@ from keras_transformer.runs import Recipe, read_history, training
 from keras_transformer.runs.recipe import VOCABULARY
 from keras_transformer.serving import Translator
 from keras_transformer.training import corpus_scores
+from keras_transformer.version import __version__
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = [
@@ -517,6 +518,16 @@ def test_the_module_translates_in_a_process_of_its_own_without_notices_of_tensor
     assert b"holds no translator" in done.stderr and b"Traceback" not in done.stderr
 
 
+def test_the_version_is_printed_and_a_missing_input_is_named_with_its_option(capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"keras-transformer {__version__}\n"
+    missing = tmp_path / "missing"
+    rule = "must be a file or a folder that exists. Received: "
+    assert_refused("translate", missing, named=f"error: RUN {rule}{str(missing)!r}")
+    assert_refused("translate", tmp_path, "--input", missing, "--output", "x", named=f"error: --input {rule}")
+
+
 def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
     assert_refused("average", tmp_path, named="must be the folder of a run")
     folder = shutil.copytree(tiny_run, tmp_path / "run")
@@ -528,7 +539,9 @@ def test_average_uses_all_kept_epochs_and_needs_a_run(tiny_run, tmp_path):
 def test_ensemble_joins_runs_and_warns_of_different_pairs(tiny_run, translator, files, tmp_path):
     output = tmp_path / "joined"
     assert_refused("ensemble", tiny_run, "--output", output, named="Give at least two folders")
-    assert_refused("ensemble", tiny_run, tmp_path / "none", "--output", output, named="No such file")
+    assert_refused(
+        "ensemble", tiny_run, tmp_path / "none", "--output", output, named="must be a file or a folder that"
+    )
     assert not output.exists()
     code, out, err = run("ensemble", tiny_run, tiny_run, "--output", output)
     assert (code, out.decode()) == (0, f"{output}\n"), err

@@ -1,7 +1,9 @@
 """Whatever a folder holds, loading it runs none of its code."""
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import pathlib
 import pickle
@@ -11,18 +13,24 @@ import sys
 import zipfile
 
 import keras
+import numpy as np
 import pytest
 from contracts import slow_but
 
 import keras_transformer
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models import Transformer
 from keras_transformer.runs import Recipe
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.schedules import CosineSchedule
 from keras_transformer.serving import Translator, folders
 from keras_transformer.serving.folders import load_model
 from keras_transformer.serving.journal import Unfinished
 from keras_transformer.serving.server.server_files import write_server_files
 from keras_transformer.serving.verify import verify
 from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.training import Adam
 
 
 @pytest.fixture
@@ -180,6 +188,57 @@ def test_a_large_number_that_makes_no_weight_and_a_layer_in_many_places_are_load
     assert random.getstate() == state
 
 
+@pytest.mark.parametrize(("value", "fits"), [(math.nan, False), (math.inf, False), (-math.inf, True)])
+def test_weights_that_are_not_numbers_are_refused_by_file_and_name(value, fits, tmp_path):
+    """Minus infinity as a bias of logits is a token that is never chosen."""
+    model = Transformer(7, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    weight = model.weights[0]
+    weight.assign(np.full(weight.shape, value))
+    readers = {"model.keras": load_model, "model.weights.h5": model.load_weights}
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    for name, read in readers.items():
+        refused = pytest.raises(ValueError, match=rf"{name} must be neither NaN.*{re.escape(weight.path)}")
+        with contextlib.nullcontext() if fits else refused:
+            read(tmp_path / name)
+
+
+def compiled_run(folder):
+    """Writes a run's only checkpoint, with a compiled model, and returns its path."""
+    model = Transformer(7, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    metrics = [MaskedAccuracy(), Perplexity()]
+    model.compile(Adam(CosineSchedule(0.1, 10**6, 4)), MaskedCrossentropy(0.1), metrics=metrics)
+    model.save(folder / "checkpoint-0001.keras")
+    return folder / "checkpoint-0001.keras"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": [keras.saving.serialize_keras_object(keras.metrics.AUC(num_thresholds=999))]},
+        {"weighted_metrics": [keras.saving.serialize_keras_object(keras.metrics.AUC())]},
+        {"metrics": "keras_transformer>Transformer"},
+        {"steps_per_execution": 10**9},
+        {"optimizer": keras.saving.serialize_keras_object(keras.optimizers.SGD())},
+        {"loss_weights": [[]]},
+    ],
+)
+def test_a_checkpoint_is_compiled_as_a_run_compiles(changes, tmp_path):
+    path = compiled_run(tmp_path)
+    rewrite(path, lambda config: config["compile_config"].update(changes))
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=rf"in .*{path.name} must be "):
+        RunFolder(tmp_path).restore()
+
+
+def test_a_checkpoint_of_a_run_is_restored_and_a_pipe_is_not_waited_for(tmp_path):
+    path = compiled_run(tmp_path)
+    assert isinstance(RunFolder(tmp_path).restore()[0].optimizer, Adam)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="must be a regular file"):
+        RunFolder(tmp_path).restore()
+
+
 def test_a_beam_that_would_fill_the_memory_is_refused(saved):
     description = json.loads((saved / "translator.json").read_text())
     description["arguments"]["strategy"] = {"class_name": "Beam", "config": {"width": 10**9}}
@@ -310,11 +369,14 @@ def test_an_error_does_not_quote_a_whole_file(tmp_path, name, content, read):
     assert len(str(caught.value)) < 1000
 
 
-def test_a_class_of_a_long_name_is_not_quoted_whole(saved):
+@pytest.mark.parametrize(
+    "changed", [{"strategy": {"class_name": "x" * 50_000, "config": {}}}, {"x" * 50_000: 1}]
+)
+def test_a_long_name_is_not_quoted_whole(saved, changed):
     description = json.loads((saved / Translator.DESCRIPTION).read_text())
-    description["arguments"]["strategy"] = {"class_name": "x" * 50_000, "config": {}}
+    description["arguments"] |= changed
     (saved / Translator.DESCRIPTION).write_text(json.dumps(description))
-    with pytest.raises(ValueError, match=r"names 'xxx") as caught:
+    with pytest.raises(ValueError, match=r"'xxx") as caught:
         Translator.load(saved)
     assert len(str(caught.value)) < 1000
 

@@ -63,6 +63,12 @@ MUON_OPTIONS = [
 ]
 
 
+def test_muon_has_a_bounded_number_of_steps():
+    """Each of them is traced, and a checkpoint of a stranger names their number."""
+    with pytest.raises(ValueError, match="`ns_steps` must be an integer at least 1, at most 100"):
+        Muon(0.01, ns_steps=10**9)
+
+
 @pytest.mark.parametrize("options", MUON_OPTIONS, ids=lambda options: next(iter(options), "plain"))
 def test_muon_of_a_matrix_and_a_vector_is_that_of_keras(options):
     settings = {"adam_beta_2": 0.98, "adam_lr_ratio": 0.5, "weight_decay": 0.1, **options}
