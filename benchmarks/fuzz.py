@@ -11,7 +11,6 @@ Each child process has limits of memory and time. After a fault another child go
 """
 
 import argparse
-import base64
 import collections
 import contextlib
 import functools
@@ -38,6 +37,7 @@ KINDS = (
     "models",
     "tokenizers",
     "pieces",
+    "sentencepiece",
     "adapters",
     "vectors",
     "chats",
@@ -118,6 +118,56 @@ def changed_bytes(content, draw):
         else:
             content[place:place] = content[draw.randrange(len(content) + 1) :][: draw.randrange(200)]
     return bytes(content)
+
+
+def damaged_model(content, draw):
+    """Returns a SentencePiece model with one of ten kinds of damage."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto, kind = sentencepiece_model_pb2.ModelProto.FromString(content), draw.randrange(10)
+    piece, trainer, normalizer = draw.choice(proto.pieces), proto.trainer_spec, proto.normalizer_spec
+    if kind == 0:
+        return content[: draw.randrange(len(content))]
+    if kind == 1:
+        return changed_bytes(content, draw)
+    if kind == 2:
+        normalizer.precompiled_charsmap = changed_bytes(normalizer.precompiled_charsmap, draw)
+    elif kind == 3:
+        size = 4 * draw.choice((0, 1, 256, 1024))
+        trie = size.to_bytes(4, "little") + draw.randbytes(size) + draw.choice((b"", b"a\0", b"a"))
+        draw.choice((normalizer, proto.denormalizer_spec)).precompiled_charsmap = trie
+    elif kind == 4:
+        piece.piece = draw.choice(["", "\0", "▁", "x" * 10**5, "<0x41>", "<0xZZ>", proto.pieces[-1].piece])
+    elif kind == 5:
+        piece.score = draw.choice([float("nan"), float("inf"), -float("inf"), 3e38, 0.0])
+    elif kind == 6:
+        piece.type = draw.choice([1, 2, 3, 4, 5, 6])
+    elif kind == 7:
+        names = (
+            "unk_id",
+            "bos_id",
+            "eos_id",
+            "pad_id",
+            "model_type",
+            "vocab_size",
+            "max_sentencepiece_length",
+        )
+        number = draw.choice([-1, 0, 1, 2, 3, 4, 39, 40, 2**31 - 1, -(2**31)])
+        name = draw.choice(names)
+        setattr(trainer, name, number % 4 + 1 if name == "model_type" else number)
+    elif kind == 8:
+        for _ in range(draw.choice((1, len(proto.pieces) - 1, len(proto.pieces)))):
+            del proto.pieces[draw.randrange(len(proto.pieces))]
+    else:
+        for spec in (trainer, normalizer):
+            flags = [field.name for field, value in spec.ListFields() if isinstance(value, bool)]
+            for name in draw.sample(flags, min(2, len(flags))):
+                setattr(spec, name, not getattr(spec, name))
+        trainer.byte_fallback = draw.random() < 0.5
+        trainer.treat_whitespace_as_suffix = draw.random() < 0.5
+        trainer.user_defined_symbols.append(draw.choice(["", "a", "\0", "x" * 10**5]))
+        proto.normalizer_spec.normalization_rule_tsv = draw.choice(["61\t62", "zz", "61"])
+    return proto.SerializeToString()
 
 
 def change_folder(folder, draw, names=None):
@@ -336,9 +386,7 @@ class Cases:
             "bpe": "BytePairTokenizer",
             "word": "WordPieceTokenizer",
         }
-        if name == "piece.model" and draw.random() < 0.5:
-            content = self.changed_model(content, draw)
-        elif name.endswith("json") and draw.random() < 0.8:
+        if name.endswith("json") and draw.random() < 0.8:
             content = json.dumps(changed_json(json.loads(content), draw)).encode()
         else:
             content = changed_bytes(content, draw)
@@ -346,14 +394,12 @@ class Cases:
         tokenizer = getattr(self.kt.text, classes[name.split(".")[0]]).load(folder / name)
         tokenizer.detokenize(tokenizer.tokenize(["a man runs ﬁ½ Å", "", "\0\x01"]))
 
-    def changed_model(self, content, draw):
-        """Changes one field of a SentencePiece model, or its map of characters as a JSON file has it."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        proto = sentencepiece_model_pb2.ModelProto.FromString(content)
-        chars = changed_bytes(proto.normalizer_spec.precompiled_charsmap, draw)
-        proto.normalizer_spec.precompiled_charsmap = base64.b64decode(base64.b64encode(chars))
-        return proto.SerializeToString()
+    def sentencepiece(self, draw, folder):
+        """A SentencePiece model with one of ten kinds of damage, which native code reads."""
+        path = folder / "piece.model"
+        path.write_bytes(damaged_model((self.root / "piece.model").read_bytes(), draw))
+        tokenizer = self.kt.text.SentencePieceTokenizer.load(path)
+        tokenizer.detokenize(tokenizer.tokenize(["a man runs ﬁ½ Å", "", "\0\x01", "ｱ" * 99]))
 
     def chats(self, draw, folder):
         template = "{% for m in messages %}<|s|>{{ m.role }} {{ m.name }} {{ m.content }}<|e|>{% endfor %}{{ tools }}"
