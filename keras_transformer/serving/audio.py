@@ -13,6 +13,8 @@ from keras_transformer.untrusted import LARGEST_RECORDING, read_small
 # Sizes of a sample in bits, by the format of a WAV file: integers and floating point numbers.
 INTEGERS, FLOATS = 1, 3
 FORMATS = [*((INTEGERS, bits) for bits in (8, 16, 24, 32)), *((FLOATS, bits) for bits in (32, 64))]
+# Chunks of a file that are looked at. Each takes a step of the graph, and 10 MB can hold a million empty ones.
+MOST_CHUNKS = 100
 # The names in a file, read as integers.
 RIFF, WAVE, FORM, DATA = (int.from_bytes(name, "little") for name in (b"RIFF", b"WAVE", b"fmt ", b"data"))
 # A format that names the true one further on.
@@ -106,7 +108,7 @@ def _chunks(content):
         size = tf.where((size < 0) | (size > end - place), end - place, size)
         return place + 8 + size + size % 2, form, data
 
-    return tf.while_loop(goes_on, read, (12, 0, 0))[1:]
+    return tf.while_loop(goes_on, read, (12, 0, 0), maximum_iterations=MOST_CHUNKS)[1:]
 
 
 def _number(content, start, size):

@@ -103,6 +103,7 @@ BAD = {
     "a high rate": wav(1, 16, b"1234", rate=10**9),
     "too long": wav_of(np.zeros(LONGEST + 1, "float32"), RATE),
     "too long at a low rate": wav_of(np.zeros(LONGEST // 2 + 1, "float32"), RATE // 2),
+    "a thousand chunks": wav(1, 16, b"1234").replace(b"LIST", (b"junk" + bytes(4)) * 1000 + b"LIST"),
     "a size beyond the file": wav(1, 16, b"1234").replace(
         b"LIST" + struct.pack("<I", 3), b"LIST\xff\xff\xff\x7f"
     ),
