@@ -10,7 +10,7 @@ from keras_transformer.checks import check, check_count, check_positive, check_r
 from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
 from keras_transformer.client.attempts import LONGEST_MESSAGE, MAX_BYTES, Failure, attempt
 from keras_transformer.client.stream import RefusedOptions, Stream, text_output
-from keras_transformer.client.tensors import files_of, input_array
+from keras_transformer.client.tensors import check_rows, errors_of_rows, files_of, input_array
 from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns
 from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
@@ -240,7 +240,7 @@ class Calls:
                 f"{self.url} must answer with a text and with `ended`, which an older export does not have. "
                 f"Received: {sorted(outputs)!r:.200}."
             )
-        self._check_rows(output, 1, "texts", outputs, "O")
+        check_rows(self.url, output, 1, "texts", outputs, "O")
         new = [note for note in notes if note not in stream.notes]
         stream.notes.update(new)
         return stream.add(outputs), new
@@ -300,8 +300,8 @@ class Calls:
         columns = {option: [value] * len(files) for option, value in options.items()}
         outputs = await self._predict(signature, {key: files, **columns})
         for output in ("text", "error"):
-            self._check_rows(output, len(files), name, outputs, "O")
-        for row, reason in _reasons(outputs):
+            check_rows(self.url, output, len(files), name, outputs, "O")
+        for row, reason in errors_of_rows(outputs):
             raise ValueError(f"{self.url} refuses row {row} of `{name}`: {reason}")
         return [text.decode("utf-8", "replace") for text in outputs["text"]]
 
@@ -347,8 +347,8 @@ class Calls:
         outputs = await self._predict(signature, {"text": texts, **inputs})
         for output, kind in (("error", "O"), ("truncated", "b"), ("unknown", "i"), ("ended", "b")):
             if output in outputs:
-                self._check_rows(output, len(texts), name, outputs, kind)
-        for row, reason in _reasons(outputs):
+                check_rows(self.url, output, len(texts), name, outputs, kind)
+        for row, reason in errors_of_rows(outputs):
             option = re.match(r"`(\w+)`", reason)
             message = f"{self.url} refuses the options of row {row} of `{name}`: {reason}"
             raise RefusedOptions(message, option and option[1])
@@ -378,19 +378,10 @@ class Calls:
         if texts == []:
             return []
         outputs, notes = await self._answered(name, texts, None, options)
-        self._check_rows(output, len(texts), name, outputs, "O")
+        check_rows(self.url, output, len(texts), name, outputs, "O")
         for note in notes:
             warnings.warn(note, stacklevel=self._stacklevel + frames)
         return [text.decode("utf-8", "replace") for text in outputs[output]]
-
-    def _check_rows(self, output, rows, name, outputs, kind):
-        """Raises `OSError` unless an output has one value of a kind, as NumPy's `dtype.kind`, for each row."""
-        array = outputs.get(output)
-        if array is None or array.shape != (rows,) or array.dtype.kind != kind:
-            raise OSError(
-                f"{self.url} must answer {rows} {name} with as many {output}s. "
-                f"Received: { {key: (array.dtype.name, array.shape) for key, array in outputs.items()}!r:.200}."
-            )
 
     def predict(self, signature="serving_default", /, **inputs):
         """Runs a signature.
@@ -538,10 +529,3 @@ class Calls:
     async def _sleep(self, seconds):
         """Waits between two attempts."""
         raise NotImplementedError
-
-
-def _reasons(outputs):
-    """Yields the number of each row that has an `error`, and the error as a printable str."""
-    for row, error in enumerate(outputs.get("error", ())):
-        if error:
-            yield row, printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)

@@ -4,7 +4,8 @@ import os
 
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, printable
+from keras_transformer.client.attempts import LONGEST_MESSAGE
 from keras_transformer.untrusted import LARGEST_RECORDING, read_small
 
 INT32 = np.iinfo(np.int32)
@@ -118,3 +119,20 @@ def files_of(name, files):
     fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in files)
     check(fits, f"`{name}` must be a list of paths or of bytes.", **{name: files})
     return [each if isinstance(each, bytes) else read_small(each, LARGEST_RECORDING) for each in files]
+
+
+def check_rows(url, output, rows, name, outputs, kind):
+    """Raises `OSError` unless an output has one value of a kind, as NumPy's `dtype.kind`, for each row."""
+    array = outputs.get(output)
+    if array is None or array.shape != (rows,) or array.dtype.kind != kind:
+        raise OSError(
+            f"{url} must answer {rows} {name} with as many {output}s. "
+            f"Received: { {key: (array.dtype.name, array.shape) for key, array in outputs.items()}!r:.200}."
+        )
+
+
+def errors_of_rows(outputs):
+    """Yields the number of each row that has an `error`, and the error as a printable str."""
+    for row, error in enumerate(outputs.get("error", ())):
+        if error:
+            yield row, printable(error.decode("utf-8", "replace"), LONGEST_MESSAGE)

@@ -63,7 +63,7 @@ def test_an_error_is_that_of_its_row(given):
     assert alone["text"].all() and not alone["error"].any()
     with pytest.raises(ValueError, match="Row 1 of `images`: `image` must be a JPEG or PNG"):
         given.write([SHADES[0], b"GIF"])
-    with pytest.raises(ValueError, match=r"uint8 arrays `\(height, width, 3\)`.*dtype=float64"):
+    with pytest.raises(ValueError, match=r"uint8 arrays `\(height, width, 3\)`.*dtype=.*float64"):
         given.write([SHADES[0] / 255])
 
 

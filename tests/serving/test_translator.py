@@ -263,12 +263,13 @@ def test_other_values_than_lists_of_texts_are_refused(translator, arguments, mes
 
 
 def test_limits_ids_and_tokenizers_that_do_not_fit_are_refused():
-    models = {sizes: small_model(*sizes) for sizes in ((260,), (100,))}
-    models[260, 90] = small_model(260, target_vocab_size=90)
+    models = {
+        sizes: small_model(sizes[0], target_vocab_size=sizes[-1]) for sizes in ((260,), (100, 260), (260, 90))
+    }
     for sizes, wrong, rule in (
         ((260,), {"max_source_length": 1}, "max_source_length=1"),
         ((260,), {"max_length": 0}, "max_length=0"),
-        ((100,), {}, r"source_tokenizer.*ids=260, source_vocab_size=100"),
+        ((100, 260), {}, r"source_tokenizer.*ids=260, source_vocab_size=100"),
         ((260, 90), {}, r"target_tokenizer.*ids=260, target_vocab_size=90"),
         ((260,), {"target_start": [260]}, "`target_start` must be an id of the vocabulary"),
         ((260,), {"source_end": [-1]}, "`source_end` must be an id"),
