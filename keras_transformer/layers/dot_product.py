@@ -2,6 +2,7 @@
 
 import math
 
+from keras_transformer.checks import check
 from keras_transformer.execution import blocks, ops
 from keras_transformer.layers.cache import KVCache
 from keras_transformer.masks import combine
@@ -156,4 +157,7 @@ def without_masked_tokens(query, value, key, query_mask, value_mask, key_mask):
 def joint_batch_size(query_shape, value_shape):
     """Returns the batch size of the output: one of the two may be 1, and is repeated."""
     sizes = {query_shape[0], value_shape[0]} - {1}
+    known = [size for size in sizes if isinstance(size, int)]
+    rule = "`query` and `value` must have as many rows as one another, or one of them 1."
+    check(len(known) < 2, rule, query_rows=query_shape[0], value_rows=value_shape[0])
     return sizes.pop() if len(sizes) == 1 else query_shape[0]

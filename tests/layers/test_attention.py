@@ -373,6 +373,11 @@ def test_the_hook_of_keras_sees_one_axis_on_inputs_of_rank_4():
     assert_close(*(layer(x, x) for layer in layers), 1e-6)
 
 
+def test_batches_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"as many rows as one another.*query_rows=3, value_rows=2"):
+        MultiHeadAttention(2, 3)(normal(3, 5, 4), normal(2, 7, 4))
+
+
 @pytest.mark.parametrize("batches", [(1, 3), (3, 1)], ids=["learned queries", "one memory"])
 def test_a_batch_of_one_is_repeated(batches):
     queries, values = (
