@@ -51,12 +51,13 @@ def drawn(count, seed):
     sentences = []
     for image in images:
         relation = draw.integers(2)
-        things = []
+        things, middle = [], draw.uniform(10, SIZE - 10)
         for place in (0, 1):
             radius = draw.uniform(5, 7)
             # The first shape is in the left or in the upper half.
             along = draw.uniform(radius, SIZE / 2 - radius) + place * SIZE / 2
-            across = draw.uniform(radius, SIZE - radius)
+            # On a diagonal both relations would be true.
+            across = middle + draw.uniform(-3, 3)
             row, column = (across, along) if relation == 0 else (along, across)
             shape, colour = draw.choice([*SHAPES]), draw.choice([*COLOURS])
             far = SHAPES[shape]((columns - column) / radius, (rows - row) / radius)
