@@ -109,8 +109,11 @@ class SentencePieceTokenizer(Tokenizer):
             piece for piece in proto.pieces if piece.type == piece.CONTROL and len(piece.piece) == 1
         ]:
             # SentencePiece would fail at a text with this character.
+            names = {piece.piece for piece in proto.pieces}
             for piece in short:
-                piece.piece = f"<{piece.piece}>"
+                while piece.piece in names:
+                    piece.piece = f"<{piece.piece}>"
+                names.add(piece.piece)
             processor.LoadFromSerializedProto(proto.SerializeToString())
         self._prepare_added_tokens(proto)
         prefixes = proto.normalizer_spec.add_dummy_prefix if blank is None else blank != "never"

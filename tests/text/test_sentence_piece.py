@@ -81,12 +81,16 @@ def test_unknown_characters_become_unk_and_leave_their_neighbours(subwords):
     assert back.split()[0] == "Garten" and back.split()[-1] == "Straße"
 
 
-def test_a_text_may_hold_the_character_of_a_control_symbol():
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_text_may_hold_the_character_of_a_control_symbol(taken):
     """Its id is for the model alone, so the character is unknown. SentencePiece would fail."""
     made = SentencePieceTokenizer.train(["a café on the sé", "résumé sea"] * 9, 40, model_type="bpe")
     proto = sentencepiece_model_pb2.ModelProto.FromString(made.model)
     (piece,) = (piece for piece in proto.pieces if piece.piece == "é")
     piece.type = piece.CONTROL
+    if taken:
+        # The name that it would get first.
+        proto.pieces.add(piece="<é>", type=piece.CONTROL)
     tokenizer = SentencePieceTokenizer(proto.SerializeToString())
     ids = tokenizer.tokenize(["sea é", "ne\u0301"]).to_list()
     assert [row[-1] for row in ids] == [tokenizer.unk_id] * 2
