@@ -66,6 +66,14 @@ def test_any_bytes_are_read_as_the_whole_file_is(content, block, tmp_path_factor
         assert result(Lines) == result(decoded)
 
 
+def test_carriage_returns_in_a_row_are_counted_in_one_pass(tmp_path):
+    """A search that begins again at each of them would take a day."""
+    path = tmp_path / "text"
+    path.write_bytes(b"\r" * 2_000_000 + b"x")
+    with pytest.raises(ValueError, match=r"2,000,000 times"):
+        Lines(path)
+
+
 @pytest.mark.parametrize("block", [3, 64])
 def test_lines_that_end_with_a_carriage_return_alone_are_refused(block, tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "AT_ONCE", block)
