@@ -8,7 +8,6 @@ model looks at for each word.
 """
 
 import argparse
-import json
 import os
 from pathlib import Path
 
@@ -117,10 +116,7 @@ def main(arguments=None):
     paths = [options.output / f"picture_{i}.png" for i in range(4)]
     for path, image in zip(paths, images, strict=False):
         keras.utils.save_img(path, image, scale=False)
-    answers = json.loads(sources.ask(version, "serving_default", "image", paths))
-    for path, answer in zip(paths, answers, strict=True):
-        print(f"  {path.name}  ->  {answer}")
-    assert answers == found[:4], "the export must say the same"
+    sources.check_export(version, "serving_default", "image", paths, found[:4])
     print(f"Exported to {version}, which says the same; its attention in {options.output / 'attention.png'}.")
 
 

@@ -10,7 +10,6 @@ it in a process of its own, and draws what the model hears for each word.
 """
 
 import argparse
-import json
 import os
 from pathlib import Path
 
@@ -172,10 +171,7 @@ def main(arguments=None):
     paths = [options.output / f"number_{i}.wav" for i in range(4)]
     for path, recording in zip(paths, recordings, strict=False):
         path.write_bytes(wav_of(recording, RATE))
-    answers = json.loads(sources.ask(version, "wav", "wav", paths))
-    for path, answer in zip(paths, answers, strict=True):
-        print(f"  {path.name}  ->  {answer}")
-    assert answers == found[:4], "the export must say the same"
+    sources.check_export(version, "wav", "wav", paths, found[:4])
     print(f"Exported to {version}, which says the same; its attention in {options.output / 'attention.png'}.")
 
 

@@ -1,5 +1,6 @@
 """Shared by the examples that write about pictures and recordings: a model for any source, its training, a server."""
 
+import json
 import subprocess
 import sys
 
@@ -62,10 +63,13 @@ def alignment(model, tokenizer, inputs, strategy, max_length):
     return tokens, keras.ops.convert_to_numpy(weights)[:length]
 
 
-def ask(version, signature, key, paths):
-    """Asks an export about files, in a process without this library. Returns what the process prints, JSON."""
+def check_export(version, signature, key, paths, expected):
+    """Asks an export about files, in a process without this library. Prints its answers, which must be the expected."""
     command = [sys.executable, "-c", SERVER, str(version), signature, key, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=None, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if done.returncode:
         raise SystemExit(f"The export does not answer in a process of its own: {done.stderr[-2000:]}")
-    return done.stdout
+    answers = json.loads(done.stdout)
+    for path, answer in zip(paths, answers, strict=True):
+        print(f"  {path.name}  ->  {answer}")
+    assert answers == expected, "the export must say the same"

@@ -124,17 +124,23 @@ def check_numbers(model, most):
     check(described <= most, rule, numbers=described)
 
 
-def check_finite_weights(model, path):
-    """Raises `ValueError` if a weight that was read from a file is NaN or infinite.
+def is_usable(values):
+    """Returns whether an array of floats holds no NaN and no infinity.
 
     Minus infinity is allowed: as a bias of logits it means a token that is never chosen.
+    """
+    return bool(np.isfinite(np.max(values, initial=0)))
+
+
+def check_finite_weights(model, path):
+    """Raises `ValueError` if a weight that was read from a file is not usable: NaN or infinite.
 
     Args:
         model: A model with the weights of the file.
         path: Path of the file.
     """
     values = {weight.path: weight for weight in model.weights if "float" in str(weight.dtype)}
-    wrong = [name for name, each in values.items() if not np.isfinite(np.max(np.asarray(each), initial=0))]
+    wrong = [name for name, each in values.items() if not is_usable(np.asarray(each))]
     check(not wrong, f"The weights in {path} must be neither NaN nor infinite.", weights=wrong)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import glob
+import json
 import os
 import re
 import secrets
@@ -60,6 +61,12 @@ def replaced(path):
             shutil.rmtree(temporary)
         else:
             temporary.unlink(missing_ok=True)
+
+
+def write_json(path, content):
+    """Writes a JSON value to a file, as `replaced` does."""
+    with replaced(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def check_local(path):

@@ -35,6 +35,13 @@ def read_small(path, limit=SMALL):
         return file.read(limit)
 
 
+def bytes_of(file, limit=SMALL):
+    """Returns the bytes of a file that is given as bytes or by its path, read as by `read_small`; None for others."""
+    if isinstance(file, bytes):
+        return file
+    return read_small(file, limit) if isinstance(file, (str, os.PathLike)) else None
+
+
 def open_regular(path, limit=None):
     """Opens a regular file to read bytes. Raises `ValueError` for another one, or for more bytes than the limit."""
     try:

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_transformer.checks import check, printable
 from keras_transformer.client.attempts import LONGEST_MESSAGE
-from keras_transformer.untrusted import LARGEST_RECORDING, read_small
+from keras_transformer.untrusted import LARGEST_RECORDING, bytes_of
 
 INT32 = np.iinfo(np.int32)
 
@@ -118,7 +118,7 @@ def files_of(name, files):
     several = isinstance(files, (list, tuple))
     fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in files)
     check(fits, f"`{name}` must be a list of paths or of bytes.", **{name: files})
-    return [each if isinstance(each, bytes) else read_small(each, LARGEST_RECORDING) for each in files]
+    return [bytes_of(each, LARGEST_RECORDING) for each in files]
 
 
 def check_rows(url, output, rows, name, outputs, kind):

@@ -8,7 +8,7 @@ import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 before this is imported)
 import numpy as np
 
 from keras_transformer import untrusted
-from keras_transformer.checks import LONGEST, check, printable
+from keras_transformer.checks import LONGEST, check, is_usable, printable
 from keras_transformer.huggingface.schemas import check_schema
 from keras_transformer.untrusted import is_name
 
@@ -46,20 +46,14 @@ class StoredTensor(NamedTuple):
         return problems
 
     def read(self):
-        """Reads the values, a float32 array. Raises `ValueError` if one is NaN or infinite.
-
-        Minus infinity is allowed: as a bias of logits it means a token that is never chosen.
+        """Reads the values, a float32 array. Raises `ValueError` if one is NaN or infinite, as `is_usable` says.
 
         The file is opened for each tensor, because the memory of a mapped file is freed only when it is closed.
         """
         with _open(self.path) as file:
             values = file.get_tensor(self.name_in_file or self.name).astype("float32", copy=False)
-        is_finite = np.isfinite(np.max(values, initial=0))
-        check(
-            is_finite,
-            f"{self.name!r:.200} in {self.path} must hold no NaN and no infinity.",
-            shape=self.shape,
-        )
+        rule = f"{self.name!r:.200} in {self.path} must hold no NaN and no infinity."
+        check(is_usable(values), rule, shape=self.shape)
         return values
 
 

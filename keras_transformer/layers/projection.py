@@ -64,7 +64,7 @@ class Projection(OneProduct, keras.layers.EinsumDense):
 
     def enable_lora(self, rank, lora_alpha=None, **kwargs):
         # Keras has its own product of int4 and its like.
-        self._shows_matrix = self.contracted > 0 and self.quantization_mode in (None, "int8")
+        self._shows_matrix = self._is_own_product
         try:
             super().enable_lora(rank, lora_alpha=lora_alpha, **kwargs)
         finally:
@@ -87,7 +87,11 @@ class Projection(OneProduct, keras.layers.EinsumDense):
     @property
     def _has_matrices(self):
         """Whether LoRA is enabled, with two matrices for the product of this class."""
-        return self.lora_enabled and self.contracted > 0 and self.quantization_mode in (None, "int8")
+        return self.lora_enabled and self._is_own_product
+
+    @property
+    def _is_own_product(self):
+        return self.contracted > 0 and self.quantization_mode in (None, "int8")
 
     def _lora_sum(self):
         """Returns what LoRA adds to the kernel."""

@@ -172,10 +172,11 @@ class BaseModel(Configured, keras.Model):
 
     def make_train_function(self, force=False):
         """Makes Keras's training function, after the optimizer's variables: else the step would be traced twice."""
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
-        if self.optimizer is not None and native.has_replicas(self):
-            clip_sums(unwrapped(self.optimizer), native.sum_of_replicas)
+        if self.optimizer is not None:
+            if not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+            if native.has_replicas(self):
+                clip_sums(unwrapped(self.optimizer), native.sum_of_replicas)
         return super().make_train_function(force)
 
     def make_predict_function(self, force=False):

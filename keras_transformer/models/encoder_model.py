@@ -226,13 +226,12 @@ class EncoderModel(BaseModel):
             name: value for name, value in config.items() if name not in ("frozen", "quantization_configs")
         }
         config["head"] = head
-        has_pooler = head is None or head.reads_pooled
-        config["pooler"] = config["pooler"] if pooler is None and has_pooler else pooler
+        copies_pooler = pooler is None and (head is None or head.reads_pooled)
+        config["pooler"] = config["pooler"] if copies_pooler else pooler
         scores_ids = head is not None and head.scores_ids
         config["embeddings"] = with_table(config["embeddings"], output_bias=scores_ids)
         model = type(self).from_config(config)
-        own_pooler = ["pooler"] if pooler is None and has_pooler else []
-        for name in ("embeddings", "encoder", *own_pooler):
+        for name in ("embeddings", "encoder", *(["pooler"] if copies_pooler else [])):
             part, copy = getattr(self, name), getattr(model, name)
             if part is not None:
                 _copy(part, copy)

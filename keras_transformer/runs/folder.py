@@ -1,12 +1,11 @@
 """The folder of a training run: its description, its tokenizers, its checkpoints."""
 
-import json
 import warnings
 from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.files import LOCK, replaced, temporaries
+from keras_transformer.files import LOCK, temporaries, write_json
 from keras_transformer.runs.model import check_compiled
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.folders import load_model
@@ -79,8 +78,7 @@ class RunFolder:
             self._write_description({**before, **description})
 
     def _write_description(self, description):
-        with replaced(self.path / DESCRIPTION) as temporary:
-            temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        write_json(self.path / DESCRIPTION, description)
 
     def translator(self, model):
         """Makes the `Translator` of the run with a model.

@@ -1,14 +1,13 @@
 """Recordings: WAV files are read, and resampled, inside a graph."""
 
 import math
-import os
 import struct
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check
-from keras_transformer.untrusted import LARGEST_RECORDING, read_small
+from keras_transformer.untrusted import LARGEST_RECORDING, bytes_of
 
 # Sizes of a sample in bits, by the format of a WAV file: integers and floating point numbers.
 INTEGERS, FLOATS = 1, 3
@@ -199,10 +198,9 @@ def wav_of(recording, sampling_rate):
         ValueError: If it is something else, or the path is not that of a regular file of at most 2**31 bytes.
         OSError: If the file cannot be read.
     """
-    if isinstance(recording, bytes):
-        return recording
-    if isinstance(recording, (str, os.PathLike)):
-        return read_small(recording, LARGEST_RECORDING)
+    content = bytes_of(recording, LARGEST_RECORDING)
+    if content is not None:
+        return content
     samples = np.asarray(recording)
     rule = "`audio` must hold paths, bytes, or arrays `(samples,)` or `(samples, channels)` of numbers."
     fits = samples.ndim in (1, 2) and samples.dtype.kind in "fi"

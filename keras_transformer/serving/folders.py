@@ -1,7 +1,6 @@
 """Folders of servables: saves a servable to a folder, loads it without executing code from files, finds its class."""
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -20,7 +19,7 @@ from keras_transformer.checks import (
     printable,
 )
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, SpeechIds
-from keras_transformer.files import replaced
+from keras_transformer.files import replaced, write_json
 from keras_transformer.keras_internals import sharing, without_memory
 from keras_transformer.layers import ImagePreprocessing, LogMelSpectrogram
 from keras_transformer.layers.base import KERAS_ARGUMENTS, arguments_by_name
@@ -183,8 +182,8 @@ class Saving:
                 both = {
                     name: [*hashes.get(name, ()), *known] for name, known in before.get(HASHES, {}).items()
                 }
-                _write_json(path, {**before, HASHES: both})
-        _write_json(path, description)
+                write_json(path, {**before, HASHES: both})
+        write_json(path, description)
 
     def write_tokenizers(self, folder, files=None):
         """Writes the files of the tokenizers into an existing folder.
@@ -468,8 +467,3 @@ def _from_json(value, folder):
     if not isinstance(value, dict):
         return value
     return lookup(OBJECTS, value["class_name"], folder).from_config(value["config"])
-
-
-def _write_json(path, content):
-    with replaced(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

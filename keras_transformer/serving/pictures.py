@@ -1,12 +1,10 @@
 """Pictures: JPEG and PNG files are decoded and prepared inside a graph."""
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check
-from keras_transformer.untrusted import read_small
+from keras_transformer.untrusted import bytes_of
 
 # The first bytes of a PNG file.
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -63,10 +61,9 @@ def file_of(picture, channels):
         ValueError: If it is something else, or the path is not that of a regular file of at most 2**26 bytes.
         OSError: If the file cannot be read.
     """
-    if isinstance(picture, bytes):
-        return picture
-    if isinstance(picture, (str, os.PathLike)):
-        return read_small(picture)
+    content = bytes_of(picture)
+    if content is not None:
+        return content
     shades = np.asarray(picture)
     fits = shades.ndim == 3 and shades.shape[-1] == channels and shades.size and shades.dtype == np.uint8
     rule = f"`images` must hold paths, bytes, or uint8 arrays `(height, width, {channels})`."

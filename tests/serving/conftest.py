@@ -1,4 +1,4 @@
-"""What the tests of bulk translation share, and those of loading."""
+"""What the tests of bulk translation share, those of loading, and those of a server in the C++ runtime."""
 
 import json
 import shutil
@@ -35,3 +35,15 @@ def saved(original, tmp_path):
     del description["sha256"]
     (folder / "translator.json").write_text(json.dumps(description))
     return folder
+
+
+@pytest.fixture(scope="session")
+def program(made_once):
+    """The path of the batching server, compiled."""
+    from batching import build
+
+    def compile(folder):
+        folder.mkdir()
+        build(folder)
+
+    return made_once("batching_server", compile) / "batching_server"

@@ -17,7 +17,7 @@ import tensorflow as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import serving_threads
-from batching import COMPILER, BatchingServer, build, settings_of
+from batching import COMPILER, BatchingServer, settings_of
 
 from keras_transformer.client.attempts import Failure, attempt, finished
 from keras_transformer.decoding import Beam
@@ -59,15 +59,6 @@ def model_folder(translator, made_once):
 @pytest.fixture(scope="module")
 def config(model_folder):
     return (model_folder / "batching.config").read_text()
-
-
-@pytest.fixture(scope="module")
-def program(made_once):
-    def compile(folder):
-        folder.mkdir()
-        build(folder)
-
-    return made_once("batching_server", compile) / "batching_server"
 
 
 @pytest.fixture(scope="module")

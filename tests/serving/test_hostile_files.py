@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from batching import COMPILER, BatchingServer, build
+from batching import COMPILER, BatchingServer
 from hearing import RATE, sound, transcriber
 
 from keras_transformer.layers import Encoder, ImagePreprocessing
@@ -30,15 +30,6 @@ GIB = 2**30
 # Of the process in GiB, above that of the answers before. A picture takes 64 MiB, and 256 MiB as float32.
 MEMORY = 2
 CALLERS = 8
-
-
-@pytest.fixture(scope="module")
-def program(made_once):
-    def compile(folder):
-        folder.mkdir()
-        build(folder)
-
-    return made_once("batching_server", compile) / "batching_server"
 
 
 def png(width, height, content):

@@ -14,14 +14,12 @@ SIZES = {"num_layers": 4, "num_heads": 6, "d_ff": 1536}
 WHISPER_ROWS = {
     **with_defaults(
         ROWS,
-        **{
-            "vocab_size": 51865,
-            "d_model": 384,
-            "dropout": 0.0,
-            "pad_id": 50256,
-            "bos_id": 50257,
-            "eos_id": 50256,
-        },
+        vocab_size=51865,
+        d_model=384,
+        dropout=0.0,
+        pad_id=50256,
+        bos_id=50257,
+        eos_id=50256,
         **{f"{stack}_{name}": size for stack in STACKS for name, size in SIZES.items()},
     ),
     "num_mel_bins": ("num_mel_bins", 80),

@@ -1,10 +1,9 @@
 """What `server-files` wrote before: it tells the user's changes from its own files, and remembers name and image."""
 
 import hashlib
-import json
 import warnings
 
-from keras_transformer.files import replaced
+from keras_transformer.files import replaced, write_json
 from keras_transformer.untrusted import read_json, read_text
 
 # It holds the name, the image, and the SHA-256 of each written file.
@@ -63,7 +62,7 @@ def write_unchanged(folder, files, always, **settings):
         _write(path, text)
         paths.append(path)
     hashes = {name: _hash(text) for name, text in files.items()}
-    _write(folder / WRITTEN, json.dumps({**settings, "files": hashes}, indent=2) + "\n")
+    write_json(folder / WRITTEN, {**settings, "files": hashes})
     return paths
 
 
