@@ -8,6 +8,7 @@ import tensorflow as tf
 from contracts import slow_but
 
 import keras_transformer
+from keras_transformer.huggingface import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -124,3 +125,9 @@ def test_every_link_inside_the_repository_leads_somewhere(document):
         assert file.is_relative_to(ROOT) and file.exists(), target
         if anchor:
             assert anchor in heading_anchors(file.read_text(encoding="utf-8")), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("text", [README, KOREAN], ids=["English", "Korean"])
+def test_as_many_families_are_named_as_there_are(text):
+    (number,) = re.findall(r"\[(\d+)[^\]]*\]\(docs/families\.md\)", text)
+    assert int(number) == len(FAMILIES)
