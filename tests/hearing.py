@@ -24,7 +24,9 @@ VOCAB = NO_TIMES + 1 + 26
 
 
 def tokenizer():
-    return BytePairTokenizer([*BYTE_CHARACTERS, *SPECIAL], [], eos_token="<end>", special_tokens=SPECIAL)
+    """Its padding is its end, as that of Whisper, and not the model's."""
+    ends = {"eos_token": "<end>", "pad_token": "<end>"}
+    return BytePairTokenizer([*BYTE_CHARACTERS, *SPECIAL], [], **ends, special_tokens=SPECIAL)
 
 
 def model(seed=0, vocab=VOCAB):

@@ -70,6 +70,8 @@ class Transcriber(FileWriter):
     model_classes = (EncoderDecoder,)
     signatures_class = TranscriberSignatures
     reads = "spectrograms"
+    # The padding of Whisper's tokenizers is their eos.
+    shared_ids = ()
 
     def __init__(
         self,

@@ -55,7 +55,8 @@ class WriterSignatures(Signatures):
 class Writer(Servable):
     """Base class of the servables that write text.
 
-    A subclass whose model reads something else than ids defines `reads`, the name of it.
+    A subclass whose model reads something else than ids defines `reads`, the name of it. A subclass that takes the
+    special ids out of its outputs itself defines `shared_ids`.
 
     Args:
         model: A model with `search`.
@@ -72,6 +73,8 @@ class Writer(Servable):
     """
 
     reads = "ids"
+    # The special ids of the model that a tokenizer must have too, or lack.
+    shared_ids = ("pad_id", "eos_id")
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class Writer(Servable):
         size = getattr(self.model, size_name)
         rule = f"`{name}` must not have more ids than the model."
         check(tokenizer.vocab_size <= size, rule, ids=tokenizer.vocab_size, **{size_name: size})
-        for special in ("pad_id", "eos_id"):
+        for special in self.shared_ids:
             received, expected = getattr(tokenizer, special), getattr(self.model, special)
             rule = f"`{name}` must have the model's {special}={expected}, or None."
             check(received in (None, expected), rule, **{special: received})
