@@ -1,6 +1,7 @@
 """What all models of the library share."""
 
 import functools
+import warnings
 from types import MappingProxyType
 
 import keras
@@ -14,6 +15,9 @@ from keras_transformer.layers.base import Configured, check_part, ensure_built
 from keras_transformer.models.layouts import layout_map
 from keras_transformer.optimizers import unwrapped
 
+# The key by which the configuration of `compile` says that the model had low-rank adapters.
+ADAPTED = "adapted"
+
 
 class BaseModel(Configured, keras.Model):
     """A `keras.Model` whose weights exist as soon as it is made, and whose configuration holds all that saving needs.
@@ -25,6 +29,9 @@ class BaseModel(Configured, keras.Model):
     layers = keras.Model.layers
     # Formats of `export` that cannot hold the model, and the sentence that refuses them.
     refused_formats = MappingProxyType({})
+
+    # The `compile` that takes what `get_compile_config` gives.
+    own_compile = keras.Model.compile
 
     # Function: are the int8 weights unchanged since `predict` was traced?
     _unchanged = staticmethod(lambda: True)
@@ -170,8 +177,35 @@ class BaseModel(Configured, keras.Model):
         )
         check(format not in self.refused_formats, self.refused_formats.get(format), format=format)
 
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        adapted = any(getattr(layer, "lora_enabled", False) for layer in sublayers(self))
+        return {**config, ADAPTED: True} if config and adapted else config
+
+    def compile_from_config(self, config):
+        """Compiles a loaded model as it was saved, unless it was saved with low-rank adapters: then warns."""
+        if config.get(ADAPTED):
+            warnings.warn(
+                "The model was saved with low-rank adapters (LoRA). It has them added to its kernels, and is loaded "
+                "without its optimizer: call `compile` before `fit`. To resume the training itself, load a file of "
+                "`keras_transformer.training.Checkpoint` with `keras_transformer.training.load_checkpoint`.",
+                stacklevel=2,
+            )
+            return
+        if type(self).compile is not type(self).own_compile:
+            # Keras warns of a subclass with another `compile`.
+            super().compile_from_config(config)
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+
     def make_train_function(self, force=False):
         """Makes Keras's training function, after the optimizer's variables: else the step would be traced twice."""
+        # Keras calls a loaded model compiled, whether or not it was.
+        check(
+            hasattr(self, "optimizer"), "The model must be compiled: call `compile` before `fit`.", model=self
+        )
         if self.optimizer is not None:
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)

@@ -5,7 +5,6 @@ from keras_transformer.files import locked
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.results import serving_translator
 from keras_transformer.serving import Translator
-from keras_transformer.serving.folders import load_model
 from keras_transformer.training import average_weights
 
 
@@ -42,7 +41,7 @@ def average_in_locked_folder(folder, last, say):
     last = _checked_number(folder, last)
     oldest_first = folder.whole_epochs()[last - 1 :: -1]
     translator = Translator.load(folder.path)
-    model = average_weights([saved.path for saved in oldest_first], load_model)
+    model = average_weights([saved.path for saved in oldest_first])
     serving_translator(translator, model).write_into(
         folder.path, averaged_epochs=[saved.epochs for saved in oldest_first]
     )

@@ -8,10 +8,8 @@ import numpy as np
 from keras_transformer.files import LOCK, temporaries, write_json
 from keras_transformer.runs.model import check_compiled
 from keras_transformer.runs.results import read_history, val_perplexities
-from keras_transformer.serving.folders import load_model
 from keras_transformer.serving.translator import Translator
-from keras_transformer.training import checkpoints
-from keras_transformer.training.adapters import holds_state, restore_state
+from keras_transformer.training import checkpoints, load_checkpoint
 from keras_transformer.untrusted import read_json
 
 DESCRIPTION = "run.json"
@@ -152,11 +150,8 @@ class RunFolder:
         errors = []
         for saved in self.checkpoints():
             try:
-                adapted = holds_state(saved.path)
                 check_compiled(saved.path)
-                model = load_model(saved.path, compile=not adapted)
-                if adapted:
-                    restore_state(model, saved.path)
+                model = load_checkpoint(saved.path)
             except ValueError as error:
                 errors.append(str(error))
                 warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)

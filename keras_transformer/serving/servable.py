@@ -16,8 +16,9 @@ from keras_transformer.execution import native
 from keras_transformer.execution.inference import KeepsFunctions
 from keras_transformer.layers.base import arguments_by_name
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
+from keras_transformer.models.loading import names_of
 from keras_transformer.serving.export import export
-from keras_transformer.serving.folders import Saving, names_of
+from keras_transformer.serving.folders import Saving
 
 COMPILED_BATCH_SIZES = [2**k for k in range(13)]
 

@@ -3,7 +3,13 @@
 from keras_transformer.optimizers import Adam, AdamW, Muon
 from keras_transformer.termination import Terminated, Termination
 from keras_transformer.training.adapters import add_adapters
-from keras_transformer.training.checkpoints import Checkpoint, SavedState, average_weights, checkpoints
+from keras_transformer.training.checkpoints import (
+    Checkpoint,
+    SavedState,
+    average_weights,
+    checkpoints,
+    load_checkpoint,
+)
 from keras_transformer.training.divergence import Diverged, StopOnNaN, check_finite
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
@@ -26,4 +32,5 @@ __all__ = [
     "check_finite",
     "checkpoints",
     "corpus_scores",
+    "load_checkpoint",
 ]

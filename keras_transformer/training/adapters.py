@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_transformer.checks import check, check_positive, printable
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.models.base import ADAPTED
 from keras_transformer.untrusted import open_arrays, open_regular, read_array, read_json_entry
 
 # A checkpoint of a model with adapters holds this file in addition to Keras's own.
@@ -21,7 +22,7 @@ def add_adapters(model, rank):
     """Freezes all weights of a model, and gives each dense layer a low-rank adapter by Keras's `enable_lora`.
 
     Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. Compile the model after this
-    call. `save` adds the adapters to the kernels.
+    call. `save` adds the adapters to the kernels. To resume, save with `Checkpoint` and load with `load_checkpoint`.
 
     Args:
         model: A built `keras.Model`, of this library or not.
@@ -109,6 +110,7 @@ def restore_state(model, path):
         is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most
         check(is_rank, f"The rank in {path} must be an integer from 1 to {most}, for its size.", rank=rank)
         add_adapters(model, int(rank))
+        config.pop(ADAPTED, None)
         try:
             model.compile_from_config(config)
         except Exception as error:

@@ -10,8 +10,15 @@ import numpy as np
 
 from keras_transformer.checks import check_count, check_positive
 from keras_transformer.files import replaced
+from keras_transformer.models.loading import load_model
 from keras_transformer.termination import Terminated
-from keras_transformer.training.adapters import adapter_rank, assign_stored, write_state
+from keras_transformer.training.adapters import (
+    adapter_rank,
+    assign_stored,
+    holds_state,
+    restore_state,
+    write_state,
+)
 from keras_transformer.training.divergence import check_finite
 from keras_transformer.untrusted import open_arrays
 
@@ -56,8 +63,8 @@ class Checkpoint(keras.callbacks.Callback):
     After each epoch it writes `checkpoint-EEEE.keras`, where EEEE is the number of epochs that are done. With `every`
     it also writes `checkpoint-EEEE-SSSSSSSS.keras` within an epoch, where SSSSSSSS is the number of steps that are
     done in the next epoch. A file appears only when it is complete, and an older file is removed only after the newer
-    one is there. Load a file with `keras.models.load_model`. Of a model with low-rank adapters (LoRA) that gives one
-    whose kernels have them added.
+    one is there. Load a file with `load_checkpoint` to go on training. `keras.models.load_model` loads it too, but a
+    model with low-rank adapters (LoRA) without its optimizer, and with the adapters added to the kernels.
 
     Args:
         folder: Folder of the checkpoints; created when missing.
@@ -77,6 +84,12 @@ class Checkpoint(keras.callbacks.Callback):
 
         with Termination() as termination:
             model.fit(..., callbacks=[Checkpoint("run", keep=2, termination=termination)])
+
+    and after a crash:
+
+        saved = checkpoints("run")[0]
+        model = load_checkpoint(saved.path)
+        model.fit(..., initial_epoch=saved.epochs, callbacks=[Checkpoint("run", keep=2, resumed=saved)])
     """
 
     def __init__(self, folder, keep=1, every=None, resumed=None, termination=None):
@@ -150,14 +163,33 @@ def checkpoints(folder):
     return sorted(states, key=lambda state: (state.epochs, state.steps), reverse=True)
 
 
-def average_weights(paths, load):
+def load_checkpoint(path):
+    """Loads a file of `Checkpoint` to go on training: the model with its adapters and its optimizer, compiled.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The model, a `keras.Model`.
+
+    Raises:
+        ValueError: If the file is missing or damaged, or needs code that is not registered.
+    """
+    adapted = Path(path).is_file() and holds_state(path)
+    model = load_model(path, compile=not adapted)
+    if adapted:
+        restore_state(model, path)
+    return model
+
+
+def average_weights(paths, load=load_model):
     """Averages the weights of several checkpoints ("Attention Is All You Need", section 6.1).
 
     Only trainable weights are averaged. Random states and integer variables are those of the last checkpoint.
 
     Args:
         paths: Paths of checkpoints of one model.
-        load: A function from a path to a model, such as `keras.models.load_model`.
+        load: A function from a path to a model. The default loads it without its optimizer.
 
     Returns:
         The model of the last checkpoint, with the mean weights.

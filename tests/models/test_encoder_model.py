@@ -278,7 +278,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
         (lambda: made(encoder=layers.FeedForward(3)), "`encoder` must be .*`Encoder`"),
         (
             lambda: made(encoder=layers.Decoder(1, 3, 7)),
-            "`encoder` must be of class `Encoder`, and no `Decoder`.*Received: encoder=<Decoder",
+            "`encoder` must be of class `Encoder`. A `Decoder` is not.*Received: encoder=<Decoder",
         ),
         *(
             (lambda shape=shape: made()({**TEXTS, "segment_ids": np.zeros(shape)}), "`segment_ids` must have")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.files import LOCK, temporaries
+from keras_transformer.models.loading import load_model
 from keras_transformer.serving import Translator
-from keras_transformer.serving.folders import load_model
 from keras_transformer.training import checkpoints
 
 KILLS = int(os.environ.get("KILLS", "1"))  # each kill starts a process; KILLS=5 tests more thoroughly

@@ -17,6 +17,7 @@ from keras_transformer.data import Batches
 from keras_transformer.files import LOCK, locked
 from keras_transformer.metrics import Perplexity
 from keras_transformer.models import Transformer
+from keras_transformer.models.loading import load_model
 from keras_transformer.optimizers import unwrapped
 from keras_transformer.runs import Recipe, average, read_history, train, training
 from keras_transformer.runs.folder import RunFolder
@@ -25,7 +26,6 @@ from keras_transformer.runs.recipe import MODEL, VOCABULARY
 from keras_transformer.runs.results import Results
 from keras_transformer.runs.tokenizers import make_tokenizers
 from keras_transformer.serving import Translator
-from keras_transformer.serving.folders import load_model
 from keras_transformer.text import ByteTokenizer
 from keras_transformer.training import checkpoints
 

@@ -20,12 +20,12 @@ from contracts import slow_but
 import keras_transformer
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
-from keras_transformer.models import Transformer
+from keras_transformer.models import Transformer, loading
+from keras_transformer.models.loading import load_model
 from keras_transformer.runs import Recipe
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.schedules import CosineSchedule
-from keras_transformer.serving import Translator, folders
-from keras_transformer.serving.folders import load_model
+from keras_transformer.serving import Translator
 from keras_transformer.serving.journal import Unfinished
 from keras_transformer.serving.server.server_files import write_server_files
 from keras_transformer.serving.verify import verify
@@ -170,7 +170,7 @@ def test_layers_of_keras_are_counted_too(layer, tmp_path):
 
 
 def test_compressed_weights_that_would_fill_the_memory_are_refused(saved, monkeypatch):
-    monkeypatch.setattr(folders, "SMALL", 10**4)
+    monkeypatch.setattr(loading, "SMALL", 10**4)
     with zipfile.ZipFile(saved / "model.keras", "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("assets/zeros", bytes(10**5))
     check_refused(saved, "Only 10000 bytes of the file may be compressed")

@@ -4,8 +4,32 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import EncoderLayer
-from keras_transformer.training import add_adapters
+from keras_transformer.layers import Decoder, DecoderLayer, Embeddings, EncoderLayer
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.models import LanguageModel
+from keras_transformer.training import (
+    AdamW,
+    Checkpoint,
+    add_adapters,
+    average_weights,
+    checkpoints,
+    load_checkpoint,
+)
+
+
+def adapted():
+    """A compiled language model with adapters of rank 2."""
+    keras.utils.set_random_seed(3)
+    model = LanguageModel(Embeddings(13, 4), Decoder([DecoderLayer(2, 5)]))
+    add_adapters(model, 2)
+    model.compile(AdamW(0.1), MaskedCrossentropy(), run_eagerly=True)
+    return model
+
+
+def trained(model, folder, **epochs):
+    ids = np.random.default_rng(0).integers(4, 13, (6, 8))
+    model.fit(ids[:, :-1], ids[:, 1:], 3, callbacks=[Checkpoint(folder, keep=3)], verbose=0, **epochs)
+    return model
 
 
 @pytest.mark.slow
@@ -31,3 +55,28 @@ def test_adapters_are_all_that_is_trained_and_begin_without_effect():
 def test_models_and_ranks_without_adapters_are_refused(model, rank, rule):
     with pytest.raises(ValueError, match=rule):
         add_adapters(model, rank)
+
+
+def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(tmp_path):
+    whole = trained(adapted(), tmp_path / "whole", epochs=2)
+    trained(adapted(), tmp_path / "parts", epochs=1)
+    loaded = load_checkpoint(checkpoints(tmp_path / "parts")[0].path)
+    assert len(loaded.trainable_weights) == len(adapted().trainable_weights)
+    resumed = trained(loaded, tmp_path / "parts", epochs=2, initial_epoch=1)
+    np.testing.assert_equal(resumed.get_weights(), whole.get_weights())
+
+
+def test_a_saved_model_of_adapters_has_merged_kernels_and_no_optimizer(tmp_path):
+    model = adapted()
+    for weight in model.trainable_weights:
+        weight.assign_add(keras.ops.ones_like(weight))
+    model.save(tmp_path / "merged.keras")
+    with pytest.warns(UserWarning, match=r"saved with low-rank adapters .*`compile` before `fit`"):
+        merged = keras.models.load_model(tmp_path / "merged.keras")
+    with pytest.raises(ValueError, match="call `compile` before `fit`"):
+        trained(merged, tmp_path)
+    ids = np.array([[5, 7, 11]])
+    np.testing.assert_allclose(merged.predict(ids, verbose=0), model.predict(ids, verbose=0), atol=1e-5)
+    same = average_weights([tmp_path / "merged.keras"] * 2).get_weights()
+    for one, other in zip(same, merged.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
