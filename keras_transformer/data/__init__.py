@@ -1,14 +1,16 @@
-"""Files, batches of sentence pairs, packed texts and masked tokens. No tokenizer is imported: the caller passes one."""
+"""Files, batches of pairs, packed texts, chats and masked tokens. No tokenizer is imported: the caller passes one."""
 
 from keras_transformer.lazy import lazy_names
 
 _HOMES = {
     "Batches": "batches",
+    "Chats": "chats",
     "LONGEST_LINE": "files",
     "Masking": "masking",
     "PackedTexts": "packing",
     "hold_out": "tables",
     "iterate_lines": "files",
+    "read_chats": "chats",
     "read_lines": "corpus",
     "read_parallel": "corpus",
     "read_table": "tables",

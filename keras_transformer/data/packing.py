@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.data.epochs import dataset_of
 
 
@@ -33,10 +33,13 @@ class PackedTexts:
         bos_id: The id before each text. With None there is none, and the first id of a text is not predicted.
         eos_id: The id after each text. With None there is none, and the last id of a text is not an input.
         target_pad_id: The target of padding; `pad_id` when None. No token may have this id as its target.
+        learned: Which ids of `documents` are targets, a list of bool arrays `(length,)`; all when None. The target of
+            the others is `target_pad_id`, so that the model reads them and does not learn to write them.
+        packed: Whether a row may hold several texts.
 
     Attributes:
         kept: Number of texts that are in the rows.
-        skipped: Number of texts that are left out: too long, without an id, or too short to have a target.
+        skipped: Number of texts that are left out: too long, without an id, or without a target.
         split: Number of texts that are cut.
         rows: Number of rows.
         steps: Number of batches in an epoch.
@@ -66,6 +69,8 @@ class PackedTexts:
         bos_id=2,
         eos_id=3,
         target_pad_id=None,
+        learned=None,
+        packed=True,
     ):
         check_positive(length=length, batch_size=batch_size)
         if too_long not in ("split", "skip", "error"):
@@ -76,31 +81,35 @@ class PackedTexts:
         self.batch_size = batch_size
         self.seed = seed
         self._pad_ids = pad_id, pad_id if target_pad_id is None else target_pad_id
-        texts = [_with_ends(d, bos_id, eos_id) for d in documents]
+        documents = list(documents)
+        learned = [None] * len(documents) if learned is None else list(learned)
+        rule = "`learned` must have an array for each of the `documents`."
+        check(len(learned) == len(documents), rule, learned=len(learned), documents=len(documents))
+        texts = [_with_ends(*each, bos_id, eos_id) for each in zip(documents, learned, strict=True)]
         # A blank text would teach that texts end at once.
         ends = (bos_id is not None) + (eos_id is not None)
         self._texts = self._selected(texts, max(2, 1 + ends), too_long)
-        if any((text[1:] == self._pad_ids[1]).any() for text in self._texts):
+        if any((_targets(text) == self._pad_ids[1]).any() for text in self._texts):
             raise ValueError(
                 "`target_pad_id` must not be the target of a token, because the loss would ignore that token. "
                 f"Received: target_pad_id={self._pad_ids[1]}, which is a target in the texts."
             )
-        sizes = [len(text) - 1 for text in self._texts]
-        self._rows = best_fit_decreasing(sizes, length)
+        sizes = [text.shape[1] - 1 for text in self._texts]
+        self._rows = best_fit_decreasing(sizes, length) if packed else [[i] for i in range(len(sizes))]
         self.rows = len(self._rows)
         self.steps = -(-self.rows // batch_size)
-        self.tokens = sum(sizes)
-        self.padding = 1.0 - self.tokens / (self.steps * batch_size * length)
+        self.tokens = sum(len(_targets(text)) for text in self._texts)
+        self.padding = 1.0 - sum(sizes) / (self.steps * batch_size * length)
 
     def _selected(self, texts, shortest, too_long):
         """Returns the texts to use, of `shortest` to `length + 1` ids. Counts the others and warns of them."""
-        usable = [text for text in texts if len(text) >= shortest]
-        fitting = [text for text in usable if len(text) - 1 <= self.length]
+        usable = [text for text in texts if text.shape[1] >= shortest and len(_targets(text))]
+        fitting = [text for text in usable if text.shape[1] - 1 <= self.length]
         long = len(usable) - len(fitting)
         if long and too_long == "error":
             raise ValueError(
                 f"{long} of {len(texts)} texts are longer than `length`={self.length} tokens; the longest has "
-                f"{max(map(len, usable)) - 1}."
+                f"{max(text.shape[1] for text in usable) - 1}."
             )
         self.split = long if too_long == "split" else 0
         self.kept = len(usable) if self.split else len(fitting)
@@ -116,11 +125,12 @@ class PackedTexts:
                 f"`documents` must hold a text with a token to predict. Received: {len(texts)} texts, none to use."
             )
         if self.split:
-            fitting = [
-                text[start : start + self.length + 1]
+            pieces = [
+                text[:, start : start + self.length + 1]
                 for text in usable
-                for start in range(0, len(text) - 1, self.length)
+                for start in range(0, text.shape[1] - 1, self.length)
             ]
+            fitting = [piece for piece in pieces if len(_targets(piece))]
         return fitting
 
     def plan(self, epoch):
@@ -151,9 +161,11 @@ class PackedTexts:
         for i, row in enumerate(rows):
             start = 0
             for segment, text in enumerate((self._texts[t] for t in self._rows[row]), start=1):
-                cells = i, slice(start, start + len(text) - 1)
-                token_ids[cells], targets[cells], segment_ids[cells] = text[:-1], text[1:], segment
-                start += len(text) - 1
+                (ids, learned), size = text, text.shape[1] - 1
+                cells = i, slice(start, start + size)
+                token_ids[cells], segment_ids[cells] = ids[:-1], segment
+                targets[cells] = np.where(learned[1:], ids[1:], target_pad_id)
+                start += size
         return {"token_ids": token_ids, "segment_ids": segment_ids}, targets
 
     def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
@@ -177,13 +189,26 @@ class PackedTexts:
         return dataset_of(batches_of, self.steps, signature, first_epoch, epochs, first_step)
 
 
-def _with_ends(ids, bos_id, eos_id):
-    """Returns the ids of a text with `bos_id` before and `eos_id` after, int32 `(length,)`."""
+def _with_ends(ids, learned, bos_id, eos_id):
+    """Returns the ids of a text with `bos_id` before and `eos_id` after, and which of them are targets.
+
+    Returns:
+        int32 `(2, length)`: the ids, and 1 for each target.
+    """
     ids = np.asarray(ids)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise ValueError(f"`documents` must hold lists of ids. Received: {ids!r:.200}.")
+    learned = np.ones(len(ids), bool) if learned is None else np.asarray(learned)
+    rule = "`learned` must hold a bool for each id of a text."
+    check(learned.dtype == bool and learned.shape == ids.shape, rule, learned=learned, ids=ids)
     bos, eos = ([] if end is None else [end] for end in (bos_id, eos_id))
-    return np.concatenate([bos, ids, eos]).astype("int32")
+    every = np.concatenate([[True] * len(bos), learned, [True] * len(eos)])
+    return np.stack([np.concatenate([bos, ids, eos]), every]).astype("int32")
+
+
+def _targets(text):
+    """Returns the ids that a text of `_with_ends` has as targets."""
+    return text[0, 1:][text[1, 1:] == 1]
 
 
 def best_fit_decreasing(sizes, length):

@@ -1,15 +1,15 @@
 """Chat templates: the messages of a chat become the text that a chat model reads, as in transformers."""
 
-import functools
+import itertools
 import json
-import re
-import string
 import unicodedata
-from datetime import datetime
 from pathlib import Path
+
+import numpy as np
 
 from keras_transformer.checks import check, printable, short_errors
 from keras_transformer.huggingface.files import read_if_there
+from keras_transformer.huggingface.sandbox import ANSWER, compiled
 from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG
 from keras_transformer.untrusted import read_text
 
@@ -20,12 +20,6 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 # The texts under these names choose what a template does; no user writes them.
 CHOICES = ("role", "type", "name")
 TOKENIZER = "tokenizer.json"
-LARGEST_FACTOR = 10_000  # in a template
-WIDEST = 80  # blanks before a line
-WIDENING = ("center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes")
-# The width to which a format may widen a number or a text.
-LARGEST_WIDTH = 1000
-PERCENT = re.compile(r"%(?:\([^)]*\))?[#0 +-]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
 PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
 
 
@@ -55,10 +49,12 @@ class ChatTemplate:
         check(all(isinstance(each, str) for each in special), "`special` must hold str.", special=special)
         self.source, self.tokens = source, dict(tokens or {})
         self.special, self.lowercased = tuple(filter(None, special)), frozenset(lowercased)
-        self._template = _compiled(source)
+        self._template = compiled(source)
 
     def render(self, messages, add_generation_prompt=True, **variables):
         """Makes the text of a chat: what `apply_chat_template(..., tokenize=False)` of transformers gives.
+
+        The checkpoint's tokenizer reads the special tokens in it as plain text. `tokenize` gives the ids of a chat.
 
         Args:
             messages: The messages, a list of dicts such as `{"role": "user", "content": "Hello"}`.
@@ -71,6 +67,10 @@ class ChatTemplate:
         Raises:
             ValueError: If a value is not plain data, or the template refuses the messages.
         """
+        return _without_marks(self._marked(messages, add_generation_prompt, **variables))
+
+    def _marked(self, messages, add_generation_prompt, **variables):
+        """Makes the text of a chat, with `ANSWER` around each answer that the template marks."""
         listed = isinstance(messages, (list, tuple)) and all(isinstance(each, dict) for each in messages)
         check(listed, "`messages` must be a list of dicts.", messages=messages)
         given = {"messages": messages, "tools": None, "documents": None, **self.tokens, **variables}
@@ -78,6 +78,8 @@ class ChatTemplate:
             plain = json.loads(json.dumps({**given, "add_generation_prompt": add_generation_prompt}))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`messages` must be plain data, as in JSON. {error}") from None
+        rule = "`messages` must not contain the characters U+FDD0 and U+FDD1, which belong to no text."
+        check(not any(mark in text for text in _texts(plain) for mark in ANSWER), rule, messages=messages)
         try:
             return self._template.render(**plain)
         except Exception as error:
@@ -100,21 +102,27 @@ class ChatTemplate:
             ValueError: As in `render`, or if texts of messages or variables make a special token: their author could
                 end his turn and begin another one.
         """
+        text = self._guarded(messages, True, **variables)
+        return _without_marks(text).removeprefix(self.tokens.get("bos_token") or "")
+
+    def _guarded(self, messages, add_generation_prompt, **variables):
+        """Makes the text of a chat with its marks. Refuses texts of messages or variables that make a special token."""
         given, starts = [messages, variables], {token[0] for token in self.special if not token[0].isalnum()}
         for name in _names(given):
             rule = "A key, a role, a type and a name must not contain what begins a special token."
             check(
                 starts.isdisjoint(name) and not any(token in name for token in self.special), rule, name=name
             )
-        text = self.render(messages, **variables)
+        text = self._marked(messages, add_generation_prompt, **variables)
         # The same chat, in which no text of a message can be a part of a special token.
-        apart = self.render(_apart(messages), **{name: _apart(value) for name, value in variables.items()})
+        others = {name: _apart(value) for name, value in variables.items()}
+        apart = self._marked(_apart(messages), add_generation_prompt, **others)
         forms = [(form, form(text), form(apart)) for form in (str, _normalized, _folded)]
         for token in self.special:
             compared = forms if token in self.lowercased else forms[:2]
             if any(made.count(form(token)) > kept.count(form(token)) for form, made, kept in compared):
                 raise ValueError(f"`messages` must not contain special tokens. Received: {token!r:.200}.")
-        return text.removeprefix(self.tokens.get("bos_token") or "")
+        return text
 
     @property
     def starts_with_bos(self):
@@ -147,6 +155,106 @@ class ChatTemplate:
                     "ids of transformers to the signature `tokens`."
                 )
         return tokenizer
+
+    def tokenize(self, chats, tokenizer, **variables):
+        """Makes the ids of whole chats, and says which ids are answers, to train on them.
+
+        The ids are those of `apply_chat_template(chat)` of transformers. An answer is what a message of the role
+        `assistant` adds after the text that asks for it, to the special token that ends it; or, where the template has
+        the tag `{% generation %}`, what stands between the tags. A token that holds the last characters of the
+        question and the first ones of the answer is a part of the answer.
+
+        Args:
+            chats: A list of chats, each a list of messages as in `render`.
+            tokenizer: The checkpoint's tokenizer.
+            **variables: Further variables of the template.
+
+        Returns:
+            A list of pairs: the ids of a chat, int32 `(length,)`, and for each of its answers the first id and the
+            end, ints `(answers, 2)`.
+
+        Raises:
+            ValueError: If a text of a chat makes a special token, the tokenizer does not read those of the template,
+                or the template changes earlier messages and has no tag. The error names the chat by its number.
+        """
+        tokenizer, bos = self.with_special_tokens(tokenizer), self.tokens.get("bos_token") or ""
+        rendered = []
+        for number, chat in enumerate(chats):
+            try:
+                text, answers = self._answers(chat, variables)
+            except ValueError as error:
+                raise ValueError(f"Chat {number}: {error}") from None
+            begins = bool(bos) and text.startswith(bos)
+            cut = len(bos) if begins else 0
+            rendered.append((begins, text[cut:], [(first - cut, end - cut) for first, end in answers]))
+        check(
+            tokenizer.bos_id is not None or not any(begins for begins, _, _ in rendered),
+            "`tokenizer` must have the `bos_token` of the template.",
+            bos_token=bos,
+        )
+        texts = [
+            text[:end] for _, text, answers in rendered for end in (None, *np.ravel(answers).astype(int))
+        ]
+        ids = iter(tokenizer.tokenize(texts).to_list() if texts else [])
+        made = []
+        for begins, _, answers in rendered:
+            whole = next(ids)
+            ends = [[_shared(whole, next(ids)) for _ in answer] for answer in answers]
+            start = [tokenizer.bos_id] if begins else []
+            made.append((np.array(start + whole, "int32"), np.array(ends, int).reshape(-1, 2) + len(start)))
+        return made
+
+    def _answers(self, chat, variables):
+        """Returns the text of a chat, and for each answer its first character and its end."""
+        marked = self._guarded(chat, False, **variables)
+        text = _without_marks(marked)
+        if any(mark in marked for mark in ANSWER):
+            begin, end = ANSWER
+            before = marked.split(begin)
+            firsts = np.cumsum([len(_without_marks(each)) for each in before[:-1]])
+            return text, [
+                (int(first), int(first) + each.index(end))
+                for first, each in zip(firsts, before[1:], strict=True)
+            ]
+        spans = []
+        for i, message in enumerate(chat):
+            if message.get("role") != "assistant":
+                continue
+            first, answered = (
+                self.render(chat[:i], **variables),
+                self.render(chat[: i + 1], False, **variables),
+            )
+            if not (answered.startswith(first) and text.startswith(answered.rstrip())):
+                raise ValueError(
+                    "The template must write a message the same way whatever follows it, or mark the answers by "
+                    f"the tag `generation`. Received: {message!r:.200}, which it writes in another way later."
+                )
+            end = len(answered.rstrip())
+            is_ended = any(answered[:end].endswith(token) for token in self.special)
+            spans.append((len(first), end if is_ended else len(answered)))
+        return text, spans
+
+
+def _without_marks(text):
+    return text.translate(dict.fromkeys(map(ord, ANSWER)))
+
+
+def _shared(ids, others):
+    """Returns how many first ids two lists share."""
+    return sum(
+        1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False))
+    )
+
+
+def _texts(value):
+    """Yields each text in plain data."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
 
 
 @short_errors()
@@ -240,116 +348,3 @@ def _apart(value, key=None):
     if isinstance(value, (list, tuple)):
         return [_apart(each) for each in value]
     return "\u2060".join(value) if isinstance(value, str) and key not in CHOICES else value
-
-
-def _compiled(source):
-    """Compiles a template with what transformers gives to one."""
-    try:
-        import jinja2.ext
-        import jinja2.sandbox
-    except ImportError as error:
-        raise ImportError("Chat templates are rendered with Jinja: pip install jinja2") from error
-
-    class Generation(jinja2.ext.Extension):
-        """The tag `generation` around the model's own answer, which changes no text."""
-
-        tags = frozenset({"generation"})
-
-        def parse(self, parser):
-            line = next(parser.stream).lineno
-            return jinja2.nodes.Scope(
-                parser.parse_statements(["name:endgeneration"], drop_needle=True), lineno=line
-            )
-
-    def refuse(message):
-        raise jinja2.TemplateError(message)
-
-    def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        widths = (indent if isinstance(indent, int) else len(indent or ""),)
-        bounded(*widths, most=WIDEST)
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
-
-    def bounded(*sizes, most):
-        if any(size > most for size in sizes):
-            raise jinja2.sandbox.SecurityError(f"a size is above {most}")
-
-    def percent(text, values):
-        widths = [width for pair in PERCENT.findall(text) for width in pair if width]
-        if "*" in widths:
-            raise jinja2.sandbox.SecurityError("the width of a format must be written in it")
-        bounded(*(len(width) for width in widths), most=len(str(LARGEST_WIDTH)))
-        bounded(*map(int, widths), most=LARGEST_WIDTH)
-        return text % values
-
-    def check_fields(text):
-        for _, _, spec, _ in string.Formatter().parse(text):
-            if "{" in (spec or ""):
-                raise jinja2.sandbox.SecurityError("the width of a format must be written in it")
-            widths = re.findall("[0-9]+", spec or "")
-            bounded(*(len(width) for width in widths), most=len(str(LARGEST_WIDTH)))
-            bounded(*map(int, widths), most=LARGEST_WIDTH)
-
-    def with_bounded_size(function):
-        most = 100 if function.__name__ == "do_round" else LARGEST_FACTOR
-
-        # It keeps the marks of Jinja, such as that a filter gets the environment.
-        @functools.wraps(function)
-        def filtered(*args, **kwargs):
-            sizes = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, (int, float))]
-            bounded(*sizes, most=most)
-            return function(*args, **kwargs)
-
-        return filtered
-
-    class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-        """Jinja's sandbox, which also refuses products and powers of gigabytes, such as `"a" * 10 ** 10`."""
-
-        intercepted_binops = frozenset({"*", "**", "%"})
-
-        def is_safe_attribute(self, value, name, attribute):
-            if name in ("format", "format_map") and isinstance(value, str):  # before Jinja 3.1.6
-                check_fields(value)
-            return name not in WIDENING and super().is_safe_attribute(value, name, attribute)
-
-        def wrap_str_format(self, value):
-            wrapped = super().wrap_str_format(value)
-            if wrapped is not None:
-                check_fields(value.__self__)
-            return wrapped
-
-        def call_binop(self, context, operator, left, right):
-            numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
-            if operator == "%" and isinstance(left, str):
-                return percent(left, right)
-            if operator == "%" and not numbers:
-                raise jinja2.sandbox.SecurityError("% is for numbers and texts")
-            if operator == "**" or not numbers:
-                sizes = [each if isinstance(each, (int, float)) else len(each) for each in (left, right)]
-                if any(abs(size) > LARGEST_FACTOR for size in sizes):
-                    raise jinja2.sandbox.SecurityError(f"{operator} has a factor above {LARGEST_FACTOR}")
-            return super().call_binop(context, operator, left, right)
-
-    environment = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    for name, taken in (("globals", "lipsum"), ("filters", "center")):
-        # A few characters of them ask for gigabytes.
-        del getattr(environment, name)[taken]
-    environment.filters["format"] = lambda text, *args, **kwargs: percent(str(text), kwargs or args)
-    for name in ("batch", "slice", "round"):
-        environment.filters[name] = with_bounded_size(environment.filters[name])
-    indent = environment.filters["indent"]
-    environment.filters["indent"] = lambda text, width=4, *args, **kwargs: indent(
-        text, width if isinstance(width, str) else min(width, WIDEST), *args, **kwargs
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(source)
-    except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(
-            f"The chat template is not a template of Jinja: {printable(str(error) or repr(error), 500)}"
-        ) from None

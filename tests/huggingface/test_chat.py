@@ -115,6 +115,23 @@ def test_texts_and_ids_are_those_of_transformers(name, made):
         expected = there.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         prompt = template.prompt(chat)
         assert starts + generator.tokenizer.tokenize([prompt]).to_list()[0] == expected
+        ((ids, _),) = template.tokenize([chat], *tokenizers_from_huggingface(folder))
+        assert ids.tolist() == there.apply_chat_template(chat, return_dict=False)
+
+
+@EACH
+def test_an_answer_reaches_to_the_token_that_ends_it(name, made):
+    """The folder of Gemma names no such token, so the line's end belongs to the answer."""
+    folder, own = made(name)
+    template = chat_template_from_huggingface(folder)
+    chat = [*CHATS[1], {"role": "assistant", "content": "one dog"}]
+    ((ids, answers),) = template.tokenize([chat], *tokenizers_from_huggingface(folder))
+    tokenizer, end = (
+        load(own).tokenizer,
+        {"qwen2": "<|im_end|>", "llama": "<|eot_id|>"}.get(name, "<end_of_turn>\n"),
+    )
+    expected = tokenizer.tokenize([f"{text}{end}" for text in ("두 마리\n개", "one dog")]).to_list()
+    assert [ids[first:end].tolist() for first, end in answers] == expected
 
 
 @EACH

@@ -1,0 +1,124 @@
+"""Chats as rows of ids, to train a language model on their answers."""
+
+import json
+
+import numpy as np
+
+from keras_transformer.checks import check, check_choice
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.packing import PackedTexts
+
+# The roles of ShareGPT's files.
+ROLES = {"human": "user", "gpt": "assistant"}
+
+
+class Chats(PackedTexts):
+    """Chats, to train a `LanguageModel` on their answers: a chat template writes them, and only answers are targets.
+
+    The ids are those of `apply_chat_template` of transformers. Train with `MaskedCrossentropy(pad_id=-100)`, as -100 is
+    the target of all that is not learned.
+
+    Args:
+        conversations: List of chats, each a list of messages such as `{"role": "user", "content": "Hello"}`.
+        template: A `keras_transformer.huggingface.ChatTemplate`.
+        tokenizer: The checkpoint's tokenizer.
+        length: Number of tokens in a row.
+        batch_size: Number of rows in a batch.
+        answers_only: Whether only answers are targets; else all tokens are.
+        too_long: What happens to a chat that is longer than a row. "turns" ends it after the last answer that fits,
+            and leaves it out if none does, with a warning. "skip" leaves it out, with a warning. "error" raises.
+        variables: Further variables of the template, a dict such as `{"enable_thinking": False}`.
+        **options: `seed`, `pad_id` and `packed` of `PackedTexts`. With `packed=False` each row holds one chat.
+
+    Attributes:
+        cut: Number of chats that end early. The others are those of `PackedTexts`.
+
+    Raises:
+        ValueError: If a text of a chat makes a special token, or as `ChatTemplate.tokenize` and `PackedTexts` say.
+    """
+
+    def __init__(
+        self,
+        conversations,
+        template,
+        tokenizer,
+        length,
+        batch_size,
+        *,
+        answers_only=True,
+        too_long="turns",
+        variables=None,
+        **options,
+    ):
+        check_choice(("turns", "skip", "error"), too_long=too_long)
+        pairs = template.tokenize(conversations, tokenizer, **(variables or {}))
+        self.cut, documents, learned = 0, [], []
+        for ids, answers in pairs:
+            # A row has no room for the first id, which is no target.
+            fitting = [end for _, end in answers if end <= length + 1]
+            if too_long == "turns" and len(ids) > length + 1 and fitting:
+                ids, self.cut = ids[: fitting[-1]], self.cut + 1
+            mask = np.full(len(ids), not answers_only)
+            for first, end in answers:
+                mask[first:end] = True
+            documents.append(ids)
+            learned.append(mask)
+        super().__init__(
+            documents,
+            length,
+            batch_size,
+            too_long="error" if too_long == "error" else "skip",
+            bos_id=None,
+            eos_id=None,
+            target_pad_id=-100,
+            learned=learned,
+            **options,
+        )
+
+
+def read_chats(path):
+    """Reads a file of JSON Lines with a chat in each line, in OpenAI's form or in ShareGPT's.
+
+    A line is `{"messages": [{"role": "user", "content": "..."}, ...]}`, or `{"conversations": [{"from": "human",
+    "value": "..."}, {"from": "gpt", ...}]}`. Other keys of the line are left out, other keys of a message are kept.
+
+    Args:
+        path: Path of a plain file or of a `.gz`. Blank lines are left out.
+
+    Returns:
+        A list of chats, each a list of messages, dicts with "role" and "content".
+
+    Raises:
+        ValueError: If the file cannot be read, or a line is not a chat. The error names the line.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w+") as file:
+    ...     _ = file.write('{"conversations": [{"from": "human", "value": "Hello"}]}'), file.flush()
+    ...     read_chats(file.name)
+    [[{'role': 'user', 'content': 'Hello'}]]
+    """
+    return [
+        _chat(line, f"{path}, line {number}")
+        for number, line in enumerate(read_lines(path), 1)
+        if line.strip()
+    ]
+
+
+def _chat(line, place):
+    try:
+        described = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not JSON ({error}).") from None
+    names = {"messages": ("role", "content"), "conversations": ("from", "value")}
+    key = next((key for key in names if isinstance(described, dict) and key in described), None)
+    rule = f"{place}: a line must be an object with a list of `messages` or of `conversations`."
+    check(key is not None and isinstance(described[key], list), rule, line=line)
+    role, content = names[key]
+    messages = described[key]
+    rule = f"{place}: a message must be an object with a text as `{role}`, and with `{content}`."
+    for message in messages:
+        fits = isinstance(message, dict) and isinstance(message.get(role), str) and content in message
+        check(fits, rule, message=message)
+    if key == "messages":
+        return messages
+    return [{"role": ROLES.get(each["from"], each["from"]), "content": each["value"]} for each in messages]
