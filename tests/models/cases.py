@@ -70,27 +70,27 @@ PRE_NORM = {"dropout": 0.0, "normalize_first": True, "norm": "rms", "layer_norm_
 PROMPTS = np.array([[5, 7, 11, 4, 9], [8, 6, 0, 0, 0], [13, 0, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
 
 
-def gpt2(**kwargs):
+def gpt2(dropout=0.0, **kwargs):
     """Learned positions, plain heads, pre-norm, tied embeddings."""
-    decoder = layers.Decoder(2, 3, 17, dropout=0.0, activation="gelu", normalize_first=True)
-    embeddings = layers.Embeddings(LM_VOCAB, 12, layers.LearnedPositions(64), dropout=0.0, **kwargs)
+    decoder = layers.Decoder(2, 3, 17, dropout=dropout, activation="gelu", normalize_first=True)
+    embeddings = layers.Embeddings(LM_VOCAB, 12, layers.LearnedPositions(64), dropout=dropout, **kwargs)
     return randomized(LanguageModel(embeddings, decoder), seed=5)
 
 
-def llama(**kwargs):
+def llama(dropout=0.0, **kwargs):
     """Rotary positions, grouped queries, RMS norms, a gated network, an output projection of its own."""
     positions, heads = layers.RotaryPositions(), {"num_key_value_heads": 2, "use_bias": False}
     stack = [
         layers.DecoderLayer(
             attention=layers.MultiHeadAttention(6, 4, positions=positions, **heads),
             feed_forward=layers.GatedFeedForward(17),
-            **PRE_NORM,
+            **{**PRE_NORM, "dropout": dropout},
         )
         for _ in range(2)
     ]
     decoder = layers.Decoder(stack)
     output = layers.TokenEmbedding(LM_VOCAB, 12, name="output_embedding")
-    embeddings = layers.Embeddings(LM_VOCAB, 12, dropout=0.0)
+    embeddings = layers.Embeddings(LM_VOCAB, 12, dropout=dropout)
     return randomized(LanguageModel(embeddings, decoder, output=output, **kwargs), seed=5)
 
 
@@ -113,9 +113,9 @@ ENCODERS = {
 }
 
 
-def encoder_model(seed=5, **kwargs):
+def encoder_model(seed=5, dropout=0.0, **kwargs):
     """A model of two post-norm layers."""
-    encoder = layers.Encoder(2, 3, 17, dropout=0.0, activation="relu", name="encoder")
+    encoder = layers.Encoder(2, 3, 17, dropout=dropout, activation="relu", name="encoder")
     parts = {
         "segments": layers.SegmentEmbedding(name="segments"),
         "norm": layers.LayerNormalization(epsilon=1e-12, name="norm"),
@@ -123,15 +123,15 @@ def encoder_model(seed=5, **kwargs):
     }
     parts |= {name: kwargs.pop(name) for name in parts if name in kwargs}
     positions = layers.LearnedPositions(9, name="positions")
-    embeddings = layers.Embeddings(LM_VOCAB, 12, positions, dropout=0.0, name="embeddings", **parts)
+    embeddings = layers.Embeddings(LM_VOCAB, 12, positions, dropout=dropout, name="embeddings", **parts)
     return randomized(EncoderModel(**{"embeddings": embeddings, "encoder": encoder, **kwargs}), seed)
 
 
 SIZE, PATCH, CHANNELS, PATCHES, KINDS = (6, 10), (2, 5), 3, 3 * 2, 7
 
 
-def vision(num_classes=KINDS, seed=0, scale=0.4, image_size=SIZE, **arguments):
-    stack = {"dropout": 0.0, "activation": "gelu", "normalize_first": True}
+def vision(num_classes=KINDS, seed=0, scale=0.4, image_size=SIZE, dropout=0.0, **arguments):
+    stack = {"dropout": dropout, "activation": "gelu", "normalize_first": True}
     encoder = arguments.pop("encoder", None) or layers.Encoder(2, HEADS, 17, **stack)
     return randomized(
         VisionTransformer(image_size, PATCH, 12, encoder, num_classes, **arguments), seed, scale
