@@ -5,13 +5,19 @@ import itertools
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.decoding import Greedy, Hypotheses, Search, Strategy, decode, feature_keys, row_keys
 from keras_transformer.decoding.hypotheses import tensors_of, with_tensors
 from keras_transformer.decoding.loop import Limits, at_most
 from keras_transformer.execution import native, ops
-from keras_transformer.execution.inference import KeepsFunctions, inference, search_rows
+from keras_transformer.execution.inference import (
+    KeepsFunctions,
+    groups_of_lengths,
+    inference,
+    search_rows,
+)
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.masks import lengths_of
 
@@ -141,14 +147,24 @@ class Generation(KeepsFunctions):
             padded = at_most(source_len + -source_len % SOURCE_LENGTH_STEP, self.max_source_positions)
             missing = max(padded - source_len, 0)
             inputs["source"] = ops.pad(source, ((0, 0), (0, missing)), constant_values=self.pad_id)
-        # One function serves all values of the tensors, such as every seed.
+        # One function serves all values of the tensors, such as every seed, and in time all values of `max_length`:
+        # TensorFlow traces the second one with an open length.
         objects = with_tensors(objects, map(dict.fromkeys, tensors))
+        columns = None if max_length is None else ops.zeros((max_length,), "int8")
 
-        def search(inputs, tensors):
+        def search(inputs, tensors, columns):
             strategy, *constraints = with_tensors(objects, tensors)
-            return self.search(strategy=strategy, max_length=max_length, constraints=constraints, **inputs)
+            longest = None if columns is None else ops.shape(columns)[0]
+            return self.search(strategy=strategy, max_length=longest, constraints=constraints, **inputs)
 
-        hypotheses = self._compiled(search, jit_compile, "search", max_length, *objects)(inputs, tensors)
+        compiled = self._compiled(search, jit_compile, "search", max_length is None, *objects)
+        rows, lengths = (inputs, tensors), self._source_lengths(source)
+        groups = [] if jit_compile or lengths is None else groups_of_lengths(lengths, limits.of)
+        if len(groups) < 2:
+            hypotheses = compiled(*rows, columns)
+        else:
+            parts = [compiled(*_rows_at(rows, group, self.pad_id), columns) for group in groups]
+            hypotheses = _joined(parts, groups, self.pad_id)
         return hypotheses._replace(tokens=hypotheses.tokens[:, :, : limits.of(source_len, prefix_len)])
 
     def search(self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None):
@@ -310,6 +326,27 @@ class Generation(KeepsFunctions):
         for rule, holds in rules.items():
             check(holds, f"`prefix` must have {rule}.", prefix=ids.tolist(), batch_size=batch_size)
         return prefix[:, : max(1, int(lengths.max()))]
+
+
+def _rows_at(rows, group, pad_id):
+    """Returns some rows of the inputs and tensors of a search, without columns of the source that are padding alone."""
+    inputs, tensors = keras.tree.map_structure(
+        lambda x: ops.take(x, group, axis=0) if len(x.shape) else x, rows
+    )
+    longest = max(1, int(ops.max(lengths_of(inputs["source"], pad_id))))
+    return {**inputs, "source": inputs["source"][:, :longest]}, tensors
+
+
+def _joined(parts, groups, pad_id):
+    """Puts the `Hypotheses` of groups of rows into the order of the batch."""
+    longest = max(each.tokens.shape[2] for each in parts)
+    widened = [((0, 0), (0, 0), (0, longest - each.tokens.shape[2])) for each in parts]
+    tokens = [
+        ops.pad(each.tokens, more, constant_values=pad_id) for each, more in zip(parts, widened, strict=True)
+    ]
+    parts = [each._replace(tokens=own) for each, own in zip(parts, tokens, strict=True)]
+    order = np.argsort(np.concatenate(groups))
+    return Hypotheses(*(ops.take(ops.concatenate(x), order, axis=0) for x in zip(*parts, strict=True)))
 
 
 def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):

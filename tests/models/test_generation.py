@@ -49,6 +49,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.execution import inference as execution_inference
 from keras_transformer.execution import native
+from keras_transformer.execution.inference import groups_of_lengths
 from keras_transformer.layers import TreeCache
 from keras_transformer.models import EncoderDecoder, Transformer
 
@@ -158,6 +159,46 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(name, known, monk
             )
     assert_same(*found)
     assert rows == ([3, 2] if known else [None, None])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("sample by row", {}),
+        pytest.param("phrases", {"max_length": 9, "prefix": PREFIX}, marks=pytest.mark.slow),
+        pytest.param("beam", {"constraints": [MinLength(np.array([2, 3, 2]))]}, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_of_very_different_lengths_are_searched_in_groups(model, name, arguments, monkeypatch):
+    sources, start, source = [], model.start, np.array([[5, 7, 11, 4, 9], [8, 0, 0, 0, 0], [6, 4, 7, 0, 0]])
+    whole = as_numpy(model.generate(source, BY_ROW[name], jit_compile=False, **arguments))
+    monkeypatch.setattr(model, "start", lambda x, *more: sources.append(x.shape) or start(x, *more))
+    for name_of_cost in ("LEAST_PADDING", "POSITIONS_OF_A_STEP"):
+        monkeypatch.setattr(execution_inference, name_of_cost, 0)
+    model._functions.clear()
+    assert_same(as_numpy(model.generate(source, BY_ROW[name], jit_compile=False, **arguments)), whole)
+    if keras.backend.backend() == "tensorflow":  # elsewhere each group would be compiled
+        assert sources[0] == (1, 1), "the shortest row is searched alone"
+
+
+def test_a_group_saves_more_padding_than_its_steps_cost():
+    def sizes(lengths):
+        return [len(group) for group in groups_of_lengths(np.array(lengths), lambda longest: 64)]
+
+    assert sizes([2000] + [10] * 15) == [15, 1]
+    assert sizes([2000, 10, 10] * 8 + [10] * 4 + [300] * 20) == [20, 20, 8]
+    assert sizes([40] * 31 + [60]) == [32]
+    assert sizes([0, 3000]) == [2]
+
+
+@pytest.mark.tensorflow
+def test_many_lengths_share_two_graphs(monkeypatch):
+    fresh = writer()
+    traces = traces_of(fresh, monkeypatch)
+    for length in (5, 9, 7):
+        found = as_numpy(fresh.generate(SOURCE, max_length=length, jit_compile=False))
+        assert_same(found, as_numpy(fresh.search(source=SOURCE, strategy=Greedy(), max_length=length)))
+    assert len(traces) == 2 + 3  # those of `search` itself
 
 
 @pytest.mark.slow
